@@ -150,17 +150,15 @@ bench: build $(VENV)/.developer
 # what is freed is kept there for a while.
 SANITIZED := build/sanitize
 SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_event.py tests/client/test_outlets.py \
-	tests/client/test_status_map.py tests/client/test_data_ring.py tests/client/test_report_text.py \
-	tests/client/test_trace_report.py tests/client/trace_dat tests/client/perf_data tests/client/export \
-	tests/client/test_records.py tests/client/test_pieces.py tests/client/test_columns.py tests/client/test_event_filters.py \
-	tests/client/html_report/test_columns.py tests/client/mount/test_memory.py
+	tests/client/test_status_map.py tests/client/test_data_ring.py tests/client/recordings tests/client/export \
+	tests/client/html/test_columns.py tests/client/mount/processes/test_memory.py
 sanitize: build $(VENV)/.judges
 	SANITIZE=1 $(BIN)/python setup.py -q build --force --build-lib $(SANITIZED) --build-temp build/sanitize-temp
 	env PYTHONPATH=$(CURDIR)/$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		$(BIN)/python -m pytest -q -p no:cacheprovider -o timeout=600 $(SANITIZE_TESTS) \
 		--deselect tests/daemon/test_main.py::test_socket_activation \
-		--deselect tests/client/export/test_parquet.py::test_memory_does_not_grow_with_the_recording
+		--deselect tests/client/export/tables/test_parquet.py::test_memory_does_not_grow_with_the_recording
 
 # The pictures in docs/images.
 screenshots: build $(VENV)/.developer ci-tools

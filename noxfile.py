@@ -23,7 +23,7 @@ SUPPORTED = ["3.11", "3.12", "3.13", "3.14"]
 ONCE = [
     "tests/client/c",
     "tests/client/export",
-    "tests/client/html_report",
+    "tests/client/html",
     "tests/conformance",
     "tests/integration",
     "tests/soak",

@@ -11,7 +11,7 @@ from typing import Any
 
 import utracefs
 from bench.measure import Row, daemon, in_turns, ratio_row, statement_ns
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 RECORD = bytes(20)
 """A write_index and two u64, as one write would carry it."""

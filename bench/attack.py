@@ -34,7 +34,7 @@ from bench.measure import Row, at_most_row, daemon
 from tests.soak.crew import Crew, Job, Notes
 from tests.soak.fuse import FuseFiles
 from tests.soak.house import Usage
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 CONNECTIONS = 200
 PROCESSES = 4

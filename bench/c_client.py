@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.loops import RING, InC, compare, compiled, lttng_in_c
 from bench.measure import Row, at_most_row, daemon, in_turns, ratio_row
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 CLIENT = Path(__file__).parents[1] / "client" / "c"
 KERNEL_ABI = Path(__file__).parents[1] / "tests" / "abi" / "include"

@@ -24,9 +24,9 @@ from utracefs.export import (
     write_perfetto,
     write_trace_dat,
 )
-from utracefs.html_report import write_html
-from utracefs.recording import Recording
-from utracefs.sql import open_tables
+from utracefs.export.tables.sql import open_tables
+from utracefs.html import write_html
+from utracefs.recordings.recording import Recording
 
 RUNS = 3
 

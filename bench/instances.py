@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import utracefs
 from bench.measure import Row, at_most_row, daemon
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 EVENTS = 4_000
 INSTANCES = 200

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgpack
 
 from bench.measure import Row, at_least_row, at_most_row, daemon
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 
 def call(sock: socket.socket, msgid: int, method: str, *params: object) -> object:

@@ -26,7 +26,7 @@ import msgpack
 import utracefs
 from bench.intake import call
 from bench.measure import Row, daemon, in_turns, ratio_row
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parent / "protocol" / "utracefs_protocol" / "include"

@@ -14,7 +14,7 @@ from typing import Any
 import utracefs
 from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
-from utracefs.tracefs import PerfAttr, Tracefs
+from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink

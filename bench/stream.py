@@ -14,7 +14,7 @@ from typing import Any
 import utracefs
 from bench.measure import Row, at_least_row, daemon
 from bench.rings import taken_in_s
-from utracefs._records import EventDecoder, Records
+from utracefs.recordings._records import EventDecoder, Records
 from utracefs.streaming._columns import columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs_protocol._stream_ring import StreamRing

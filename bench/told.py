@@ -14,7 +14,7 @@ import msgpack
 
 from bench.measure import Row, at_most_row, daemon
 from tests.soak.plain import PlainConnection
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 PROCESSES = 100
 TOGGLES = 20

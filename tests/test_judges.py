@@ -18,7 +18,7 @@ def test_all_are_installed_by_make() -> None:
     assert set(PACKAGES.values()) <= packages
 
 
-@pytest.mark.parametrize("folder", ["client/export", "client/perf_data", "client/trace_dat"])
+@pytest.mark.parametrize("folder", ["client/export", "client/recordings"])
 def test_no_format_goes_unjudged(folder: str) -> None:
     skipping = [
         path.name

@@ -65,8 +65,8 @@ def test_a_wheel_has_the_c_client(wheel: Path) -> None:
     assert {name.removeprefix("utracefs/c/") for name in names if name.startswith("utracefs/c/")} == TREE
     assert modes["utracefs/c/lib/libutracefs-preload.so"] & 0o111
     assert {"utracefs/__init__.py", "utracefsd/main.py", "utracefs_protocol/include/data_ring.h"} <= names
-    page = ROOT / "client" / "utracefs" / "html_report" / "page"
-    assert {f"utracefs/html_report/page/{path.name}" for path in page.iterdir()} <= names
+    page = ROOT / "client" / "utracefs" / "html" / "page"
+    assert {f"utracefs/html/page/{path.name}" for path in page.iterdir()} <= names
 
 
 def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "client" / "c" / "src").iterdir()}
     assert sources and sources <= names
     assert {"client/c/Makefile", "client/c/include/utracefs.h", "client/utracefs/_event.pyx"} <= names
-    assert {f"client/utracefs/html_report/page/page.{ending}" for ending in ("html", "css")} <= names
+    assert {f"client/utracefs/html/page/page.{ending}" for ending in ("html", "css")} <= names
     made = [name for name in names if name.endswith((".so", ".o", ".a", ".so.0"))]
     made += [name for name in names if name.startswith(("client/utracefs/c/", "client/c/build"))]
     made += [name for name in names if name.endswith(".c") and name.startswith(("protocol/", "daemon/"))]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from utracefs._event import Event
     from utracefs.logging_handler import LoggingHandler
-    from utracefs.recording import Record, Recording
-    from utracefs.recording import open as open
+    from utracefs.recordings.recording import Record, Recording
+    from utracefs.recordings.recording import open as open
     from utracefs.session import Session
     from utracefs.streaming import Batch, Stream, attach
     from utracefs.totals import Stats
@@ -66,9 +66,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Record": "utracefs.recording",
-    "Recording": "utracefs.recording",
-    "open": "utracefs.recording",  # not in __all__: `from utracefs import *` leaves the builtin as it is
+    "Record": "utracefs.recordings.recording",
+    "Recording": "utracefs.recordings.recording",
+    # not in __all__: `from utracefs import *` leaves the builtin as it is
+    "open": "utracefs.recordings.recording",
     "Batch": "utracefs.streaming",
     "Stream": "utracefs.streaming",
     "attach": "utracefs.streaming",

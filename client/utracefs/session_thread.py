@@ -63,7 +63,7 @@ from utracefs._native import NativeThread, Waiter, is_waiting, wait_here
 from utracefs._outlets import BROKEN, READABLE, Fifo, LostOutlet, RingOutlet, ring_file_bytes
 from utracefs._status_map import StatusMap
 from utracefs.flushing import Flush
-from utracefs.runtime_dir import DATA_SOCKET, candidates, socket_path
+from utracefs.tree.runtime_dir import DATA_SOCKET, candidates, socket_path
 from utracefs_protocol.errors import ProtocolError
 from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING, MIN_DATA_RING
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import FakeDaemon, running, wait_for
-from tests.client.html_report.chromium import Chromium
+from tests.client.html.chromium import Chromium
 from tests.client.real_daemon import Work, working
 from tests.client.workbench import FarRing, Workbench
 from utracefs import Session

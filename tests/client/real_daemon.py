@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.client.fake_daemon import wait_for
 from tests.forked import Popen
 from utracefs import Session
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 PROLOGUE = """
 import os, signal, sys, threading, time, warnings

@@ -20,8 +20,8 @@ import pytest
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Utracefsd, running
 from utracefs import Session
-from utracefs.cli.launching import ROOM_KB
-from utracefs.tracefs import Tracefs
+from utracefs.cli.run.traced_command import ROOM_KB
+from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs shared memory")
 

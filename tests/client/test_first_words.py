@@ -10,8 +10,8 @@ from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs._descriptors import Descriptor, receive
 from utracefs.connection import Action, DataConnection, MapStatus, MoveAll
 from utracefs.first_words import FirstWords
-from utracefs.runtime_dir import DATA_SOCKET
 from utracefs.session import Session
+from utracefs.tree.runtime_dir import DATA_SOCKET
 
 ONE = b"first_words u32 a"
 

@@ -20,7 +20,7 @@ import pytest
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Utracefsd, running
 from utracefs import LoggingHandler, Session
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import utracefsd
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.forked import Popen
 from tests.integration.mounting import MountProcess, mounted, must_mount
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 from utracefsd.server.runtime import locate
 
 

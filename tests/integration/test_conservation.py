@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from tests.integration.conftest import DaemonProcess
-from utracefs.tracefs import PerfAttr
+from utracefs.tree.tracefs import PerfAttr
 
 PRODUCER = """
 import signal, sys, utracefs

@@ -21,9 +21,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.client.recordings import trace_cmd
+from tests.client.recordings.events import trace_cmd
 from tests.integration.conftest import DaemonProcess
-from utracefs.tracefs import PerfAttr
+from utracefs.tree.tracefs import PerfAttr
 
 PROGRAM = """
 import sys, utracefs

@@ -293,7 +293,7 @@ exec "$@"
         daemon.start()
         program = f"""
 import errno, os
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import Write, Writer
 with Tracefs({directory!r}) as tree:
     handle = tree.open("trace_marker", os.O_WRONLY)

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("shell.sh")
 
 EMITTER = """
 import errno, struct, sys
-from utracefs.rpc import Rpc
+from utracefs.tree.rpc import Rpc
 from utracefs_protocol.messages.data import EventRegistration, Registered, Write
 
 asked, answer = sys.argv[1:]

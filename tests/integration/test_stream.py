@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import utracefs
 from tests.integration.conftest import DaemonProcess
-from utracefs.rpc import Rpc
-from utracefs.tracefs import Tracefs
+from utracefs.tree.rpc import Rpc
+from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import StreamAttr, StreamOpened
 
 Eventually = Callable[[Callable[[], object], str], None]
@@ -20,7 +20,7 @@ COUNT = 60_000
 
 HOSTILE = """
 import fcntl, mmap, os, random, struct, sys
-from utracefs.rpc import Rpc
+from utracefs.tree.rpc import Rpc
 from utracefs_protocol.messages.tracefs import StreamAttr
 rpc = Rpc("tracefs", sys.argv[1])
 rpc.call(StreamAttr((b"work",), size=1 << 18), "work")

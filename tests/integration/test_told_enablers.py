@@ -19,7 +19,7 @@ import pytest
 
 from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 from utracefsd.machine.procfs import read_task
 
 ENABLE = "events/user_events/told/enable"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.recordings import Events
+from tests.client.recordings.events import Events
 from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol._fields import field_bytes
 from utracefs_protocol.declaration import Field, FieldKind

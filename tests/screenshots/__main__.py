@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.client.html_report.chromium import Chromium, Page
+from tests.client.html.chromium import Chromium, Page
 from tests.integration.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
 
 ROOT = Path(__file__).parents[2]

@@ -37,7 +37,7 @@ from tests.soak.honest import (
 from tests.soak.house import House
 from tests.soak.judging import Told, judge_records
 from tests.soak.report import Report
-from utracefs.tracefs import PerfAttr
+from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.perf_ring import Lost, PerfRingReader, Sample
 
 PARTS = {"data": "data", "tracefs": "tracefs", "memory": "memory"}

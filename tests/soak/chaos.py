@@ -53,7 +53,7 @@ from tests.soak.judging import (
 )
 from tests.soak.plain import PlainConnection
 from tests.soak.report import Found, Report
-from utracefs.tracefs import PerfAttr, Tracefs
+from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefsd.server.runtime import SHARED_MEMORY
 
 _BUFFER_KB = 8192

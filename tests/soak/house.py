@@ -21,7 +21,7 @@ from typing import IO
 import attrs
 
 from tests.soak.report import Report
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 from utracefsd.server.runtime import SHARED_MEMORY, locate
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ from tests.soak.plain import (
     TAIL,
     PlainConnection,
 )
-from utracefs.tracefs import PerfAttr, Tracefs
+from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 Step: TypeAlias = tuple[Any, ...]
 

@@ -243,8 +243,8 @@ def test_descriptors_that_do_not_come_back(house: House, monkeypatch: pytest.Mon
 def test_a_daemon_that_does_not_rest(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.soak.house.IDLE_BOUND_S", 0.1)
     program = (
-        "import sys, utracefs.tracefs\n"
-        "tree = utracefs.tracefs.Tracefs(sys.argv[1])\n"
+        "import sys, utracefs.tree.tracefs\n"
+        "tree = utracefs.tree.tracefs.Tracefs(sys.argv[1])\n"
         "print(flush=True)\n"
         "while True: tree.read_file('tracing_on')\n"
     )

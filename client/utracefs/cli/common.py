@@ -16,11 +16,11 @@ import attrs
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.completing import complete_path, complete_pattern
-from utracefs.cli.place import TOP, Place
-from utracefs.event_names import EventName, parse_event_list, select
-from utracefs.runtime_dir import candidates
-from utracefs.tracefs import Tracefs
+from utracefs.cli.completion import complete_path, complete_pattern
+from utracefs.cli.instance_option import TOP, Place
+from utracefs.tree.event_names import EventName, parse_event_list, select
+from utracefs.tree.runtime_dir import candidates
+from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of

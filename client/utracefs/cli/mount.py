@@ -13,9 +13,9 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, directory_option, why_no_connection
-from utracefs.cli.daemons import running_or_own
-from utracefs.cli.launching import Launch, launched
-from utracefs.cli.running import run_steps, signals_blocked
+from utracefs.cli.run.choose_daemon import running_or_own
+from utracefs.cli.run.run_loop import run_steps, signals_blocked
+from utracefs.cli.run.traced_command import Launch, launched
 from utracefs.mount import Mount, Signals, connect, signals
 
 __all__ = ["mount"]

@@ -1,6 +1,6 @@
 from typing import Literal, Self
 
-from utracefs._records import EventDecoder, Records
+from utracefs.recordings._records import EventDecoder, Records
 
 class CtfPackets:
     events: list[EventDecoder]

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs._records cimport (
+from utracefs.recordings._records cimport (
     BYTES_VALUE,
     SIGNED_VALUE,
     TEXT_VALUE,

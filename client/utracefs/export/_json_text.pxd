@@ -1,6 +1,6 @@
 """JSON of names and fields; see _json_text.pyx."""
 
-from utracefs._records cimport EventDecoder, Raw
+from utracefs.recordings._records cimport EventDecoder, Raw
 from utracefs_protocol._line cimport Line
 
 

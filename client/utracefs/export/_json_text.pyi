@@ -1,5 +1,5 @@
-from utracefs._records import Records
 from utracefs.export._record_writer import RecordWriter
+from utracefs.recordings._records import Records
 
 class JsonText(RecordWriter):
     def __init__(self, records: Records) -> None: ...

@@ -9,8 +9,8 @@ import json
 
 from libc.stdint cimport uint8_t, uint64_t
 
-from utracefs._pieces cimport put_bytes
-from utracefs._records cimport (
+from utracefs.recordings._output_buffer cimport put_bytes
+from utracefs.recordings._records cimport (
     SIGNED_VALUE,
     TEXT_VALUE,
     UNSIGNED_VALUE,

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 
-from utracefs._pieces import Pieces
-from utracefs._records import Records
+from utracefs.recordings._output_buffer import Pieces
+from utracefs.recordings._records import Records
 
 class PerfSamples(Pieces):
     tasks: dict[tuple[int, int], str]

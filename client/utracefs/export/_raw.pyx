@@ -4,8 +4,8 @@
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs._pieces cimport Pieces
-from utracefs._records cimport Raw, Records
+from utracefs.recordings._output_buffer cimport Pieces
+from utracefs.recordings._records cimport Raw, Records
 
 from utracefs_protocol.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 

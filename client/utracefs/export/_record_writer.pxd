@@ -1,7 +1,7 @@
 """Records of any length, for writers of one format; see _record_writer.pyx."""
 
-from utracefs._pieces cimport Pieces
-from utracefs._records cimport EventDecoder, Raw, Records
+from utracefs.recordings._output_buffer cimport Pieces
+from utracefs.recordings._records cimport EventDecoder, Raw, Records
 from utracefs_protocol._line cimport Line
 
 

@@ -6,8 +6,8 @@ any length (many fields may lead to the same 64 KiB), so one that takes more tha
 its fields.
 """
 
-from utracefs._pieces cimport Pieces
-from utracefs._records cimport EventDecoder, Raw, Records
+from utracefs.recordings._output_buffer cimport Pieces
+from utracefs.recordings._records cimport EventDecoder, Raw, Records
 from utracefs_protocol._line cimport Line
 
 cdef enum:

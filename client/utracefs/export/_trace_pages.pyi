@@ -1,6 +1,6 @@
 from typing import Self
 
-from utracefs._records import MergedPages, Records
+from utracefs.recordings._records import MergedPages, Records
 
 def extent_of(records: Records) -> tuple[int, int]: ...
 

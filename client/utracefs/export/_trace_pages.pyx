@@ -12,8 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs._records cimport HEADER, MergedPages, Raw, Records, comm_of
-from utracefs.trace_dat._merge cimport Merge, Stream
+from utracefs.recordings._records cimport HEADER, MergedPages, Raw, Records, comm_of
+from utracefs.recordings.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol._subbuf cimport (
     COMMIT_BITS,
     DATA_MAX,

@@ -6,8 +6,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
-from utracefs.half_written import NoRoom
-from utracefs.recording import Reading, Record
+from utracefs.recordings.partial_files import NoRoom
+from utracefs.recordings.recording import Reading, Record
 from utracefs_protocol.text import clean
 
 __all__ = ["Exported", "Progress", "json_text", "plain", "watched", "write_pieces"]

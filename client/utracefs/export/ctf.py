@@ -28,11 +28,11 @@ import re
 import uuid
 from typing import Final, Literal
 
-from utracefs._records import EventDecoder
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
 from utracefs.export.common import Exported, Progress
-from utracefs.half_written import NoRoom, WholeFile, append
-from utracefs.recording import Recording
+from utracefs.recordings._records import EventDecoder
+from utracefs.recordings.partial_files import NoRoom, WholeFile, append
+from utracefs.recordings.recording import Recording
 from utracefs_protocol.text import clean
 
 __all__ = ["write_ctf"]

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from utracefs.export._json_text import JsonText
 from utracefs.export.common import Exported, Progress, write_pieces
-from utracefs.recording import Recording
+from utracefs.recordings.recording import Recording
 
 __all__ = ["write_json_lines"]
 

@@ -14,9 +14,9 @@ import attrs
 
 from utracefs.export._raw import PerfSamples
 from utracefs.export.common import Exported, Progress, write_pieces
-from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
-from utracefs.recording import Recording
-from utracefs.trace_dat.texts import with_small_signs
+from utracefs.recordings.perf_data import Contents, PerfDataEvent, PerfDataWriter
+from utracefs.recordings.recording import Recording
+from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text

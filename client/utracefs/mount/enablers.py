@@ -29,11 +29,11 @@ from typing import Final
 
 import attrs
 
-from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import Asking, DataConnections, Process
-from utracefs.mount.memory_thread import MemoryThread
 from utracefs.mount.operation import AskEach, Gate
+from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
+from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError

@@ -31,19 +31,19 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final, Self
 
-from utracefs import runtime_dir
 from utracefs.mount import attaching
 from utracefs.mount.abi import Header
-from utracefs.mount.access import status_of
-from utracefs.mount.address_space import AddressSpaces
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
-from utracefs.mount.memory_thread import MemoryThread
 from utracefs.mount.nodes import Nodes
-from utracefs.mount.procfs import start_time_of
+from utracefs.mount.processes.access import status_of
+from utracefs.mount.processes.address_space import AddressSpaces
+from utracefs.mount.processes.memory_thread import MemoryThread
+from utracefs.mount.processes.procfs import start_time_of
 from utracefs.mount.timers import Timers
 from utracefs.mount.user_events_data import UserEventsData
+from utracefs.tree import runtime_dir
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 

@@ -22,12 +22,12 @@ import attrs
 
 from utracefs.mount import abi, user_reg
 from utracefs.mount.abi import Header
-from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import Asking, DataConnections, Process, error, nothing
 from utracefs.mount.enablers import Enablers, Key, Told, WatchProcess, set_bit
-from utracefs.mount.memory_thread import MemoryThread
 from utracefs.mount.operation import Ask, Finish, Steps
+from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
+from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs.mount.user_reg import Command, UserReg, UserUnreg
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError

@@ -1,7 +1,7 @@
 from array import array
 from typing import Any
 
-from utracefs._records import Records
+from utracefs.recordings._records import Records
 
 OWN: tuple[str, ...]
 

@@ -7,12 +7,12 @@ from cpython cimport array
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from utracefs._records cimport (
+from utracefs.recordings._records cimport (
     SIGNED_VALUE, UNSIGNED_VALUE, EventDecoder, Getter, Raw, Records, value_of
 )
 from utracefs_protocol._fields cimport find_bytes
 
-from utracefs.columns import column_names
+from utracefs.recordings.columns import column_names
 
 cdef enum:
     FIRST_ROWS = 1024

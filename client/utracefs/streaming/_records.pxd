@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from utracefs._records cimport RecordSource
+from utracefs.recordings._records cimport RecordSource
 from utracefs_protocol._stream_ring cimport StreamRing
 
 cdef class RingRecords(RecordSource):

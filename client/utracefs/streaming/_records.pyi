@@ -1,4 +1,4 @@
-from utracefs._records import RecordSource
+from utracefs.recordings._records import RecordSource
 from utracefs_protocol._stream_ring import StreamRing
 
 class RingRecords(RecordSource):

@@ -4,7 +4,7 @@
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from utracefs._records cimport Raw, RecordSource
+from utracefs.recordings._records cimport Raw, RecordSource
 from utracefs_protocol._stream_ring cimport StreamRing
 from utracefs_protocol.stream_ring cimport *
 

@@ -27,12 +27,12 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import attrs
 
-from utracefs._records import EventDecoder, Record, Records
-from utracefs.event_names import EventName
-from utracefs.rpc import Rpc, checked
+from utracefs.recordings._records import EventDecoder, Record, Records
 from utracefs.streaming._columns import columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs.streaming.waiting import Steps, Wait, awaited, blocking
+from utracefs.tree.event_names import EventName
+from utracefs.tree.rpc import Rpc, checked
 from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import STREAM_RING_SIZE

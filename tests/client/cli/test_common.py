@@ -25,7 +25,7 @@ from utracefs.cli.common import (
     why_no_connection,
     write_word,
 )
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 
 class FakeTree(Tracefs):

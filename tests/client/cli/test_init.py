@@ -22,7 +22,7 @@ def test_help_names_every_command_and_imports_none() -> None:
         "import sys; from utracefs.cli import cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in sys.modules if m.startswith(('utracefs.cli.', 'utracefs.tracefs', 'trio'))])\n"
+        "print([m for m in sys.modules if m.startswith(('utracefs.cli.', 'utracefs.tree', 'trio'))])\n"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
     for name, (_, text) in COMMANDS.items():
@@ -128,12 +128,12 @@ def test_dir_stands_before_or_behind(cli: Cli) -> None:
     ],
 )
 def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
-    import utracefs.cli.report
+    import utracefs.cli.convert.report
 
     def fail(_path: str, *, recover: bool) -> None:
         raise error
 
-    monkeypatch.setattr(utracefs.cli.report, "TraceDatReader", fail)
+    monkeypatch.setattr(utracefs.cli.convert.report, "TraceDatReader", fail)
     result = CliRunner().invoke(cli, ["report"])
     assert result.exit_code == (127 if isinstance(error, Failure) else 1)
     assert result.output.startswith(line)
@@ -142,7 +142,7 @@ def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception
 
 def test_a_traceback_where_it_is_asked_for(cli: Cli) -> None:
     program = (
-        "import utracefs.cli.report as r; from utracefs.cli import main\n"
+        "import utracefs.cli.convert.report as r; from utracefs.cli import main\n"
         "def fail(path): raise ZeroDivisionError\n"
         "r.TraceDatReader = fail; main(['report'])\n"
     )

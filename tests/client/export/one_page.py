@@ -3,8 +3,8 @@
 import struct
 from collections.abc import Sequence
 
-from utracefs._records import EventDecoder, MergedPages, Records
-from utracefs.trace_dat._merge import Merge
+from utracefs.recordings._records import EventDecoder, MergedPages, Records
+from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol.declaration import Field, FieldKind
 from utracefs_protocol.subbuf import PageWriter
 

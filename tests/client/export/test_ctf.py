@@ -9,12 +9,12 @@ import pytest
 
 import utracefs
 from tests.client.export.example import COMMS, EVENTS, ROWS, name, write
-from tests.client.perf_data.example import sample
-from tests.client.perf_data.example import write as write_perf_data
-from tests.client.recordings import Events
-from tests.client.test_recording import break_first_page
-from tests.client.trace_dat.example import CPU0, many_records, pages
-from tests.client.trace_dat.example import write as write_pages
+from tests.client.recordings.events import Events
+from tests.client.recordings.perf_data.example import sample
+from tests.client.recordings.perf_data.example import write as write_perf_data
+from tests.client.recordings.test_recording import break_first_page
+from tests.client.recordings.trace_dat.example import CPU0, many_records, pages
+from tests.client.recordings.trace_dat.example import write as write_pages
 from tests.judges import SYSTEM_PYTHON, run_judge
 from utracefs.export import Exported, write_ctf
 from utracefs_protocol.errors import TraceError

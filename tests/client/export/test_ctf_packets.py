@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from tests.client.export.one_page import TEXT, records_of
-from utracefs._records import EventDecoder
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
+from utracefs.recordings._records import EventDecoder
 from utracefs_protocol.declaration import Field, FieldKind, parse
 
 HEAD = struct.Struct("<I16sIIQQQQQQI")

@@ -8,9 +8,9 @@ import pytest
 
 import utracefs
 from tests.client.export.example import ROWS, comm, name, shown, write
-from tests.client.test_recording import break_first_page
-from tests.client.trace_dat.example import CPU0, pages
-from tests.client.trace_dat.example import write as write_pages
+from tests.client.recordings.test_recording import break_first_page
+from tests.client.recordings.trace_dat.example import CPU0, pages
+from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.export import Exported, write_json_lines
 from utracefs_protocol.errors import TraceError
 

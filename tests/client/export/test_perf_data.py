@@ -7,9 +7,9 @@ import pytest
 
 import utracefs
 from tests.client.export.example import ROWS, name, write
-from tests.client.test_recording import break_first_page
-from tests.client.trace_dat.example import CPU0, EVENTS, pages
-from tests.client.trace_dat.example import write as write_pages
+from tests.client.recordings.test_recording import break_first_page
+from tests.client.recordings.trace_dat.example import CPU0, EVENTS, pages
+from tests.client.recordings.trace_dat.example import write as write_pages
 from tests.judges import run_judge
 from utracefs.export import Exported, write_perf_data
 from utracefs_protocol.errors import TraceError

@@ -6,14 +6,14 @@ import pytest
 
 import utracefs
 from tests.client.export.example import ROWS, write
-from tests.client.perf_data.example import lost, sample
-from tests.client.perf_data.example import write as write_perf
-from tests.client.recordings import Events, trace_cmd
-from tests.client.test_recording import break_first_page
-from tests.client.trace_dat.example import CPU0, many_records, pages, report
-from tests.client.trace_dat.example import write as write_pages
+from tests.client.recordings.events import Events, trace_cmd
+from tests.client.recordings.perf_data.example import lost, sample
+from tests.client.recordings.perf_data.example import write as write_perf
+from tests.client.recordings.test_recording import break_first_page
+from tests.client.recordings.trace_dat.example import CPU0, many_records, pages, report
+from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.export import Exported, write_trace_dat
-from utracefs.trace_dat import TraceDatReader
+from utracefs.recordings.trace_dat import TraceDatReader
 from utracefs_protocol.errors import TraceError
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs._records import EventDecoder, MergedPages, Records
 from utracefs.export._trace_pages import RecordPages, WholePages, extent_of
-from utracefs.trace_dat._merge import Merge
+from utracefs.recordings._records import EventDecoder, MergedPages, Records
+from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol.subbuf import PageWriter, decode_page
 
 SIZE = 1 << 17

@@ -13,12 +13,12 @@ import attrs
 
 from utracefs.mount import abi
 from utracefs.mount.abi import Header, Opcode
-from utracefs.mount.address_space import Enabler
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import FileSystem
-from utracefs.mount.memory_thread import InMemory
 from utracefs.mount.nodes import Nodes
+from utracefs.mount.processes.address_space import Enabler
+from utracefs.mount.processes.memory_thread import InMemory
 from utracefs.mount.timers import Timers
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs_protocol.connection import Notification

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.client.mount.kernel import NIL, FakeChannel, FakeMemory, FakeSpace, Kernel
-from utracefs.mount.address_space import Enabler
 from utracefs.mount.data_connections import AWAY_S
 from utracefs.mount.enablers import Enablers
 from utracefs.mount.operation import Operation, Steps
+from utracefs.mount.processes.address_space import Enabler
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import (
     EnablersWritten,

@@ -1,4 +1,4 @@
-"""A mount namespace for one command, without the command line (that: tests/client/cli/test_launching.py)."""
+"""A mount namespace for one command, without the command line (that: cli/run/test_traced_command.py)."""
 
 import os
 import subprocess

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.stream_writer import PlainWriter
-from utracefs._records import EventDecoder, Records
+from utracefs.recordings._records import EventDecoder, Records
 from utracefs.streaming._columns import OWN, columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs_protocol._stream_ring import StreamRing

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.stream_writer import PAD, RECORD, SIZE, PlainWriter
-from utracefs._records import EventDecoder, Record, Records
+from utracefs.recordings._records import EventDecoder, Record, Records
 from utracefs.streaming._records import RingRecords
 from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse

@@ -21,7 +21,7 @@ import utracefs
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Utracefsd, running
 from utracefs import Session
-from utracefs.tracefs import Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
 

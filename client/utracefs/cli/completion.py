@@ -1,0 +1,169 @@
+"""What the shell completes: names of the daemon's events, fields, instances, files and clocks.
+
+Completion must never disturb who types: a daemon that is not there, or does not answer within a second, has
+nothing to offer, and whatever goes wrong is not said.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from utracefs.tree.event_names import EventName, parse_event_list, select
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.declaration import Field
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.text import text_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = [
+    "complete_clock",
+    "complete_event",
+    "complete_filter",
+    "complete_instance",
+    "complete_key",
+    "complete_path",
+    "complete_pattern",
+    "complete_value",
+]
+
+PATIENCE_S = 1.0
+"""How long to wait for the daemon."""
+
+_COMMON_KEYS = ("common_pid", "common_cpu", "common_timestamp", "common_stacktrace")
+_MODIFIERS: dict[str | None, tuple[str, ...]] = {
+    "keys": ("log2", "buckets=", "hex", "execname", "sym", "sym-offset", "syscall"),
+    "vals": ("hex", "percent", "graph"),
+    "sort": ("ascending", "descending"),
+}
+_COMMON_FIELDS = ("common_pid", "CPU", "COMM")
+
+
+def complete_event(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Bare names of events: bash cuts words at `:`, so those are what works everywhere."""
+    return _ask(ctx, lambda tree: _beginning(incomplete, sorted({event.name for event in _events(tree)})))
+
+
+def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Events by their bare name, and with their system for shells that take it."""
+    from click.shell_completion import CompletionItem
+
+    def ask(tree: Tracefs) -> list[str]:
+        events = _events(tree)
+        return sorted({event.name for event in events} | {str(event) for event in events})
+
+    return [CompletionItem(name) for name in _beginning(incomplete, _ask(ctx, ask))]
+
+
+def complete_instance(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of instances."""
+    return _ask(
+        ctx, lambda tree: _beginning(incomplete, sorted(name for name, _ in tree.list_dir("instances")))
+    )
+
+
+def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Paths of the tree, or of the instance that `-B` names, one directory at a time."""
+    above = incomplete.rpartition("/")[0]
+    prefix = f"{above}/" if above else ""
+    # A Place where it was parsed already; this module does not know that class.
+    place: Any = ctx.params.get("place")
+    where = above if place is None else place.path(above)
+    return _ask(
+        ctx,
+        lambda tree: _beginning(
+            incomplete,
+            [f"{prefix}{name}{'/' if kind == 'd' else ''}" for name, kind in sorted(tree.list_dir(where))],
+        ),
+    )
+
+
+def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The clocks of the daemon."""
+    return _ask(
+        ctx,
+        lambda tree: _beginning(
+            incomplete, [word.strip("[]") for word in tree.read_file("trace_clock").decode().split()]
+        ),
+    )
+
+
+def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """What the next value of `emit` is for: `<type field>`, of the event that was named."""
+
+    def ask(tree: Tracefs) -> list[str]:
+        wanted = str(ctx.params.get("declaration") or "").rpartition(":")[2]
+        given = len(ctx.params.get("values") or ())
+        for event in _events(tree):
+            if event.name == wanted:
+                fields = _fields(tree, event)
+                return [
+                    f"<{text_of(field.type)} {text_of(field.name)}>" for field in fields[given : given + 1]
+                ]
+        return []
+
+    return [] if incomplete else _ask(ctx, ask)
+
+
+def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The field that stands last in an expression, of the `-e` or EVENTs before it."""
+    patterns = [str(pattern) for pattern in ctx.params.get("events") or ()]
+    head, word = re.fullmatch(r"(?s)(.*?)(\w*)", incomplete).groups()  # type: ignore[union-attr]
+    # Inside a text, or behind an operator: a value, not a field.
+    if re.search(r"""(?:[=<>~]|(?<!&)&)\s*$""", head) or any(head.count(quote) % 2 for quote in "\"'"):
+        return []
+    return [head + name for name in _names_of_fields(ctx, patterns[-1:], word, _COMMON_FIELDS)]
+
+
+def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what
+    may stand there."""
+    head, comma, word = incomplete.rpartition(",")
+    field, dot, _ = word.partition(".")
+    if dot:
+        return _beginning(incomplete, [f"{head}{comma}{field}.{one}" for one in _MODIFIERS[param.name]])
+    event = str(ctx.params.get("event") or "")
+    return [
+        head + comma + name
+        for name in _names_of_fields(ctx, [event] if event else [], word, (*_COMMON_KEYS, "hitcount"))
+    ]
+
+
+def _names_of_fields(
+    ctx: click.Context, patterns: Iterable[str], word: str, further: tuple[str, ...]
+) -> list[str]:
+    def ask(tree: Tracefs) -> list[str]:
+        names = {
+            text_of(field.name)
+            for event in select(patterns, _events(tree))[:16]
+            for field in _fields(tree, event)
+        }
+        return _beginning(word, [*sorted(names), *(name for name in further if name not in names)])
+
+    return _ask(ctx, ask)
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _events(tree: Tracefs) -> list[EventName]:
+    return parse_event_list(tree.read_file("available_events"))
+
+
+def _fields(tree: Tracefs, event: EventName) -> tuple[Field, ...]:
+    return tuple(parse_format(tree.read_file(f"{event.directory}/format")).fields)
+
+
+def _ask(ctx: click.Context, question: Callable[[Tracefs], list[str]]) -> list[str]:
+    """What the daemon says; nothing where it does not."""
+    directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")
+    try:
+        with Tracefs(directory, timeout_s=PATIENCE_S) as tree:
+            return question(tree)
+    except (OSError, TraceError):
+        return []

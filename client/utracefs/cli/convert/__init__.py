@@ -1,0 +1,1 @@
+"""Commands that read recordings: `utracefs report`, `export`, `sql`."""

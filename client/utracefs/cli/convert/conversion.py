@@ -1,0 +1,316 @@
+"""What commands share that read a recording and write it as something else: which records, where to, how far
+it is, what was written."""
+
+import contextlib
+import decimal
+import errno
+import functools
+import os
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast
+
+import attrs
+import click
+
+import utracefs
+from utracefs.cli import Failure
+from utracefs.cli.common import events_option, tell
+from utracefs.cli.event_options import all_filters, filter_option
+from utracefs.cli.filter_errors import about_the_filter
+from utracefs.cli.losses import no_room
+from utracefs.cli.terminal import own
+from utracefs.recordings.partial_files import WholeFile, name_beside
+from utracefs_protocol.errors import TraceError
+
+__all__ = [
+    "CpuList",
+    "Selection",
+    "Time",
+    "check_is_not_input",
+    "ended_by_exceptions",
+    "half_done",
+    "output_file",
+    "progress_bar",
+    "said",
+    "said_whole",
+    "selection_options",
+    "tell_if_moved",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_QUIET_S: Final = 1.0
+"""What takes no longer needs no progress bar."""
+
+if TYPE_CHECKING:
+    from utracefs.export.common import Exported, Progress
+    from utracefs.recordings.origin import Origin
+    from utracefs.recordings.recording import Recording
+
+    _CpusType = click.ParamType[frozenset[int]]
+    _TimeType = click.ParamType[int]
+else:
+    _CpusType = _TimeType = click.ParamType
+
+
+class CpuList(_CpusType):
+    """`0,2-5`, as everywhere in Linux."""
+
+    name = "cpus"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[int]:
+        cpus: set[int] = set()
+        for part in str(value).split(","):
+            first, _, last = part.partition("-")
+            if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+                self.fail(f"{value!r} is not a list of cpus such as 0,2-5", param, ctx)
+            cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
+        return frozenset(cpus)
+
+
+class Time(_TimeType):
+    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            seconds = decimal.Decimal(str(value))
+            if not 0 <= seconds < 1 << 34:  # 2^64 ns
+                raise decimal.InvalidOperation
+        except decimal.InvalidOperation:
+            self.fail(f"{value!r} is not a time in seconds", param, ctx)
+        return int(seconds * 10**9)
+
+
+@attrs.frozen
+class Selection:
+    """Which records; what is not said takes all."""
+
+    events: tuple[str, ...]
+    cpus: frozenset[int] | None
+    pids: frozenset[int] | None
+    """Of processes or threads."""
+    since_ns: int | None
+    until_ns: int | None
+    filter: str
+    """Empty: none."""
+
+    def open(self, path: str, source: str, *, recover: bool) -> "Recording":
+        """The recording. Failure about `source`: the filter fits none of its events; other errors as of
+        `utracefs.open`."""
+        with about_the_filter(source, self.filter):
+            recording = utracefs.open(
+                path,
+                events=self.events,
+                cpus=self.cpus,
+                pids=self.pids,
+                since_ns=self.since_ns,
+                until_ns=self.until_ns,
+                filter=self.filter or None,
+                recover=recover,
+            )
+        tell_if_moved(source, recording.origin)
+        return recording
+
+    def of_the_last(self, seconds: float | None, path: str, *, recover: bool) -> "Selection":
+        """The same, of the last seconds of a recording; None: of all. UsageError: it has times already."""
+        if seconds is None:
+            return self
+        if self.since_ns is not None or self.until_ns is not None:
+            raise click.UsageError("--last goes without --since and --until")
+        with utracefs.open(path, recover=recover) as recording:
+            return attrs.evolve(self, since_ns=max(0, recording.last_ns() - int(seconds * 10**9)))
+
+
+def selection_options(function: F) -> F:
+    """`-e`, `--cpu`, `-P`, `--since`, `--until` and `--filter`; the parameter `selection` is a Selection."""
+
+    @functools.wraps(function)
+    def run(
+        *args: Any,
+        events: tuple[str, ...],
+        cpus: frozenset[int] | None,
+        pids: tuple[int, ...],
+        since_ns: int | None,
+        until_ns: int | None,
+        filters: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        selection = Selection(events, cpus, frozenset(pids) or None, since_ns, until_ns, all_filters(filters))
+        return function(*args, selection=selection, **options)
+
+    made: Any = run
+    for option in (
+        filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'."),
+        click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time."),
+        click.option(
+            "--since",
+            "since_ns",
+            metavar="S",
+            type=Time(),
+            help="From this time on, in seconds (see report -t).",
+        ),
+        click.option(
+            "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
+        ),
+        click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5."),
+        events_option("Only these events: SYSTEM:NAME, NAME, or globs."),
+    ):
+        made = option(made)
+    found: F = made
+    return found
+
+
+def tell_if_moved(path: str, origin: "Origin") -> None:
+    """That somebody moved the time of day while it was recorded."""
+    if origin.moved:
+        tell(f"{path}: {origin.moved}")
+
+
+def said_whole(done: "Exported", source: str, output: str | None) -> None:
+    """`said`, and Failure where there was no room for all."""
+    said(done, source, output)
+    if done.error is not None:
+        raise no_room(output or source, done.error, done.no_room, "records")
+
+
+def said(done: "Exported", source: str, output: str | None) -> None:
+    """Tell what was written, on stderr; None: to stdout, and only what is missing there."""
+    lost = f", {done.lost} lost" if done.lost else ""
+    lost += ", more lost that were not counted" if done.lost_uncounted else ""
+    if done.begins_without_end:
+        lost += f", slices without an end: {done.begins_without_end}"
+    if done.ends_without_begin:
+        lost += f", ends without a begin: {done.ends_without_begin}"
+    if done.only_counted:
+        lost += f"; the table has the first {done.records - done.only_counted}, the timeline counts all"
+    if done.day_guessed:
+        lost += "; the days are guessed: the recording does not know the time of day"
+    if output:
+        click.echo(f"{output}: {done.records} records{lost}", err=True)
+    elif lost:
+        click.echo(f"utracefs: {source}: {done.records} records{lost}", err=True)
+
+
+def check_is_not_input(path: str, source: str) -> None:
+    """Failure if it would be written over what it is made of."""
+    if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+        raise Failure(path, "is the input")
+
+
+@contextlib.contextmanager
+def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
+    """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    check_is_not_input(path, source)
+    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        with open(path, "wb") as out:
+            yield out
+        return
+    real = os.path.realpath(path)
+    with half_done(real, path) as temporary:
+        with WholeFile(temporary) as out:
+            # What was for its owner alone stays so.
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(out.fileno(), os.stat(real).st_mode & 0o777)
+            try:
+                yield cast("BinaryIO", out)
+            except TraceError as error:
+                if error.errno == errno.EINVAL:  # broken, and written up to there
+                    out.close()
+                    os.rename(temporary, real)
+                raise
+        os.rename(temporary, real)
+
+
+@contextlib.contextmanager
+def half_done(real: str, path: str) -> Iterator[str]:
+    """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
+    and after signals. path: what an OSError is said to be about."""
+    temporary = name_beside(real)
+    try:
+        with ended_by_exceptions():
+            try:
+                yield temporary
+            except BaseException:
+                if os.path.isdir(temporary):
+                    shutil.rmtree(temporary, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+class _Ended(BaseException):
+    """By a signal."""
+
+
+@contextlib.contextmanager
+def ended_by_exceptions() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the process as ever, but as Ctrl-C does: only when this is left."""
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if not came:
+            came.append(number)
+            raise _Ended
+
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [n for n, handler in before.items() if handler is signal.SIG_DFL]
+    try:
+        for number in taken:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+        if came:
+            os.kill(os.getpid(), came[0])
+
+
+@contextlib.contextmanager
+def progress_bar(clock: Callable[[], float] = time.monotonic) -> Iterator["Progress"]:
+    """A progress bar on stderr, if that is a terminal, after a second."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    begin = clock()
+    with contextlib.ExitStack() as stack:
+        update: Progress | None = None
+
+        def progress(done: float) -> None:
+            nonlocal update
+            if update is None:
+                if clock() - begin < _QUIET_S:
+                    return
+                update = stack.enter_context(_shown_bar())
+            update(done)
+
+        yield progress
+
+
+@contextlib.contextmanager
+def _shown_bar() -> Iterator["Progress"]:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(
+        console=Console(file=own(sys.stderr)), transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as bar:
+        task = bar.add_task("export", total=1.0)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,379 @@
+"""`utracefs export`: a recording in the formats of other tools."""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Literal
+
+import attrs
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    connect,
+    directory_option,
+    seconds_option,
+    tell,
+    with_extras,
+)
+from utracefs.cli.convert.conversion import (
+    Selection,
+    check_is_not_input,
+    ended_by_exceptions,
+    half_done,
+    output_file,
+    progress_bar,
+    said,
+    said_whole,
+    selection_options,
+)
+from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.cli.live.json_stream import write_live
+from utracefs.export import (
+    Counter,
+    Duration,
+    Exported,
+    Slice,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_ctf,
+    write_json_lines,
+    write_parquet,
+    write_parquet_file,
+    write_perf_data,
+    write_perfetto,
+    write_trace_dat,
+)
+from utracefs.export.common import Progress
+from utracefs.export.perf_data import check_clock
+from utracefs.recordings.columns import library
+from utracefs.recordings.recording import Recording
+from utracefs_protocol.errors import TraceError
+
+if TYPE_CHECKING:
+    _AnyType = click.ParamType[object]
+else:
+    _AnyType = click.ParamType
+
+__all__ = ["FORMATS", "Format", "check_target", "convert", "export", "format_of"]
+
+
+@attrs.frozen
+class Format:
+    """An exporter, as the command line offers it."""
+
+    name: str
+    """For --to."""
+    endings: tuple[str, ...]
+    """Of OUT; the help names the first one."""
+    write: Callable[..., Exported]
+    """Writes a recording into an open file, or under a path (`makes`)."""
+    makes: Literal["", "FILE", "DIRECTORY"] = ""
+    """What `write` makes under a path, which it needs. Empty: it writes into any stream."""
+    has_tracks: bool = False
+    """It takes slices and counters."""
+    library: str = ""
+    """Module of another distribution that it needs."""
+    check_clock: Callable[[str, str], None] | None = None
+    """TraceError about OUT: the format cannot have the times of that trace clock."""
+    write_event: Callable[..., Exported] | None = None
+    """Writes one event into an open file: if OUT ends in one of `endings`, in place of a directory."""
+
+    def is_folder(self, output: str) -> bool:
+        return self.makes == "DIRECTORY" and not (self.write_event and output.endswith(self.endings))
+
+
+FORMATS: Final = {
+    row.name: row
+    for row in (
+        Format("trace.dat", (".dat",), write_trace_dat, makes="FILE"),
+        Format("perf.data", (".data",), write_perf_data, makes="FILE", check_clock=check_clock),
+        Format("jsonl", (".jsonl", ".ndjson"), write_json_lines),
+        Format("csv", (".csv",), write_csv),
+        Format("perfetto", (".pftrace", ".perfetto-trace"), write_perfetto, has_tracks=True),
+        Format("chrome", (".json",), write_chrome, has_tracks=True),
+        Format(
+            "parquet",
+            (".parquet",),
+            write_parquet,
+            makes="DIRECTORY",
+            library="pyarrow.parquet",
+            write_event=write_parquet_file,
+        ),
+        Format("ctf", (".ctf",), write_ctf, makes="DIRECTORY"),
+    )
+}
+"""By name."""
+_ENDINGS: Final = {ending: row.name for row in FORMATS.values() for ending in row.endings}
+_TIMELINES: Final = [row.name for row in FORMATS.values() if row.has_tracks]
+_FOR_TIMELINES: Final = f"{', '.join(_TIMELINES)}: "
+_TRACKS_BYTES: Final = 1 << 20
+"""Of a file with slices and counters."""
+
+
+class _TrackType(_AnyType):
+    """One slice or counter, as `utracefs.export.timelines.tracks` spells it."""
+
+    def __init__(self, parse: Callable[[str], object]) -> None:
+        self.name = "track"
+        self._parse = parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            return self._parse(str(value)) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.argument("file", metavar="[INPUT]", required=False, type=click.Path())
+@click.option(
+    "--daemon",
+    "from_daemon",
+    is_flag=True,
+    help="Instead of INPUT: what the ring buffer of the running daemon holds now; it stays there.",
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Instead of INPUT: records as they come, as JSON lines, until Ctrl-C; the events are switched on.",
+)
+@seconds_option("--for", "duration_s", "With --live: for S seconds.")
+@instance_option("With --daemon or --live: of this instance instead of the top one.")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(list(FORMATS)),
+    help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: "
+    f"{', '.join(row.endings[0] for row in FORMATS.values())} or / for CTF]",
+)
+@click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
+@selection_options
+@seconds_option("--last", "last_s", "The last S seconds.")
+@click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
+@click.option(
+    "--slice",
+    "slices",
+    metavar="BEGIN,END[,KEY]",
+    type=_TrackType(Slice.parse),
+    multiple=True,
+    help=f"{_FOR_TIMELINES}from an event BEGIN to an event END (or END/END) with the same value of the "
+    "field KEY is a slice; without KEY of the same thread.",
+)
+@click.option(
+    "--duration",
+    "durations",
+    metavar="EVENT.FIELD[:UNIT]",
+    type=_TrackType(Duration.parse),
+    multiple=True,
+    help=f"{_FOR_TIMELINES}a record ends a slice, which took what the field says; UNIT: ns (default), us, "
+    "ms, s.",
+)
+@click.option(
+    "--counter",
+    "counters",
+    metavar="EVENT.FIELD",
+    type=_TrackType(Counter.parse),
+    multiple=True,
+    help=f"{_FOR_TIMELINES}a curve of the field's values.",
+)
+@click.option(
+    "--tracks",
+    "tracks_file",
+    metavar="FILE",
+    type=click.Path(),
+    help=f"{_FOR_TIMELINES}slices and counters from a TOML file (see docs/exports.md).",
+)
+def export(
+    directory: str | None,
+    file: str | None,
+    from_daemon: bool,
+    live: bool,
+    duration_s: float | None,
+    place: Place,
+    kind: str | None,
+    output: str | None,
+    selection: Selection,
+    last_s: float | None,
+    recover: bool,
+    slices: tuple[Slice, ...],
+    durations: tuple[Duration, ...],
+    counters: tuple[Counter, ...],
+    tracks_file: str | None,
+) -> None:
+    """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools.
+
+    \b
+      utracefs export trace.dat -o trace.json
+      utracefs export --daemon -o now.jsonl
+      utracefs export --live -e 'http_*' | jq .fields
+    """
+    if output == "-":
+        output = None
+    if (file is not None) + from_daemon + live > 1:
+        raise click.UsageError("give INPUT, --daemon or --live")
+    if duration_s is not None and not live:
+        raise click.UsageError("--for goes with --live")
+    if place != TOP and not (from_daemon or live):
+        raise click.UsageError("-B goes with --daemon or --live")
+    kind = kind or ("jsonl" if output is None else format_of(output))
+    tracks = Tracks(slices, durations, counters)
+    if (tracks or tracks_file) and kind not in _TIMELINES:
+        raise click.UsageError(
+            f"--slice, --duration, --counter and --tracks are for --to {' or '.join(_TIMELINES)}"
+        )
+    if live:
+        is_timed = (selection.since_ns, selection.until_ns, last_s) != (None, None, None)
+        if kind != "jsonl" or is_timed or recover:
+            raise click.UsageError(
+                "--live writes JSON lines, from now on; `utracefs record -o` knows the rest"
+            )
+        with output_file(output, "") as out:
+            done = write_live(
+                directory,
+                out,
+                selection.events,
+                filter=selection.filter or None,
+                place=place,
+                cpus=selection.cpus,
+                pids=selection.pids or (),
+                duration_s=duration_s,
+            )
+        said(done, "live", output)
+        return
+    if FORMATS[kind].makes and output is None:
+        raise click.UsageError(f"--to {kind} needs -o {FORMATS[kind].makes}")
+    with contextlib.ExitStack() as stack:
+        path, tgids = file or "trace.dat", dict[int, int]()
+        source = path
+        if from_daemon:
+            source = "the daemon's ring buffer"
+            path, tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+        selection = selection.of_the_last(last_s, path, recover=recover)
+        recording = stack.enter_context(selection.open(path, source, recover=recover))
+        recording.tgids = tgids
+        if tracks_file is not None:
+            tracks += _tracks_of(tracks_file, recording)
+        tracks.check(recording)
+        try:
+            done = convert(recording, kind, output, tracks)
+        except TraceError as error:
+            raise TraceError(error.errno, error.text.replace(path, source)) from None
+    said_whole(done, source, output)
+
+
+def format_of(output: str) -> str:
+    """What the ending of a path says. UsageError: nothing."""
+    kind = "ctf" if output.endswith("/") else _ENDINGS.get(os.path.splitext(output)[1])
+    if kind is None:
+        raise click.UsageError(f"{output}: which format? The endings are {', '.join(_ENDINGS)}")
+    return kind
+
+
+def check_target(kind: str, output: str) -> None:
+    """Failure where the output cannot be made, as far as that can be told before."""
+    row = FORMATS[kind]
+    if row.library:
+        with with_extras():
+            library(row.library)
+    is_folder = row.is_folder(output)
+    if is_folder:
+        _check_new(kind, output)
+    folder = os.path.dirname(os.path.realpath(output))
+    if not os.path.isdir(folder):
+        raise Failure(output, os.strerror(errno.ENOENT))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Failure(output, os.strerror(errno.EACCES))
+    if not is_folder and os.path.isdir(output):
+        raise Failure(output, os.strerror(errno.EISDIR))
+
+
+def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
+    """Write a recording in that format; output: None is stdout, where the format can go there."""
+    row = FORMATS[kind]
+    if output is None or not row.makes:
+        options = {"tracks": tracks} if row.has_tracks else {}
+        with output_file(output, recording.path) as out, progress_bar() as progress:
+            return row.write(recording, out, progress=progress, **options)
+    check_is_not_input(output, recording.path)
+    with with_extras(), progress_bar() as progress:
+        if row.library:
+            library(row.library)
+        if row.write_event is not None and (event := _only_event(row, recording, output)) is not None:
+            with output_file(output, recording.path) as out:
+                return row.write_event(recording, out, event=event, progress=progress)
+        if row.makes == "DIRECTORY":
+            return _write_directory(row, recording, output, progress)
+        with ended_by_exceptions():
+            return row.write(recording, output, progress=progress)
+
+
+@contextlib.contextmanager
+def _buffer_of_the_daemon(
+    directory: str | None, place: Place, output: str | None
+) -> Iterator[tuple[str, dict[int, int]]]:
+    """A trace.dat of what the buffer holds, and which thread is of which process, beside the output: it may
+    be as large as the buffer."""
+    from utracefs.cli.run.recorder import About, Recorder
+
+    beside = None if output is None else os.path.dirname(os.path.realpath(output))
+    with connect(directory, place) as tree, contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".utracefs-", dir=beside))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, output) from None
+        path = os.path.join(folder, "trace.dat")
+        recorder = stack.enter_context(Recorder(tree, path, place, peek=True))
+        recorder.drain()
+        recorder.finish(About())
+        yield path, recorder.tgids
+
+
+def _tracks_of(path: str, recording: Recording) -> Tracks:
+    """Those of a file. It may name more events than a recording has; that is said."""
+    with open(path, "rb") as file:
+        data = file.read(_TRACKS_BYTES + 1)
+    try:
+        if len(data) > _TRACKS_BYTES:
+            raise ValueError(f"has more than {_TRACKS_BYTES >> 20} MiB")
+        tracks = Tracks.from_toml(data)
+    except ValueError as error:
+        raise Failure(path, str(error)) from None
+    missing = tracks.missing(recording)
+    if missing:
+        tell(f"{path}: not in {recording.path}: {', '.join(missing)}")
+    return tracks.without(missing)
+
+
+def _check_new(kind: str, path: str) -> None:
+    if os.path.lexists(path):
+        raise Failure(path, f"exists; {kind} makes a new directory")
+
+
+def _only_event(row: Format, recording: Recording, output: str) -> str | None:
+    """The one event of the recording, or with records, where the path wants a file."""
+    if row.is_folder(output):
+        return None
+    events = [str(event) for event in recording.events]
+    if len(events) != 1:
+        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    return events[0] if len(events) == 1 else None
+
+
+def _write_directory(row: Format, recording: Recording, path: str, progress: Progress) -> Exported:
+    """It gets its name when it is complete, or complete up to what was broken."""
+    _check_new(row.name, path)
+    real = os.path.realpath(path)
+    with half_done(real, path) as temporary:
+        try:
+            done = row.write(recording, temporary, progress=progress)
+        except TraceError:
+            os.rename(temporary, real)
+            raise
+        os.rename(temporary, real)
+    return done

@@ -1,0 +1,404 @@
+"""What `-e`, `--filter` and `--trigger` ask for, and how it gets into an instance.
+
+    -e 'http_*' --filter 'status >= 500' --trigger 'snapshot if usec > 100000'
+
+A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R; without any -e to all events.
+Several filters of one -e must all hold; the same EVENT asked for twice means the records that either takes.
+
+An event may be meant by several -e. Its own name counts more than a glob, and a later -e more than an earlier
+one: `-e '*' -e http_request --filter 'status >= 500'` takes everything, but of http_request only the errors.
+Triggers are all set.
+
+    begin   events that exist: events/SYSTEM/NAME/filter and trigger are written
+            events that come: standing_filters and standing_triggers; the daemon writes them when the
+            event is registered, before its first record
+            standing_events enables both; it comes last, so that no record passes a filter that is not
+            there yet
+    check   again and again: does what was written fit the events that came meanwhile? If not it is told.
+
+A filter that fits none of the events of its -e that exist is a Failure; where there are none yet, one that
+could fit no event at all. One that does not fit an event which comes later leaves that unfiltered, as a
+failed write to its file `filter` does: a recording with too much in it can still be looked through, one
+with too little cannot.
+"""
+
+import contextlib
+import errno
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from utracefs.cli.common import available_events, events_option, tell, write_word
+from utracefs.cli.completion import complete_filter
+from utracefs.cli.filter_errors import (
+    Refusal,
+    filter_refusal,
+    logged_refusals,
+    syntax_refusal,
+    trigger_refusal,
+)
+from utracefs.cli.instance_option import Place
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = [
+    "CHECK_S",
+    "NO_FILTER",
+    "STANDING_SETTINGS",
+    "Wanted",
+    "WantedCommand",
+    "WantedEvents",
+    "all_filters",
+    "any_filter",
+    "filter_of",
+    "filter_option",
+    "trigger_option",
+    "triggers_of",
+    "wanted_options",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CHECK_S = 0.1
+"""How often to look for events that came, where something may not fit them."""
+
+NO_FILTER = "0"
+"""What clears a filter."""
+
+STANDING_SETTINGS = ("standing_filters", "standing_triggers")
+"""Files of an instance with lines EVENT TEXT, for events that are registered later."""
+
+_ORDER = "utracefs.cli.event_options.order"
+
+
+@attrs.frozen
+class Wanted:
+    """An event that is asked for, with what belongs to it."""
+
+    pattern: str
+    """As written: SYSTEM:NAME, NAME, or a glob of either."""
+    filter: str = ""
+    """Empty: all its records."""
+    triggers: tuple[str, ...] = ()
+
+
+class WantedCommand(click.Command):
+    """A command that knows the order of its options, as click keeps it for itself."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta[_ORDER] = [param.name for param in order]
+        return super().parse_args(ctx, args)
+
+
+def filter_option(help_text: str) -> Callable[[F], F]:
+    """`-f/--filter EXPR`, repeated."""
+    return click.option(
+        "-f",
+        "--filter",
+        "filters",
+        metavar="EXPR",
+        multiple=True,
+        shell_complete=complete_filter,
+        help=help_text,
+    )
+
+
+def trigger_option(help_text: str) -> Callable[[F], F]:
+    """`-R/--trigger TRIGGER`, repeated."""
+    return click.option("-R", "--trigger", "triggers", metavar="TRIGGER", multiple=True, help=help_text)
+
+
+def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]:
+    """`-e`, `--filter` and (unless not `triggers`) `--trigger` of a WantedCommand, which is called with
+    `wanted`: a tuple of Wanted."""
+    with_triggers = triggers
+
+    def decorate(function: F) -> Any:
+        @functools.wraps(function)
+        def run(
+            *args: Any,
+            events: Sequence[str],
+            filters: Sequence[str],
+            triggers: Sequence[str] = (),
+            **options: Any,
+        ) -> Any:
+            order = click.get_current_context().meta[_ORDER]
+            return function(*args, wanted=_in_order(order, events, filters, triggers), **options)
+
+        made: Any = run
+        if with_triggers:
+            made = trigger_option(
+                "What the -e before it (or else every event) does: 'traceoff if status == 503', ..."
+            )(made)
+        for option in (
+            filter_option(
+                "Of the -e before it (or else of every event), only records with: 'status >= 500'."
+            ),
+            events_option(help_text),
+        ):
+            made = option(made)
+        return made
+
+    return decorate
+
+
+def _in_order(
+    order: Iterable[str | None], events: Sequence[str], filters: Sequence[str], triggers: Sequence[str]
+) -> tuple[Wanted, ...]:
+    left = {"events": iter(events), "filters": iter(filters), "triggers": iter(triggers)}
+    one_by_one = [] if events or not (filters or triggers) else [Wanted(ALL_USER_EVENTS)]
+    for name in order:
+        if name == "events":
+            one_by_one.append(Wanted(next(left[name])))
+        elif name in left:
+            option, text = ("--filter" if name == "filters" else "--trigger"), next(left[name])
+            if not one_by_one:
+                raise click.UsageError(f"{option} {text!r} belongs to the -e before it, and there is none")
+            if not text.strip():
+                raise click.UsageError(f"{option} of {one_by_one[-1].pattern} is empty")
+            last = one_by_one.pop()
+            if name == "filters":
+                one_by_one.append(attrs.evolve(last, filter=all_filters([last.filter, text])))
+            else:
+                one_by_one.append(attrs.evolve(last, triggers=(*last.triggers, text.strip())))
+    merged: dict[str, Wanted] = {}
+    for one in one_by_one:
+        other = merged.get(one.pattern)
+        if other is not None:
+            one = Wanted(
+                one.pattern,
+                any_filter([other.filter, one.filter]),
+                tuple(dict.fromkeys(other.triggers + one.triggers)),
+            )
+        merged[one.pattern] = one
+    return tuple(merged.values())
+
+
+def all_filters(filters: Iterable[str]) -> str:
+    """The records that all of them take; an empty one takes all."""
+    return _join([one for one in filters if one], " && ")
+
+
+def any_filter(filters: Sequence[str]) -> str:
+    """The records that one of them takes, at least; an empty one takes all."""
+    return "" if "" in filters else _join(filters, " || ")
+
+
+def _join(filters: Iterable[str], operator: str) -> str:
+    different = list(dict.fromkeys(filters))
+    return operator.join(f"({one})" for one in different) if len(different) > 1 else "".join(different)
+
+
+def _meaning(wanted: Iterable[Wanted], event: EventName) -> list[Wanted]:
+    """Those that mean the event, what counts most last: globs, then names."""
+    found = [one for one in wanted if matches(one.pattern, event)]
+    return sorted(found, key=lambda one: not is_glob(one.pattern))
+
+
+def filter_of(wanted: Iterable[Wanted], event: EventName) -> str:
+    """The filter of an event; empty: none."""
+    found = _meaning(wanted, event)
+    return found[-1].filter if found else ""
+
+
+def triggers_of(wanted: Iterable[Wanted], event: EventName) -> tuple[str, ...]:
+    """The triggers of an event."""
+    return tuple(dict.fromkeys(trigger for one in _meaning(wanted, event) for trigger in one.triggers))
+
+
+class WantedEvents:
+    """Sets up what is wanted in an instance of our own, and says what did not fit.
+
+    `begin`, then `check` from time to time, `finish` at the end.
+    """
+
+    def __init__(self, tree: Tracefs, place: Place, wanted: Sequence[Wanted]) -> None:
+        self._tree = tree
+        self._place = place
+        self._wanted = wanted
+        self._enables = True
+        self._checked: set[EventName] = set()
+        self.refused: list[tuple[EventName | str, str, Refusal]] = []
+        """What did not fit."""
+        self.has_settings = any(one.filter or one.triggers for one in wanted)
+        """Whether there is anything to check."""
+
+    def begin(self, *, enable: bool = True) -> None:
+        """Failure for a filter or a trigger that fits none of the events it is for, where there are some.
+        enable: their records are stored, too."""
+        self._enables = enable
+        if self.has_settings:
+            self.set_existing()
+            self._check_syntax()
+            self._stand_by()
+            for event in self._new(available_events(self._tree)):  # what came in between
+                for _, text, refusal in self._set(event, again=True):
+                    self._refuse(event, text, refusal)
+        for one in self._wanted if enable else ():
+            write_word(self._tree, self._place.path("standing_events"), one.pattern)
+
+    def _check_syntax(self) -> None:
+        """Failure for what no event will fit, where there is none yet."""
+        for one in self._wanted:
+            if any(matches(one.pattern, event) for event in self._checked):
+                continue
+            for text, what in ((one.filter, "filter"), *((trigger, "trigger") for trigger in one.triggers)):
+                refusal = syntax_refusal(text, what) if text else None
+                if refusal is not None:
+                    raise refusal.failure(one.pattern)
+
+    def _stand_by(self) -> None:
+        some_filter = any(one.filter for one in self._wanted)
+        for one in sorted(self._wanted, key=lambda one: not is_glob(one.pattern)):
+            if some_filter:
+                self._write("standing_filters", f"{one.pattern} {one.filter or NO_FILTER}")
+            for trigger in one.triggers:
+                self._write("standing_triggers", f"{one.pattern} {trigger}")
+
+    def _write(self, file: str, line: str) -> None:
+        """The errors of these files are about the line as such; nobody knows our instance."""
+        try:
+            self._tree.write_file(self._place.path(file), bytes_of(line) + b"\n", truncate=False)
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, line) from None
+
+    def set_existing(self) -> None:
+        """Filters and triggers of the events that there are, and nothing else. Failure as `begin`."""
+        outcomes: dict[tuple[str, str], list[tuple[EventName, Refusal | None]]] = {}
+        for event in self._new(available_events(self._tree)):
+            for pattern, text, refusal in self._set(event):
+                outcomes.setdefault((pattern, text), []).append((event, refusal))
+        for (pattern, _), those in outcomes.items():
+            refused = [(event, refusal) for event, refusal in those if refusal is not None]
+            if refused and (not is_glob(pattern) or len(refused) == len(those)):
+                event, refusal = refused[0]
+                raise self._hinted(event, refusal).failure(event)
+        for (_, text), those in outcomes.items():
+            for event, refusal in those:
+                self._refuse(event, text, refusal)
+
+    def _new(self, events: Iterable[EventName]) -> list[EventName]:
+        """Those that are wanted and were not looked at before; they are from now on."""
+        new = [event for event in events if event not in self._checked and _meaning(self._wanted, event)]
+        self._checked.update(new)
+        return new
+
+    def _set(self, event: EventName, *, again: bool = False) -> Iterator[tuple[str, str, Refusal | None]]:
+        """Write filter and triggers of one event: the -e that it comes from, the text, what was refused.
+        again: triggers may be there already."""
+        meant_by = _meaning(self._wanted, event)
+        if meant_by[-1].filter:
+            refusal = self._set_filter(event, meant_by[-1].filter)
+            yield meant_by[-1].pattern, meant_by[-1].filter, refusal
+        triggers = {trigger: one.pattern for one in meant_by for trigger in one.triggers}
+        for trigger, pattern in triggers.items():
+            yield pattern, trigger, self._set_trigger(event, trigger, again=again)
+
+    def _set_filter(self, event: EventName, text: str) -> Refusal | None:
+        path = self._place.path(f"{event.directory}/filter")
+        try:
+            self._tree.write_file(path, bytes_of(text))
+        except FileNotFoundError:
+            # ENOENT is also how the kernel says `Too many '('`.
+            return filter_refusal(text, self._read(path), "is gone") if self._is_there(event) else None
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            return filter_refusal(text, self._read(path), error.strerror or str(error))
+        return None
+
+    def _set_trigger(self, event: EventName, text: str, *, again: bool) -> Refusal | None:
+        path = self._place.path(f"{event.directory}/trigger")
+        try:
+            self._tree.write_file(path, bytes_of(text) + b"\n", truncate=False)
+        except FileExistsError:
+            if again:
+                return None
+            reason = (
+                "the event has one of its kind already; '!TRIGGER' appended to its file trigger removes it"
+            )
+            return Refusal(reason, "", "trigger")
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOENT and not self._is_there(event):
+                return None
+            return trigger_refusal(
+                text, self._read(self._place.path("error_log")), error.strerror or str(error)
+            )
+        return None
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._tree.read_file(path)
+        except FileNotFoundError:
+            return b""
+
+    def _is_there(self, event: EventName) -> bool:
+        return event in available_events(self._tree)
+
+    def check(self) -> None:
+        """Look at events that came since; what does not fit them is told on stderr, once."""
+        if self.has_settings:
+            if self._enables:
+                events = parse_event_list(self._tree.read_file(self._place.path("set_event")))
+            else:
+                events = available_events(self._tree)
+            for event in self._new(events):
+                self._check_event(event)
+
+    def check_log(self) -> None:
+        """Hist triggers that did not fit events which are gone already: an event that nothing is attached to
+        goes with its program."""
+        told = {(str(event), text) for event, text, _ in self.refused}
+        texts = {trigger for one in self._wanted for trigger in one.triggers}
+        for event, text, refusal in logged_refusals(texts, self._read(self._place.path("error_log"))):
+            if (event, text) not in told:
+                told.add((event, text))
+                self._refuse(event, text, refusal)
+
+    def _check_event(self, event: EventName) -> None:
+        """The daemon wrote its filter and triggers; it cannot say here what it thinks of them."""
+        wanted_filter = filter_of(self._wanted, event)
+        if wanted_filter:
+            shown = self._read(self._place.path(f"{event.directory}/filter"))
+            if text_of(shown).rstrip() != wanted_filter.rstrip():
+                self._refuse(event, wanted_filter, filter_refusal(wanted_filter, shown, "does not fit"))
+        for trigger in triggers_of(self._wanted, event):
+            # It is there already, and the answer is EEXIST; or here is the reason why not.
+            self._refuse(event, trigger, self._set_trigger(event, trigger, again=True))
+
+    def _refuse(self, event: EventName | str, text: str, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            self.refused.append((event, text, refusal))
+            failure = self._hinted(event, refusal).failure(event)
+            tell(f"{failure.about}: {failure.reason}")
+            if failure.detail:
+                with contextlib.suppress(OSError):  # as `tell`
+                    click.echo(failure.detail, err=True)
+
+    def _hinted(self, event: EventName | str, refusal: Refusal) -> Refusal:
+        """With the fields that the event has, where one was not found."""
+        if not refusal.is_about_a_field or not isinstance(event, EventName):
+            return refusal
+        try:
+            fields = parse_format(self._tree.read_file(f"{event.directory}/format")).fields
+        except (FileNotFoundError, TraceError):
+            return refusal
+        names = ", ".join(text_of(field.name) for field in fields)
+        return attrs.evolve(refusal, hint=f"; it has {names or 'none'}")
+
+    def finish(self) -> int:
+        """Tell once more what did not fit; the exit status that it means."""
+        for event, text, refusal in self.refused:
+            tell(f"{event}: {refusal.consequence} {text!r}: {refusal.reason}")
+        return int(bool(self.refused))

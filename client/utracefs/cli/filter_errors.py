@@ -1,0 +1,125 @@
+"""Why the daemon does not take a filter or a trigger, as people can read it: where in the text, and what.
+
+A filter says so in its own file, with a caret; what is wrong with a trigger's words is the last entry of
+error_log:
+
+    stauts >= 500                           [ 1187.516331] hist:user_events:ev: error: Couldn't find field
+           ^                                  Command: hist:keys=stauts
+    parse_error: Field not found                                 ^
+
+The places of the carets are the kernel's.
+"""
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator
+
+import attrs
+
+from utracefs.cli import Failure
+from utracefs.cli.filter_syntax import syntax_mistake
+from utracefs.tree.event_names import EventName
+from utracefs_protocol.filter import FilterError
+from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = [
+    "Refusal",
+    "about_the_filter",
+    "filter_refusal",
+    "logged_refusals",
+    "syntax_refusal",
+    "trigger_refusal",
+]
+
+INDENT = "  "
+
+
+@attrs.frozen
+class Refusal:
+    """One filter or trigger that does not fit an event."""
+
+    reason: str
+    """In the kernel's words where it has any."""
+    detail: str
+    """The text with a caret below; may be empty."""
+    what: str
+    """`filter`, `trigger`."""
+    hint: str = ""
+    """What there is instead."""
+
+    @property
+    def consequence(self) -> str:
+        """What the event does instead."""
+        return "recorded without the filter" if self.what == "filter" else "has not the trigger"
+
+    def failure(self, event: EventName | str) -> Failure:
+        """To be raised, or to be shown."""
+        return Failure(str(event), f"{self.what}: {self.reason}{self.hint}", detail=self.detail)
+
+    @property
+    def is_about_a_field(self) -> bool:
+        """There is no such field."""
+        return self.reason in (FIELD_NOT_FOUND, "Couldn't find field")
+
+
+def syntax_refusal(text: str, what: str) -> Refusal | None:
+    """What is wrong with a filter, or with the filter of a trigger, whatever the event."""
+    head, condition = "", text
+    if what == "trigger":
+        parts = re.split(r"(\sif\s)", text, maxsplit=1)
+        if len(parts) < 3:
+            return None
+        head, condition = parts[0] + parts[1], parts[2]
+    mistake = syntax_mistake(condition)
+    if mistake is None:
+        return None
+    return Refusal(mistake.message, _indented(f"{text}\n{' ' * (len(head) + mistake.column)}^"), what)
+
+
+def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
+    """`shown`: what events/SYSTEM/NAME/filter says. `otherwise`: the reason where it says none."""
+    found = re.fullmatch(r"(.*)\n( *\^)\nparse_error: ([^\n]*)\n+", text_of(shown), re.DOTALL)
+    if found is None:
+        return Refusal(otherwise, _indented(text), "filter")
+    return Refusal(found[3], _indented(f"{found[1]}\n{found[2]}"), "filter")
+
+
+@contextlib.contextmanager
+def about_the_filter(path: str, text: str) -> Iterator[None]:
+    """Says what is wrong with a filter for the records of a file as it is said of one for an event."""
+    try:
+        yield
+    except FilterError as error:
+        shown = error.shown(bytes_of(text))
+        raise filter_refusal(text, shown, "no event has a record that it could be about").failure(
+            path
+        ) from None
+
+
+_ENTRY = re.compile(r"^\[ *\d+\.\d+\] (.*?): error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)
+
+
+def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
+    """`error_log`: of the instance; its last entry is taken if it is about this text. `otherwise`: the reason
+    where it says nothing about it."""
+    entries = _ENTRY.findall(text_of(error_log))
+    if entries:
+        _, message, command, caret = entries[-1]
+        # A filter behind `if` stands there alone.
+        if command and (command == text or text.endswith(command) or command.endswith(text)):
+            return Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
+    return Refusal(otherwise, _indented(text), "trigger")
+
+
+def logged_refusals(texts: Collection[str], error_log: bytes) -> Iterator[tuple[str, str, Refusal]]:
+    """Which of these hist triggers error_log names: the event, the text, the refusal. That one is there
+    already is what is hoped for."""
+    for location, message, command, caret in _ENTRY.findall(text_of(error_log)):
+        kind, _, event = location.partition(":")
+        if kind == "hist" and command in texts and message != "Hist trigger already exists":
+            yield event, command, Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(INDENT + line for line in text.rstrip().split("\n"))

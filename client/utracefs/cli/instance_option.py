@@ -1,0 +1,77 @@
+"""Where an instance lies in the tree, and the option `-B/--instance` that names one."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import click
+
+from utracefs.cli.completion import complete_instance
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["MAX_NAME", "TOP", "InstanceName", "Place", "instance_names", "instance_option"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_NAME = 255
+"""Bytes of an instance's name: NAME_MAX, as of every file name."""
+
+
+@attrs.frozen
+class Place:
+    """An instance of the tree."""
+
+    name: str = ""
+    """Below instances/; empty: the top one."""
+
+    def path(self, file: str) -> str:
+        """Of a file in it."""
+        return f"instances/{self.name}/{file}" if self.name else file
+
+    @property
+    def consumer(self) -> str:
+        """How `stats` of events call it."""
+        return f"ftrace:{self.name}" if self.name else "ftrace"
+
+
+TOP = Place()
+"""The one that everybody shares."""
+
+if TYPE_CHECKING:
+    _NameType = click.ParamType[str]
+else:
+    _NameType = click.ParamType
+
+
+class InstanceName(_NameType):
+    """A file name."""
+
+    name = "instance"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not text or "/" in text or "\0" in text or text in (".", ".."):
+            self.fail(f"{text!r} is not the name of an instance: a file name", param, ctx)
+        if len(bytes_of(text)) > MAX_NAME:
+            self.fail(f"{text[:20]!r}... is longer than {MAX_NAME} bytes", param, ctx)
+        return text
+
+
+def instance_option(help_text: str = "In this instance instead of the top one.") -> Callable[[F], F]:
+    """`-B/--instance NAME`, as trace-cmd's -B; the parameter `place` is a Place."""
+    return click.option(
+        "-B",
+        "--instance",
+        "place",
+        metavar="NAME",
+        type=InstanceName(),
+        callback=lambda _ctx, _param, value: Place(value or ""),
+        shell_complete=complete_instance,
+        help=help_text,
+    )
+
+
+def instance_names(tree: Tracefs) -> list[str]:
+    """Of the further instances."""
+    return [name for name, _ in tree.list_dir("instances")]

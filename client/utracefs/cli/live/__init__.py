@@ -1,0 +1,1 @@
+"""Commands that show records as they come: `utracefs top`, `hist`, `attach`."""

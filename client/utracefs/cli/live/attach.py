@@ -1,0 +1,125 @@
+"""`utracefs attach`: give events to a plug-in of the daemon (consumers/NAME), and show its report."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    directory_option,
+    duration_option,
+    echo,
+    events_option,
+    selected,
+    write_word,
+)
+from utracefs.cli.run.run_loop import Surroundings, run_steps, signals_blocked
+from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
+from utracefs.tree.tracefs import Tracefs
+
+__all__ = ["attach"]
+
+LOOK_S = 0.02
+"""How often to look for events of the command: the tree has no standing subscriptions for plug-ins."""
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_option("Events to give it: SYSTEM:NAME, NAME, or globs.")
+@click.option("--detach", is_flag=True, help="Take the events (default: all it has) away instead.")
+@click.option("--report", "show_report", is_flag=True, help="Show its report.")
+@click.option("--list", "show_list", is_flag=True, help="List plug-ins and what they are attached to.")
+@duration_option("Only for S seconds.")
+@launch_options
+@click.argument("name", required=False)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def attach(
+    directory: str | None,
+    events: tuple[str, ...],
+    detach: bool,
+    show_report: bool,
+    show_list: bool,
+    duration_s: float | None,
+    launch: Launch,
+    name: str | None,
+    command: tuple[str, ...],
+) -> int:
+    """Attach plug-in NAME to events; with COMMAND or --duration only for that time, and then show its report.
+
+    utracefs attach count -e 'user_events:*' -- python app.py
+    """
+    if show_list:
+        with connect(directory) as tree:
+            _list(tree)
+        return 0
+    if name is None:
+        raise click.UsageError("Missing argument 'NAME'.")
+    with connect(directory) as tree:
+        if name not in (known for known, _ in tree.list_dir("consumers")):
+            raise Failure(name, "no such plug-in; `utracefs attach --list` shows all")
+        path = f"consumers/{name}/set_event"
+        if detach:
+            for event in select(events or ["*"], parse_event_list(tree.read_file(path))):
+                write_word(tree, path, f"!{event}")
+        elif command or duration_s is not None:
+            with launched(launch, tree, command) as surroundings:
+                patterns = events or (ALL_USER_EVENTS,)
+                return _attach_for_a_while(tree, name, patterns, command, surroundings, duration_s)
+        elif events:
+            for event in selected(tree, events):
+                write_word(tree, path, str(event))
+        elif not show_report:
+            raise click.UsageError("give events (-e), --report, --detach or --list")
+        if show_report:
+            _show_report(tree, name)
+    return 0
+
+
+def _attach_for_a_while(
+    tree: Tracefs,
+    name: str,
+    patterns: Sequence[str],
+    command: Sequence[str],
+    surroundings: Surroundings,
+    duration_s: float | None,
+) -> int:
+    """Attach what there is and what comes, until the end; then report, and detach what was attached here."""
+    path = f"consumers/{name}/set_event"
+    before = set(parse_event_list(tree.read_file(path)))
+    attached: set[EventName] = set()
+
+    def step() -> float:
+        for event in select(patterns, available_events(tree)):
+            if event not in before and event not in attached:
+                with contextlib.suppress(FileNotFoundError):
+                    write_word(tree, path, str(event))
+                    attached.add(event)
+        return LOOK_S
+
+    try:
+        with signals_blocked() as taken:
+            step()
+            status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+        _show_report(tree, name)
+    finally:
+        for event in parse_event_list(tree.read_file(path)):
+            if event in attached:
+                write_word(tree, path, f"!{event}")
+    return status
+
+
+def _show_report(tree: Tracefs, name: str) -> None:
+    sys.stdout.buffer.write(tree.read_file(f"consumers/{name}/report"))
+    sys.stdout.buffer.flush()
+
+
+def _list(tree: Tracefs) -> None:
+    for name, _ in tree.list_dir("consumers"):
+        events = parse_event_list(tree.read_file(f"consumers/{name}/set_event"))
+        echo(" ".join([name, *map(str, events)]))

@@ -1,0 +1,200 @@
+"""`utracefs hist`: count records by the values of their fields, as they come.
+
+    utracefs hist http_request status                       how many of each status
+    utracefs hist http_request path --vals usec             and the sum of usec
+    utracefs hist http_request usec.log2 --filter 'status == 200'
+
+The counting is a hist trigger in an instance of our own, where nothing is recorded; it goes with our
+connection, whatever becomes of us. An event that nobody has declared is waited for, and counted from its
+first record on. Without KEYS the histograms are shown that the event has already.
+
+    with a terminal     a table that is renewed every --interval, until Ctrl-C
+    without             the table once, at the end; with --interval that often, too
+    --json              a list, as often as the table without a terminal
+    with a COMMAND      while it runs; once, at the end, since the terminal is its own
+"""
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    EventPattern,
+    connect,
+    directory_option,
+    duration_option,
+    json_option,
+    seconds_option,
+    selected,
+    tell,
+)
+from utracefs.cli.completion import complete_key
+from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents, all_filters, filter_option
+from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.cli.live.hist_view import JsonView, LiveView, PlainView, Shown, View
+from utracefs.cli.run.choose_daemon import running_or_own
+from utracefs.cli.run.own_instance import Ledger, own_instance
+from utracefs.cli.run.run_loop import run_steps, signals_blocked
+from utracefs.cli.run.traced_command import Launch, launch_options, launched
+
+__all__ = ["hist", "trigger_text"]
+
+INTERVAL_S = 1.0
+"""Between two looks at a terminal."""
+
+
+MAX_KEYS = 3
+"""TRACING_MAP_KEYS_MAX of the kernel."""
+
+
+class _HistCommand(click.Command):
+    """What stands behind `--` is the command, what stands before it are the keys."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[_COMMAND] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+_COMMAND = "utracefs.cli.live.hist.command"
+
+
+@click.command(cls=_HistCommand, context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option("Without KEYS: of this instance.")
+@click.option(
+    "--vals",
+    metavar="FIELDS",
+    multiple=True,
+    shell_complete=complete_key,
+    help="Fields to sum up, beside hitcount; at most two.",
+)
+@click.option(
+    "--sort",
+    metavar="FIELDS",
+    multiple=True,
+    shell_complete=complete_key,
+    help="By these keys or values, .ascending or .descending. [default: hitcount.descending]",
+)
+@click.option("--size", metavar="N", type=click.IntRange(min=1), help="Entries that there may be.")
+@filter_option("Count only what this is true for: 'status >= 500'.")
+@seconds_option("--interval", "interval_s", "Renew the table every S seconds. [default: 1 on a terminal]")
+@click.option("--once", is_flag=True, help="Print once, after the interval, and end.")
+@duration_option("Count for S seconds.")
+@launch_options
+@json_option
+@click.argument("event", type=EventPattern())
+@click.argument("keys", nargs=-1, metavar="[KEYS...]", shell_complete=complete_key)
+@click.pass_context
+def hist(
+    ctx: click.Context,
+    directory: str | None,
+    place: Place,
+    vals: tuple[str, ...],
+    sort: tuple[str, ...],
+    size: int | None,
+    filters: tuple[str, ...],
+    interval_s: float | None,
+    once: bool,
+    duration_s: float | None,
+    launch: Launch,
+    as_json: bool,
+    event: str,
+    keys: tuple[str, ...],
+) -> int:
+    """Count the records of EVENT by KEYS, at most three fields of it, until Ctrl-C or while COMMAND runs.
+
+    KEYS are fields, common_pid, common_cpu, common_stacktrace, with a modifier: .log2, .buckets=N, .hex,
+    .execname (common_pid). Without KEYS: the histograms that EVENT has already.
+
+    utracefs hist http_request path status --vals usec --filter 'status >= 500'
+    """
+    command: tuple[str, ...] = ctx.meta[_COMMAND]
+    if not keys:
+        if vals or sort or size or filters or command or interval_s or once or duration_s:
+            raise click.UsageError("give KEYS, the fields to count by")
+        with connect(directory, place) as tree:
+            selected(tree, [event])
+            view: View = JsonView() if as_json else PlainView()
+            view.show(Shown(tree, place, event).read())
+            if not view.anything:
+                raise Failure(event, "has no histogram; give KEYS, the fields to count by")
+        return 0
+    if len(keys) > MAX_KEYS:
+        raise click.UsageError(f"a histogram has at most {MAX_KEYS} keys, not {len(keys)} ({' '.join(keys)})")
+    if place != TOP:
+        raise click.UsageError(
+            "-B shows histograms of that instance; KEYS make one in an instance of its own"
+        )
+    live = not as_json and not once and not command and sys.stdout.isatty()
+    view = JsonView() if as_json else LiveView() if live else PlainView()
+    renew_s = interval_s or INTERVAL_S if live else None if once else interval_s
+    if once:
+        duration_s = duration_s or interval_s or INTERVAL_S
+    text = trigger_text(keys, vals, sort, size, all_filters(filters))
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(signals_blocked())
+        tree, _ = stack.enter_context(running_or_own(directory, has_command=bool(command)))
+        surroundings = stack.enter_context(launched(launch, tree, command))
+        place = stack.enter_context(own_instance(tree, "hist"))
+        ledger = Ledger(tree, place)
+        asked = WantedEvents(tree, place, [Wanted(event, triggers=(text,))])
+        asked.begin(enable=False)
+        shown = Shown(tree, place, event)
+        if not shown.events() and not command and sys.stderr.isatty():
+            tell(f"{event}: no such event yet; waiting for it")
+        stack.enter_context(view)
+        steps = _Steps(asked, shown, view, renew_s)
+        status = run_steps(command, steps.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+        asked.check()
+        asked.check_log()
+        view.show(shown.read())
+        lost = ledger.read(shown.events()).lost
+    if lost:
+        tell(f"{lost} records were lost before they could be counted")
+    if not view.anything and not asked.refused:
+        tell(f"{event}: no such event came")
+    return status or asked.finish()
+
+
+class _Steps:
+    """What is to be done while records are counted."""
+
+    def __init__(self, asked: WantedEvents, shown: Shown, view: View, renew_s: float | None) -> None:
+        self._asked = asked
+        self._shown = shown
+        self._view = view
+        self._renew_s = renew_s
+        """None: show nothing meanwhile."""
+        self._due = math.inf if renew_s is None else time.monotonic() + renew_s
+
+    def step(self) -> float:
+        """Look for events that came, renew the table; how many seconds may pass until the next."""
+        self._asked.check()
+        now = time.monotonic()
+        if self._renew_s is not None and now >= self._due:
+            self._view.show(self._shown.read())
+            self._due = now + self._renew_s
+        return max(0.0, min(self._due - time.monotonic(), CHECK_S))
+
+
+def trigger_text(
+    keys: Sequence[str], vals: Sequence[str], sort: Sequence[str], size: int | None, filter_text: str
+) -> str:
+    """What is written to `trigger`."""
+    parts = [f"hist:keys={','.join(keys)}"]
+    if vals:
+        parts.append(f"vals={','.join(vals)}")
+    parts.append(f"sort={','.join(sort) or 'hitcount.descending'}")
+    if size is not None:
+        parts.append(f"size={size}")
+    return ":".join(parts) + (f" if {filter_text}" if filter_text else "")

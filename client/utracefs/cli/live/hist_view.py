@@ -1,0 +1,273 @@
+"""How `utracefs hist` shows what was counted: as a table, as one that is renewed in place, as JSON.
+
+{ status:        503, path: /cart   } hitcount:   2  usec:   70     the daemon's text
+
+user_events:http_request by status,path                             the table
+STATUS  PATH   HITCOUNT  USEC
+   503  /cart         2    70
+2 records, 1 entry
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import attrs
+
+from utracefs.cli.common import available_events, echo, echo_json
+from utracefs.cli.instance_option import Place
+from utracefs.cli.tables import counted, table_lines
+from utracefs.cli.terminal import own
+from utracefs.tree.event_names import EventName, select
+from utracefs.tree.histogram import Entry, Histogram, parse_histograms
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.terminal import harmless
+from utracefs_protocol.text import bytes_of, text_of
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+__all__ = ["EventHistogram", "JsonView", "LiveView", "PlainView", "Shown", "View"]
+
+BAR_COLUMNS = 24
+"""Of the longest bar on a terminal."""
+
+MORE_LINES = 6
+"""Of a terminal, for all that is not an entry."""
+
+
+@attrs.frozen
+class EventHistogram:
+    """A histogram, and of which event."""
+
+    event: EventName
+    histogram: Histogram
+
+    @property
+    def title(self) -> str:
+        """`user_events:http_request by status,path if usec > 5`."""
+        definition, _, filter_text = self.histogram.trigger.partition(" if ")
+        keys = next((part[5:] for part in definition.split(":") if part.startswith("keys=")), "")
+        return f"{self.event} by {keys}" + (f" if {filter_text}" if filter_text else "")
+
+    @property
+    def summary(self) -> str:
+        """`12 records, 3 entries`, and what did not get in."""
+        found = self.histogram
+        text = f"{counted(found.hits, 'record')}, {counted(len(found.entries), 'entry', 'entries')}"
+        if found.dropped:
+            text += f", {found.dropped} dropped: the table is full (--size)"
+        return text + (", paused" if found.paused else "")
+
+    def rows(self) -> list[list[str]]:
+        """Names, then a row for each entry."""
+        entries = self.histogram.entries
+        if not entries:
+            return []
+        head = [name.upper() for name in (*entries[0].keys, *entries[0].values)]
+        return [head, *(_cells(entry) for entry in entries)]
+
+
+def _cells(entry: Entry) -> list[str]:
+    """Without what would move the cursor."""
+    return [
+        "".join(char if char.isprintable() else _escaped(char) for char in str(value))
+        for value in (*entry.keys.values(), *entry.values.values())
+    ]
+
+
+def _escaped(char: str) -> str:
+    """A byte that is not UTF-8 is a surrogate here (surrogateescape)."""
+    return f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else repr(char)[1:-1]
+
+
+class Shown:
+    """Reads the histograms of the events that a pattern means."""
+
+    def __init__(self, tree: Tracefs, place: Place, pattern: str) -> None:
+        self._tree = tree
+        self._place = place
+        self._pattern = pattern
+        self._signed: dict[EventName, frozenset[str]] = {}
+
+    def events(self) -> list[EventName]:
+        """Those that there are now, oldest first."""
+        return select([self._pattern], available_events(self._tree))
+
+    def read(self) -> list[EventHistogram]:
+        """What was counted until now."""
+        events = self.events()
+        texts = self._tree.read_files(self._place.path(f"{event.directory}/hist") for event in events)
+        return [
+            EventHistogram(event, histogram)
+            for event, text in zip(events, texts, strict=True)
+            if isinstance(text, bytes)
+            for histogram in parse_histograms(text, self._signed_of(event))
+        ]
+
+    def _signed_of(self, event: EventName) -> frozenset[str]:
+        found = self._signed.get(event)
+        if found is None:
+            try:
+                fields = parse_format(self._tree.read_file(f"{event.directory}/format")).fields
+            except (FileNotFoundError, TraceError):
+                return frozenset()
+            found = frozenset(
+                text_of(field.name) for field in fields if field.kind is FieldKind.INTEGER and field.signed
+            )
+            self._signed[event] = found
+        return found
+
+
+class View:
+    """A context manager; `show` as often as there is something new."""
+
+    def __init__(self) -> None:
+        self.anything = False
+        """Whether there was a histogram at any time."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to give back."""
+
+    def show(self, found: Sequence[EventHistogram]) -> None:
+        """Show what was read."""
+        self.anything = self.anything or bool(found)
+        self._show(found)
+
+    def _show(self, found: Sequence[EventHistogram]) -> None:
+        raise NotImplementedError
+
+
+class PlainView(View):
+    """Tables one below the other."""
+
+    def _show(self, found: Sequence[EventHistogram]) -> None:
+        for one in found:
+            echo(one.title)
+            rows = one.rows()
+            for line in table_lines(rows, left=_left(one)) if rows else ():
+                echo(line)
+            echo(one.summary)
+        sys.stdout.flush()
+
+
+def _left(one: EventHistogram) -> set[int]:
+    """Which columns are texts and stand to the left."""
+    entries = one.histogram.entries
+    keys = len(entries[0].keys) if entries else 0
+    return {
+        at
+        for at in range(keys)
+        if any(not isinstance(list(entry.keys.values())[at], int) for entry in entries)
+    }
+
+
+class JsonView(View):
+    """One list, at each call."""
+
+    def _show(self, found: Sequence[EventHistogram]) -> None:
+        echo_json(
+            [
+                {
+                    "system": one.event.system,
+                    "name": one.event.name,
+                    "trigger": one.histogram.trigger,
+                    "paused": one.histogram.paused,
+                    "hits": one.histogram.hits,
+                    "dropped": one.histogram.dropped,
+                    "entries": [attrs.asdict(entry) for entry in one.histogram.entries],
+                }
+                for one in found
+            ]
+        )
+
+
+class LiveView(View):
+    """Tables with bars, renewed in place; as many entries as the terminal has lines for. The last state
+    stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.live import Live
+
+        # No thread of its own: signals are blocked, and programs are started.
+        self._live = Live(
+            console=Console(file=own(sys.stdout)),
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, value, trace)
+
+    def _show(self, found: Sequence[EventHistogram]) -> None:
+        from rich.console import Group
+
+        lines = shutil.get_terminal_size().lines
+        most = max(3, lines // max(1, len(found)) - MORE_LINES)
+        if self._live is not None and found:
+            self._live.update(Group(*(_rich_table(one, most) for one in found)), refresh=True)
+
+
+def _rich_table(one: EventHistogram, most: int) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    entries = one.histogram.entries
+    left_out = len(entries) - most
+    summary = one.summary + (f", {left_out} of them not shown" if left_out > 0 else "")
+    table = Table(
+        title=Text(_shown(one.title)),
+        caption=Text(_shown(summary)),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    rows = one.rows()
+    if not rows:
+        return table
+    left = _left(one)
+    for at, name in enumerate(rows[0]):
+        table.add_column(Text(_shown(name)), justify="left" if at in left else "right", overflow="ellipsis")
+    table.add_column("", no_wrap=True, min_width=BAR_COLUMNS)
+    lengths = _bars(entries)
+    for row, length in zip(rows[1 : most + 1], lengths, strict=False):
+        table.add_row(*(Text(_shown(cell)) for cell in row), Text("█" * length, style="green"))
+    return table
+
+
+def _shown(text: str) -> str:
+    """What is not UTF-8 as U+FFFD: rich writes str, past what guards the terminal."""
+    return harmless(bytes_of(text).decode("utf-8", "replace"))
+
+
+def _bars(entries: Sequence[Entry]) -> list[int]:
+    """Columns of each entry's bar, for its first value that is a number."""
+    numbers = [
+        next((float(value) for value in entry.values.values() if not isinstance(value, str)), 0.0)
+        for entry in entries
+    ]
+    longest = max(numbers, default=0.0)
+    return [round(number / longest * BAR_COLUMNS) if longest > 0 and number > 0 else 0 for number in numbers]

@@ -1,0 +1,82 @@
+"""`utracefs export --live`, `stream --json`: records of the running daemon as JSON lines, as they come.
+
+Losses stand where they were noticed, as in a file: {"lost": N}. Nothing is kept; a reader that is too slow
+loses, and is told how much.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Collection
+from types import FrameType
+from typing import BinaryIO, Final
+
+import utracefs
+from utracefs.cli.common import connect, tell
+from utracefs.cli.instance_option import TOP, Place
+from utracefs.export import Exported
+from utracefs.export._json_text import JsonText
+from utracefs.tree.event_names import ALL_USER_EVENTS
+
+__all__ = ["write_live"]
+
+_PIECE_BYTES: Final = 256 << 10
+_LOOK_S: Final = 0.2
+"""How long records below the watermark wait."""
+
+
+def write_live(
+    directory: str | None,
+    out: BinaryIO,
+    events: Collection[str] = (),
+    *,
+    filter: str | None = None,
+    place: Place = TOP,
+    cpus: Collection[int] | None = None,
+    pids: Collection[int] = (),
+    duration_s: float | None = None,
+) -> Exported:
+    """Until SIGINT or SIGTERM, or for that long. events: patterns; none: all. place: of an instance only what
+    is enabled there. OSError: no daemon is there, or `out` cannot be written."""
+    with connect(directory, place) as tree:
+        found = tree.directory
+    end = None if duration_s is None else time.monotonic() + duration_s
+    count = lost = times = 0
+    stopped = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, number, signal.signal(number, stop))
+        stream = stack.enter_context(
+            utracefs.attach(
+                list(events) or [ALL_USER_EVENTS],
+                filter=filter,
+                instances=() if place == TOP else [place.name],
+                pids=list(pids) or None,
+                cpus=cpus,
+                directory=found,
+                timeout_s=_LOOK_S,
+            )
+        )
+        while not stopped and (end is None or time.monotonic() < end):
+            for batch in stream.batches():
+                if stream.attached_again != times:
+                    times = stream.attached_again
+                    tell("the daemon was away; records of that time may be missing")
+                records = batch.records()
+                text = JsonText(records)
+                while piece := text.read(_PIECE_BYTES):
+                    out.write(piece)
+                count += records.count
+                missing = sum(batch.lost.values())
+                if missing > records.lost:  # behind the last record
+                    out.write(b'{"lost":%d}\n' % (missing - records.lost))
+                out.flush()
+                lost += max(missing, records.lost)
+                if stopped or (end is not None and time.monotonic() >= end):
+                    break
+    return Exported(count, lost, times > 0)

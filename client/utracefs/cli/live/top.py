@@ -1,0 +1,378 @@
+"""`utracefs top`: who emits what, and how much is lost, live.
+
+    event_counts of the daemon ──▶ Rates (top_rates) ──▶ View (top_view) ──▶ a terminal
+                                                     ──▶ tables or JSON, one below the other
+
+The daemon counts while we look, and copies no record to us. With a terminal the alternate screen is used and
+given back whatever ends us, SIGKILL apart.
+"""
+
+import contextlib
+import io
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Self
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    connect,
+    directory_option,
+    echo,
+    events_option,
+    json_option,
+    numbers,
+    seconds_option,
+    tell,
+)
+from utracefs.cli.instance_option import Place, instance_names
+from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, parse_counts
+from utracefs.cli.live.top_view import SORTS, View, short
+from utracefs.cli.tables import table_lines
+from utracefs.cli.terminal import own
+from utracefs.tree.event_names import ALL_USER_EVENTS
+from utracefs_protocol.terminal import harmless
+from utracefs_protocol.text import bytes_of
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+__all__ = ["top"]
+
+_READ_BYTES = 1 << 20
+
+_NO_SCREEN = ("dumb", "unknown")
+"""TERM of what cannot move its cursor; as rich has it, which would write nothing there."""
+
+_KEYS = {
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1bOA": "up",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "pgup",
+    b"\x1b[6~": "pgdn",
+    b"\x1b[H": "home",
+    b"\x1b[F": "end",
+    b"\x1bOH": "home",
+    b"\x1bOF": "end",
+    b"\x1b[1~": "home",
+    b"\x1b[4~": "end",
+    b"\x1b": "esc",
+}
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_option("Only these events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
+@click.option("-p", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process.")
+@seconds_option("-d", "delay_s", "Renew every S seconds. [default: 2]")
+@click.option("-n", "iterations", metavar="N", type=click.IntRange(min=1), help="End after N of them.")
+@click.option("--by", type=click.Choice([BOTH, EVENTS, PROCESSES]), default=BOTH, help="What a row is of.")
+@click.option("--sort", type=click.Choice(SORTS), default="rate", help="[default: rate]")
+@click.option("--batch", is_flag=True, help="Tables one below the other, as without a terminal.")
+@json_option
+def top(
+    directory: str | None,
+    events: tuple[str, ...],
+    pids: tuple[int, ...],
+    delay_s: float | None,
+    iterations: int | None,
+    by: str,
+    sort: str,
+    batch: bool,
+    as_json: bool,
+) -> int:
+    """Show records, bytes and losses per second of events and processes, live; h explains the keys.
+
+    The events are switched on as long as it runs. With --json one object a line, for each row.
+    """
+    view = View(by=by, sort=sort, delay_s=delay_s or 2.0, pids=frozenset(pids))
+    live = sys.stdout.isatty() and os.environ.get("TERM") not in _NO_SCREEN and not batch and not as_json
+    with _Source(directory, events or (ALL_USER_EVENTS,)) as source:
+        if live:
+            _Screen(source, view, iterations).run()
+        else:
+            _in_lines(source, view, iterations, as_json=as_json)
+    return 0
+
+
+class _Source:
+    """Reads counts; connects again where the daemon was away. A context manager."""
+
+    def __init__(self, directory: str | None, events: tuple[str, ...]) -> None:
+        self._directory = directory
+        self._events = events
+        self._buffers: dict[str, int] = {}
+        self._time = 0.0
+        self._is_away = False
+        self._connect()
+        self.rates = Rates()
+        self.note = ""
+        """What there is to say besides."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._tree.close()
+
+    def _connect(self) -> None:
+        self._tree = connect(self._directory)
+        try:
+            self._handle = self._tree.open("event_counts", os.O_RDWR)
+        except FileNotFoundError:
+            raise Failure("event_counts", "the daemon is older than this command; start it again") from None
+        for event in self._events:
+            self._tree.write(self._handle, bytes_of(event) + b"\n")
+
+    def read(self) -> bool:
+        """Take what was counted until now; False, with a note: there is no daemon at the moment."""
+        try:
+            if self._is_away:
+                self._connect()
+                self._is_away = False
+            self._tree.seek(self._handle, 0)
+            pieces = []
+            while piece := self._tree.read(self._handle, _READ_BYTES):
+                pieces.append(piece)
+            now = time.monotonic()
+            self.note = self._note(now)
+        except (ConnectionError, TimeoutError, Failure) as error:
+            if isinstance(error, Failure) and not self._is_away:
+                raise
+            self._tree.close()
+            self._is_away = True
+            self.note = "the daemon has gone; waiting for it to come back"
+            return False
+        self.rates.take(now, parse_counts(b"".join(pieces)))
+        return True
+
+    def _note(self, now: float) -> str:
+        """Of the ring buffers of all instances."""
+        tree, sums = self._tree, {"overrun": 0, "dropped events": 0}
+        for place in (Place(), *map(Place, instance_names(tree))):
+            with contextlib.suppress(FileNotFoundError):
+                cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
+                for text in tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus):
+                    found = numbers(text) if isinstance(text, bytes) else {}
+                    for name in sums:
+                        sums[name] += found.get(name, 0)
+        elapsed = now - self._time
+        rates = {
+            name: max(0.0, (count - self._buffers.get(name, count)) / elapsed) for name, count in sums.items()
+        }
+        self._buffers, self._time = sums, now
+        overwritten, dropped = (short(rates[name]) for name in ("overrun", "dropped events"))
+        return f"ring buffers: {overwritten}/s overwritten, {dropped}/s dropped"
+
+
+def _in_lines(source: _Source, view: View, iterations: int | None, *, as_json: bool) -> None:
+    """Until Ctrl-C, or as often as was asked for. The first table comes after the first delay."""
+    source.read()
+    count = 0
+    is_away = False
+    with contextlib.suppress(KeyboardInterrupt):
+        while iterations is None or count < iterations:
+            time.sleep(view.delay_s)
+            count += 1
+            if not source.read():
+                if not is_away:
+                    tell(f"{source.note}")
+                is_away = True
+                continue
+            is_away = False
+            rows = view.rows(source.rates)
+            if as_json:
+                _print_json(source.rates, view)
+            else:
+                echo(view.summary(source.rates))
+                echo(source.note)
+                left = {0, 1, 2} if view.by == BOTH else {0, 1}
+                for line in table_lines(view.table(rows), left=left):
+                    echo(line)
+                echo("")
+            sys.stdout.flush()
+
+
+def _print_json(rates: Rates, view: View) -> None:
+    for row in view.rows(rates):
+        found = {
+            "event": row.event,
+            "pid": row.pid,
+            "comm": row.comm,
+            "records_per_s": round(row.rate, 3),
+            "bytes_per_s": round(row.byte_rate, 3),
+            "lost_per_s": round(row.lost_rate, 3),
+            "records": row.records,
+            "bytes": row.bytes,
+            "lost": row.lost,
+            "ended": row.ended,
+        }
+        text = json.dumps(found, ensure_ascii=False)
+        sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+
+
+class _Ended(Exception):
+    """A signal asks us to end."""
+
+
+class _Screen:
+    """The terminal: keys in, lines out."""
+
+    def __init__(self, source: _Source, view: View, iterations: int | None) -> None:
+        self._source = source
+        self._view = view
+        self._left = iterations
+        self._pending = b""
+        self._live: Live | None = None
+        self._stopped = False
+
+    def run(self) -> None:
+        """Until q, Ctrl-C, SIGTERM or SIGHUP; the terminal is as before then."""
+        with contextlib.ExitStack() as stack, contextlib.suppress(_Ended, KeyboardInterrupt):
+            woken = stack.enter_context(_signals(self._note_signal))
+            selector = stack.enter_context(selectors.DefaultSelector())
+            selector.register(woken, selectors.EVENT_READ)
+            keys = sys.stdin.fileno() if sys.stdin.isatty() else -1
+            if keys >= 0:
+                selector.register(keys, selectors.EVENT_READ)
+            stack.enter_context(self._shown(keys))
+            self._loop(selector, woken, keys)
+
+    def _note_signal(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._stopped = True
+        elif number != signal.SIGWINCH:
+            raise _Ended
+
+    def _loop(self, selector: selectors.BaseSelector, woken: int, keys: int) -> None:
+        due = time.monotonic()
+        while not self._view.quitting:
+            now = time.monotonic()
+            if now >= due:
+                if not self._view.paused:
+                    self._source.read()
+                    if self._left is not None:
+                        if self._left == 0:
+                            return
+                        self._left -= 1
+                due = now + self._view.delay_s
+            self._draw()
+            delay = self._view.delay_s
+            for key, _ in selector.select(max(0.0, due - time.monotonic())):
+                data = os.read(key.fd, 1024)
+                if key.fd == woken:
+                    continue
+                if not data:
+                    return  # the terminal is gone
+                for name in self._names(data):
+                    self._view.press(name)
+            if self._view.delay_s != delay:
+                due = time.monotonic() + self._view.delay_s
+            if self._stopped:
+                self._stop(keys)
+
+    def _names(self, data: bytes) -> Iterator[str]:
+        data = self._pending + data
+        self._pending = b""
+        while data:
+            found = next(
+                (name for name in sorted(_KEYS, key=len, reverse=True) if data.startswith(name)), None
+            )
+            if found is not None:
+                yield _KEYS[found]
+                data = data[len(found) :]
+                continue
+            size = 1 if data[0] < 0xC0 else 2 if data[0] < 0xE0 else 3 if data[0] < 0xF0 else 4
+            if len(data) < size:
+                self._pending = data
+                return
+            yield data[:size].decode("utf-8", "replace")
+            data = data[size:]
+
+    def _draw(self) -> None:
+        from rich.text import Text
+
+        size = shutil.get_terminal_size()
+        lines = self._view.screen(self._source.rates, self._source.note, size.columns, size.lines)
+        text = Text(no_wrap=True, overflow="crop", end="")
+        for at, line in enumerate(lines):
+            text.append(harmless(line.text), line.style or None)
+            text.append("\n" if at + 1 < len(lines) else "")
+        assert self._live is not None
+        self._live.update(text, refresh=True)
+
+    def _stop(self, keys: int) -> None:
+        """Ctrl-Z: the shell gets its terminal back until we go on."""
+        self._stopped = False
+        self._hide(keys)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._show(keys)
+
+    @contextlib.contextmanager
+    def _shown(self, keys: int) -> Iterator[None]:
+        self._modes = termios.tcgetattr(keys) if keys >= 0 else None
+        try:
+            self._show(keys)
+            yield
+        finally:
+            self._hide(keys)
+
+    def _show(self, keys: int) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        terminal = own(sys.stdout)
+        if isinstance(terminal, io.TextIOWrapper):
+            terminal.reconfigure(errors="replace")  # names need not fit the terminal's encoding
+        if keys >= 0:
+            tty.setcbreak(keys)
+        self._live = Live(
+            console=Console(file=terminal, highlight=False),
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def _hide(self, keys: int) -> None:
+        if self._live is not None:
+            with contextlib.suppress(OSError):  # a terminal that is gone
+                self._live.stop()
+            self._live = None
+        if keys >= 0 and self._modes is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(keys, termios.TCSADRAIN, self._modes)
+
+
+@contextlib.contextmanager
+def _signals(handle: Callable[[int], None]) -> Iterator[int]:
+    """Call `handle` for signals, and wake a select by the descriptor that it gives."""
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        handle(number)
+
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    taken = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP)
+    before = {number: signal.signal(number, handler) for number in taken}
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, old in before.items():
+            signal.signal(number, old)
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,1 @@
+"""Commands that look at the tree or set it: `utracefs status`, `doctor`, `cat`, `enable`, ..."""

@@ -1,0 +1,162 @@
+"""`utracefs reg` and `utracefs emit`: events for administrators and for shell scripts."""
+
+import errno
+import re
+import struct
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    HELLO_S,
+    connect,
+    directory_option,
+    why_no_connection,
+)
+from utracefs.cli.completion import complete_event, complete_value
+from utracefs.tree.rpc import Rpc, checked
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.layout import Layout
+from utracefs_protocol.messages.data import EventRegistration, Registered, Write
+from utracefs_protocol.places import DATA_SOCKET
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = ["emit", "reg"]
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("-d", "--delete", is_flag=True, help="Delete the event; its fields need not be repeated.")
+@click.argument("words", metavar="DECLARATION", nargs=-1, required=True, shell_complete=complete_event)
+def reg(directory: str | None, delete: bool, words: tuple[str, ...]) -> None:
+    """Declare a persistent event, 'NAME TYPE FIELD; TYPE FIELD ...', or delete one.
+
+    It stays until it is deleted, whether or not a program uses it (dynamic_events).
+    """
+    if len(words) > 1:
+        raise click.UsageError(f"a declaration is one word of the shell: utracefs reg '{' '.join(words)}'")
+    declared = _parse(words[0])
+    with connect(directory) as tree:
+        if not delete:
+            _write_dynamic(tree, b"u:" + declared.canonical(), declared.name)
+            return
+        lines = [b"u:" + declared.canonical()] if declared.fields else _dynamic_lines(tree, declared.name)
+        for line in lines:
+            _write_dynamic(tree, b"!" + line, declared.name)
+
+
+@click.command(context_settings={**COMMAND_SETTINGS, "ignore_unknown_options": True})
+@directory_option
+@click.argument("declaration", shell_complete=complete_event)
+@click.argument("values", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value)
+def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> None:
+    """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that
+    exists.
+
+    Integers may be 0x hexadecimal; structs and arrays that are not text are hexadecimal bytes. The exit
+    status tells whether the record was taken: 1 when no consumer is attached to the event.
+
+        utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
+    """
+    declared, found = _declared(directory, declaration, has_values=bool(values))
+    name = text_of(declared.name)
+    payload = _payload(declared, values)
+    try:
+        data = Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S)
+    except OSError as error:
+        raise Failure(str(error.filename or name), why_no_connection(error)) from None
+    with data:
+        try:
+            registration = EventRegistration(found or declared.canonical())
+            registered = checked(Registered.from_wire, data.call(registration, name), name)
+            data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                # What is declared only by this command is gone before anybody can enable it.
+                enable = "enable" if found else "enable --standing"
+                raise Failure(
+                    name, f"no consumer is attached to it; `utracefs {enable} {name}` records it"
+                ) from None
+            if isinstance(error, TimeoutError):
+                raise Failure(data.address, why_no_connection(error)) from None
+            raise
+
+
+_SYSTEMS = re.compile(r"user_events(_multi)?:")
+
+
+def _parse(declaration: str) -> Declaration:
+    """With or without the system in front of the name, as every other command takes and shows it."""
+    declaration = _SYSTEMS.sub("", declaration, count=1) if _SYSTEMS.match(declaration) else declaration
+    try:
+        return parse(bytes_of(declaration))
+    except TraceError as error:
+        raise Failure(declaration.partition(" ")[0], error.text) from None
+
+
+def _declared(directory: str | None, declaration: str, *, has_values: bool) -> tuple[Declaration, bytes]:
+    """The declaration meant, and its text where it was found in the daemon. A bare name that no event has
+    means an event without fields, if there are no values."""
+    if " " in declaration.strip():
+        return _parse(declaration), b""
+    declared = _parse(declaration.strip())
+    try:
+        with Tracefs(directory, timeout_s=HELLO_S) as tree:
+            for line in _dynamic_lines(tree, declared.name):
+                return parse(line[2:]), line[2:]
+    except OSError as error:
+        # Only administrators may look the fields up.
+        if has_values and not isinstance(error, FileNotFoundError):
+            reason = f"its fields could not be looked up ({error.strerror}); give the whole declaration"
+            raise Failure(declaration, reason) from None
+    if has_values:
+        raise Failure(declaration, "no such event; give the whole declaration: 'NAME TYPE FIELD; ...'")
+    return declared, b""
+
+
+def _dynamic_lines(tree: Tracefs, name: bytes) -> list[bytes]:
+    """The lines `u:NAME ...` of dynamic_events; FileNotFoundError when there is none."""
+    lines = [
+        line
+        for line in tree.read_file("dynamic_events").split(b"\n")
+        if line.startswith(b"u:") and line[2:].partition(b" ")[0] == name
+    ]
+    if not lines:
+        raise FileNotFoundError(errno.ENOENT, "no such event; `utracefs list` shows all", text_of(name))
+    return lines
+
+
+def _write_dynamic(tree: Tracefs, line: bytes, name: bytes) -> None:
+    try:
+        tree.write_all("dynamic_events", line + b"\n", truncate=False)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, text_of(name)) from None
+
+
+def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
+    if len(values) != len(declared.fields):
+        names = " ".join(text_of(field.name) for field in declared.fields) or "none"
+        raise click.UsageError(
+            f"{text_of(declared.name)} has {len(declared.fields)} fields ({names}), "
+            f"{len(values)} values were given"
+        )
+    converted = [_value(field, value) for field, value in zip(declared.fields, values, strict=True)]
+    try:
+        return Layout(declared.fields).pack(*converted)
+    except (ValueError, OverflowError) as error:
+        raise Failure(text_of(declared.name), str(error)) from None
+
+
+def _value(field: Field, text: str) -> int | str | bytes:
+    try:
+        if field.kind is FieldKind.INTEGER:
+            return int(text, 0)
+        if field.kind is FieldKind.STRUCT or (field.is_loc and not field.is_string):
+            return bytes.fromhex(text)
+    except ValueError:
+        wanted = "an integer" if field.kind is FieldKind.INTEGER else "hexadecimal bytes"
+        raise click.UsageError(f"{text_of(field.name)} takes {wanted}, not {text!r}") from None
+    return text

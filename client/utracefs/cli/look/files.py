@@ -1,0 +1,233 @@
+"""`utracefs cat`, `write`, `ls`, `stream`: the tree, as one works with tracefs in a shell."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    directory_option,
+    duration_option,
+    echo,
+    path_argument,
+    tell,
+)
+from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
+from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.cli.run.own_instance import Ledger, own_instance
+from utracefs.tree.event_names import is_glob, select
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.messages.tracefs import ONE_LINE
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["cat", "ls", "stream", "write"]
+
+_PIECE_BYTES = 1 << 16
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option("PATHs are in this instance.")
+@path_argument("paths", metavar="PATH...", nargs=-1, required=True)
+def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
+    """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until
+    Ctrl-C."""
+    with _ended_by_signals(), connect(directory, place) as tree:
+        for path in paths:
+            _copy_out(tree, place.path(path))
+
+
+@click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option("What this instance records, instead of the top one; without -e.")
+@wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
+@click.option("--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only this cpu.")
+@duration_option("End after S seconds.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, as `export --to jsonl` has them.")
+def stream(
+    directory: str | None,
+    place: Place,
+    wanted: tuple[Wanted, ...],
+    cpu: int | None,
+    duration_s: float | None,
+    as_json: bool,
+) -> int:
+    """Print records as they come (trace_pipe), until Ctrl-C.
+
+    Without -e what the top instance (-B: that one) records, and what is printed is consumed there. With -e
+    from an instance of its own, which takes nothing from anybody.
+
+    With --json never from a buffer, so nothing is consumed: all events, or those of -e, enabled or not; with
+    -B those that are enabled there.
+    """
+    if as_json:
+        expressions = {one.filter for one in wanted}
+        if len(expressions) > 1 or any(one.triggers for one in wanted):
+            raise click.UsageError("--json takes one --filter for all -e, and no --trigger")
+        from utracefs.cli.convert.conversion import output_file, said
+        from utracefs.cli.live.json_stream import write_live
+
+        with output_file(None, "") as out:
+            done = write_live(
+                directory,
+                out,
+                [one.pattern for one in wanted],
+                filter=next(iter(expressions), "") or None,
+                place=place,
+                cpus=None if cpu is None else [cpu],
+                duration_s=duration_s,
+            )
+        said(done, "stream", None)
+        return 0
+    if wanted and place != TOP:
+        raise click.UsageError("-B takes an instance as it is, -e makes one; enable events there instead")
+    file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
+    with contextlib.ExitStack() as stack:
+        # A connection of its own: the other one waits for records when the end comes.
+        control = stack.enter_context(connect(directory, place))
+        stack.enter_context(_ended_by_signals(duration_s))
+        asked = WantedEvents(control, place, ())
+        if wanted:
+            place = stack.enter_context(own_instance(control, "stream"))
+        patterns = [one.pattern for one in wanted]
+        ledger = Ledger(control, place)
+        stack.callback(_tell_what_is_missing, control, ledger, patterns, own=bool(wanted))
+        if wanted:
+            asked = WantedEvents(control, place, wanted)
+            asked.begin()
+            if sys.stderr.isatty():
+                for pattern in _absent(control, patterns):
+                    tell(f"{pattern}: no such event yet; waiting for it")
+            stack.enter_context(_checked(asked))
+        tree = stack.enter_context(Tracefs(control.directory))
+        _copy_out(tree, place.path(file), ONE_LINE if sys.stdout.isatty() else 0)
+    return asked.finish()
+
+
+@contextlib.contextmanager
+def _checked(asked: WantedEvents) -> Iterator[None]:
+    """Check meanwhile, in a thread of its own, since this one waits for records; the connection of `asked` is
+    that thread's until the end."""
+    over = threading.Event()
+
+    def check() -> None:
+        # What ends the connection ends the stream, too, and is told there.
+        with contextlib.suppress(OSError):
+            while not over.wait(CHECK_S):
+                asked.check()
+
+    thread = threading.Thread(target=check, name="check", daemon=True)
+    if asked.has_settings:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if asked.has_settings:
+            thread.join()
+
+
+def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str], *, own: bool) -> None:
+    """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here. own: of an
+    instance that goes, with the records that were not printed."""
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        account = ledger.read()
+        if lost := account.lost + account.overrun:
+            tell(f"{lost} records lost in all, `utracefs status` says of which events")
+        if own and account.unread:
+            tell(f"not printed when it ended: {account.unread} more")
+        for pattern in _absent(tree, patterns):
+            tell(f"{pattern}: no such event came")
+
+
+def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
+    """Those that name one event, where there is none of that name."""
+    there = available_events(tree)
+    return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
+
+
+def _copy_out(tree: Tracefs, path: str, flags: int = 0) -> None:
+    out = sys.stdout.buffer
+    tree.set_timeout(None)
+    try:
+        handle = tree.open(path, flags)
+        while data := tree.read(handle, _PIECE_BYTES):
+            out.write(data)
+            out.flush()
+    except IsADirectoryError:
+        raise Failure(path, f"is a directory; `utracefs ls {path}` lists it") from None
+    tree.close_handle(handle)
+
+
+@contextlib.contextmanager
+def _ended_by_signals(after_s: float | None = None) -> Iterator[None]:
+    """Ctrl-C is how a stream ends, and so are SIGTERM and its time: no error."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGALRM)}
+    try:
+        if after_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, after_s)
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("-a", "--append", is_flag=True, help="As `>>` does: set_event and others keep what they have.")
+@click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
+@instance_option("PATH is in this instance.")
+@path_argument("path")
+@click.argument("words", metavar="[TEXT...]", nargs=-1)
+def write(
+    directory: str | None, append: bool, no_newline: bool, place: Place, path: str, words: tuple[str, ...]
+) -> None:
+    """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
+    text = " ".join(words) + ("" if no_newline else "\n")
+    data = bytes_of(text) if words else sys.stdin.buffer.read()
+    with connect(directory, place) as tree:
+        tree.write_all(place.path(path), data, truncate=not append)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("-l", "long", is_flag=True, help="Show modes.")
+@instance_option("PATH is in this instance.")
+@path_argument("path", default="")
+def ls(directory: str | None, long: bool, place: Place, path: str) -> None:
+    """List a directory of the tree; directories end in /."""
+    with connect(directory, place) as tree:
+        if path and tree.stat(place.path(path)).kind != "d":
+            entries = [(path, "f")]
+            prefix = ""
+        else:
+            entries = sorted(tree.list_dir(place.path(path)))
+            prefix = f"{path.rstrip('/')}/" if path else ""
+        modes = {}
+        if long:
+            for name, _ in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    modes[name] = tree.stat(place.path(prefix + name)).mode
+    for name, kind in entries:
+        slash = "/" if kind == "d" else ""
+        mode = f"{'d' if kind == 'd' else '-'}{_mode_text(modes[name])} " if name in modes else ""
+        echo(f"{mode}{name}{slash}")
+
+
+def _mode_text(mode: int) -> str:
+    return "".join(letter if mode & 1 << 8 - place else "-" for place, letter in enumerate("rwxrwxrwx"))

@@ -1,0 +1,207 @@
+"""`utracefs status` and `utracefs list`: the events, what uses them, what was recorded."""
+
+from typing import Any
+
+import click
+
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    directory_option,
+    echo,
+    echo_json,
+    event_stats,
+    events_argument,
+    json_option,
+    numbers,
+    selected,
+    standing_events,
+)
+from utracefs.cli.instance_option import TOP, Place, instance_names, instance_option
+from utracefs.cli.tables import table_lines
+from utracefs.recordings.trace_dat import clock_in_use
+from utracefs.tree.event_names import EventName, parse_event_list
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.text import text_of
+
+__all__ = ["buffer_state", "list_events", "status", "users_of"]
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option("The buffer and the consumer of this instance, instead of the top one and all.")
+@events_argument(required=False)
+@json_option
+def status(directory: str | None, place: Place, events: tuple[str, ...], as_json: bool) -> None:
+    """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
+    records.
+
+    A line for each consumer that is or was (detached) attached to it; its three numbers add up to what was
+    emitted while it was. Below stands what programs refused to write, because a value did not fit its field.
+    """
+    with connect(directory, place) as tree:
+        chosen = selected(tree, events) if events else available_events(tree)
+        state = buffer_state(tree, place)
+        rows = _event_rows(tree, chosen, place)
+        standing = standing_events(tree, place)
+        instances = sorted(instance_names(tree))
+        where = tree.directory
+    if as_json:
+        echo_json(
+            {
+                "directory": where,
+                "instance": place.name or None,
+                "instances": instances,
+                "buffer": state,
+                "standing_events": standing,
+                "events": rows,
+            }
+        )
+        return
+    click.echo(f"daemon    {where}")
+    if place != TOP:
+        echo(f"instance  {place.name}")
+    on = "recording" if state["tracing_on"] else "tracing_on is 0"
+    click.echo(
+        f"buffer    {on}, clock {state['clock']}, {state['size_kb']} KiB on each of {state['cpus']} cpus: "
+        f"{state['entries']} records, {state['overrun']} overwritten, {state['dropped']} dropped"
+    )
+    if standing:
+        echo(f"standing  {' '.join(standing)}")
+    if instances and place == TOP:
+        echo(f"instances {' '.join(instances)}")
+    if not rows:
+        click.echo("events    none")
+        return
+    table: list[tuple[str, ...]] = [
+        ("EVENT", "USED BY", "CONSUMER", "EMITTED", "RECORDED", "FILTERED", "LOST")
+    ]
+    for row in rows:
+        first = (f"{row['system']}:{row['name']}", " ".join(row["used_by"]) or "-")
+        emitted = str(row["emitted"])
+        for consumer, counts in row["consumers"].items() or [("-", {})]:
+            numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
+            shown = f"{consumer} (detached)" if consumer in row["detached"] else consumer
+            table.append((*first, shown, emitted, *numbers_of))
+            first, emitted = ("", ""), ""
+    for line in table_lines(table, left=range(3)):
+        echo(line)
+    for row in rows:
+        for reason, count in row["refused"].items():
+            echo(f"refused   {count} of {row['system']}:{row['name']}: {reason}")
+
+
+@click.command("list", context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option("With --json: whether it is enabled in this instance.")
+@events_argument(required=False)
+@click.option("-F", "--fields", is_flag=True, help="Show the fields, too.")
+@json_option
+def list_events(
+    directory: str | None, place: Place, events: tuple[str, ...], fields: bool, as_json: bool
+) -> None:
+    """List the EVENTs that programs have declared (default: all), oldest first."""
+    with connect(directory, place) as tree:
+        chosen = selected(tree, events) if events else available_events(tree)
+        if not as_json and not fields:
+            for event in chosen:
+                echo(str(event))
+            return
+        enabled = set(parse_event_list(tree.read_file(place.path("set_event"))))
+        formats = tree.read_files(f"{event.directory}/format" for event in chosen)
+    described: list[dict[str, Any]] = []
+    for event, text in zip(chosen, formats, strict=True):
+        if not isinstance(text, bytes):
+            continue  # gone in between
+        try:
+            format_ = parse_format(text)
+        except TraceError:
+            continue
+        described.append(
+            {
+                "system": event.system,
+                "name": event.name,
+                "id": format_.id,
+                "enabled": event in enabled,
+                "fields": [
+                    {
+                        "type": text_of(field.type),
+                        "name": text_of(field.name),
+                        "offset": field.offset,
+                        "size": field.size,
+                        "signed": field.signed,
+                    }
+                    for field in format_.fields
+                ],
+            }
+        )
+    if as_json:
+        echo_json(described)
+        return
+    for one in described:
+        declared = "; ".join(f"{field['type']} {field['name']}" for field in one["fields"])
+        echo(f"{one['system']}:{one['name']} {declared}".rstrip())
+
+
+def users_of(tree: Tracefs) -> dict[str, list[str]]:
+    """Tracepoint name to `ftrace`, `perf`, `other`: user_events_status."""
+    found = {}
+    for line in text_of(tree.read_file("user_events_status")).split("\n"):
+        if not line:
+            break
+        name, _, users = line.partition(" # Used by ")
+        found[name] = users.split()
+    return found
+
+
+def buffer_state(tree: Tracefs, place: Place = TOP) -> dict[str, Any]:
+    """The ring buffer of an instance, all cpus together."""
+    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
+    stats = [
+        numbers(text)
+        for text in tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
+        if isinstance(text, bytes)
+    ]
+    size = tree.read_file(place.path("buffer_size_kb")).decode().strip()
+    return {
+        "tracing_on": tree.read_file(place.path("tracing_on")).strip() != b"0",
+        "clock": clock_in_use(tree.read_file(place.path("trace_clock"))),
+        "overwrite": tree.read_file(place.path("options/overwrite")).strip() == b"1",
+        "size_kb": int(size) if size.isdigit() else size,
+        "cpus": len(cpus),
+        "entries": sum(one.get("entries", 0) for one in stats),
+        "overrun": sum(one.get("overrun", 0) for one in stats),
+        "dropped": sum(one.get("dropped events", 0) for one in stats),
+        "read": sum(one.get("read events", 0) for one in stats),
+        "late": sum(one.get("late events", 0) for one in stats),
+    }
+
+
+def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[dict[str, Any]]:
+    """In the top place all consumers, else only that instance."""
+    users = users_of(tree)
+    rows = []
+    texts = tree.read_files(f"{event.directory}/stats" for event in events)
+    for event, text in zip(events, texts, strict=True):
+        if isinstance(text, bytes):
+            stats = event_stats(text)
+            rows.append(
+                {
+                    "system": event.system,
+                    "name": event.name,
+                    "used_by": users.get(event.name, []),
+                    "emitted": stats.emitted,
+                    "lost_in_rings": stats.lost_in_rings,
+                    "refused": stats.refused,
+                    "detached": sorted(stats.detached),
+                    "consumers": {
+                        name: counts
+                        for name, counts in stats.consumers.items()
+                        if place == TOP or name == place.consumer
+                    },
+                }
+            )
+    return rows

@@ -1,0 +1,92 @@
+"""`utracefs enable` and `utracefs disable`: the switches events/SYSTEM/NAME/enable."""
+
+from collections.abc import Iterable
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    directory_option,
+    events_argument,
+    selected,
+    standing_events,
+    write_word,
+)
+from utracefs.cli.event_options import (
+    STANDING_SETTINGS,
+    Wanted,
+    WantedEvents,
+    all_filters,
+    filter_option,
+    trigger_option,
+)
+from utracefs.cli.instance_option import Place, instance_option
+from utracefs.tree.event_names import EventName, select
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.text import text_of
+
+__all__ = ["disable", "enable"]
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option()
+@click.option("--standing", is_flag=True, help="Events that are registered later, too (standing_events).")
+@filter_option("Record only what this is true for: 'status >= 500'.")
+@trigger_option("What they do when they fire: 'traceoff if status == 503', 'snapshot', ...")
+@events_argument(required=True)
+def enable(
+    directory: str | None,
+    place: Place,
+    standing: bool,
+    filters: tuple[str, ...],
+    triggers: tuple[str, ...],
+    events: tuple[str, ...],
+) -> int:
+    """Record EVENTs into the ring buffer: SYSTEM:NAME, NAME, or globs of either."""
+    for option, texts in (("--filter", filters), ("--trigger", triggers)):
+        if not all(text.strip() for text in texts):
+            raise click.UsageError(f"{option} is empty")
+    with connect(directory, place) as tree:
+        wanted = [Wanted(pattern, all_filters(filters), triggers) for pattern in events]
+        asked = WantedEvents(tree, place, wanted)
+        if standing:
+            asked.begin()
+        else:
+            try:
+                chosen = selected(tree, events)
+            except Failure as error:
+                hint = "no such event yet; --standing enables it when a program declares it"
+                raise Failure(error.about, hint) from None
+            asked.set_existing()
+            _switch(tree, place, chosen, b"1\n")
+    return int(bool(asked.refused))
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option()
+@events_argument(required=True)
+def disable(directory: str | None, place: Place, events: tuple[str, ...]) -> None:
+    """Stop recording EVENTs. Standing lines for the same EVENT are taken away, too; filters and triggers of
+    events that exist stay as they are."""
+    with connect(directory, place) as tree:
+        standing = standing_events(tree, place)
+        stood = [pattern for pattern in events if pattern in standing]
+        for pattern in stood:
+            write_word(tree, place.path("standing_events"), f"!{pattern}")
+        for file in STANDING_SETTINGS:
+            for line in tree.read_file(place.path(file)).split(b"\n"):
+                if text_of(line.partition(b" ")[0]) in stood:
+                    tree.write_file(place.path(file), b"!" + line + b"\n", truncate=False)
+        # A pattern that stood there need not match anything now.
+        chosen = selected(tree, [pattern for pattern in events if pattern not in stood])
+        _switch(tree, place, [*chosen, *select(stood, available_events(tree))], b"0\n")
+
+
+def _switch(tree: Tracefs, place: Place, events: Iterable[EventName], value: bytes) -> None:
+    for event in events:
+        tree.write_file(place.path(f"{event.directory}/enable"), value)

@@ -1,0 +1,293 @@
+"""Perf events for all events that are wanted: opened as these appear, and again when the daemon was away.
+
+    look ──> new events ─────────> opened
+         ──> the daemon is gone ──> orphans: their rings are ours and hold what nobody took; counts are kept
+         ──> it is back ──────────> opened again; what came unseen is told, on stderr and to `missed`
+
+A perf event ends with its connection, so a daemon that is started again has none of ours. What programs left
+in their data rings while there was no daemon is taken in by the next one, perhaps before we are back. What
+other consumers were given of that stands in `stats` of the event; what nothing was attached to is counted by
+nobody and is told as time.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import attrs
+
+from utracefs.cli import Failure
+from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, event_stats, tell
+from utracefs.cli.event_options import Wanted, filter_of
+from utracefs.tree.event_names import EventName, is_glob, select
+from utracefs.tree.tracefs import PerfAttr, Tracefs
+from utracefs_protocol.perf_ring import Counts, PerfRingReader
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["LOOK_S", "Attached", "Opened"]
+
+LOOK_S = 0.02
+"""How often to look for events that came. What one emits before it is found is not counted."""
+
+LOST_S = 0.5
+"""How often to ask what was lost: a daemon that goes takes that along."""
+
+FEW = 5
+"""Names in a line of text."""
+
+
+@attrs.frozen(eq=False)
+class Opened:
+    """One perf event."""
+
+    event: EventName
+    handle: int
+    format: bytes
+    """events/SYSTEM/NAME/format."""
+    mapping: mmap.mmap | None
+    reader: PerfRingReader | None
+    """Of its ring; None: it only counts."""
+
+    def close(self) -> None:
+        if self.mapping is not None:
+            self.mapping.close()
+
+
+def _ignore(_opened: Opened, _count: int) -> None:
+    pass
+
+
+class Attached:
+    """A context manager that closes what it opened, but for the tree that it was given.
+
+    missed: called after the daemon came back with each event and how many records, at least, came unseen.
+    """
+
+    def __init__(
+        self,
+        tree: Tracefs,
+        wanted: Sequence[Wanted],
+        attr: PerfAttr,
+        *,
+        missed: Callable[[Opened, int], None] = _ignore,
+    ) -> None:
+        self.tree = tree
+        """The present connection: another one after the daemon was away."""
+        self.opened: dict[EventName, Opened] = {}
+        self._directory = tree.directory
+        self._wanted = wanted
+        self._attr = attr
+        self._missed = missed
+        self._orphans: list[Opened] = []
+        self._seen: set[EventName] = set()
+        self._refused: set[EventName] = set()
+        self._before: dict[EventName, int] = {}
+        """Counts of perf events that ended with a daemon."""
+        self._last: dict[EventName, int] = {}
+        self._lost: Counter[EventName] = Counter()
+        self._lost_before: Counter[EventName] = Counter()
+        self._gone_since: float | None = None
+        self._is_first = True
+        self._late: list[EventName] = []
+        """Those that came up after the first look."""
+        self._due = self._lost_due = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for one in (*self.opened.values(), *self._orphans):
+            one.close()
+        self.opened.clear()
+        self._orphans.clear()
+
+    @property
+    def is_away(self) -> bool:
+        """There is no daemon now."""
+        return self._gone_since is not None
+
+    def look(self) -> None:
+        """Open what is new. Failure at the first time: a filter does not fit, there is no such process."""
+        try:
+            if self._gone_since is None or self._is_back():
+                self._open_new()
+        except (ConnectionError, TimeoutError):
+            self._lose()
+        if (now := time.monotonic()) >= self._lost_due:
+            self._lost_due = now + LOST_S
+            self.lost()
+
+    def look_when_due(self) -> None:
+        """`look`, but not more often than every LOOK_S."""
+        if time.monotonic() >= self._due:
+            self.look()
+            self._due = time.monotonic() + LOOK_S
+
+    def counts(self) -> dict[EventName, int]:
+        """Records counted so far; after the daemon has gone what was counted at the last call."""
+        try:
+            self._read_counts()
+        except (ConnectionError, TimeoutError):
+            self._lose()
+        return {
+            event: self._before.get(event, 0) + self._last.get(event, 0)
+            for event in (*self._seen, *self._before)
+        }
+
+    def _read_counts(self) -> None:
+        opened = list(self.opened.values())
+        for one, data in zip(opened, self.tree.read_many([(one.handle, 8) for one in opened]), strict=True):
+            if isinstance(data, OSError):
+                raise data
+            self._last[one.event] = Counts.from_bytes(data, self._attr.read_format).count
+
+    def lost(self) -> Counter[EventName]:
+        """Records that were to be counted or sampled and were not, wherever they were lost; after the daemon
+        has gone what was known at the last call."""
+        try:
+            opened = list(self.opened.values())
+            texts = self.tree.read_files(f"{one.event.directory}/stats" for one in opened)
+            for one, text in zip(opened, texts, strict=True):
+                if isinstance(text, bytes):
+                    self._lost[one.event] = event_stats(text).consumers[f"perf:{one.handle}"]["lost"]
+        except (ConnectionError, TimeoutError):
+            self._lose()
+        return self._lost + self._lost_before
+
+    def disable(self) -> None:
+        """Stop counting and sampling."""
+        try:
+            for one in self.opened.values():
+                self.tree.perf_ioctl(one.handle, "DISABLE")
+        except (ConnectionError, TimeoutError):
+            self._lose()
+
+    def take_orphans(self) -> list[Opened]:
+        """Those that ended with a daemon; the caller takes what is in their rings, and closes them."""
+        taken, self._orphans = self._orphans, []
+        return taken
+
+    def finish(self) -> int:
+        """Tell which patterns meant no event, and whether the daemon is missing; the exit status."""
+        missing = self.missing()
+        if self._late:
+            names = ", ".join(map(str, self._late[:FEW])) + (", ..." if len(self._late) > FEW else "")
+            before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
+            tell(f"{names}: declared meanwhile; what came in {before} is missing")
+        for pattern in missing:
+            tell(f"{pattern}: no such event came")
+        if self.is_away:
+            tell("the daemon did not come back; what came after that is missing")
+        return int(bool(missing or self._refused or self.is_away))
+
+    def missing(self) -> list[str]:
+        """Patterns that meant no event; a glob may."""
+        return [
+            one.pattern
+            for one in self._wanted
+            if not is_glob(one.pattern) and not select([one.pattern], self._seen)
+        ]
+
+    def _open_new(self) -> None:
+        first, self._is_first = self._is_first, False
+        patterns = [one.pattern for one in self._wanted]
+        for event in select(patterns, available_events(self.tree)):
+            if event in self.opened or event in self._refused:
+                continue
+            is_late = not first and event not in self._seen
+            try:
+                self._open(event)
+            except FileNotFoundError:  # gone again
+                continue
+            except (ConnectionError, TimeoutError):
+                raise
+            except OSError as error:
+                failure = self._failure(event, error)
+                if first:
+                    raise failure from None
+                self._refused.add(event)
+                tell(f"{failure.about}: {failure.reason}")
+            else:
+                if is_late:
+                    self._late.append(event)
+
+    def _failure(self, event: EventName, error: OSError) -> Failure:
+        reason = error.strerror or str(error)
+        filter_text = filter_of(self._wanted, event)
+        if error.errno == errno.EINVAL and reason.startswith("filter: "):
+            return Failure(f"{event}", f"{reason} ({filter_text!r})")
+        return Failure(f"{event}", reason)
+
+    def _open(self, event: EventName) -> None:
+        filter_text = filter_of(self._wanted, event)
+        attr = attrs.evolve(
+            self._attr, name=bytes_of(str(event)), filter=bytes_of(filter_text) if filter_text else None
+        )
+        path = f"{event.directory}/format"
+        text = self.tree.read_file(path)
+        handle, fd = self.tree.perf_event_open(attr)
+        mapping = reader = None
+        if fd is not None:
+            try:
+                mapping = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            finally:
+                os.close(fd)
+            reader = PerfRingReader(mapping)
+        self.opened[event] = one = Opened(event, handle, text, mapping, reader)
+        self._seen.add(event)
+        # From now on the perf event holds it; before, another one may have taken its name.
+        again = self.tree.read_file(path)
+        if again != text:
+            self.opened[event] = attrs.evolve(one, format=again)
+
+    def _lose(self) -> None:
+        if self._gone_since is None:
+            self._gone_since = time.monotonic()
+            self.tree.close()
+            self._orphans += self.opened.values()
+            self.opened.clear()
+            for event, count in self._last.items():
+                self._before[event] = self._before.get(event, 0) + count
+            self._last.clear()
+            self._lost_before += self._lost
+            self._lost.clear()
+            tell("the daemon has gone; waiting for it to come back")
+
+    def _is_back(self) -> bool:
+        assert self._gone_since is not None
+        try:
+            tree = Tracefs(self._directory, timeout_s=HELLO_S)
+        except OSError:
+            return False
+        try:
+            tree.stat("")
+        except OSError:
+            tree.close()
+            return False
+        tree.set_timeout(ANSWER_S)
+        self.tree = tree
+        gone_since, self._gone_since = self._gone_since, None
+        self._open_new()
+        away_s = time.monotonic() - gone_since
+        unseen = []
+        for one in self.opened.values():
+            count = self._came_unseen(one)
+            self._missed(one, count)
+            if count:
+                unseen.append(f"at least {count} records of {one.event}")
+        text = f"; unseen came {', '.join(unseen)}" if unseen else ""
+        tell(f"the daemon is back; {away_s:.3f} s are missing{text}")
+        return True
+
+    def _came_unseen(self, one: Opened) -> int:
+        """What this daemon knows of, less what our perf event was shown: one text, so of one moment."""
+        with contextlib.suppress(FileNotFoundError):
+            stats = event_stats(self.tree.read_file(f"{one.event.directory}/stats"))
+            ours = stats.consumers.get(f"perf:{one.handle}", {})
+            return max(0, stats.emitted - sum(ours.values()))
+        return 0

@@ -1,0 +1,504 @@
+"""`utracefs perf`: count and sample events as perf does, with its options (status bit 1).
+
+| command | does |
+|---|---|
+| stat | counts the records of a command, again and again with -r, as time goes with -I |
+| record | samples into a perf.data, which perf script and perf report read, too |
+| script | prints a perf.data |
+| top | who emits most, renewed |
+| trace | prints samples as they come |
+
+A perf event belongs to one event that exists. Events that a command registers while it runs are looked for
+and opened as they appear; what such an event emits in the LOOK_S before that is not counted, and they say so.
+All go on when the daemon is started again, and say what is missing (attached.py). Without a daemon a
+COMMAND gets one for as long as it runs, as for `utracefs record`.
+"""
+
+import contextlib
+import functools
+import math
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import attrs
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    directory_option,
+    duration_option,
+    echo,
+    echo_json,
+    json_option,
+    seconds_option,
+    tell,
+)
+from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
+from utracefs.cli.losses import no_room
+from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
+from utracefs.cli.perf.sampling import Line, PerfRecorder, PerfTop, PerfTrace, Written
+from utracefs.cli.run.choose_daemon import running_or_own
+from utracefs.cli.run.run_loop import run_steps, signals_blocked
+from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.cli.tables import table_lines
+from utracefs.cli.terminal import own
+from utracefs.recordings.perf_data import PerfDataReader
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
+from utracefs.tree.tracefs import PerfAttr
+from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
+from utracefs_protocol.perf_ring import MAX_SAMPLE_FREQ
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = ["perf", "record", "script", "stat", "top", "trace"]
+
+DATA_FILE = "perf.data"
+
+_COMMAND_SETTINGS = {**COMMAND_SETTINGS, "allow_interspersed_args": False}
+
+
+@click.group(context_settings=COMMAND_SETTINGS)
+def perf() -> None:
+    """Count and sample events, as perf does.
+
+    Of an event that COMMAND declares while it runs, the records of some 20 ms are missing until it is found;
+    `utracefs record` has them all, and of a declared event (`utracefs reg`) nothing is missing.
+    """
+
+
+@attrs.frozen
+class _Common:
+    """What the commands that attach have in common."""
+
+    directory: str | None
+    wanted: tuple[Wanted, ...]
+    pid: int | None
+    cpu: int | None
+    duration_s: float | None
+    launch: Launch
+    command: tuple[str, ...]
+
+    def attr(self, **more: Any) -> PerfAttr:
+        return PerfAttr(
+            pid=-1 if self.pid is None else self.pid, cpu=-1 if self.cpu is None else self.cpu, **more
+        )
+
+
+def _common_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The function is called with `common`."""
+
+    @functools.wraps(function)
+    def run(**options: Any) -> int:
+        common = {field.name: options.pop(field.name) for field in attrs.fields(_Common)}
+        common["wanted"] = common["wanted"] or (Wanted(ALL_USER_EVENTS),)
+        return function(common=_Common(**common), **options)
+
+    made: Any = run
+    for option in (
+        click.argument("command", nargs=-1, type=click.UNPROCESSED),
+        launch_options,
+        duration_option("Only for S seconds."),
+        click.option(
+            "-a",
+            "--all-cpus",
+            is_flag=True,
+            expose_value=False,
+            help="Records of all processes and cpus; that is so anyway without -p and -C.",
+        ),
+        click.option(
+            "-C", "--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only records of this cpu."
+        ),
+        click.option(
+            "-p",
+            "--pid",
+            metavar="PID",
+            type=click.IntRange(min=1),
+            help="Only records of this process or thread.",
+        ),
+        wanted_options(
+            "Events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]",
+            triggers=False,
+        ),
+        directory_option,
+    ):
+        made = option(made)
+    found: Callable[..., int] = made
+    return found
+
+
+def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The function is called with `sampling`: members of a PerfAttr."""
+
+    @functools.wraps(function)
+    def run(*, period: int | None, freq: int | None, pages: int, **options: Any) -> int:
+        if period and freq:
+            raise click.UsageError("-c and -F exclude each other")
+        if pages & (pages - 1):
+            raise click.UsageError(f"{pages} is not a power of two")
+        sampling = {
+            "data_pages": pages,
+            "sample_freq": freq or 0,
+            "sample_period": 0 if freq else period or 1,
+        }
+        return function(sampling=sampling, **options)
+
+    made: Any = run
+    for option in (
+        click.option(
+            "-m",
+            "--mmap-pages",
+            "pages",
+            metavar="PAGES",
+            type=click.IntRange(min=1, max=MAX_PERF_DATA_PAGES),
+            default=128,
+            show_default=True,
+            help="Ring of each event, in pages of 4 KiB.",
+        ),
+        click.option(
+            "-F",
+            "--freq",
+            metavar="HZ",
+            type=click.IntRange(min=1, max=MAX_SAMPLE_FREQ),
+            help="So many samples a second, about.",
+        ),
+        click.option(
+            "-c",
+            "--count",
+            "period",
+            metavar="N",
+            type=click.IntRange(min=1, max=(1 << 63) - 1),
+            help="A sample every so many records. [default: 1]",
+        ),
+    ):
+        made = option(made)
+    found: Callable[..., int] = made
+    return found
+
+
+class _Run(Protocol):
+    """run_steps, which is given the step and knows the rest."""
+
+    def __call__(self, step: Callable[[], float], *, dump: Callable[[], None] | None = None) -> int: ...
+
+
+@contextlib.contextmanager
+def _attached(
+    common: _Common, attr: PerfAttr, missed: Callable[[Opened, int], None] = lambda _one, _count: None
+) -> Iterator[tuple[Attached, _Run]]:
+    """What is wanted, not looked for yet; and how to run the command meanwhile."""
+    with (
+        signals_blocked() as taken,
+        running_or_own(common.directory, has_command=bool(common.command)) as (tree, _own),
+        launched(common.launch, tree, common.command) as surroundings,
+        Attached(tree, common.wanted, attr, missed=missed) as attached,
+    ):
+        yield (
+            attached,
+            lambda step, *, dump=None: run_steps(
+                common.command,
+                step,
+                taken=taken,
+                surroundings=surroundings,
+                duration_s=common.duration_s,
+                dump=dump,
+            ),
+        )
+
+
+def _sampled(
+    attached: Attached, run: _Run, step: Callable[[], float], dump: Callable[[], None] | None = None
+) -> int:
+    """Run to the end; the status. What the rings hold then is left to the caller."""
+    step()
+    status = run(step, dump=dump)
+    attached.look()
+    attached.disable()
+    return status
+
+
+# perf stat.
+
+
+@perf.command(
+    cls=WantedCommand,
+    short_help="Count events of a command, or until Ctrl-C.",
+    context_settings=_COMMAND_SETTINGS,
+)
+@_common_options
+@click.option(
+    "-I",
+    "--interval-print",
+    "interval_ms",
+    type=click.IntRange(min=10),
+    help="Print every so many milliseconds what came in these.",
+)
+@click.option(
+    "-r",
+    "--repeat",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Run COMMAND so often; mean and deviation.",
+)
+@json_option
+def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -> int:
+    """Count the records of events while COMMAND runs, or until Ctrl-C."""
+    if repeat > 1 and not common.command:
+        raise click.UsageError("-r goes with a COMMAND")
+    if as_json and (repeat > 1 or interval_ms):
+        raise click.UsageError("--json goes with neither -r nor -I")
+    with _attached(common, common.attr()) as (attached, run):
+        attached.look()
+        runs: list[dict[EventName, int]] = []
+        times: list[float] = []
+        status = 0
+        counter = _Counter(attached, interval_ms)
+        for _ in range(repeat):
+            before = attached.counts() if runs else {}  # losses, too, are counted from the opening on
+            began = time.monotonic()
+            status = run(counter.step)
+            times.append(time.monotonic() - began)
+            after = attached.counts()
+            runs.append({event: count - before.get(event, 0) for event, count in after.items()})
+            if status >= 128:  # a signal: Ctrl-C means all runs
+                break
+        counter.print()
+        lost = attached.lost()
+        missing = attached.missing()
+        status = status or attached.finish()
+    events = runs[-1]
+    if as_json:
+        counts = {str(event): count for event, count in events.items()}
+        missed = {str(event): count for event, count in lost.items()}
+        echo_json({"seconds": round(times[-1], 6), "events": counts, "lost": missed})
+        return status
+    if lost:
+        names = ", ".join(f"{count} of {event}" for event, count in lost.items())
+        tell(f"{lost.total()} records lost, which are not counted: {names}")
+    if interval_ms is None:
+        for event in events:
+            mean, deviation = _mean([run.get(event, 0) for run in runs])
+            echo(f"{mean:>20,.{0 if mean == int(mean) else 2}f}  {event}{deviation}")
+        for pattern in missing:
+            echo(f"{'<no such event>':>20}  {pattern}")
+        mean, deviation = _mean(times)
+        click.echo(f"\n{mean:>20.6f}  seconds{deviation}")
+    return status
+
+
+def _mean(values: Sequence[float]) -> tuple[float, str]:
+    """The mean, and its standard error in percent of it; the text is empty for one value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, ""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean, f"  ( +- {error / mean if mean else 0:.2%} )"
+
+
+class _Counter:
+    """Keeps the counts of `perf stat` up to date, and prints what came in each interval."""
+
+    def __init__(self, attached: Attached, interval_ms: int | None) -> None:
+        self._attached = attached
+        self._interval_s = math.inf if interval_ms is None else interval_ms / 1000
+        self._began = self._printed = time.monotonic()
+        self._before = attached.counts()
+
+    def step(self) -> float:
+        """Also read now and then what is counted: a daemon that goes takes what was not."""
+        self._attached.look()
+        now = time.monotonic()
+        if now - self._printed >= self._interval_s:
+            self.print()
+        else:
+            self._attached.counts()
+        return max(0.0, min(LOOK_S, self._printed + self._interval_s - time.monotonic()))
+
+    def print(self) -> None:
+        """A line an event; nothing without -I."""
+        if self._interval_s == math.inf:
+            return
+        counts = self._attached.counts()
+        self._printed = time.monotonic()
+        for event, count in counts.items():
+            echo(f"{self._printed - self._began:>12.6f} {count - self._before.get(event, 0):>18,}  {event}")
+        sys.stdout.flush()
+        self._before = counts
+
+
+# perf record, perf script.
+
+
+@perf.command(
+    cls=WantedCommand,
+    short_help="Sample events into a perf.data.",
+    context_settings=_COMMAND_SETTINGS,
+)
+@_common_options
+@_sampling_options
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=DATA_FILE,
+    show_default=True,
+    type=click.Path(),
+    help="One that is there becomes FILE.old.",
+)
+def record(common: _Common, sampling: dict[str, int], output: str) -> int:
+    """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report.
+
+    At SIGUSR2 what came until then goes to FILE.YYYYMMDDhhmmssNN.
+    """
+    if output == "-":
+        raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
+    attr = common.attr(**sampling)
+    with _attached(common, attr, lambda one, count: recorder.missed(one, count)) as (attached, run):
+        with PerfRecorder(attached, output, attr) as recorder:
+            status = _sampled(attached, run, recorder.step, lambda: _tell_written(recorder.dump(sys.argv)))
+            recorder.drain()
+            written = recorder.finish(sys.argv)
+        status = status or attached.finish()
+    _tell_written(written)
+    if written.error is not None:
+        raise no_room(output, written.error, written.no_room, "samples", status or 1)
+    return status
+
+
+def _tell_written(written: Written) -> None:
+    tell(f"{_summary(written.samples, written.lost)}; {written.name} has {written.size} bytes")
+
+
+def _summary(samples: int, lost: int) -> str:
+    return f"{'1 sample' if samples == 1 else f'{samples} samples'}, {lost or 'nothing'} lost"
+
+
+@perf.command(short_help="Print the samples of a perf.data.", context_settings=COMMAND_SETTINGS)
+@click.option(
+    "-i",
+    "--input",
+    "path",
+    metavar="FILE",
+    default=DATA_FILE,
+    show_default=True,
+    type=click.Path(),
+    help="What `utracefs perf record` or `perf record` wrote.",
+)
+@click.option("--ns", is_flag=True, help="Times with nanoseconds.")
+@click.option("--recover", is_flag=True, help="Read what there is of a recording that was killed.")
+def script(path: str, ns: bool, recover: bool) -> int:
+    """Print the samples of a recording, in the order of time.
+
+    A line as perf script has it: comm, process/thread, cpu, time, event and fields.
+    """
+    unknown = 0
+    with PerfDataReader(path, recover=recover) as reader:
+        samples = reader.samples()
+        try:
+            lines = {
+                number: Line(str(EventName(reader.systems[number], text_of(event.name))), event, ns=ns)
+                for number, event in reader.formats.items()
+            }
+            for sample in samples:
+                line = lines.get(int.from_bytes(sample.raw[:2], "little"))
+                if line is None and recover:
+                    unknown += 1
+                    continue
+                if line is None:
+                    raise Failure(path, "is damaged: it has a record of an event without a format")
+                comm = samples.comms.get(sample.tid, f":{sample.tid}")
+                sys.stdout.buffer.write(bytes_of(line.text(sample, comm) + "\n"))
+        except ValueError as error:
+            raise Failure(path, f"is damaged: {error}") from None
+        sys.stdout.buffer.flush()
+    if samples.lost:
+        tell(f"{samples.lost} samples were lost")
+    if unknown:
+        tell(f"{unknown} samples are of events whose formats were not written yet")
+    if samples.gaps:
+        tell("the daemon was away meanwhile; what came then is missing")
+    return 0
+
+
+# perf trace, perf top.
+
+
+@perf.command(
+    cls=WantedCommand,
+    short_help="Print samples as they come.",
+    context_settings=_COMMAND_SETTINGS,
+)
+@_common_options
+@_sampling_options
+def trace(common: _Common, sampling: dict[str, int]) -> int:
+    """Sample events while COMMAND runs, or until Ctrl-C, and print the samples as they come.
+
+    A line as perf script has it: comm, process/thread, cpu, time, event and fields.
+    """
+    with _attached(common, common.attr(**sampling)) as (attached, run):
+        printer = PerfTrace(attached)
+        status = _sampled(attached, run, printer.step)
+        printer.print()
+        summary = _summary(printer.samples, printer.lost)
+        status = status or attached.finish()
+    tell(summary)
+    return status
+
+
+@perf.command(
+    cls=WantedCommand,
+    short_help="Show who emits most, renewed every 2 seconds.",
+    context_settings=_COMMAND_SETTINGS,
+)
+@_common_options
+@_sampling_options
+@seconds_option("-d", "delay_s", "Renew every S seconds. [default: 2]")
+def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
+    """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
+    with _attached(common, common.attr(**sampling)) as (attached, run):
+        view = _TopView(PerfTop(attached), delay_s or 2.0)
+        status = _sampled(attached, run, view.step)
+        view.finish()
+        return status or attached.finish()
+
+
+class _TopView:
+    """Prints the table of `perf top` when it is due; on a terminal in place of the one before."""
+
+    def __init__(self, counted: PerfTop, delay_s: float) -> None:
+        self._counted = counted
+        self._delay_s = delay_s
+        self._shown = time.monotonic()
+
+    def step(self) -> float:
+        wait_s = self._counted.step()
+        if time.monotonic() - self._shown >= self._delay_s:
+            self._show()
+        return wait_s
+
+    def finish(self) -> None:
+        self._counted.step()
+        self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        rows = self._counted.rows(max(now - self._shown, 1e-6))
+        self._shown = now
+        is_terminal = sys.stdout.isatty()
+        if is_terminal:
+            rows = rows[: max(2, shutil.get_terminal_size().lines - 2)]
+            own(sys.stdout).write("\033[H\033[2J")  # home, clear: ECMA-48 CUP and ED
+        for line in table_lines([[_printable(cell) for cell in row] for row in rows], left={3, 4}):
+            echo(line)
+        echo(f"{self._counted.lost or 'nothing'} lost" + ("" if is_terminal else os.linesep))
+        sys.stdout.flush()
+
+
+def _printable(text: str) -> str:
+    """Without what would move the cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,354 @@
+"""What is done with samples while they come: written to a perf.data, printed, or counted by thread."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+import attrs
+
+from utracefs.cli import Failure, version
+from utracefs.cli.common import tell
+from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
+from utracefs.recordings.origin import Origin
+from utracefs.recordings.partial_files import dumped_name
+from utracefs.recordings.perf_data import Contents, PerfDataEvent, PerfDataWriter
+from utracefs.recordings.perf_data._records import Tally
+from utracefs.recordings.trace_dat.texts import with_small_signs
+from utracefs.tree.event_names import EventName
+from utracefs.tree.tracefs import PerfAttr, Tracefs
+from utracefs_protocol._event_printer import EventPrinter
+from utracefs_protocol.event_format import EventFormat, parse_format
+from utracefs_protocol.perf_ring import Lost, Sample
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace", "Written"]
+
+BUSY_AT = 0.25
+"""A ring that was filled to this part is looked at again at once."""
+BUSY_S = 0.005
+"""When to look again at rings that held anything."""
+
+
+class Comms:
+    """Names of threads: looked up once, while the thread lives; the daemon has saved those that are gone."""
+
+    def __init__(self, tree: Callable[[], Tracefs]) -> None:
+        self._tree = tree
+        self._known: dict[int, str] = {}
+
+    def name(self, tid: int) -> str:
+        """`:TID` where nobody knows it."""
+        found = self._known.get(tid)
+        if found is None:
+            try:
+                with open(f"/proc/{tid}/comm", "rb") as file:
+                    found = text_of(file.read().rstrip(b"\n"))
+            except OSError:
+                found = self._saved(tid)
+            self._known[tid] = found
+        return found
+
+    def _saved(self, tid: int) -> str:
+        try:
+            text = self._tree().read_file("saved_cmdlines")
+        except OSError:
+            text = b""
+        for line in text_of(text).split("\n"):
+            number, _, comm = line.partition(" ")
+            if number == str(tid):
+                return comm
+        return f":{tid}"
+
+
+class Line:
+    """A sample as a line, as perf script has it: comm, process/thread, cpu, time, event and fields. On a
+    terminal it is one line whatever is in its strings."""
+
+    def __init__(self, name: str, event: EventFormat, *, ns: bool = False) -> None:
+        self._name = name
+        self._printer = EventPrinter(event)
+        self._ns = ns
+        self._one_line = sys.stdout.isatty()
+
+    def text(self, sample: Sample, comm: str) -> str:
+        time_s, rest_ns = divmod(sample.time, 1_000_000_000)
+        rest = f"{rest_ns:09d}" if self._ns else f"{rest_ns // 1000:06d}"
+        text = (
+            f"{comm:>16} {sample.pid:>7}/{sample.tid:<7} [{sample.cpu:03d}] "
+            f"{time_s:5d}.{rest}: {self._name}: {self._printer.text(sample.raw)}"
+        )
+        return text.replace("\n", "?") if self._one_line else text
+
+
+def _drained(attached: Attached) -> Iterator[tuple[Opened, float]]:
+    """Each ring, and how full it is; those of a daemon that has gone are closed afterwards."""
+    for one in attached.take_orphans():
+        yield one, 0.0
+        one.close()
+    for one in attached.opened.values():
+        if one.reader is not None:
+            yield one, one.reader.filled
+
+
+def _wait_s(filled: float) -> float:
+    return 0.0 if filled >= BUSY_AT else BUSY_S if filled else LOOK_S
+
+
+DESCRIBE_S = 1.0
+"""How often what is new about samples is written beside them."""
+
+
+@attrs.frozen
+class Written:
+    """One perf.data."""
+
+    name: str
+    size: int
+    """Bytes."""
+    samples: int
+    """In the file."""
+    lost: int
+    """Missing in it: in rings, on the way to them, on the disk; what came while the daemon was away at
+    least."""
+    no_room: int
+    """Among those: there was no room on the disk."""
+    error: OSError | None
+    """That, as the system says it."""
+
+
+class PerfRecorder:
+    """Writes what the rings hold to a perf.data: `step`, then `finish`; `dump` completes one file and begins
+    another. A context manager: after an exception that is no Failure, what was recorded stays in NAME.part.
+    """
+
+    def __init__(self, attached: Attached, path: str, attr: PerfAttr) -> None:
+        self._attached = attached
+        self._path = path
+        self._attr = attr
+        self._ids: dict[tuple[EventName, bytes], int] = {}
+        """By event and format: an event that comes again may have other fields."""
+        self._events: list[PerfDataEvent] = []
+        self._comms = Comms(lambda: attached.tree)
+        self._tasks: dict[tuple[int, int], bytes] = {}
+        self._tally = Tally()
+        self._told: Counter[EventName] = Counter()
+        """Lost, as LOST records in the files say."""
+        self._unseen: Counter[EventName] = Counter()
+        """What came while the daemon was away."""
+        self._told_before = 0
+        """In other files."""
+        self._described = (-1, -1)
+        self._describe_due = 0.0
+        self._describe_again = 0.0
+        """Not before: where many events come one by one, it may not take all our time."""
+        tree = attached.tree
+        self._origin = Origin.here("mono")
+        self._header_page = tree.read_file("events/header_page")
+        self._header_event = tree.read_file("events/header_event")
+        self._writer = PerfDataWriter(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None or issubclass(kind, Failure) or not self._tally.samples:
+            self._writer.close()
+        else:
+            self._writer.leave()
+            tell(f"{self._writer.part} has what was recorded, for --recover")
+
+    def step(self) -> float:
+        """Open what is new, write what is there; seconds until the next time."""
+        self._attached.look_when_due()
+        wait_s = _wait_s(self.drain())
+        now = time.monotonic()
+        # Without its format no sample of an event can be read.
+        is_new = len(self._events) > self._described[0] and now >= self._describe_again
+        if is_new or now >= self._describe_due:
+            self._describe_due = now + DESCRIBE_S
+            known = (len(self._events), len(self._tasks))
+            if known != self._described:
+                self._described = known
+                self._writer.describe(self._contents())
+                self._describe_again = now + 10 * (time.monotonic() - now)
+        return wait_s
+
+    def drain(self) -> float:
+        """How full the fullest ring was."""
+        fullest = 0.0
+        for one, filled in _drained(self._attached):
+            assert one.reader is not None
+            data = one.reader.take()
+            if data:
+                lost = self._tally.lost
+                self._tally.add(data, self._id(one))
+                self._told[one.event] += self._tally.lost - lost
+                self._writer.add(data)
+            fullest = max(fullest, filled)
+        for pid, tid in self._tally.take_tasks():
+            if (pid, tid) not in self._tasks:
+                self._tasks[pid, tid] = bytes_of(self._comms.name(tid))
+        return fullest
+
+    def missed(self, one: Opened, count: int) -> None:
+        """For Attached: a LOST record stands where it happened. Its number is 0 where nobody knows it."""
+        self._unseen[one.event] += count
+        self._told[one.event] += count
+        self._writer.add_lost(self._id(one), count, time.monotonic_ns())
+
+    def _id(self, one: Opened) -> int:
+        key = (one.event, one.format)
+        found = self._ids.get(key)
+        if found is None:
+            found = self._ids[key] = len(self._ids) + 1
+            self._events.append(
+                PerfDataEvent(
+                    bytes_of(one.event.system),
+                    bytes_of(one.event.name),
+                    parse_format(one.format).id,
+                    found,
+                    with_small_signs(one.format),
+                    self._attr.sample_period,
+                    self._attr.sample_freq,
+                )
+            )
+        return found
+
+    def dump(self, command: Sequence[str]) -> Written:
+        """Complete what came until now under a name with the time, and begin another file. OSError: there is
+        no room for another one, and this one stays; or this one could not be completed."""
+        self.drain()
+        writer = PerfDataWriter(self._path)
+        try:
+            return self.finish(command, dumped_name(self._path))
+        finally:
+            self._writer, self._tally = writer, Tally()
+            self._told_before = self._told.total()
+            self._described, self._describe_due = (-1, -1), 0.0
+
+    def finish(self, command: Sequence[str], path: str | None = None) -> Written:
+        """Complete the file, under another name if one is given."""
+        lost = self._attached.lost() + self._unseen
+        for one in self._attached.opened.values():
+            self._id(one)  # also those that no sample came of
+        for (event, _), identifier in self._ids.items():
+            # Behind the last sample nothing else says it.
+            if (rest := lost[event] - self._told[event]) > 0:
+                self._told[event] += rest
+                self._writer.add_lost(identifier, rest, time.monotonic_ns())
+        contents = attrs.evolve(
+            self._contents(),
+            origin=self._origin.ended("mono"),
+            command=[bytes_of(word) for word in command],
+        )
+        size = self._writer.finish(contents, path)
+        no_room = self._writer.given_up
+        return Written(
+            path or self._path,
+            size,
+            self._tally.samples - no_room,
+            self._told.total() - self._told_before + no_room,
+            no_room,
+            self._writer.error,
+        )
+
+    def _contents(self) -> Contents:
+        return Contents(
+            events=self._events,
+            header_page=self._header_page,
+            header_event=self._header_event,
+            comms=self._tasks,
+            first_ns=self._tally.first_ns,
+            last_ns=self._tally.last_ns,
+            origin=self._origin,
+            version=f"utracefs {version()}".encode(),
+        )
+
+
+class PerfTrace:
+    """Prints samples as they come, in the order of time within each step."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        self._comms = Comms(lambda: attached.tree)
+        self._lines: dict[tuple[EventName, bytes], Line] = {}
+        self.samples = 0
+        """Printed."""
+        self._told = 0
+        """Lost, as rings said."""
+
+    @property
+    def lost(self) -> int:
+        """Not printed, wherever they were lost."""
+        return max(self._attached.lost().total(), self._told)
+
+    def step(self) -> float:
+        self._attached.look()
+        self.print()
+        return LOOK_S
+
+    def print(self) -> None:
+        lines: list[tuple[int, str]] = []
+        for one, _ in _drained(self._attached):
+            assert one.reader is not None
+            line = self._line(one)
+            last = 0
+            for record in one.reader:
+                if isinstance(record, Sample):
+                    self.samples += 1
+                    last = record.time
+                    lines.append((last, line.text(record, self._comms.name(record.tid))))
+                elif isinstance(record, Lost):
+                    self._told += record.count
+                    lines.append((last, f"{one.event}: LOST {record.count} SAMPLES"))
+        if lines:
+            lines.sort(key=lambda line: line[0])
+            sys.stdout.buffer.write(bytes_of("".join(f"{line}\n" for _, line in lines)))
+            sys.stdout.buffer.flush()
+
+    def _line(self, one: Opened) -> Line:
+        key = (one.event, one.format)
+        if key not in self._lines:
+            self._lines[key] = Line(str(one.event), parse_format(one.format))
+        return self._lines[key]
+
+
+class PerfTop:
+    """Counts samples by event and thread's process: `step`, and `rows` from time to time."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        self._comms = Comms(lambda: attached.tree)
+        self._counts: Counter[tuple[str, str, int]] = Counter()
+        self._told = 0
+        """Lost, as rings said."""
+
+    @property
+    def lost(self) -> int:
+        """Since the beginning, wherever they were lost."""
+        return max(self._attached.lost().total(), self._told)
+
+    def step(self) -> float:
+        self._attached.look_when_due()
+        fullest = 0.0
+        for one, filled in _drained(self._attached):
+            assert one.reader is not None
+            tally = Tally()
+            tally.add(one.reader.take(), 1)
+            self._told += tally.lost
+            for (pid, tid), count in tally.take_tasks().items():
+                self._counts[str(one.event), self._comms.name(tid), pid] += count
+            fullest = max(fullest, filled)
+        return _wait_s(fullest)
+
+    def rows(self, took_s: float) -> list[list[str]]:
+        """Of the samples since the last call, most first: names of the columns, then the rows."""
+        counts, self._counts = self._counts, Counter()
+        total = counts.total()
+        rows = [["OVERHEAD", "SAMPLES", "PER S", "EVENT", "COMMAND", "PID"]]
+        for (event, comm, pid), count in counts.most_common():
+            share, rate = f"{count / total:.2%}", f"{count / took_s:.1f}"
+            rows.append([share, str(count), rate, event, comm, str(pid)])
+        return rows

@@ -1,0 +1,1 @@
+"""`utracefs record`."""

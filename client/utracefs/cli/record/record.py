@@ -1,0 +1,315 @@
+"""`utracefs record`: events of a command, or of everything until Ctrl-C, into a trace.dat, or by the ending
+of the file into another format.
+
+    a daemon answers           it is used
+    none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
+    none, and no COMMAND       an error: no program would find a daemon of ours
+
+In both it makes an instance for itself (cli/own_instance.py), so several recorders, a stream, and whoever
+clears the trace do not disturb each other. In order: settings, events; run the command, read pages
+(cli/recorder.py); then no more records, drain, write the file. Each step of the tree takes in first what
+applications sent before it, so what the command wrote before it ended is in the file.
+
+Another format is written at the end, from a trace.dat beside it that is then removed (target.py).
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+import attrs
+import click
+
+from utracefs.cli import Failure, version
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    check_place,
+    directory_option,
+    duration_option,
+    tell,
+)
+from utracefs.cli.completion import complete_clock
+from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
+from utracefs.cli.instance_option import Place, instance_option
+from utracefs.cli.losses import lost_text, no_room, refused_text
+from utracefs.cli.record.target import Target
+from utracefs.cli.run.choose_daemon import running_or_own
+from utracefs.cli.run.own_instance import own_instance
+from utracefs.cli.run.recorder import About, Recorder, Summary
+from utracefs.cli.run.run_loop import run_steps, signals_blocked
+from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.recordings.partial_files import dumped_name
+from utracefs.tree.event_names import ALL_USER_EVENTS, select
+from utracefs.tree.tracefs import Tracefs
+
+__all__ = ["record"]
+
+
+@click.command(cls=WantedCommand, context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
+@directory_option
+@wanted_options("Events to record: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="trace.dat",
+    show_default=True,
+    type=click.Path(),
+    help="Where to write; the ending says the format: .dat, .data (perf), .jsonl, .csv, .json (Chrome),"
+    " .pftrace, .parquet, .ctf or / (CTF).",
+)
+@instance_option("Name of the instance to make for this; with --keep: the one to take.")
+@click.option(
+    "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
+)
+@click.option(
+    "-C",
+    "--clock",
+    metavar="CLOCK",
+    shell_complete=complete_clock,
+    help="Trace clock: mono, boot, counter, ... [default: local]",
+)
+@click.option(
+    "--overwrite/--no-overwrite", default=None, help="A full buffer drops the oldest, or the newest, records."
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Instead of recording on its own: what the top instance (-B: that one) holds, and what is enabled"
+    " there.",
+)
+@click.option(
+    "--snapshot",
+    is_flag=True,
+    help="Leave the records in the ring buffer, the oldest give way; write what the last `snapshot` trigger"
+    " took, or without such a trigger what is there at the end. SIGUSR2: write that now, to"
+    " FILE.YYYYMMDDhhmmssNN, and go on.",
+)
+@duration_option("Seconds to record.")
+@click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
+@click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
+@launch_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def record(
+    directory: str | None,
+    wanted: tuple[Wanted, ...],
+    output: str,
+    place: Place,
+    buffer_size_kb: int | None,
+    clock: str | None,
+    overwrite: bool | None,
+    keep: bool,
+    snapshot: bool,
+    duration_s: float | None,
+    wall_clock: bool,
+    embedded: bool,
+    launch: Launch,
+    command: tuple[str, ...],
+) -> int:
+    """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat or, by the ending of FILE,
+    another format.
+
+    Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
+    status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 where COMMAND had 0
+    and no EVENT of a -e came, or a filter or a trigger did not fit an event that came.
+
+    utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
+    """
+    if embedded and (directory or not command):
+        raise click.UsageError("--embedded goes with a COMMAND and without --dir")
+    if output == "-":
+        raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
+    if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
+        raise click.UsageError("--keep takes an instance as it is: without -e, -b, -C and --overwrite")
+    target = Target(output)
+    settings = {}
+    if clock is not None:
+        settings["trace_clock"] = clock
+    if buffer_size_kb is not None:
+        settings["buffer_size_kb"] = str(buffer_size_kb)
+    if overwrite is not None:
+        settings["options/overwrite"] = str(int(overwrite))
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(signals_blocked())
+        tree, own = stack.enter_context(
+            running_or_own(directory, has_command=bool(command), embedded=embedded)
+        )
+        surroundings = stack.enter_context(launched(launch, tree, command))
+        if keep:
+            check_place(tree, place)
+        else:
+            place = stack.enter_context(own_instance(tree, "record", place.name))
+        if not keep:
+            settings["options/copy_trace_marker"] = "1"
+            if target.is_converted:  # a trace.dat does not know processes
+                settings["options/record-tgid"] = "1"
+        for file, value in settings.items():
+            _set(tree, place, file, value)
+        recorder = stack.enter_context(Recorder(tree, target.path, place, snapshot=snapshot))
+        target.check_clock(recorder.clock)
+        if wall_clock and not recorder.origin.clocks:
+            text = f"{recorder.clock} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
+            raise Failure("trace_clock", text)
+        asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
+        if not keep:
+            asked.begin()
+        if not command:
+            _tell_that_it_runs(output, duration_s)
+        watch = _Watch(recorder, asked)
+        takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
+        uname = os.uname()
+        about = About(
+            uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
+            version=f"utracefs {version()}",
+            wall_clock=wall_clock,
+        )
+
+        def dump() -> None:
+            """What the snapshot holds now, in a file of its own."""
+            with watch.until_the_daemon_goes():
+                one = Target(dumped_name(output.rstrip("/")), like=output)
+                with Recorder(tree, one.path, place, snapshot=True) as now:
+                    if takes_snapshot:
+                        tree.write_file(place.path("snapshot"), b"1\n")
+                    now.drain()
+                    found = now.finish(about)
+                size = one.finish(found.size, now.tgids)
+                lost = f", {lost_text(found.losses)}" if found.lost else ""
+                tell(f"{one.output}: {_counted(found.records)}, {_size(size)}{lost}")
+
+        status = run_steps(
+            command,
+            watch.step,
+            taken=taken,
+            surroundings=surroundings,
+            duration_s=duration_s,
+            dump=dump if snapshot else None,
+        )
+        with watch.until_the_daemon_goes():
+            if not keep:
+                tree.write_file(place.path("tracing_on"), b"0\n")
+            if takes_snapshot:
+                tree.write_file(place.path("snapshot"), b"1\n")
+            recorder.drain()
+            asked.check()
+        if watch.error is None:
+            status = _tell_what_is_missing(wanted, recorder, output, status, surroundings.hint)
+        summary = recorder.finish(about)
+    status = status or asked.finish()
+    written = target.path
+    try:
+        summary = attrs.evolve(summary, size=target.finish(summary.size, recorder.tgids))
+        written = output
+    finally:  # what is not converted stays, with this in it
+        _tell_what_came(
+            written, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
+        )
+    if recorder.error is not None:
+        raise no_room(output, recorder.error, summary.no_room, "records", status or 1)
+    if watch.error is not None:
+        raise Failure(
+            str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
+        )
+    return status
+
+
+class _Watch:
+    """Steps of a recorder as long as the daemon is there; the command is left alone when it goes."""
+
+    def __init__(self, recorder: Recorder, asked: WantedEvents) -> None:
+        self._recorder = recorder
+        self._asked = asked
+        self.error: OSError | None = None
+
+    def step(self) -> float | None:
+        if self.error is None:
+            with self.until_the_daemon_goes():
+                self._asked.check()
+                seconds = self._recorder.step()
+                return min(seconds, CHECK_S) if self._asked.has_settings else seconds
+        return None
+
+    @contextlib.contextmanager
+    def until_the_daemon_goes(self) -> Iterator[None]:
+        """Does what is inside until the connection is lost, which is remembered and not raised."""
+        try:
+            yield
+        except (ConnectionError, TimeoutError) as error:
+            self.error = self.error or error
+
+
+def _tell_what_is_missing(
+    wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int, hint: str
+) -> int:
+    """The exit status; that of the command counts first. Failure where none of the events that were asked for
+    came: perf refuses those, too, only that it knows before."""
+    asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
+    missing = [pattern for pattern in asked if not select([pattern], recorder.events)]
+    status = status or int(bool(missing))
+    if missing and len(missing) == len(wanted):
+        because = f"; {hint}" if hint else ""
+        raise Failure(" ".join(missing), f"no such event came; {output} is not written{because}", status)
+    for pattern in missing:
+        tell(f"{pattern}: no such event came")
+    return status
+
+
+def _takes_snapshot(wanted: Wanted) -> bool:
+    return any(trigger.replace(":", " ").split()[0] == "snapshot" for trigger in wanted.triggers)
+
+
+def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
+    """An error names the file alone: nobody knows our instance."""
+    try:
+        tree.write_file(place.path(file), value.encode() + b"\n")
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file) from None
+
+
+def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
+    if sys.stderr.isatty():
+        end = "Ctrl-C ends it" if duration_s is None else f"for {duration_s:g} s"
+        tell(f"recording into {output}; {end}")
+
+
+def _tell_what_came(
+    output: str,
+    summary: Summary,
+    wanted: tuple[Wanted, ...],
+    hint: str,
+    *,
+    whole: bool,
+    own: bool,
+    snapshot: bool,
+) -> None:
+    """`own`: of a daemon that is gone when this is read, so `doctor` would find none. hint: why
+    nothing came."""
+    records = _counted(summary.records)
+    if snapshot:
+        records += f" of {summary.recorded} in the snapshot"
+    if any(one.filter for one in wanted):
+        records += f", {summary.filtered} filtered out"
+    text = f"{output}: {records}, {_size(summary.size)}, {lost_text(summary.losses)}"
+    if not whole:
+        text += " as far as the daemon said before it went away"
+    text += refused_text(summary.refused)
+    if whole and snapshot and summary.recorded and not summary.records:
+        text += "; no trigger took a snapshot"
+    elif whole and not (
+        summary.records or summary.lost or summary.filtered or summary.recorded or summary.refused
+    ):
+        text += f"; no record{' of ' if wanted else ''}{' '.join(one.pattern for one in wanted)} came"
+        text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
+        text += f"; {hint}" if hint else ""
+    tell(text)
+
+
+def _counted(records: int) -> str:
+    return "1 record" if records == 1 else f"{records} records"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

@@ -1,0 +1,91 @@
+"""What `utracefs record -o` names: a trace.dat, or another format that is made of one at the end.
+
+    out.dat      recorded as it is
+    out.jsonl    out.jsonl.recorded.dat is recorded, converted, and removed
+
+Recording costs the same either way, and nothing is lost where the conversion fails: the trace.dat stays, and
+its name is told. What can be known to fail does so before anything is recorded.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from utracefs.cli import Failure
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["Target"]
+
+_TRACE_DAT: Final = ("", ".dat")
+"""Endings for which nothing else is imported."""
+
+
+class Target:
+    """Made before the recording begins: Failure for what cannot be written, UsageError for an unknown
+    ending."""
+
+    def __init__(self, output: str, like: str | None = None) -> None:
+        """like: a path whose ending says the format instead."""
+        self.output: Final = output
+        ending = output if like is None else like
+        self._kind = "trace.dat"
+        if os.path.splitext(ending)[1] not in _TRACE_DAT or ending.endswith("/"):
+            from utracefs.cli.convert.export import check_target, format_of
+
+            self._kind = format_of(ending)
+            if self.is_converted:
+                check_target(self._kind, output)
+        elif os.path.isdir(output):
+            raise Failure(output, "is a directory; CTF goes into a new one")
+        self.path: Final = f"{os.path.realpath(output)}.recorded.dat" if self.is_converted else output
+        """Where to record to."""
+        if self.is_converted and os.path.lexists(self.path):
+            raise Failure(self.path, "is in the way: of a recording that was not converted")
+
+    @property
+    def is_converted(self) -> bool:
+        return self._kind != "trace.dat"
+
+    def check_clock(self, clock: str) -> None:
+        """TraceError: the format cannot have its times."""
+        if self.is_converted:
+            from utracefs.cli.convert.export import FORMATS
+
+            if check := FORMATS[self._kind].check_clock:
+                check(self.output, clock)
+
+    def finish(self, size: int, tgids: Mapping[int, int]) -> int:
+        """Convert what was recorded; the size of what there is then, in bytes. tgids: threads to their
+        processes. Failure, and the trace.dat stays: it cannot be written."""
+        if not self.is_converted:
+            return size
+        import utracefs
+        from utracefs.cli.convert.conversion import tell_if_moved
+        from utracefs.cli.convert.export import convert
+        from utracefs.cli.losses import no_room
+        from utracefs.export import Tracks
+
+        try:
+            with utracefs.open(self.path) as recording:
+                recording.tgids = tgids
+                tell_if_moved(self.output, recording.origin)
+                done = convert(recording, self._kind, self.output, Tracks())
+            if done.error is not None:
+                raise no_room(self.output, done.error, done.no_room, "records")
+        except (OSError, TraceError, Failure, KeyboardInterrupt) as error:
+            reason = {OSError: "strerror", TraceError: "text", Failure: "reason"}
+            text = next(
+                (getattr(error, name) for kind, name in reason.items() if isinstance(error, kind)), ""
+            )
+            why = text or "was interrupted"
+            raise Failure(self.output, f"{why}; the recording is in {self.path}") from None
+        os.unlink(self.path)
+        return _size(self.output)
+
+
+def _size(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.stat(path).st_size
+    return sum(
+        os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names
+    )

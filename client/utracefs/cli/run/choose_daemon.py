@@ -1,0 +1,49 @@
+"""Which daemon a command works with: the one that runs, or one of its own for as long as it runs a COMMAND.
+
+a daemon answers           it is used
+none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
+none, and no COMMAND       an error: no program would find a daemon of ours
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import NoAnswer, connect
+from utracefs.tree.tracefs import Tracefs
+
+__all__ = ["running_or_own"]
+
+
+@contextlib.contextmanager
+def running_or_own(
+    directory: str | None, *, has_command: bool, embedded: bool = False
+) -> Iterator[tuple[Tracefs, bool]]:
+    """The daemon that is running, or one of our own, and whether it is that. One that is there and does not
+    answer keeps no command from being run.
+
+    embedded: one of our own, whatever runs. Without a command there must be one that runs: no program would
+    find ours.
+    """
+    if not embedded:
+        try:
+            tree = connect(directory)
+        except NoAnswer as error:
+            if not has_command:
+                raise
+            click.echo(
+                f"utracefs: {error.about}: {error.reason}; recording with a daemon of its own", err=True
+            )
+        except Failure:
+            if directory or not has_command:
+                raise
+        else:
+            with tree:
+                yield tree, False
+            return
+    from utracefs.cli.run.embedded_daemon import embedded_daemon
+
+    with embedded_daemon() as own, connect(own) as tree:
+        yield tree, True

@@ -1,0 +1,226 @@
+"""Do something again and again while a command runs, or until Ctrl-C; then stop in order.
+
+    while running:
+        step()  ──▶ how long nothing needs to be done
+        wait for that long, or for a signal
+
+SIGCHLD and the signals of the table are blocked and taken with sigtimedwait(2), so that they come between two
+steps and never within one: nothing has to be made safe against KeyboardInterrupt, and si_code tells where a
+signal came from.
+
+| signal | without a command | with a command |
+|---|---|---|
+| Ctrl-C in the terminal | end | the command gets it, too; end with the command, at the second one at once |
+| kill -INT | end | passed on; the rest as above |
+| SIGTERM, others of ENDING | end | passed on; end when the command ends, TERM_GRACE_S at the most |
+| SIGUSR2, with `dump` | `dump` is called | the same |
+
+The command keeps running if it does not end by itself; it is then named on stderr.
+"""
+
+import contextlib
+import math
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
+
+from utracefs.cli import Failure
+from utracefs.cli.common import tell
+
+__all__ = [
+    "ENDING",
+    "NOT_EXECUTABLE",
+    "NOT_FOUND",
+    "Surroundings",
+    "run_steps",
+    "signals_blocked",
+]
+
+TERM_GRACE_S = 5.0
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+"""As env(1) and the shells."""
+
+_SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal's Ctrl-C comes from the kernel
+_LONGEST_WAIT_S = 3600.0
+ENDING = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGXCPU,
+)
+"""What others may send, or a limit; each would end the process."""
+
+
+@attrs.frozen
+class Surroundings:
+    """What a command is started in (traced_command.py)."""
+
+    env: Mapping[str, str] | None = None
+    """None: our own."""
+    enter: Callable[[], None] = lambda: None
+    """Called in the child before it becomes the command."""
+    started: Callable[[int], None] = lambda _pid: None
+    """Called with its pid, before it is waited for."""
+    hint: str = ""
+    """Why none of its records may come, to be told when none came."""
+
+
+_OURS = Surroundings()
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
+    """Block the signals that run_steps takes; those that our parent ignores (nohup, `&` in a script) stay
+    ignored."""
+    taken = frozenset(
+        {number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+    try:
+        yield taken
+    finally:
+        while signal.sigtimedwait(taken, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_steps(
+    command: Sequence[str],
+    step: Callable[[], float | None],
+    *,
+    taken: frozenset[signal.Signals],
+    surroundings: Surroundings = _OURS,
+    duration_s: float | None = None,
+    dump: Callable[[], None] | None = None,
+) -> int:
+    """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
+
+    step: returns how many seconds may pass until its next call; None: it has nothing more to do, which
+    without a command is the end. taken: from signals_blocked. duration_s: the
+    longest time; a command is then sent SIGTERM, and dying of that is success. dump: called for each SIGUSR2;
+    its Failure or OSError is told and ends nothing.
+
+    The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
+    status 127 or 126 when the command cannot be run.
+    """
+    child = _start(command, taken, surroundings) if command else None
+    loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s, dump)
+    try:
+        while not loop.over():
+            seconds = step()
+            if seconds is None and child is None:
+                break
+            loop.wait(math.inf if seconds is None else seconds)
+    finally:
+        if child is not None and child.poll() is None:
+            loop.leave_behind()
+    return loop.status()
+
+
+def _start(
+    command: Sequence[str], taken: frozenset[signal.Signals], surroundings: Surroundings
+) -> "subprocess.Popen[bytes]":
+    def prepare() -> None:
+        """In the child; there are no threads here."""
+        surroundings.enter()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+
+    try:
+        child = subprocess.Popen(command, env=surroundings.env, preexec_fn=prepare)  # noqa: PLW1509
+    except FileNotFoundError:
+        raise Failure(command[0], "command not found", NOT_FOUND) from None
+    except OSError as error:
+        raise Failure(command[0], error.strerror or str(error), NOT_EXECUTABLE) from None
+    surroundings.started(child.pid)
+    return child
+
+
+class _Loop:
+    """Whether to go on."""
+
+    def __init__(
+        self,
+        child: "subprocess.Popen[bytes] | None",
+        taken: frozenset[signal.Signals],
+        end: float,
+        dump: Callable[[], None] | None,
+    ) -> None:
+        self._child = child
+        self._dump = dump
+        self._taken = taken
+        self._end = end
+        """When the duration is over, on time.monotonic."""
+        self._grace_end = math.inf
+        """When a command that was told to end is not waited for any longer."""
+        self._signal = 0
+        """The first that asked us to end."""
+        self._stop = False
+        self._timed_out = False
+        self._left_behind = False
+
+    def over(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is not None or self._stop
+        return self._stop or bool(self._signal)
+
+    def wait(self, seconds: float) -> None:
+        """Until a signal comes, or that time has passed."""
+        due = min(self._end, self._grace_end) - time.monotonic()
+        info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
+        # Stopped, and going on after the time has passed, signal_sigtimedwait_impl of CPython 3.11 to 3.13
+        # returns what lay on its stack: EINTR, and nothing left to wait for.
+        if info is not None and info.si_signo == signal.SIGUSR2 and self._dump is not None:
+            try:
+                self._dump()
+            except Failure as error:
+                tell(f"{error.about}: {error.reason}")
+            except OSError as error:
+                tell(f"{error.filename}: {error.strerror}")
+        elif info is not None and info.si_signo in self._taken and info.si_signo != signal.SIGCHLD:
+            self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
+        now = time.monotonic()
+        if now >= self._grace_end:
+            self._stop = True
+        elif now >= self._end:
+            self._end = math.inf
+            self._timed_out = True
+            if self._child is None:
+                self._stop = True
+            else:
+                self._asked_to_end(signal.SIGTERM, from_terminal=False)
+
+    def _asked_to_end(self, number: signal.Signals, *, from_terminal: bool) -> None:
+        if self._child is not None and not from_terminal:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.send_signal(number)
+        if number != signal.SIGINT:
+            self._grace_end = min(self._grace_end, time.monotonic() + TERM_GRACE_S)
+        elif self._signal:
+            self._stop = True
+        self._signal = self._signal or number
+
+    def leave_behind(self) -> None:
+        """The command outlives the loop."""
+        assert self._child is not None
+        self._left_behind = True
+        tell(f"the command goes on without being watched (pid {self._child.pid})")
+
+    def status(self) -> int:
+        if self._child is None:
+            return 0
+        if self._left_behind:
+            return 128 + self._signal
+        returncode: int = self._child.returncode
+        if self._timed_out and returncode == -signal.SIGTERM:
+            return 0  # the end that was asked for
+        return returncode if returncode >= 0 else 128 - returncode

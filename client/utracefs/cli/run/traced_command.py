@@ -1,0 +1,160 @@
+"""How a command that is traced finds the daemon.
+
+| the command's events | how |
+|---|---|
+| of a client of ours | UTRACEFS_DIR in its environment |
+| of user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`: not) |
+| of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
+| none: it reads the tree | `utracefs mount DIR -- COMMAND`: a namespace with a mount on DIR |
+
+By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from utracefs import c_client
+from utracefs.cli import Failure
+from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE
+from utracefs.cli.run.preload_check import obstacle
+from utracefs.cli.run.run_loop import Surroundings
+from utracefs.tree.rpc import Rpc
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.messages.data import OpenFor
+from utracefs_protocol.places import DATA_SOCKET
+
+__all__ = ["PATIENCE_S", "ROOM_KB", "Launch", "environment", "launch_options", "launched"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ROOM_KB = 32 * 1024
+"""For the data ring of a command that is recorded. Emitting in a tight loop is about as fast as taking in,
+so this is how long the daemon may be kept from its cpu: 30 ms. Only what is written to takes memory."""
+
+
+PATIENCE_S = 5
+"""What a command may wait for the first answer of a daemon that is there, because it was started to be
+recorded: what it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
+
+
+@attrs.frozen
+class Launch:
+    """What the options ask for."""
+
+    preload: bool = True
+    kernel_abi: bool = False
+    mountpoint: str | None = None
+    """Where the command sees the tree, an absolute path; with kernel_abi it is /sys/kernel/tracing."""
+
+
+def launch_options(function: F) -> F:
+    """`--no-preload` and `--kernel-abi`; the parameter `launch` is a Launch."""
+
+    @functools.wraps(function)
+    def run(*args: Any, no_preload: bool, kernel_abi: bool, **options: Any) -> Any:
+        return function(*args, launch=Launch(not no_preload, kernel_abi), **options)
+
+    made: Any = run
+    for option in (
+        click.option(
+            "--kernel-abi",
+            is_flag=True,
+            help="Give COMMAND a mount of its own on /sys/kernel/tracing, for statically linked programs that"
+            " use the kernel's user_events.",
+        ),
+        click.option(
+            "--no-preload",
+            is_flag=True,
+            help="Without the library by which programs that use the kernel's user_events reach the daemon.",
+        ),
+    ):
+        made = option(made)
+    found: F = made
+    return found
+
+
+@contextlib.contextmanager
+def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[Surroundings]:
+    """What to start `command` in, for as long as it runs. Failure: that cannot be; nothing was done yet."""
+    mounts = launch.kernel_abi or launch.mountpoint is not None
+    preload = launch.preload and not mounts
+    found = obstacle(command[0]) if preload and command else None
+    library = c_client.preload_library()
+    if preload and command and library and not _fits(library):
+        text = (
+            f"utracefs: {library}: LD_PRELOAD cannot name it, for a blank or colon in its path; if"
+            f" {command[0]} uses the kernel's user_events, try --kernel-abi"
+        )
+        click.echo(text.encode("utf-8", "backslashreplace"), err=True)
+    env = environment(tree.directory, preload=preload and not (found and found.ends_program))
+    if not mounts:
+        yield Surroundings(env, hint=f"{command[0]} {found.text}" if found else "")
+        return
+    if not command:
+        raise click.UsageError("--kernel-abi goes with a COMMAND")
+    if launch.kernel_abi:
+        _must_be_trusted(tree.directory)
+    from utracefs.mount.own_namespace import MOUNTPOINT, OwnNamespace
+
+    mountpoint = launch.mountpoint or MOUNTPOINT
+    try:
+        namespace = OwnNamespace(tree.directory, mountpoint)
+    except OSError as error:
+        raise Failure(str(error.filename or mountpoint), error.strerror or str(error)) from None
+    with namespace:
+        yield Surroundings(env, namespace.enter, namespace.started)
+
+
+def _must_be_trusted(directory: str) -> None:
+    """Failure where the daemon takes no records from us on behalf of other processes."""
+    from utracefs.mount.processes.procfs import start_time_of
+
+    start_time = start_time_of(os.getpid())
+    if start_time is None:
+        raise Failure("/proc/self/stat", "cannot be read")
+    ourselves = OpenFor(os.getpid(), start_time, os.geteuid(), os.getegid())
+    try:
+        with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
+            data.call(ourselves, data.address)
+    except ProcessLookupError:
+        raise Failure("--kernel-abi", f"the daemon {OTHER_PID_NAMESPACE}") from None
+    except PermissionError as error:
+        raise Failure(
+            "--kernel-abi",
+            f"{error.strerror}; run this as root or as the daemon's user, or `record --embedded` with a"
+            " daemon of your own",
+        ) from None
+
+
+def _fits(library: str) -> bool:
+    """Into LD_PRELOAD, whose names end at colons and blanks, however they are quoted (ld.so(8))."""
+    return " " not in library and ":" not in library
+
+
+def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
+    """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
+    set. preload: the library first, and what else was in LD_PRELOAD; without it where it was not built, or
+    cannot be named.
+
+    A program built with AddressSanitizer ends at its start when a library was loaded before the sanitizer's,
+    whatever that library does; its option for that is set.
+    """
+    ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
+    env = {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
+    library = c_client.preload_library()
+    before = env.pop("LD_PRELOAD", "")
+    # Inside another recording ours is there already.
+    libraries = [word for word in before.replace(":", " ").split() if word != library]
+    if preload and library and _fits(library):
+        libraries.insert(0, library)
+        options = [env["ASAN_OPTIONS"]] if env.get("ASAN_OPTIONS") else []
+        env["ASAN_OPTIONS"] = ":".join(["verify_asan_link_order=0", *options])
+    if libraries:
+        env["LD_PRELOAD"] = ":".join(libraries)
+    return env

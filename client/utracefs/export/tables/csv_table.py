@@ -1,0 +1,72 @@
+"""CSV as RFC 4180 has it, in UTF-8, with a row of names: for spreadsheets and data frames.
+
+    time_ns,cpu,pid,tid,comm,system,name,method,latency_ns,status
+    100000000351,0,12,12,beta task,user_events,rpc,Get,1500,-2
+
+A column for each field of the events that have records, in the order in which they occur; events that have a
+field of the same name share its column, and a cell is empty where the event has none. A field that is called
+as one of the first columns gets `field_` in front. Bytes are lower-case hex; U+FFFD stands for what is not
+UTF-8. The file is read twice, first for the events that occur. Of lost records a table has nothing: see
+Exported.
+"""
+
+import csv
+import io
+from typing import BinaryIO, Final
+
+from utracefs.export.common import Exported, Progress, plain, write_pieces
+from utracefs.recordings.recording import Reading, Recording
+from utracefs_protocol.text import clean
+
+__all__ = ["write_csv"]
+
+_COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
+
+
+def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+    """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written."""
+    fields = dict.fromkeys(name for event in recording.events_with_records() for name in event.names)
+    taken = set(_COLUMNS)
+    header = list(_COLUMNS)
+    for field in fields:
+        name = clean(field)
+        while name in taken:
+            name = f"field_{name}"
+        taken.add(name)
+        header.append(name)
+    reading = recording.reading()
+    full = write_pieces(reading, _Rows(reading, header, list(fields)), out.write, progress)
+    return Exported.of(reading).without(*full)
+
+
+class _Rows:
+    """The table in pieces of whole rows."""
+
+    def __init__(self, reading: Reading, header: list[str], fields: list[str]) -> None:
+        self._records = iter(reading.records)
+        self._fields = fields
+        self._text = io.StringIO(newline="")
+        # RFC 4180 ends lines by CR LF; then a cell with either is quoted.
+        self._writer = csv.writer(self._text, lineterminator="\r\n")
+        self._writer.writerow(header)
+        self._error: ValueError | None = None
+
+    def read(self, max_bytes: int) -> bytes:
+        """As Pieces.read."""
+        if self._error is not None:
+            raise self._error
+        try:
+            for r in self._records:
+                row = [r.time_ns, r.cpu, r.pid, r.tid, clean(r.comm), clean(r.system), clean(r.name)]
+                get = r.fields.get
+                self._writer.writerow(row + [plain(get(name, "")) for name in self._fields])
+                if self._text.tell() >= max_bytes:
+                    break
+        except ValueError as error:
+            self._error = error
+        piece = self._text.getvalue().encode()
+        self._text.seek(0)
+        self._text.truncate()
+        if self._error is not None and not piece:
+            raise self._error
+        return piece

@@ -1,0 +1,238 @@
+"""Apache Parquet, for DuckDB, pandas, polars, Spark and the like; needs pyarrow.
+
+    OUT/event=user_events:http_request/day=2026-11-22/host=box/part-0.parquet
+
+A table for each event, in files of a day and a host; or one file with the table of one event. Columns and
+types are those of `Recording.to_arrow`, and so are the metadata, by which `utracefs sql` knows the event. A
+field that is called as a partition (`event`, `day`, `host`) gets `field_` in front, too, since readers add
+those as columns. In names of directories is percent-encoded what is not a letter, a digit or one of `_.-~:`;
+a name that is too long then is cut, and ends in `~` and a digest of the whole.
+
+The day is that of UTC, by what the recording says of its clock (utracefs/origin.py). For a recording that
+does not know the time of day, as of trace-cmd, the file's last change is taken for the time of the last
+record, or its times for those since 1970 where they count 31 years. Where the clock does not count
+nanoseconds the day is 1970-01-01.
+"""
+
+import datetime
+import functools
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from urllib.parse import quote
+
+import attrs
+
+from utracefs.export.common import Exported, Progress
+from utracefs.recordings import columns
+from utracefs.recordings._columns import Batch
+from utracefs.recordings._records import EventDecoder
+from utracefs.recordings.partial_files import NO_ROOM, NoRoom, WholeFile
+from utracefs.recordings.recording import Reading, Recording
+from utracefs_protocol.text import bytes_of, clean
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["PARTITIONS", "write_parquet", "write_parquet_file"]
+
+PARTITIONS: Final = ("event", "day", "host")
+"""What the directories are called by, from the outer to the inner one."""
+
+_OPEN_FILES: Final = 64
+"""Files that are open for writing at a time: a recording may have thousands of events."""
+_DAY_NS: Final = 86400 * 10**9
+_FIRST_DAY: Final = datetime.date(1970, 1, 1).toordinal()
+_UPTIME_NS: Final = 10**18
+"""Clocks that have counted more, 31 years, count from 1970."""
+_NAME_MAX: Final = 255
+"""Of a directory, in bytes (NAME_MAX of Linux)."""
+_COMPRESSION: Final = "zstd"
+_ROW_GROUP: Final = 1 << 20
+_LEAST_ROWS: Final = 256
+"""So many are given up at a time."""
+_END_BYTES: Final = 16 << 10
+_COLUMN_BYTES: Final = 4 << 10
+"""Room for what Arrow writes besides values: in all, and for each column."""
+
+
+def write_parquet(
+    recording: Recording,
+    directory: str | os.PathLike[str],
+    *,
+    host: str | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write all records into a new directory. host: instead of what the file says.
+
+    OSError: it exists (FileExistsError), or cannot be written. ImportError: pyarrow is missing. TraceError at
+    what is broken, after all before it is written and the files are complete.
+    """
+    columns.library("pyarrow.parquet")
+    os.mkdir(directory)
+    where = _folder("host", host or recording.host or "unknown")
+    offset, day_guessed = _unix_offset(recording)
+    reading = recording.reading()
+    files = _Files(os.fspath(directory))
+    room = _Room()
+    schemas: dict[EventDecoder, pyarrow.Schema] = {}
+    try:
+        for batch in _watched(reading, progress):
+            event = batch.event
+            if event not in schemas:
+                schemas[event] = columns.arrow_schema(
+                    batch, recording.metadata, taken=PARTITIONS, key=str.casefold
+                )
+            name = _folder("event", f"{event.system}:{event.name}")
+            table = columns.arrow_batch(batch, schemas[event])
+            for day, begin, end in _days(table, offset):
+                write = functools.partial(files.write, f"{name}/day={day}/{where}", event)
+                room.write(table.slice(begin, end - begin), write)
+    finally:
+        files.close()
+    done = attrs.evolve(Exported.of(reading), day_guessed=day_guessed)
+    return done.without(room.missing, room.error)
+
+
+def write_parquet_file(
+    recording: Recording, out: BinaryIO, *, event: str, progress: Progress | None = None
+) -> Exported:
+    """Write the records of one event, named as for `Recording.find_event`. Errors as `write_parquet`."""
+    parquet = columns.library("pyarrow.parquet")
+    found = recording.find_event(event)
+    schema = columns.arrow_schema(Batch(found), recording.metadata, taken=PARTITIONS, key=str.casefold)
+    reading = recording.reading(found)
+    room = _Room()
+    with parquet.ParquetWriter(out, schema, compression=_COMPRESSION) as writer:
+        for batch in _watched(reading, progress):
+            room.write(columns.arrow_batch(batch, schema), lambda rows: _write(writer, out, rows))
+    return Exported.of(reading).without(room.missing, room.error)
+
+
+class _Room:
+    """Whether there is some: what finds none costs its rows and all behind."""
+
+    def __init__(self) -> None:
+        self.error: OSError | None = None
+        self.missing = 0
+        """Rows."""
+
+    def write(self, rows: "pyarrow.RecordBatch", write: Callable[["pyarrow.RecordBatch"], None]) -> None:
+        """`write` as many of the rows as fit."""
+        if self.error is None:
+            try:
+                write(rows)
+                return
+            except NoRoom as error:
+                if rows.num_rows > _LEAST_ROWS:
+                    half = rows.num_rows // 2
+                    self.write(rows.slice(0, half), write)
+                    self.write(rows.slice(half), write)
+                    return
+                self.error = error
+        self.missing += rows.num_rows
+
+
+def _write(writer: Any, out: BinaryIO, rows: "pyarrow.RecordBatch") -> None:
+    """NoRoom where the rows, and then the end of the file, may not fit: Arrow cannot go on after an error."""
+    if isinstance(out, WholeFile):
+        out.need(2 * rows.nbytes + _END_BYTES + _COLUMN_BYTES * rows.num_columns)
+    writer.write_batch(rows, _ROW_GROUP)
+
+
+def _folder(key: str, value: str) -> str:
+    """With U+FFFD for what is not UTF-8, which readers refuse."""
+    name = f"{key}={quote(clean(value), safe=':')}"
+    if len(name) <= _NAME_MAX:
+        return name
+    end = "~" + hashlib.sha256(bytes_of(value)).hexdigest()[:16]
+    begin = clean(value)[:_NAME_MAX]
+    while len(name) + len(end) > _NAME_MAX:
+        begin = begin[:-1]
+        name = f"{key}={quote(begin, safe=':')}"
+    return name + end
+
+
+class _Files:
+    """The files of a directory while they are written; those that were used last are open."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._open: OrderedDict[tuple[str, EventDecoder], tuple[Any, WholeFile]] = OrderedDict()
+        self._parts: dict[str, int] = {}
+
+    def write(self, folder: str, event: EventDecoder, batch: "pyarrow.RecordBatch") -> None:
+        key = (folder, event)
+        if key not in self._open:
+            if len(self._open) == _OPEN_FILES:
+                self._close(*self._open.popitem(last=False)[1])
+            self._open[key] = self._create(folder, batch.schema)
+        self._open.move_to_end(key)
+        writer, out = self._open[key]
+        _write(writer, out, batch)
+
+    def _create(self, folder: str, schema: "pyarrow.Schema") -> tuple[Any, WholeFile]:
+        path = os.path.join(self._directory, folder)
+        number = self._parts.get(folder, -1) + 1
+        try:
+            os.makedirs(path, exist_ok=True)
+            out = WholeFile(os.path.join(path, f"part-{number}.parquet"), reserve=0)
+            out.need(_END_BYTES + _COLUMN_BYTES * len(schema))
+        except OSError as error:
+            raise NoRoom(error.errno, error.strerror) if error.errno in NO_ROOM else error from None
+        self._parts[folder] = number
+        writer = columns.library("pyarrow.parquet").ParquetWriter
+        return writer(out, schema, compression=_COMPRESSION), out
+
+    def close(self) -> None:
+        while self._open:
+            self._close(*self._open.popitem()[1])
+
+    def _close(self, writer: Any, out: WholeFile) -> None:
+        with out:
+            writer.close()
+
+
+def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:
+    for batch in reading.batches():
+        yield batch
+        if progress is not None:
+            progress(reading.done)
+
+
+def _unix_offset(recording: Recording) -> tuple[int | None, bool]:
+    """Added to a time it gives nanoseconds since 1970 (None: times are no nanoseconds), and whether that is a
+    guess."""
+    if recording.unix_offset_ns is not None:
+        return recording.unix_offset_ns, False
+    if not recording.clock_in_ns:
+        return None, False
+    last = recording.last_ns()
+    if last > _UPTIME_NS:
+        return 0, True
+    return os.stat(recording.path).st_mtime_ns - last, True
+
+
+def _days(batch: "pyarrow.RecordBatch", offset: int | None) -> Iterator[tuple[str, int, int]]:
+    """The day, and from which row on up to which one."""
+
+    def day(time: int | None) -> str:
+        if offset is None:
+            return "1970-01-01"
+        number = ((time or 0) + offset) // _DAY_NS
+        return datetime.date.fromordinal(_FIRST_DAY + number).isoformat()
+
+    times = batch.column("time_ns")
+    ends = columns.library("pyarrow.compute").min_max(times)
+    days = {day(ends["min"].as_py()), day(ends["max"].as_py())}
+    if len(days) == 1 and not times.null_count:
+        yield days.pop(), 0, batch.num_rows
+        return
+    at = 0
+    for found, rows in groupby(times.to_pylist(), day):
+        end = at + sum(1 for _ in rows)
+        yield found, at, end
+        at = end

@@ -1,0 +1,337 @@
+"""Recordings as tables of DuckDB, which reads them as a query asks for them; nothing is written.
+
+    trace.dat, perf.data   a table per event: Recording.arrow_reader, anew for each scan
+                           records: the compiled AllRecords
+    Parquet of ours        a table per event: a dataset of its files, with `day` and `host`
+                           records: all of them, put together
+
+    user_events.http_request    the table of an event: SCHEMA.NAME, SCHEMA the system
+    http_request                the same, where only one system has an event of that name
+    records                     time_ns, cpu, pid, tid, comm, instance, lost, system, name, fields (JSON)
+
+Of several inputs a table has the records of all that have the event, and one more column, `file`, or
+`file_` where that is the name of a field.
+
+DuckDB does not tell upper from lower case: of names that differ in nothing else, the later ones get `_` at
+their end, and fields `field_` in front. So do systems that are called as something of DuckDB's.
+
+What a query may do: it cannot reach any file, the network, extensions, or Python's variables, and cannot
+change settings, some of which would let it do that, or end the process.
+"""
+
+import contextlib
+import errno
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+import utracefs.recordings.recording
+from utracefs.export.tables._all_records import AllRecords
+from utracefs.export.tables.parquet import PARTITIONS
+from utracefs.recordings import columns
+from utracefs.recordings._columns import Batch
+from utracefs.recordings._records import EventDecoder
+from utracefs.recordings.recording import Recording
+from utracefs.tree.event_names import EventName
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import clean, text_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow
+
+__all__ = ["RECORDS", "Scannable", "Source", "Table", "Tables", "open_tables", "quoted"]
+
+_PARQUET_MAGIC: Final = b"PAR1"
+RECORDS: Final = "records"
+_OF_DUCKDB: Final = frozenset({"", "main", "temp", "system", "memory", "information_schema", "pg_catalog"})
+_FEW: Final = 200
+"""Tables that are made whether the query names them or not; a millisecond each."""
+
+
+class Scannable:
+    """What DuckDB asks for a stream of batches, as often as a query reads it, and on threads of its own (the
+    Arrow PyCapsule interface)."""
+
+    def __init__(
+        self, schema: "pyarrow.Schema", batches: Callable[[], Iterator[Batch]], failures: list[TraceError]
+    ) -> None:
+        self._schema = schema
+        self._batches = batches
+        self._failures = failures
+
+    def __arrow_c_schema__(self) -> object:
+        return self._schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = columns.library("pyarrow").RecordBatchReader.from_batches(self._schema, self._read())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _read(self) -> "Iterator[pyarrow.RecordBatch]":
+        try:
+            for batch in self._batches():
+                yield columns.arrow_batch(batch, self._schema)
+        except TraceError as error:
+            self._failures.append(error)
+            raise
+
+
+@attrs.frozen
+class Source:
+    """What one input has of a table."""
+
+    file: str
+    columns: "pyarrow.Schema"
+    scanned: Any
+    """What DuckDB reads: a Scannable or a dataset."""
+
+
+@attrs.frozen
+class Table:
+    """One table."""
+
+    schema: str
+    """In DuckDB, of the event's system."""
+    name: str
+    event: EventName
+    sources: list[Source]
+    is_alone: bool
+    """Only one event has the name, so the schema may be left out."""
+
+
+@attrs.frozen
+class Tables:
+    """All tables of the inputs. failures: what was broken while a query read it, which DuckDB's error does
+    not say as clearly."""
+
+    files: list[str]
+    events: list[Table]
+    records: list[Source]
+    """Of recordings; those of Parquet are made of its tables."""
+    failures: list[TraceError]
+
+    def connect(self, query: str | None = None) -> "duckdb.DuckDBPyConnection":
+        """A database in memory that has them; to be closed. query: where there are many tables, only those
+        that it may name are there. ImportError: duckdb is missing."""
+        connection: duckdb.DuckDBPyConnection = columns.library("duckdb").connect(
+            ":memory:",
+            config={
+                "autoload_known_extensions": False,
+                "python_enable_replacements": False,
+                "temp_directory": "",
+            },
+        )
+        # As part of `config` this would except files that are called `:memory:`, in the working directory.
+        connection.execute("SET enable_external_access = false")
+        # What DuckDB's views read must not hide an event's table.
+        prefix = "__"
+        while any(table.name.casefold().startswith(prefix) for table in self.events):
+            prefix += "_"
+        text = None if query is None else query.replace('""', '"').casefold()
+        is_named = [
+            text is None or len(self.events) <= _FEW or table.name.casefold() in text for table in self.events
+        ]
+        schemas = set()
+        of_recordings = {source.file for source in self.records}
+        wants_records = text is None or RECORDS in text
+        records: list[tuple[Source, str]] = []
+        for number, table in enumerate(self.events):
+            for_records = [source for source in table.sources if source.file not in of_recordings]
+            if not is_named[number] and not (wants_records and for_records):
+                continue
+            if table.schema not in schemas:
+                schemas.add(table.schema)
+                connection.execute(f"CREATE SCHEMA {quoted(table.schema)}")
+            parts: list[tuple[Source, str]] = []
+            for source in table.sources:
+                part = f"{prefix}{number}_{len(parts)}"
+                connection.register(part, source.scanned)
+                parts.append((source, f"FROM {part}"))
+                if source in for_records:
+                    records.append((source, _as_records(table.event, source.columns, part)))
+            place = f"{quoted(table.schema)}.{quoted(table.name)}"
+            connection.execute(f"CREATE VIEW {place} AS {self._together(parts)}")
+            if table.is_alone:
+                connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS FROM {place}")
+        for number, source in enumerate(self.records):
+            part = f"{prefix}{RECORDS}_{number}"
+            connection.register(part, source.scanned)
+            records.append((source, f"SELECT * REPLACE (fields::JSON AS fields) FROM {part}"))
+        if records and wants_records:
+            connection.execute(f"CREATE VIEW {RECORDS} AS {self._together(records)}")
+        connection.execute("SET lock_configuration = true")
+        return connection
+
+    def _together(self, parts: list[tuple[Source, str]]) -> str:
+        """A query that gives the rows of all these queries, and says of which file each is if there are
+        several."""
+        if len(self.files) == 1:
+            return " UNION ALL ".join(query for _, query in parts)
+        taken = {name.casefold() for source, _ in parts for name in source.columns.names}
+        file = _free_name("file", taken)
+        return " UNION ALL BY NAME ".join(
+            f"SELECT *, {_text(source.file)} AS {file} FROM ({query})" for source, query in parts
+        )
+
+
+@contextlib.contextmanager
+def open_tables(*paths: str | os.PathLike[str], recover: bool = False) -> Iterator[Tables]:
+    """The tables of inputs: each a trace.dat, a perf.data, a Parquet file of ours or a directory of such.
+
+    recover: as `utracefs.open` has it. OSError, TraceError: as there. ImportError: pyarrow is missing.
+    """
+    columns.library("pyarrow.dataset")
+    failures: list[TraceError] = []
+    events: list[tuple[EventName, Source]] = []
+    records: list[Source] = []
+    names = [os.fspath(path) for path in dict.fromkeys(paths)]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            if os.path.isdir(name):
+                events += _of_parquet(name, sorted(map(str, Path(name).rglob("*.parquet"))))
+                continue
+            with open(name, "rb") as file:
+                is_parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+            if is_parquet:
+                events += _of_parquet(name, [name])
+                continue
+            recording = stack.enter_context(utracefs.recordings.recording.open(name, recover=recover))
+            events += _of_recording(recording, failures)
+            schema = columns.arrow_schema(AllRecords(recording.reading().records).empty(), recording.metadata)
+            batches = functools.partial(_all_batches, recording)
+            records.append(Source(name, schema, Scannable(schema, batches, failures)))
+        yield Tables(names, _named(events), records, failures)
+
+
+def _of_recording(recording: Recording, failures: list[TraceError]) -> Iterator[tuple[EventName, Source]]:
+    for decoder in recording.decoders():
+        schema = columns.arrow_schema(Batch(decoder), recording.metadata, key=str.casefold)
+        scanned = Scannable(schema, functools.partial(_batches, recording, decoder), failures)
+        yield EventName(decoder.system, decoder.name), Source(recording.path, schema, scanned)
+
+
+def _batches(recording: Recording, decoder: EventDecoder) -> Iterator[Batch]:
+    return recording.reading(decoder).batches()
+
+
+def _all_batches(recording: Recording) -> Iterator[Batch]:
+    reading = recording.reading()
+    try:
+        yield from AllRecords(reading.records)
+    except ValueError as error:
+        raise reading.broken(error) from None
+
+
+def _of_parquet(path: str, files: list[str]) -> Iterator[tuple[EventName, Source]]:
+    pa, parquet = columns.library("pyarrow"), columns.library("pyarrow.parquet")
+    found: dict[EventName, list[tuple[str, pyarrow.Schema]]] = {}
+    for file in files:
+        try:
+            schema = parquet.read_schema(file)
+        except pa.ArrowException as error:
+            raise TraceError(errno.EINVAL, f"{file}: broken: {_first_line(error)}") from None
+        told = schema.metadata or {}
+        if told.keys() >= {b"utracefs.event", b"utracefs.system"}:
+            names = Counter(name.casefold() for name in schema.names)
+            if not names.keys() >= set(columns.COMMON_COLUMNS) or max(names.values()) > 1:
+                raise TraceError(errno.EINVAL, f"{file}: its columns are not those of utracefs")
+            name = EventName(text_of(told[b"utracefs.system"]), text_of(told[b"utracefs.event"]))
+            found.setdefault(name, []).append((file, schema))
+    if not found:
+        raise TraceError(errno.EINVAL, f"{path}: has no Parquet file of utracefs")
+    base = path if os.path.isdir(path) else os.path.dirname(path)
+    for name, those in found.items():
+        try:
+            schema = pa.unify_schemas([schema for _, schema in those], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise TraceError(errno.EINVAL, f"{path}: files of {name} differ: {_first_line(error)}") from None
+        try:
+            source = _dataset(base, [file for file, _ in those], schema)
+        except pa.ArrowException as error:
+            raise TraceError(errno.EINVAL, f"{path}: {name}: {_first_line(error)}") from None
+        yield name, Source(path, source.schema, source)
+
+
+def _dataset(base: str, files: list[str], schema: "pyarrow.Schema") -> Any:
+    """With the partitions that the directories below `base` are, but for `event`, which is the table."""
+    pa, dataset = columns.library("pyarrow"), columns.library("pyarrow.dataset")
+    types = {"event": pa.string(), "day": pa.date32(), "host": pa.string()}
+    there = {
+        part.partition("=")[0] for file in files for part in os.path.relpath(file, base).split(os.sep)[:-1]
+    }
+    keys = [pa.field(name, types[name]) for name in PARTITIONS if name in there]
+    for key in keys:
+        if key.name != "event":
+            schema = schema.append(key)
+    partitioning = dataset.partitioning(pa.schema(keys), flavor="hive") if keys else None
+    return dataset.dataset(
+        files, schema=schema, format="parquet", partitioning=partitioning, partition_base_dir=base
+    )
+
+
+def _named(found: Iterable[tuple[EventName, Source]]) -> list[Table]:
+    """Tables with names that DuckDB can tell apart. What one file describes twice is two tables."""
+    sources: dict[tuple[EventName, int], list[Source]] = {}
+    for event, source in found:
+        number = 0
+        while any(source.file == other.file for other in sources.get((event, number), ())):
+            number += 1
+        sources.setdefault((event, number), []).append(source)
+    schemas: dict[str, str] = {}
+    taken = set(_OF_DUCKDB)
+    names_in: dict[str, set[str]] = {}
+    tables = []
+    for (event, _), those in sources.items():
+        if event.system not in schemas:
+            schemas[event.system] = _free_name(event.system, taken)
+            taken.add(schemas[event.system].casefold())
+        here = names_in.setdefault(event.system, {""})
+        name = _free_name(event.name, here)
+        here.add(name.casefold())
+        tables.append(Table(schemas[event.system], name, event, those, True))
+    names = Counter(table.name.casefold() for table in tables)
+    names[RECORDS] += 1
+    return [attrs.evolve(table, is_alone=names[table.name.casefold()] == 1) for table in tables]
+
+
+def _free_name(text: str, taken: Collection[str]) -> str:
+    name = _clean(text)
+    while name.casefold() in taken:
+        name += "_"
+    return name
+
+
+def _clean(text: str) -> str:
+    return clean(text).replace("\0", "\ufffd")
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has any name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + _clean(value).replace("'", "''") + "'"
+
+
+def _as_records(event: EventName, schema: "pyarrow.Schema", place: str) -> str:
+    """A query that gives the rows of an event's table as those of `records`."""
+    own = [field for field in schema if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
+    members = ", ".join(
+        f"{_text(field.name)}: "
+        + (f"lower(hex({quoted(field.name)}))" if str(field.type) == "binary" else quoted(field.name))
+        for field in own
+    )
+    fields = f"to_json({{{members}}})" if own else "'{}'::JSON"
+    names = ", ".join(columns.COMMON_COLUMNS)
+    what = f"{_text(event.system)} AS system, {_text(event.name)} AS name, {fields} AS fields"
+    return f"SELECT {names}, {what} FROM {place}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,89 @@
+"""What a record becomes on which tracks; see _track_writer.pyx."""
+
+from libc.stdint cimport int32_t, uint64_t
+
+from utracefs.recordings._records cimport EventDecoder, Raw
+from utracefs.export.timelines._placing cimport Nesting, OpenSlices, Track, TrackKind
+from utracefs.export._record_writer cimport RecordWriter
+
+cdef enum PartKind:
+    POINT_PART
+    BEGIN_PART
+    END_PART
+    SPAN_PART
+    COUNT_PART
+
+cdef enum:
+    THREAD_SLOTS = 256    # threads that are found without a dict; a power of two
+
+cdef struct ThreadSlot:
+    int32_t pid
+    int32_t tid
+    void *thread          # borrowed from TrackWriter._threads; NULL: none yet
+
+
+cdef class Part:
+    cdef PartKind kind
+    cdef Track track
+    cdef uint64_t begin_ns        # the moment of all that is no span
+    cdef uint64_t end_ns
+    cdef str name
+    cdef str system               # of the event that began it
+    cdef bint on_thread
+    cdef object value
+
+
+cdef class Thread:
+    cdef Track track
+    cdef Track process
+    cdef str comm
+    cdef Nesting nesting
+    cdef list lanes
+
+
+cdef class EventPlan:
+    cdef bint is_point            # and nothing else
+    cdef list ends                # (number of the Slice, places of its keys)
+    cdef list begins              # (number of the Slice, places of its keys, name)
+    cdef list durations           # (place of the field, nanoseconds, name)
+    cdef list counters            # (place of the field, name)
+    cdef str cpu                  # names of arguments that are no fields
+    cdef str tid
+    cdef str pid
+    cdef str instance
+    cdef str end
+    cdef object text              # the format's own
+    cdef tuple names              # of the fields, unique and without what is not UTF-8
+
+
+cdef class TrackWriter(RecordWriter):
+    cdef public Py_ssize_t max_threads
+    cdef object _tracks
+    cdef OpenSlices _open
+    cdef dict _plans
+    cdef dict _threads
+    cdef dict _processes
+    cdef dict _counters
+    cdef readonly uint64_t ends_without_begin
+    cdef Track lost
+    cdef uint64_t _made           # tracks
+    cdef uint64_t _latest_ns      # of all records when threads were forgotten
+    cdef uint64_t _seen_ns
+    cdef ThreadSlot _slots[THREAD_SLOTS]
+    # of the record at hand
+    cdef EventPlan plan
+    cdef Thread thread
+    cdef str instance
+    cdef list new                 # tracks to be described in front of it
+    cdef list parts               # None: a point
+
+    cdef object text_of_event(self, EventDecoder event, EventPlan plan)
+    cdef EventPlan _plan(self, EventDecoder event)
+    cdef int _plan_roles(self, EventPlan plan, EventDecoder event) except -1
+    cdef int _find_thread(self, const Raw *raw) except -1
+    cdef int _name_thread(self, const Raw *raw, str comm) except -1
+    cdef list _place(self, EventDecoder event, const Raw *raw)
+    cdef int _place_spans(self, list parts, EventDecoder event, const Raw *raw) except -1
+    cdef int _place_span(self, list parts, str name, uint64_t begin_ns, uint64_t end_ns) except -1
+    cdef tuple _key(self, EventDecoder event, const Raw *raw, number, tuple places)
+    cdef Track _track(self, TrackKind kind, str name, Track parent, int32_t pid, int32_t tid)

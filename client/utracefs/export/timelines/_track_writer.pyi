@@ -1,0 +1,13 @@
+from utracefs.export._record_writer import RecordWriter
+from utracefs.export.timelines.tracks import Tracks
+from utracefs.recordings._records import Records
+
+class Part: ...
+class Thread: ...
+class EventPlan: ...
+
+class TrackWriter(RecordWriter):
+    max_threads: int
+    begins_without_end: int
+    ends_without_begin: int
+    def __init__(self, records: Records, tracks: Tracks) -> None: ...

@@ -1,0 +1,54 @@
+"""Chrome JSON ("Trace Event Format"), which ui.perfetto.dev, chrome://tracing and speedscope open.
+
+    {"displayTimeUnit":"ns","traceEvents":[
+    {"ph":"M","name":"thread_name","pid":11,"tid":12,"args":{"name":"beta task"}},
+    {"ph":"i","s":"t","cat":"user_events","name":"rpc","pid":11,"tid":12,"ts":100000000.351,"args":{...}}
+    ]}
+
+| ph | what | of |
+|---|---|---|
+| i | a point on its thread's track | every record that is nothing of the below |
+| b, e | a slice on a lane | `Tracks.slices`; the fields of the end are in `end` |
+| X | a slice on its thread's track | `Tracks.durations` |
+| b, e | one that would overlap another one there, on a lane | |
+| C | a counter track of its process, besides the above | `Tracks.counters` |
+| M | the name of a process or thread, in front of its first record and where it changes | |
+
+Times are microseconds with three decimals, made from integers: nothing is rounded. Readers have signed 64
+bit at most, so integers from 2^63 on are strings, and doubles in a counter. Bytes are lower-case hex; U+FFFD
+stands for what is not UTF-8. Text is UTF-8 with as few escapes as JSON allows: Perfetto's reader leaves those
+of newlines and control characters as they are in most values (as of v52). What a record has besides its
+fields (`cpu`, `instance`, on a lane `tid`) gets an underscore in front where there is such a field.
+"""
+
+from typing import BinaryIO, Final
+
+from utracefs.export.common import Exported, Progress, write_pieces
+from utracefs.export.timelines._chrome_text import ChromeText
+from utracefs.export.timelines.tracks import Tracks
+from utracefs.recordings.recording import Recording
+
+__all__ = ["write_chrome"]
+
+# A reader's name for no process, so that all that follows may begin with a comma.
+_HEAD: Final = b'{"displayTimeUnit":"ns","traceEvents":[\n{"ph":"M","name":"utracefs","pid":0,"args":{}}'
+_TAIL: Final = b"\n]}\n"
+
+
+def write_chrome(
+    recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
+) -> Exported:
+    """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written and
+    the file is complete; for `tracks` see Tracks.check."""
+    tracks = tracks or Tracks()
+    tracks.check(recording)
+    reading = recording.reading()
+    text = ChromeText(reading.records, tracks)
+    out.write(_HEAD)
+    try:
+        full = write_pieces(reading, text, out.write, progress)
+    finally:
+        out.write(_TAIL)
+    return Exported.of(
+        reading, begins_without_end=text.begins_without_end, ends_without_begin=text.ends_without_begin
+    ).without(*full)

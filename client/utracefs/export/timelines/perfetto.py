@@ -1,0 +1,53 @@
+"""Perfetto's own format, a TrackEvent for each record: for ui.perfetto.dev and the trace processor.
+
+The file is a sequence of packets; times are those of the recording.
+
+    clock snapshot              which clock that is, and the time of day where the recording knows it
+    track descriptor            of each process, thread, lane and counter, in front of its first record
+    interned data               of each name, in front of its first use
+    track event                 of each record: when, on which track, name, category, annotations
+
+| record | track event |
+|---|---|
+| any | an instant on its thread's track, with an annotation for each field, `cpu` and `instance` |
+| begins, ends one of `Tracks.slices` | begin, end on a lane; the fields of the end are in `end` |
+| one of `Tracks.durations` | begin and end on its thread's track, or on a lane where they would overlap |
+| one of `Tracks.counters` | besides, a value of a counter of its process |
+| lost ones in front of it | an instant on a track of all processes, with their `number` |
+
+Integers are signed or unsigned as they were declared, and text from 2^63 on, since the readers' integers have
+64 bit with sign; there a counter is a double. Bytes are lower-case hex; U+FFFD stands for what is not UTF-8.
+A process is called as its first thread; readers keep the first name of a process and the last one of a
+thread.
+"""
+
+from typing import BinaryIO, Final
+
+from utracefs.export.common import Exported, Progress, write_pieces
+from utracefs.export.timelines._perfetto_packets import PerfettoPackets
+from utracefs.export.timelines.tracks import Tracks
+from utracefs.recordings.recording import Recording
+
+__all__ = ["write_perfetto"]
+
+_CLOCKS: Final = {"realtime": 1, "mono": 3, "mono_raw": 5, "boot": 6}
+"""BuiltinClock of Perfetto; for all others that of `mono`, which readers show as it is."""
+
+
+def write_perfetto(
+    recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
+) -> Exported:
+    """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written;
+    for `tracks` see Tracks.check."""
+    tracks = tracks or Tracks()
+    tracks.check(recording)
+    reading = recording.reading()
+    clock = _CLOCKS.get(recording.clock, _CLOCKS["mono"])
+    packets = PerfettoPackets(reading.records, tracks, clock, recording.unix_offset_ns)
+    try:
+        full = write_pieces(reading, packets, out.write, progress)
+    finally:
+        out.write(packets.head())
+    return Exported.of(
+        reading, begins_without_end=packets.begins_without_end, ends_without_begin=packets.ends_without_begin
+    ).without(*full)

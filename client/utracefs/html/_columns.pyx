@@ -1,0 +1,427 @@
+# cython: boundscheck=False, wraparound=False
+"""The records of a recording as columns: what all records have, and for each event one column per field.
+
+    Columns ─┬─ times, events, tasks, cpus, instances       one value a record
+             ├─ lost_at, lost                               one value a place where records were lost
+             ├─ event_columns[n].values[m]                  one value a record of the event
+             │      Integers, or Texts: numbers into a list of distinct values
+             └─ rest                                        Counts of the records behind those that fit
+
+An integer column is packed as what its values are above the least one, in as few bytes as the largest needs
+(none if all are equal), first the low bytes of all values, then the next ones: that compresses well.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+from utracefs.recordings._records cimport (
+    BYTES_VALUE,
+    SIGNED_VALUE,
+    TEXT_VALUE,
+    UNSIGNED_VALUE,
+    EventDecoder,
+    Getter,
+    Raw,
+    Records,
+    signed_value,
+    text_length,
+    unsigned_value,
+)
+from utracefs_protocol._fields cimport find_bytes
+
+from utracefs_protocol.text import text_of
+
+cdef uint64_t SIGN = <uint64_t>1 << 63
+
+
+cdef class Integers:
+    """64-bit integers, one after the other."""
+
+    cdef uint64_t *_keys      # ordered as the values are: signed ones have their sign bit turned
+    cdef size_t _count
+    cdef size_t _capacity
+    cdef uint64_t _flip
+    cdef uint64_t _least
+    cdef uint64_t _most
+
+    def __cinit__(self, bint signed=False):
+        self._flip = SIGN if signed else 0
+
+    def __dealloc__(self):
+        free(self._keys)
+
+    def __len__(self):
+        return self._count
+
+    def __getitem__(self, size_t i):
+        if i >= self._count:
+            raise IndexError(i)
+        return self._value(self._keys[i])
+
+    def __iter__(self):
+        cdef size_t i
+        for i in range(self._count):
+            yield self._value(self._keys[i])
+
+    cdef object _value(self, uint64_t key):
+        return <int64_t>(key ^ self._flip) if self._flip else key
+
+    cdef int add(self, uint64_t value) except -1:
+        """A signed value is given as its 64 bits."""
+        cdef uint64_t key = value ^ self._flip
+        cdef void *room
+        cdef size_t capacity
+        if self._count == self._capacity:
+            capacity = 2 * self._capacity + 64
+            room = realloc(self._keys, capacity * sizeof(uint64_t))
+            if room == NULL:
+                raise MemoryError
+            self._keys = <uint64_t *>room
+            self._capacity = capacity
+        if not self._count:
+            self._least = self._most = key
+        elif key < self._least:
+            self._least = key
+        elif key > self._most:
+            self._most = key
+        self._keys[self._count] = key
+        self._count += 1
+        return 0
+
+    def packed(self):
+        """(the least value, bytes a value takes: 0, 1, 2, 4 or 8, the bytes)."""
+        cdef uint64_t span = self._most - self._least
+        cdef size_t width = 0 if not span else 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
+        cdef size_t i, k
+        cdef uint8_t *p
+        cdef bytes data
+        if span >> 32:
+            width = 8
+        data = PyBytes_FromStringAndSize(NULL, width * self._count)
+        p = <uint8_t *>PyBytes_AS_STRING(data)
+        for k in range(width):
+            for i in range(self._count):
+                p[k * self._count + i] = <uint8_t>((self._keys[i] - self._least) >> (8 * k))
+        return self._value(self._least) if self._count else 0, width, data
+
+    def steps(self, uint64_t first):
+        """From `first` to the first value and from each to the next, for unsigned ones that never go back."""
+        cdef Integers found = Integers()
+        cdef size_t i
+        for i in range(self._count):
+            found.add(self._keys[i] - (self._keys[i - 1] if i else first))
+        return found
+
+    def taken(self, order):
+        """The values at these places."""
+        cdef Integers found = Integers(self._flip != 0)
+        cdef size_t i
+        for i in order:
+            found.add(self._keys[i] ^ self._flip)
+        return found
+
+
+cdef class Texts:
+    """Texts by number, each kept once. values: the distinct ones, str with surrogate escapes, or hex."""
+
+    cdef readonly Integers numbers
+    cdef readonly list values
+    cdef dict _known
+    cdef bint _hex
+
+    def __cinit__(self, bint hex=False):
+        self.numbers = Integers()
+        self.values = []
+        self._known = {}
+        self._hex = hex
+
+    cdef size_t add(self, const uint8_t *data, size_t length) except? 1:
+        """The bytes that are kept because of it."""
+        cdef bytes value = PyBytes_FromStringAndSize(<const char *>data, length)
+        number = self._known.get(value)
+        if number is not None:
+            self.numbers.add(number)
+            return 0
+        number = self._known[value] = len(self.values)
+        self.values.append(value.hex() if self._hex else text_of(value))
+        self.numbers.add(number)
+        return length + 64
+
+    def taken(self, order):
+        """The same texts, with the numbers at these places."""
+        cdef Texts found = Texts(self._hex)
+        found.values = self.values
+        found._known = self._known
+        found.numbers = self.numbers.taken(order)
+        return found
+
+
+cdef class Counts:
+    """How many records each event has of each task in each bin of time. Bins double in width when there are
+    more than max_counts counts: enough memory for eight of each event and task, or for max_counts.
+
+    A bin has the times with the same `time >> shift`. least, most: times.
+    """
+
+    cdef readonly size_t total
+    cdef readonly int shift
+    cdef readonly uint64_t least
+    cdef readonly uint64_t most
+    cdef dict _counts         # by (bin, event, task)
+    cdef size_t _max_counts
+
+    def __init__(self, int shift, size_t max_counts):
+        self.shift = shift
+        self.least = <uint64_t>-1
+        self._counts = {}
+        self._max_counts = max_counts
+
+    cdef int add(self, uint64_t time_ns, event, task) except -1:
+        cdef tuple key = (time_ns >> self.shift, event, task)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self.total += 1
+        self.least = min(self.least, time_ns)
+        self.most = max(self.most, time_ns)
+        if <size_t>len(self._counts) > self._max_counts:
+            self._widen()
+        return 0
+
+    def _widen(self):
+        cdef size_t pairs = len({key[1:] for key in self._counts})
+        self._max_counts = max(self._max_counts, 8 * pairs)
+        while <size_t>len(self._counts) > self._max_counts // 2:
+            self.shift += 1
+            wider = {}
+            for (bin, event, task), number in self._counts.items():
+                key = (bin >> 1, event, task)
+                wider[key] = wider.get(key, 0) + number
+            self._counts = wider
+
+    def columns(self):
+        """(bins, events, tasks, counts) in the order of bins, a value a count."""
+        found = Integers(), Integers(), Integers(), Integers()
+        for key in sorted(self._counts):
+            for column, value in zip(found, (*key, self._counts[key])):
+                (<Integers>column).add(value)
+        return found
+
+
+cdef class EventColumns:
+    """The records of one event. values: Integers or Texts for each name, Texts of bytes are hex. is_short:
+    those that are shorter than the event says; they have no names and values. count: rows; total: records."""
+
+    cdef readonly str system
+    cdef readonly str name
+    cdef readonly tuple names
+    cdef readonly list values
+    cdef readonly bint is_short
+    cdef readonly size_t count
+    cdef readonly size_t total
+    cdef EventDecoder _decoder
+    cdef object _number
+
+    def __init__(self, EventDecoder decoder not None, number, bint is_short):
+        cdef Py_ssize_t i
+        self._decoder = decoder
+        self._number = number
+        self.system = decoder.system
+        self.name = decoder.name
+        self.is_short = is_short
+        self.names = () if is_short else decoder.names
+        self.values = []
+        for i in range(len(self.names)):
+            kind = decoder.getters[i].kind
+            if kind == SIGNED_VALUE or kind == UNSIGNED_VALUE:
+                self.values.append(Integers(kind == SIGNED_VALUE))
+            else:
+                self.values.append(Texts(kind == BYTES_VALUE))
+
+    cdef size_t add(self, const Raw *raw) except? 1:
+        """The bytes of new texts."""
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0, kept = 0
+        cdef Py_ssize_t i
+        cdef Getter *getter
+        self.count += 1
+        for i in range(len(self.values)):
+            getter = &self._decoder.getters[i]
+            find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
+            if getter.kind == SIGNED_VALUE:
+                (<Integers>self.values[i]).add(<uint64_t>signed_value(data, length))
+            elif getter.kind == UNSIGNED_VALUE:
+                (<Integers>self.values[i]).add(unsigned_value(data, length))
+            else:
+                if getter.kind == TEXT_VALUE:
+                    length = text_length(data, length)
+                kept += (<Texts>self.values[i]).add(data, length)
+        return kept
+
+    def taken(self, order):
+        found = EventColumns(self._decoder, self._number, self.is_short)
+        (<EventColumns>found).values = [column.taken(order) for column in self.values]
+        (<EventColumns>found).count = self.count
+        (<EventColumns>found).total = self.total
+        return found
+
+
+cdef class Columns:
+    """Takes all records of `records`: the first max_records as rows, fewer where text_bytes gets above
+    max_text_bytes; those behind as counts, `rest`, which is None where there are none.
+
+    events, tasks: numbers into event_columns and task_list, which has (pid, tid, comm). instances: into
+    instance_list. lost_at: the row in front of which `lost` records were lost, -1: not counted. text_bytes:
+    what texts take. count: rows. first, last: times of all records.
+    """
+
+    cdef Records _records
+    cdef readonly Integers times
+    cdef readonly Integers events
+    cdef readonly Integers tasks
+    cdef readonly Integers cpus
+    cdef readonly Integers instances
+    cdef readonly Integers lost_at
+    cdef readonly Integers lost
+    cdef readonly list event_columns
+    cdef readonly list task_list
+    cdef readonly list instance_list
+    cdef readonly size_t text_bytes
+    cdef readonly Counts rest
+    cdef size_t _max_records
+    cdef size_t _max_text_bytes
+    cdef size_t _max_counts
+    cdef dict _by_decoder
+    cdef dict _by_task
+    cdef dict _by_buffer
+    cdef uint64_t _latest
+    cdef bint _unordered
+
+    def __init__(
+        self, Records records not None, *, size_t max_records, size_t max_text_bytes, size_t max_counts
+    ):
+        self._records = records
+        self._max_records = max_records
+        self._max_text_bytes = max_text_bytes
+        self._max_counts = max_counts
+        self.times = Integers()
+        self.events = Integers()
+        self.tasks = Integers()
+        self.cpus = Integers()
+        self.instances = Integers()
+        self.lost_at = Integers()
+        self.lost = Integers(True)
+        self.event_columns = []
+        self.task_list = []
+        self.instance_list = []
+        self._by_decoder = {}
+        self._by_task = {}
+        self._by_buffer = {}
+
+    @property
+    def count(self):
+        return len(self.times)
+
+    @property
+    def first(self):
+        least = [] if self.rest is None else [self.rest.least]
+        return min(least + ([self.times._least] if len(self.times) else []), default=0)
+
+    @property
+    def last(self):
+        most = [] if self.rest is None else [self.rest.most]
+        return max(most + ([self.times._most] if len(self.times) else []), default=0)
+
+    def read(self, size_t max_records):
+        """Take up to so many records. False: there are no more. ValueError at what is broken, after all
+        before it are taken."""
+        cdef Raw raw
+        cdef EventDecoder event
+        cdef EventColumns columns
+        cdef size_t n
+        for n in range(max_records):
+            event = self._records.next(&raw)
+            if event is None:
+                return False
+            columns = self._columns(event, not event.fits(&raw))
+            columns.total += 1
+            if self.rest is None and (
+                self.text_bytes > self._max_text_bytes or self.times._count == self._max_records
+            ):
+                # The rows have 2^16 bins.
+                self.rest = Counts(max((self.last - self.first).bit_length() - 16, 0), self._max_counts)
+            if self.rest is not None:
+                self.rest.add(raw.time_ns, columns._number, self._task(&raw))
+                continue
+            if raw.lost:
+                self.lost_at.add(len(self.times))
+                self.lost.add(<uint64_t>raw.lost)
+            if raw.time_ns < self._latest:
+                self._unordered = True
+            self._latest = raw.time_ns
+            self.times.add(raw.time_ns)
+            self.events.add(columns._number)
+            self.cpus.add(raw.cpu)
+            self.tasks.add(self._task(&raw))
+            self._add_instance(raw.buffer)
+            self.text_bytes += columns.add(&raw)
+        return True
+
+    def sort(self):
+        """Put the rows into the order of time; those of one time stay as they are. The places of what was
+        lost go with the rows in front of which it was."""
+        cdef list times, order, ranks, orders, in_event
+        if not self._unordered:
+            return
+        times = list(self.times)
+        order = sorted(range(len(times)), key=times.__getitem__)
+        in_event = [0] * len(self.event_columns)
+        ranks = []
+        for event in self.events:
+            ranks.append(in_event[event])
+            in_event[event] += 1
+        orders = [[] for _ in self.event_columns]
+        for before in order:
+            orders[self.events[before]].append(ranks[before])
+        self._sort_lost(order)
+        self.times = self.times.taken(order)
+        self.events = self.events.taken(order)
+        self.tasks = self.tasks.taken(order)
+        self.cpus = self.cpus.taken(order)
+        self.instances = self.instances.taken(order)
+        self.event_columns = [c.taken(o) for c, o in zip(self.event_columns, orders)]
+        self._unordered = False
+
+    def _sort_lost(self, list order):
+        cdef dict places = dict.fromkeys(self.lost_at)
+        for after, before in enumerate(order):
+            if before in places:
+                places[before] = after
+        pairs = sorted((places[at], lost) for at, lost in zip(self.lost_at, self.lost))
+        self.lost_at = Integers()
+        self.lost = Integers(True)
+        for at, lost in pairs:
+            self.lost_at.add(<uint64_t>at)
+            self.lost.add(<uint64_t><int64_t>lost)
+
+    cdef EventColumns _columns(self, EventDecoder event, bint is_short):
+        key = (event, True) if is_short else event
+        found = self._by_decoder.get(key)
+        if found is None:
+            found = self._by_decoder[key] = EventColumns(event, len(self.event_columns), is_short)
+            self.event_columns.append(found)
+        return <EventColumns>found
+
+    cdef _task(self, const Raw *raw):
+        cdef tuple key = (raw.pid, raw.tid, self._records.comm(raw.tid))  # not of C types: Cython hangs
+        number = self._by_task.get(key)
+        if number is None:
+            number = self._by_task[key] = len(self.task_list)
+            self.task_list.append(key)
+        return number
+
+    cdef int _add_instance(self, buffer) except -1:
+        number = self._by_buffer.get(buffer)
+        if number is None:
+            number = self._by_buffer[buffer] = len(self.instance_list)
+            self.instance_list.append(self._records.instance(buffer))
+        return self.instances.add(number)

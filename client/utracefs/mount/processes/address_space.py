@@ -1,0 +1,542 @@
+"""Whose memory enable words are in: the address spaces of the programs that registered some, and of their
+forked children.
+
+    of_caller(tid)   the address space of a thread that is in a call to us
+    settle()         children are found, what ended is forgotten
+    Memory           reading and writing one (compiled; there is said why nothing else is ever touched)
+
+**What an address space is known by.** The kernel keeps enablers in the mm and copies them at fork
+(user_event_mm_dup()). From outside, an mm has no name. Its image has: at each exec the kernel puts 16 random
+bytes on the new stack (AT_RANDOM), and a forked child has the same bytes at the same place. So
+
+    same bytes, same process                       it is the one that we know
+    same bytes, another process, the same mm       a child of vfork (kcmp() tells): that of its parent
+    same bytes, another process, another mm        related by fork
+    other bytes                                    another program: after an exec nothing is inherited
+
+All that are related so are a Family.
+
+**Who inherits what.** A child has the enablers that its parent had when it was forked. Nobody tells us of a
+fork, so before each change of any set (`AddressSpace.add`, `remove`) and before states are written all new
+processes are looked at; then what the parent has now is what it had. New are the pids that the kernel has
+given out since the last look: it gives them out in turn, and /proc/loadavg has the last. The parent is
+`ppid`; who was orphaned before the look may stem from anyone in the family, and gets what all of these have
+in common. So nothing is ever written to an address that a program, or a parent of it, did not name. A
+relative that was there before the family's first enabler was is no member, nor are its children
+(`has_outsiders`).
+
+A look costs one short file where nothing was forked, and one /proc/PID/stat for each new process or thread.
+
+**Whom we may look at** is what the kernel says (ptrace_may_access()): processes of the same user with no more
+capabilities than ours, or all with CAP_SYS_PTRACE. `why_not` finds out what stands in the way.
+"""
+
+import collections
+import contextlib
+import errno
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import attrs
+
+from utracefs.mount.processes._memory import WAYS, Memory, ended, same_memory, with_start_stack
+from utracefs.mount.processes.access import status_of, why_not
+from utracefs.mount.processes.procfs import Stat, stat_of
+
+__all__ = ["MAX_ADDRESS_SPACES", "MAX_ENABLERS", "AddressSpace", "AddressSpaces", "Enabler"]
+
+logger = logging.getLogger("utracefs.mount")
+
+MAX_ADDRESS_SPACES: Final = 4096
+"""Of one mount. Each has two descriptors open."""
+
+MAX_OF_USER: Final = 2048
+"""Of them, those of one user id."""
+
+MAX_ENABLERS: Final = 4096
+"""Of one address space; the daemon bounds those of a user."""
+
+MAX_HANGS: Final = 4
+"""Times within HANGS_S that memory of one user id's hung. After so many nothing of that user's is looked at:
+each cost a thread, and everybody else a second."""
+
+HANGS_S: Final = 60.0
+
+_MAX_SPAN: Final = 1024
+"""New pids that are looked for one by one; if there are more, /proc is listed."""
+
+_COUNT_S: Final = 0.1
+"""If so much time has passed since the last look, the kernel's count of forks says whether pids began anew
+meanwhile; more than 30,000 in less are not possible."""
+
+_AGAIN_S: Final = (0.001, 0.01, 0.1, 1.0)
+"""When a pid that was given out and has no process is looked for again: it is given out before its process
+can be seen (copy_process())."""
+
+
+@attrs.define
+class Enabler:
+    """One bit that says whether an event is enabled, in a program's memory."""
+
+    size: int
+    """Bytes of its word: 4 or 8."""
+    command: bytes
+    """The event's command string, as it was registered."""
+    flags: int
+    """Of user_reg."""
+    token: int = 0
+    """The name of it that the daemon knows; 0: none yet."""
+    event_id: int = 0
+    """What a registration must carry so that the daemon finds the event (`Registered.event_id`)."""
+
+
+@attrs.define(eq=False)
+class Family:
+    """Address spaces that stem from one exec."""
+
+    fingerprint: bytes
+    start_stack: int
+    members: "set[AddressSpace]" = attrs.field(factory=set)
+    has_outsiders: bool = False
+    """There are, or were, relatives without a share in any enabler of these."""
+
+
+@attrs.define(eq=False)
+class AddressSpace:
+    """One address space with enablers, or one that may get some. `AddressSpaces` makes it."""
+
+    _all: "AddressSpaces"
+    _memory: Memory
+    _family: Family
+    pid: int
+    """The process that it was first seen in. A child of vfork may outlive it there."""
+    start_time: int
+    uid: int
+    gid: int
+    """Effective ids of that process at that time."""
+    enablers: dict[tuple[int, int], Enabler] = attrs.field(factory=dict)
+    """By address and bit. Who changes it calls `AddressSpaces.discover` right before, as `add` and `remove`
+    do."""
+    _processes: set[tuple[int, int]] = attrs.field(factory=set)
+    """Pid and start time of those that have it."""
+    _in_use: set[tuple[int, int]] = attrs.field(factory=set)
+    """Bytes in which the program has bits of its own: address of the word, number of the byte."""
+    _said_traced: bool = False
+
+    def add(self, address: int, bit: int, enabler: Enabler) -> None:
+        """OSError: EADDRINUSE, that bit has one (the size is not compared); ENOMEM, too many."""
+        if (address, bit) in self.enablers:
+            raise OSError(errno.EADDRINUSE, "this bit is registered already")
+        if len(self.enablers) >= MAX_ENABLERS:
+            raise OSError(errno.ENOMEM, f"more than {MAX_ENABLERS} enablers in one address space")
+        self._all.discover()
+        self.enablers[address, bit] = enabler
+
+    def remove(self, address: int, bit: int) -> Enabler:
+        """OSError: ENOENT. The bit stays as it is; clear it afterwards."""
+        if (address, bit) not in self.enablers:
+            raise OSError(errno.ENOENT, "this bit is not registered")
+        self._all.discover()
+        return self.enablers.pop((address, bit))
+
+    def read(self, address: int, size: int) -> bytes:
+        """OSError: EFAULT."""
+        with self._hanging_noted():
+            return self._memory.read(address, size)
+
+    def read_string(self, address: int, limit: int) -> bytes:
+        """Up to the first NUL. OSError: EFAULT; EINVAL, longer than `limit` bytes."""
+        with self._hanging_noted():
+            return self._memory.read_string(address, limit)
+
+    def write(self, address: int, data: bytes) -> None:
+        """OSError: EFAULT."""
+        with self._hanging_noted():
+            self._memory.write(address, data)
+
+    def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
+        """False: it cannot be written, now or for ever. The word's other bits stay as they are
+        (Memory.set_bit)."""
+        byte = (address, bit // 8)
+        ours = 0
+        for i in range(8):
+            if i != bit % 8 and (address, bit - bit % 8 + i) in self.enablers:
+                ours |= 1 << i
+        try:
+            with self._hanging_noted():
+                way = self._memory.set_bit(
+                    self.pid, address, size, bit, on, ours=ours, neighbours=byte in self._in_use
+                )
+        except OSError:
+            return False
+        if self._memory.in_use:
+            self._in_use.add(byte)
+        if WAYS[way] == "hoped" and not self._said_traced:
+            self._said_traced = True
+            logger.warning(
+                "pid %d: its threads cannot be stopped (does a debugger trace it?), so what it does to "
+                "another bit of an enable word's byte at the same moment may be undone",
+                self.pid,
+            )
+        return True
+
+    def is_alive(self) -> bool:
+        """Whether any process has it. One whose memory hangs counts as alive."""
+        return not ended([self._memory])
+
+    @contextlib.contextmanager
+    def _hanging_noted(self) -> Iterator[None]:
+        hung = self._memory.hangs
+        try:
+            yield
+        except OSError as error:
+            if not hung and self._memory.hangs:
+                self._all.note_hang(self.uid)
+            if error.errno == errno.ESRCH:
+                raise OSError(errno.EFAULT, "the address space is gone") from None
+            raise
+
+
+def _ignore(*_: AddressSpace) -> None:
+    pass
+
+
+class AddressSpaces:
+    """All of one mount, used by one thread at a time.
+
+    on_born: told (child, parent) when a descendant was found that has copies of enablers: `child.enablers`.
+    on_gone: told of one that ended, or began another program. Both may be called by any method here.
+    on_pause: called now and then by a look at many processes; may set bits, and nothing else here.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_born: Callable[[AddressSpace, AddressSpace], None] = _ignore,
+        on_gone: Callable[[AddressSpace], None] = _ignore,
+        on_pause: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.on_born = on_born
+        self.on_gone = on_gone
+        self.on_pause = on_pause
+        self._clock = clock
+        self._by_process: dict[tuple[int, int], AddressSpace] = {}
+        """By pid and start time; that of a child of vfork stands here twice."""
+        self._all: dict[Memory, AddressSpace] = {}
+        self._families: dict[bytes, Family] = {}
+        self._start_stacks: collections.Counter[int] = collections.Counter()
+        """How many families have this start of the stack."""
+        self._of_user: collections.Counter[int] = collections.Counter()
+        self._hangs: dict[int, list[float]] = {}
+        """By user id: when."""
+        self._last_pid = 0
+        self._looked = 0.0
+        self._forks = 0
+        """How many there had been at the last look, or a while before it."""
+        self._again: dict[int, tuple[float, int]] = {}
+        """Pids without a process, when each is looked for again, and how often it was."""
+        self._said_full = False
+        _allow_descriptors(2 * MAX_ADDRESS_SPACES + 1024)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[AddressSpace]:
+        return iter(list(self._all.values()))
+
+    def of_caller(self, tid: int) -> AddressSpace:
+        """That of a thread which waits for our answer, so it can neither end nor exec meanwhile.
+
+        OSError, with a text for the log: EPERM, EACCES, ESRCH, we may not or cannot; EMFILE, too many;
+        EFAULT, it hangs.
+        """
+        if tid <= 0:
+            raise OSError(errno.EPERM, why_not(tid))
+        self.discover()
+        status = status_of(tid)
+        pid, uid, gid = status["Tgid"][0], status["Uid"][1], status["Gid"][1]
+        process, thread = stat_of(pid), stat_of(tid)
+        if process is None or thread is None:
+            raise OSError(errno.ESRCH, f"there is no process {pid}")
+        # Of the thread: the first one of the process may have ended before it.
+        process = attrs.evolve(process, start_stack=thread.start_stack)
+        try:
+            memory = self._open(tid, uid)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise OSError(error.errno, why_not(tid) or error.strerror) from None
+            raise
+        key = (pid, process.start_time)
+        known = self._by_process.get(key)
+        if known is not None:
+            if known._memory.fingerprint == memory.fingerprint:
+                memory.close()
+                return known
+            # It began another program; somebody may still have the old address space.
+            self._leave(key)
+        try:
+            self._check_room(uid)
+        except OSError:
+            memory.close()
+            raise
+        return self._take_in(process, uid, gid, memory)
+
+    def settle(self) -> None:
+        """Find those that were forked, forget those that ended."""
+        self.discover()
+        for key, space in list(self._by_process.items()):
+            if len(space._processes) > 1 and not _is_there(key):
+                self._leave(key)
+        if not self._all:
+            return
+        gone = ended(list(self._all))
+        if gone:
+            # Orphans of theirs, forked since the look above.
+            self.discover()
+        for memory in gone:
+            self._forget(self._all[memory])
+
+    def discover(self) -> None:
+        """Find those that were forked since the last look, if there is anybody who could have."""
+        now = self._clock()
+        given_out = self._given_out(now)
+        if not self._families:
+            self._again.clear()
+            return
+        pids = {pid for pid, (due, _) in self._again.items() if due <= now} | given_out
+        found = []
+        for pid in pids:
+            self.on_pause()
+            process = stat_of(pid)
+            if process is None:
+                _, times = self._again.pop(pid, (now, 0))
+                if times < len(_AGAIN_S):
+                    self._again[pid] = (now + _AGAIN_S[times], times + 1)
+                continue
+            self._again.pop(pid, None)
+            if process.start_stack in self._start_stacks:
+                found.append(process)
+        found.sort(key=lambda process: (process.start_time, process.pid))
+        unmet = {process.pid: process for process in found}
+        for process in found:
+            self.on_pause()
+            if process.pid in unmet:
+                self._meet(process, unmet)
+
+    def _given_out(self, now: float) -> set[int]:
+        """Pids that may have been given out since this was last asked. They begin anew at the highest."""
+        before, self._last_pid = self._last_pid, _last_pid()
+        began_anew = self._last_pid < before
+        if now - self._looked > _COUNT_S:
+            forks = _fork_count()
+            began_anew |= forks - self._forks >= _pid_max() // 2
+            self._forks = forks
+        self._looked = now
+        if not self._families:
+            return set()
+        if began_anew or self._last_pid - before > _MAX_SPAN:
+            return _all_pids()
+        return set(range(before + 1, self._last_pid + 1))
+
+    def note_hang(self, uid: int) -> None:
+        """An access to memory of this user's was given up."""
+        self._hangs.setdefault(uid, []).append(self._clock())
+        logger.warning(
+            "the memory of a process of user id %d does not answer; its enable words stay as they are", uid
+        )
+
+    def close(self) -> None:
+        """Without telling anybody. Twice is harmless."""
+        for memory in self._all:
+            memory.close()
+        for table in (self._all, self._by_process, self._families, self._start_stacks, self._of_user):
+            table.clear()
+
+    def _open(self, tid: int, uid: int) -> Memory:
+        now = self._clock()
+        recent = [then for then in self._hangs.pop(uid, []) if then > now - HANGS_S]
+        if recent:
+            self._hangs[uid] = recent
+        if len(recent) >= MAX_HANGS:
+            raise OSError(errno.EFAULT, f"the memory of processes of user id {uid} does not answer")
+        try:
+            return Memory(tid)
+        except OSError as error:
+            if error.errno == errno.EFAULT:
+                self.note_hang(uid)
+            raise
+
+    def _check_room(self, uid: int) -> None:
+        if len(self._all) >= MAX_ADDRESS_SPACES:
+            raise OSError(errno.EMFILE, f"more than {MAX_ADDRESS_SPACES} address spaces with enablers")
+        if self._of_user[uid] >= MAX_OF_USER:
+            raise OSError(
+                errno.EMFILE, f"more than {MAX_OF_USER} address spaces with enablers of user id {uid}"
+            )
+
+    def _meet(self, process: Stat, unmet: dict[int, Stat]) -> None:
+        """A new process that may be related; its parent first, if that is new, too."""
+        # A loop: a chain of such parents may be long.
+        chain = [process]
+        while chain[-1].ppid in unmet and chain[-1].ppid != chain[-1].pid:
+            chain.append(unmet.pop(chain[-1].ppid))
+        for one in reversed(chain):
+            unmet.pop(one.pid, None)
+            self._meet_one(one)
+
+    def _meet_one(self, process: Stat) -> None:
+        if (process.pid, process.start_time) in self._by_process:
+            return
+        try:
+            status = status_of(process.pid)
+            if status["Tgid"][0] != process.pid:
+                return  # a thread
+            uid, gid = status["Uid"][1], status["Gid"][1]
+            self._check_room(uid)
+            memory = self._open(process.pid, uid)
+        except OSError as error:
+            if error.errno == errno.EMFILE and not self._said_full:
+                self._said_full = True
+                logger.warning("enable words of some forked children are not written: %s", error)
+            return
+        if memory.fingerprint in self._families:
+            self._take_in(process, uid, gid, memory)
+        else:
+            memory.close()
+
+    def _take_in(self, process: Stat, uid: int, gid: int, memory: Memory) -> AddressSpace:
+        """One that has not been known, with what it inherits."""
+        key = (process.pid, process.start_time)
+        family = self._families.get(memory.fingerprint)
+        if family is None:
+            family = Family(memory.fingerprint, process.start_stack)
+            family.has_outsiders = _has_relatives(process, memory.fingerprint)
+            self._families[memory.fingerprint] = family
+            self._start_stacks[process.start_stack] += 1
+        parent = self._parent(process, family)
+        for member in {parent} if parent is not None else family.members:
+            if same_memory(process.pid, member.pid):
+                memory.close()
+                member._processes.add(key)
+                self._by_process[key] = member
+                return member
+        space = AddressSpace(self, memory, family, process.pid, process.start_time, uid, gid)
+        for place, enabler in self._inheritance(parent, family).items():
+            space.enablers[place] = attrs.evolve(enabler)
+        space._processes.add(key)
+        self._by_process[key] = space
+        self._all[memory] = space
+        self._of_user[uid] += 1
+        parent = parent or _eldest(family)
+        family.members.add(space)
+        if parent is not None and space.enablers:
+            space._in_use |= parent._in_use
+            self.on_born(space, parent)
+        return space
+
+    def _parent(self, process: Stat, family: Family) -> AddressSpace | None:
+        """That of its parent process, if it is a member; notes that it is not one."""
+        parent = stat_of(process.ppid)
+        if parent is None:
+            return None
+        space = self._by_process.get((parent.pid, parent.start_time))
+        if space in family.members:
+            return space
+        if family.members and parent.start_stack == family.start_stack:
+            family.has_outsiders = True
+        return None
+
+    def _inheritance(self, parent: AddressSpace | None, family: Family) -> dict[tuple[int, int], Enabler]:
+        if parent is not None:
+            return parent.enablers
+        if family.has_outsiders or not family.members:
+            return {}
+        first, *others = family.members
+        return {
+            place: enabler
+            for place, enabler in first.enablers.items()
+            if all(place in other.enablers for other in others)
+        }
+
+    def _leave(self, key: tuple[int, int]) -> None:
+        """This process has its address space no longer; it may be the last one to have had it."""
+        space = self._by_process.pop(key)
+        space._processes.discard(key)
+        if not space._processes and not space.is_alive():
+            self._forget(space)
+
+    def _forget(self, space: AddressSpace) -> None:
+        for key in space._processes:
+            del self._by_process[key]
+        del self._all[space._memory]
+        self._of_user[space.uid] -= 1
+        if not self._of_user[space.uid]:
+            del self._of_user[space.uid]
+        family = space._family
+        family.members.discard(space)
+        if not family.members:
+            del self._families[family.fingerprint]
+            self._start_stacks[family.start_stack] -= 1
+            if not self._start_stacks[family.start_stack]:
+                del self._start_stacks[family.start_stack]
+        space._memory.close()
+        self.on_gone(space)
+
+
+def _eldest(family: Family) -> AddressSpace | None:
+    return min(family.members, key=lambda member: (member.start_time, member.pid), default=None)
+
+
+def _is_there(key: tuple[int, int]) -> bool:
+    process = stat_of(key[0])
+    return process is not None and process.start_time == key[1]
+
+
+def _has_relatives(process: Stat, fingerprint: bytes) -> bool:
+    """Whether another process that there is now stems from the same exec."""
+    for pid in with_start_stack(process.start_stack):
+        if pid == process.pid:
+            continue
+        try:
+            memory = Memory(pid)
+        except OSError:
+            continue
+        related = memory.fingerprint == fingerprint and not same_memory(pid, process.pid)
+        memory.close()
+        if related:
+            return True
+    return False
+
+
+def _all_pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _last_pid() -> int:
+    """What the kernel gave out last in our pid namespace."""
+    with open("/proc/loadavg", "rb", buffering=0) as file:
+        return int(file.read(256).split()[4])
+
+
+def _fork_count() -> int:
+    """Processes and threads that were made since boot, in all pid namespaces."""
+    with open("/proc/stat", "rb") as file:
+        return int(file.read().partition(b"\nprocesses ")[2].split(maxsplit=1)[0])
+
+
+def _pid_max() -> int:
+    with open("/proc/sys/kernel/pid_max", "rb", buffering=0) as file:
+        return int(file.read(32))
+
+
+def _allow_descriptors(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

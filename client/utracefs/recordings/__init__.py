@@ -1,0 +1,15 @@
+"""Recordings: trace.dat and perf.data, written and read, their records and columns.
+
+`utracefs.open` is `recording.open`.
+
+| module | |
+|---|---|
+| trace_dat/, perf_data/ | the two formats, each with a reader and a writer |
+| partial_files | a file that is not complete yet |
+| origin | host, boot and the times of day of a recording |
+| recording | `Recording`: its records, selected and decoded |
+| _records, event_filters | the same, compiled; filters by event |
+| columns, _columns | tables of records for Arrow, pandas and polars |
+| report, _report_text | the text of `utracefs report` |
+| _output_buffer | the memory in which writers put their text |
+"""

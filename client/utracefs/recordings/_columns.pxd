@@ -1,0 +1,69 @@
+"""Records as columns; see _columns.pyx."""
+
+from libc.stdint cimport uint8_t, uint64_t
+
+from utracefs.recordings._records cimport EventDecoder, Raw, Records, ValueKind
+
+
+cdef class _Buffer:
+    cdef uint8_t *data
+    cdef Py_ssize_t size
+    cdef Py_ssize_t capacity
+
+    cdef int room(self, Py_ssize_t more) except -1
+
+
+cdef class Column:
+    cdef readonly str name
+    cdef readonly str type
+    cdef readonly Py_ssize_t nulls
+    cdef _Buffer _values
+    cdef _Buffer _offsets
+    cdef _Buffer _validity
+    cdef Py_ssize_t _width    # bytes of a number; 0: texts and bytes
+    cdef ValueKind _kind
+    cdef bint _as_bytes       # a text that is not decoded
+
+    cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1
+    cdef void put_number(self, uint64_t value) noexcept
+    cdef int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int put_object(self, bytes data) except -1
+    cdef int put_null(self, Py_ssize_t rows) except -1
+    cdef int cover(self, Py_ssize_t rows) except -1
+
+
+cdef class Batch:
+    cdef readonly EventDecoder event
+    cdef readonly Py_ssize_t rows
+    cdef readonly list columns
+    cdef Py_ssize_t text_bytes
+    cdef Py_ssize_t _capacity     # rows that there is room for
+
+    cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1
+    cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1
+    cdef int grow(self) except -1
+    cdef int finish(self) except -1
+    cdef bint is_full(self) noexcept
+    cdef Py_ssize_t size_bytes(self) noexcept
+
+
+cdef class CleanNames:
+    cdef dict _known          # str to UTF-8
+
+    cdef bytes clean(self, str text)
+
+
+cdef class ColumnBatches:
+    cdef Records _records
+    cdef bint _text_as_bytes
+    cdef dict _pending        # EventDecoder to Batch
+    cdef Py_ssize_t _bytes    # of all of them
+    cdef CleanNames _names
+    cdef object _error        # what the records raised, for when all before it is handed out
+
+    cdef Batch _largest(self)
+    cdef Batch _take(self, Batch batch)
+
+
+cdef Column new_column(str name, str type, Py_ssize_t width, ValueKind kind)

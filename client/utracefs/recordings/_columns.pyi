@@ -1,0 +1,26 @@
+from typing import Self
+
+from utracefs.recordings._records import EventDecoder, Records
+
+COMMON_COLUMNS: tuple[str, ...]
+
+class Column:
+    name: str
+    type: str
+    values: memoryview
+    offsets: memoryview | None
+    validity: memoryview | None
+    nulls: int
+
+class Batch:
+    event: EventDecoder
+    rows: int
+    columns: list[Column]
+    def __init__(self, event: EventDecoder, text_as_bytes: bool = False) -> None: ...
+
+class CleanNames: ...
+
+class ColumnBatches:
+    def __init__(self, records: Records, text_as_bytes: bool = False) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Batch: ...

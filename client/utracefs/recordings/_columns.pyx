@@ -1,0 +1,355 @@
+# cython: boundscheck=False, wraparound=False
+"""Records as columns: buffers as Apache Arrow lays them out, which libraries of data frames take as they are.
+
+    Records ─▶ ColumnBatches ─▶ Batch: some records of one event ─▶ Column: values, offsets, validity
+
+Each event's records are collected apart, until there are enough of them for a batch. What is collected is
+bounded for all events together, so memory does not grow with the recording.
+
+Layout: https://arrow.apache.org/docs/format/Columnar.html. Values are little-endian, without padding;
+`offsets` are int32, one more than rows; in `validity` bit n & 7 of byte n >> 3 says that row n has a value.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from utracefs.recordings._records cimport (
+    BYTES_VALUE,
+    TEXT_VALUE,
+    UNSIGNED_VALUE,
+    EventDecoder,
+    Getter,
+    Raw,
+    Records,
+    ValueKind,
+    signed_value,
+    text_length,
+    unsigned_value,
+)
+from utracefs_protocol._fields cimport find_bytes
+
+from utracefs_protocol.text import clean
+
+cdef enum:
+    ROWS = 65536                # of a batch
+    BATCH_BYTES = 16 << 20      # of texts in a batch; offsets have 31 bits
+    PENDING_BYTES = 64 << 20    # of what is collected for all events
+    FIRST_ROWS = 64
+    COMMONS = 7
+    KNOWN_NAMES = 1 << 16
+
+COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
+"""What each table has in front of its fields."""
+
+cdef class _Buffer:
+    """Bytes that can be read as a buffer."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data if self.size else <uint8_t *>b"", self.size, True, flags)
+
+    cdef int room(self, Py_ssize_t more) except -1:
+        """For `more` bytes behind `size`."""
+        cdef Py_ssize_t capacity
+        cdef void *data
+        if self.size + more <= self.capacity:
+            return 0
+        capacity = max(2 * self.capacity, self.size + more)
+        data = realloc(self.data, capacity)
+        if data == NULL:
+            raise MemoryError
+        self.data = <uint8_t *>data
+        self.capacity = capacity
+        return 0
+
+
+cdef class Column:
+    """One column of a batch.
+
+    name: of the field, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `string`
+    (UTF-8, U+FFFD for each byte that is not), `binary`.
+    nulls: the number of rows that have no value.
+    """
+
+    @property
+    def values(self):
+        """All values, one behind the other."""
+        return memoryview(self._values)
+
+    @property
+    def offsets(self):
+        """Where strings and binaries begin and end in `values`; None for integers."""
+        return None if self._offsets is None else memoryview(self._offsets)
+
+    @property
+    def validity(self):
+        """Which rows have a value; None: all."""
+        return None if self._validity is None else memoryview(self._validity)
+
+    cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1:
+        """For `more` rows behind these; of texts without their bytes."""
+        if self._width:
+            self._values.room(more * self._width)
+            return 0
+        self._offsets.room((more + (rows == 0)) * 4)
+        if rows == 0 and self._offsets.size == 0:
+            memset(self._offsets.data, 0, 4)
+            self._offsets.size = 4
+        return 0
+
+    cdef inline void put_number(self, uint64_t value) noexcept:
+        memcpy(self._values.data + self._values.size, &value, self._width)
+        self._values.size += self._width
+
+    cdef inline int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1:
+        cdef int32_t end
+        if size:
+            self._values.room(size)
+            memcpy(self._values.data + self._values.size, data, size)
+            self._values.size += size
+        end = <int32_t>self._values.size
+        memcpy(self._offsets.data + self._offsets.size, &end, 4)
+        self._offsets.size += 4
+        return 0
+
+    cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1:
+        cdef Py_ssize_t i
+        cdef uint8_t all = 0
+        for i in range(size):
+            all |= data[i]
+        if all < 0x80:
+            return self.put_bytes(data, size)
+        return self.put_object((<const char *>data)[:size].decode("utf-8", "replace").encode())
+
+    cdef inline int put_object(self, bytes data) except -1:
+        return self.put_bytes(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef int put_null(self, Py_ssize_t rows) except -1:
+        """In row number `rows`."""
+        if self._validity is None:
+            self._validity = _Buffer.__new__(_Buffer)
+        self.cover(rows + 1)
+        self._validity.data[rows >> 3] &= ~(1 << (rows & 7))
+        self.nulls += 1
+        if self._width:
+            self.put_number(0)
+            return 0
+        return self.put_bytes(b"", 0)
+
+    cdef int cover(self, Py_ssize_t rows) except -1:
+        """Have bits for so many rows; new ones say that there is a value."""
+        cdef Py_ssize_t more
+        if self._validity is not None:
+            more = ((rows + 7) >> 3) - self._validity.size
+            if more > 0:
+                self._validity.room(more)
+                memset(self._validity.data + self._validity.size, 0xFF, more)
+                self._validity.size += more
+        return 0
+
+
+cdef class Batch:
+    """Some records of one event, in the order of time.
+
+    event: whose they are; a new batch has none. rows: their number. columns: COMMON_COLUMNS, then those of
+    the event's fields, in their order. Absent are `time_ns` of 2^63 or more, `lost` where it was not counted,
+    and all fields of a record that is shorter than its event says.
+    """
+
+    def __init__(self, EventDecoder event not None, bint text_as_bytes=False):
+        cdef Py_ssize_t i
+        self.event = event
+        self.columns = [
+            new_column("time_ns", "int64", 8, UNSIGNED_VALUE),
+            new_column("cpu", "int32", 4, UNSIGNED_VALUE),
+            new_column("pid", "int32", 4, UNSIGNED_VALUE),
+            new_column("tid", "int32", 4, UNSIGNED_VALUE),
+            new_column("comm", "string", 0, TEXT_VALUE),
+            new_column("instance", "string", 0, TEXT_VALUE),
+            new_column("lost", "int64", 8, UNSIGNED_VALUE),
+        ]
+        for i in range(event.count):
+            self.columns.append(field_column(event.names[i], &event.getters[i], text_as_bytes))
+        self.grow()
+
+    cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1:
+        """COMMON_COLUMNS of a new row; who calls puts the others, and counts it in `rows`."""
+        cdef list columns = self.columns
+        cdef Column column
+        if self.rows == self._capacity:
+            self.grow()
+        column = <Column>columns[0]
+        if raw.time_ns >> 63:
+            column.put_null(self.rows)
+        else:
+            column.put_number(raw.time_ns)
+        (<Column>columns[1]).put_number(raw.cpu)
+        (<Column>columns[2]).put_number(<uint64_t><int64_t>raw.pid)
+        (<Column>columns[3]).put_number(<uint64_t><int64_t>raw.tid)
+        (<Column>columns[4]).put_object(comm)
+        (<Column>columns[5]).put_object(instance)
+        column = <Column>columns[6]
+        if raw.lost < 0:
+            column.put_null(self.rows)
+        else:
+            column.put_number(raw.lost)
+        self.text_bytes += PyBytes_GET_SIZE(comm)
+        return 0
+
+    cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1:
+        cdef list columns = self.columns
+        cdef Py_ssize_t i
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0
+        cdef Getter *getter
+        cdef Column column
+        self.put_common(raw, comm, instance)
+        if not self.event.fits(raw):
+            for i in range(COMMONS, len(columns)):
+                (<Column>columns[i]).put_null(self.rows)
+            self.rows += 1
+            return 0
+        for i in range(self.event.count):
+            getter = &self.event.getters[i]
+            column = <Column>columns[COMMONS + i]
+            find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
+            if column._width:
+                if column._kind == UNSIGNED_VALUE:
+                    column.put_number(unsigned_value(data, length))
+                else:
+                    column.put_number(<uint64_t>signed_value(data, length))
+                continue
+            if column._kind == BYTES_VALUE:
+                column.put_bytes(data, length)
+            else:
+                length = text_length(data, length)
+                if column._as_bytes:
+                    column.put_bytes(data, length)
+                else:
+                    column.put_text(data, length)
+            self.text_bytes += length
+        self.rows += 1
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t more = max(self._capacity, FIRST_ROWS)
+        cdef Column column
+        for column in self.columns:
+            column.room(self.rows, more)
+        self._capacity += more
+        return 0
+
+    cdef int finish(self) except -1:
+        cdef Column column
+        for column in self.columns:
+            column.cover(self.rows)
+        return 0
+
+    cdef bint is_full(self) noexcept:
+        return self.rows >= ROWS or self.text_bytes > BATCH_BYTES
+
+    cdef Py_ssize_t size_bytes(self) noexcept:
+        return self.rows * 8 * len(self.columns) + self.text_bytes
+
+
+cdef Column new_column(str name, str type, Py_ssize_t width, ValueKind kind):
+    cdef Column column = Column.__new__(Column)
+    column.name = name
+    column.type = type
+    column._width = width
+    column._kind = kind
+    column._as_bytes = type == "binary"
+    column._values = _Buffer.__new__(_Buffer)
+    if not width:
+        column._offsets = _Buffer.__new__(_Buffer)
+    return column
+
+
+cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
+    cdef Py_ssize_t width
+    if getter.kind == TEXT_VALUE:
+        return new_column(name, "binary" if text_as_bytes else "string", 0, TEXT_VALUE)
+    if getter.kind == BYTES_VALUE:
+        return new_column(name, "binary", 0, BYTES_VALUE)
+    width = getter.place.size if getter.place.size in (1, 2, 4, 8) else 8
+    sign = "u" if getter.kind == UNSIGNED_VALUE else ""
+    return new_column(name, f"{sign}int{8 * width}", width, getter.kind)
+
+
+cdef class CleanNames:
+    """Names as UTF-8, with U+FFFD for what is not; those of threads repeat."""
+
+    def __cinit__(self):
+        self._known = {}
+
+    cdef bytes clean(self, str text):
+        found = self._known.get(text)
+        if found is None:
+            if len(self._known) > KNOWN_NAMES:
+                self._known.clear()
+            found = self._known[text] = clean(text).encode()
+        return <bytes>found
+
+
+cdef class ColumnBatches:
+    """Iterates over `records` as Batches; each has 65,536 records of one event at most.
+
+    text_as_bytes: texts are `binary`, as they are, up to their first NUL.
+
+    ValueError at what is broken, after all before it.
+    """
+
+    def __init__(self, Records records not None, bint text_as_bytes=False):
+        self._records = records
+        self._text_as_bytes = text_as_bytes
+        self._pending = {}
+        self._names = CleanNames()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Raw raw
+        cdef EventDecoder event
+        cdef Batch batch
+        cdef bytes comm
+        try:
+            while self._error is None and (event := self._records.next(&raw)) is not None:
+                batch = self._pending.get(event)
+                if batch is None:
+                    batch = self._pending[event] = Batch(event, text_as_bytes=self._text_as_bytes)
+                    self._bytes += batch.size_bytes()
+                self._bytes -= batch.size_bytes()
+                comm = self._names.clean(self._records.comm(raw.tid))
+                batch.append(&raw, comm, self._names.clean(self._records.instance(raw.buffer)))
+                self._bytes += batch.size_bytes()
+                if batch.is_full():
+                    return self._take(batch)
+                if self._bytes > PENDING_BYTES:
+                    return self._take(self._largest())
+        except ValueError as error:
+            self._error = error
+        for batch in self._pending.values():
+            return self._take(batch)
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    cdef Batch _largest(self):
+        cdef Batch batch
+        cdef Batch largest = None
+        for batch in self._pending.values():
+            if largest is None or batch.size_bytes() > largest.size_bytes():
+                largest = batch
+        return largest
+
+    cdef Batch _take(self, Batch batch):
+        del self._pending[batch.event]
+        self._bytes -= batch.size_bytes()
+        batch.finish()
+        return batch

@@ -1,0 +1,106 @@
+"""The records of any file, one by one, for compiled readers; see _records.pyx."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr
+
+from utracefs.recordings.trace_dat._merge cimport Merge
+from utracefs_protocol._fields cimport Place
+from utracefs_protocol.filter._program cimport Filter, Names
+from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
+
+cdef enum:
+    HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
+    NR_SLOTS = 256        # events that are found without a dict; a power of two
+
+cdef struct Raw:
+    uint64_t time_ns
+    int64_t lost          # records lost in front of it; -1 if not counted
+    uint32_t cpu
+    uint32_t buffer
+    int32_t pid
+    int32_t tid
+    const uint8_t *entry  # valid until the next one
+    size_t size
+
+cdef enum ValueKind:
+    SIGNED_VALUE
+    UNSIGNED_VALUE
+    TEXT_VALUE            # up to its first NUL
+    BYTES_VALUE
+
+cdef struct Getter:
+    ValueKind kind
+    Place place
+
+cdef struct EventSlot:
+    bint known
+    uint16_t id
+    void *decoder         # borrowed from Records._events; NULL: not selected
+
+
+cdef class RecordSource:
+    cdef public dict comms
+    cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted
+    cdef bint next(self, Raw *raw) except -1
+
+
+cdef class MergedPages(RecordSource):
+    cdef Merge _merge
+    cdef uint64_t _offset
+    cdef dict _tgids
+    cdef int32_t _last_tid
+    cdef int32_t _last_pid
+
+
+cdef class ThreadNames(Names):
+    cdef dict _comms          # as of the record at hand
+    cdef int32_t _tid
+    cdef str _shown           # whose bytes these are
+    cdef char _name[COMM_SIZE]
+
+
+cdef class EventDecoder:
+    cdef public Filter filter
+    cdef readonly str system
+    cdef readonly str name
+    cdef readonly tuple names
+    cdef Getter *getters
+    cdef readonly Py_ssize_t count
+
+    cdef bint fits(self, const Raw *raw) noexcept
+    cdef dict fields(self, const Raw *raw)
+
+
+cdef class Records:
+    cdef RecordSource _source
+    cdef object _find_event
+    cdef dict _events
+    cdef EventSlot _slots[NR_SLOTS]
+    cdef list _instances
+    cdef object _pids
+    cdef object _cpus
+    cdef uint64_t _since
+    cdef uint64_t _last
+    cdef bint _none          # until_ns is before all times
+    cdef int64_t _pending
+    cdef readonly uint64_t count
+    cdef readonly uint64_t last_ns
+    cdef readonly uint64_t lost
+    cdef readonly bint lost_uncounted
+
+    cdef EventDecoder next(self, Raw *raw)
+    cdef EventDecoder _selected(self, uint16_t id)
+    cdef str comm(self, int32_t tid)
+    cdef str instance(self, uint32_t buffer)
+
+cdef str comm_of(dict comms, int32_t tid)
+cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
+cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
+cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
+cdef value_of(ValueKind kind, const uint8_t *data, size_t length)
+
+
+cdef inline size_t text_length(const uint8_t *data, size_t length) noexcept nogil:
+    """Of a text: up to the first NUL."""
+    cdef const void *nul = memchr(data, 0, length) if length else NULL
+    return <const uint8_t *>nul - data if nul != NULL else length

@@ -1,0 +1,54 @@
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Self
+
+from utracefs.recordings.trace_dat._merge import Merge
+from utracefs_protocol.declaration import Field
+from utracefs_protocol.filter import Filter, Names
+
+class RecordSource:
+    comms: dict[int, str]
+
+class MergedPages(RecordSource):
+    def __init__(self, merge: Merge, offset_ns: int = 0, tgids: Mapping[int, int] | None = None) -> None: ...
+
+class ThreadNames(Names): ...
+
+class EventDecoder:
+    filter: Filter | None
+    system: str
+    name: str
+    names: tuple[str, ...]
+    count: int
+    def __init__(self, system: str, name: str, fields: Iterable[Field]) -> None: ...
+
+class Record:
+    time_ns: int
+    cpu: int
+    pid: int
+    tid: int
+    lost: int
+    comm: str
+    system: str
+    name: str
+    instance: str
+    fields: dict[str, int | str | bytes]
+
+class Records:
+    count: int
+    last_ns: int
+    lost: int
+    lost_uncounted: bool
+    def __init__(
+        self,
+        source: RecordSource,
+        find_event: Callable[[int], EventDecoder | None],
+        *,
+        instances: list[str] = ...,
+        pids: Collection[int] | None = None,
+        cpus: Collection[int] | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Record: ...
+    def events(self) -> list[EventDecoder]: ...

@@ -1,0 +1,362 @@
+# cython: boundscheck=False, wraparound=False
+"""Records of any recording: selected, and decoded by one set of getters, whatever file they come from.
+
+    RecordSource                 the records of a file, in the order of time
+    ├── MergedPages              of a trace.dat
+    └── perf_data._samples       of a perf.data
+    Records                      those of them that were asked for ─▶ Record, or text (export._json_text)
+
+Where a field is says `_fields`, which checks it against the end of the record.
+"""
+
+import cython
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+)
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from utracefs.recordings.trace_dat._merge cimport Merge, Stream
+from utracefs_protocol._fields cimport find_bytes, set_place
+from utracefs_protocol.filter._program cimport Filter, Names
+from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
+
+from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.text import bytes_of, text_of
+
+
+cdef class RecordSource:
+    """What a file's records are read from. comms: thread id to name, as of the record at hand."""
+
+    def __cinit__(self):
+        self.comms = {}
+
+    cdef bint next(self, Raw *raw) except -1:
+        """The next record; False at the end."""
+        return False
+
+
+cdef class MergedPages(RecordSource):
+    """The records of a Merge. offset_ns: added to all times. tgids: thread id to process id. A thread id
+    that is not in it stands for the process, too, which a page does not know."""
+
+    def __init__(self, Merge merge not None, offset_ns=0, tgids=None):
+        self._merge = merge
+        self._tgids = dict(tgids) if tgids else None
+        self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
+
+    cdef bint next(self, Raw *raw) except -1:
+        cdef Stream *stream = self._merge.next()
+        if stream == NULL:
+            return False
+        raw.time_ns = stream.page.ts + self._offset
+        raw.lost = stream.lost
+        raw.cpu = stream.cpu
+        raw.buffer = stream.buffer
+        raw.entry = stream.page.page + stream.page.data
+        raw.size = stream.page.length
+        raw.tid = 0
+        if raw.size >= HEADER:
+            memcpy(&raw.tid, raw.entry + 4, 4)
+        raw.pid = raw.tid
+        if self._tgids is not None:
+            if raw.tid != self._last_tid:
+                self._last_pid = self._tgids.get(raw.tid, raw.tid)
+                self._last_tid = raw.tid
+            raw.pid = self._last_pid
+        return True
+
+
+cdef class EventDecoder:
+    """Decodes the records of one event. Of fields with one name the last one counts, in the first one's
+    place, as in a dict. fields: those of an EventFormat. filter: which records are selected; None: all."""
+
+    def __cinit__(self, str system not None, str name not None, fields):
+        cdef Py_ssize_t i
+        by_name = {text_of(field.name): field for field in fields}
+        self.system = system
+        self.name = name
+        self.names = tuple(by_name)
+        self.getters = <Getter *>calloc(len(by_name) + 1, sizeof(Getter))
+        if self.getters == NULL:
+            raise MemoryError
+        for i, field in enumerate(by_name.values()):
+            set_place(&self.getters[i].place, field)
+            self.getters[i].kind = kind_of(field)
+        self.count = len(by_name)
+
+    def __dealloc__(self):
+        free(self.getters)
+
+    cdef bint fits(self, const Raw *raw) noexcept:
+        """Whether all fields are within the record."""
+        cdef const uint8_t *data
+        cdef size_t length
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            if not find_bytes(&self.getters[i].place, raw.entry, raw.size, &data, &length):
+                return False
+        return True
+
+    cdef dict fields(self, const Raw *raw):
+        """Name to int, str or bytes; empty for a record that is not what the event says."""
+        cdef dict found = {}
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0
+        cdef Py_ssize_t i
+        cdef Getter *getter
+        for i in range(self.count):
+            getter = &self.getters[i]
+            if not find_bytes(&getter.place, raw.entry, raw.size, &data, &length):
+                return {}
+            found[self.names[i]] = value_of(getter.kind, data, length)
+        return found
+
+
+cdef class ThreadNames(Names):
+    """Names of threads for filters, as the file knows them."""
+
+    cdef const char *name_of(self, const Judged *r) noexcept:
+        cdef str comm = comm_of(self._comms, self._tid)
+        cdef bytes name
+        if comm is not self._shown:
+            name = bytes_of(comm)
+            memset(self._name, 0, COMM_SIZE)
+            memcpy(self._name, PyBytes_AS_STRING(name), min(PyBytes_GET_SIZE(name), COMM_SIZE - 1))
+            self._shown = comm
+        return self._name
+
+
+cdef str comm_of(dict comms, int32_t tid):
+    found = comms.get(tid)
+    if found:
+        return found
+    return "<...>" if tid else "<idle>"
+
+
+cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
+    """Whether a filter takes the record, as it would have in a daemon. The entry has its header."""
+    cdef Judged r
+    cdef ThreadNames names
+    r.ts_ns = raw.time_ns
+    r.cpu = raw.cpu
+    memcpy(&r.id, raw.entry, 2)
+    memcpy(&filter.flags, raw.entry + 2, 2)
+    memcpy(&r.pid, raw.entry + 4, 4)
+    r.tgid = raw.pid
+    r.payload = raw.entry + HEADER
+    r.size = raw.size - HEADER
+    r.valid = True
+    r.origin = r.origin_at = 0
+    if filter.names is not None:
+        names = <ThreadNames?>filter.names
+        names._comms = comms
+        names._tid = raw.tid
+    return filter.matches(&r)
+
+
+cdef ValueKind kind_of(field) except *:
+    """As Layout.unpack_items has it."""
+    kind = field.kind
+    if kind is FieldKind.INTEGER:
+        return SIGNED_VALUE if field.signed else UNSIGNED_VALUE
+    if kind is FieldKind.CHAR_ARRAY:
+        return BYTES_VALUE if field.type.startswith(b"unsigned") else TEXT_VALUE
+    if field.is_loc and field.is_string:
+        return TEXT_VALUE
+    return BYTES_VALUE
+
+
+cdef value_of(ValueKind kind, const uint8_t *data, size_t length):
+    if kind == SIGNED_VALUE:
+        return signed_value(data, length)
+    if kind == UNSIGNED_VALUE:
+        return unsigned_value(data, length)
+    if kind == TEXT_VALUE:
+        length = text_length(data, length)
+        return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
+    return PyBytes_FromStringAndSize(<const char *>data, length)
+
+
+cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept:
+    cdef int8_t s8
+    cdef int16_t s16
+    cdef int32_t s32
+    cdef int64_t s64 = 0
+    if length == 1:
+        memcpy(&s8, data, 1)
+        return s8
+    if length == 2:
+        memcpy(&s16, data, 2)
+        return s16
+    if length == 4:
+        memcpy(&s32, data, 4)
+        return s32
+    memcpy(&s64, data, length if length < 8 else 8)
+    return s64
+
+
+cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept:
+    cdef uint64_t value = 0
+    memcpy(&value, data, length if length < 8 else 8)
+    return value
+
+
+@cython.freelist(64)
+cdef class Record:
+    """One record of a recording, with all that is known of it.
+
+    | attribute | what it is |
+    |---|---|
+    | time_ns | nanoseconds of the recording's clock |
+    | cpu | where it was written |
+    | pid | of the process; the thread's id where the file does not know the process (trace.dat) |
+    | tid | of the thread |
+    | comm | the thread's name, `<...>` if not known |
+    | system, name | of the event |
+    | fields | name to int, str (bytes that are not UTF-8 as surrogate escapes) or bytes; empty for a record
+    that is shorter than the event says |
+    | lost | records that were lost between the one before and this one, on any cpu; -1: not counted |
+    | instance | whose buffer it was in; empty for the top instance |
+    """
+
+    cdef readonly uint64_t time_ns
+    cdef readonly uint32_t cpu
+    cdef readonly int32_t pid
+    cdef readonly int32_t tid
+    cdef readonly int64_t lost
+    cdef readonly str comm
+    cdef readonly str system
+    cdef readonly str name
+    cdef readonly str instance
+    cdef readonly dict fields
+
+    def __repr__(self):
+        return (
+            f"<Record {self.time_ns} ns, cpu {self.cpu}, {self.comm}-{self.tid}: "
+            f"{self.system}:{self.name} {self.fields}>"
+        )
+
+
+cdef class Records:
+    """Iterates over the selected records of a source.
+
+    find_event: event id to EventDecoder, None for an event that was not asked for; asked once per id.
+    instances: names of the buffers. pids: process or thread ids, cpus: numbers, None: all.
+    since_ns, until_ns: times from the first and before the second, None: all.
+    count: records handed out. last_ns: time of the last one.
+    lost: records of which the file knows that they were lost, within the selected cpus and times, of whatever
+    event; lost_uncounted: there are more, nobody knows how many.
+
+    ValueError at what is broken, after all before it.
+    """
+
+    def __init__(
+        self, RecordSource source not None, find_event, *, list instances not None=[], pids=None, cpus=None,
+        since_ns=None, until_ns=None
+    ):
+        self._source = source
+        self._find_event = find_event
+        self._events = {}
+        self._instances = instances
+        self._pids = pids
+        self._cpus = cpus
+        self._since = 0 if since_ns is None else min(max(since_ns, 0), 2**64 - 1)
+        self._last = 2**64 - 1 if until_ns is None else min(max(until_ns - 1, 0), 2**64 - 1)
+        self._none = until_ns is not None and until_ns <= 0
+        memset(self._slots, 0, sizeof(self._slots))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Raw raw
+        cdef EventDecoder event = self.next(&raw)
+        cdef Record record
+        if event is None:
+            raise StopIteration
+        record = Record.__new__(Record)
+        record.time_ns = raw.time_ns
+        record.cpu = raw.cpu
+        record.pid = raw.pid
+        record.tid = raw.tid
+        record.lost = raw.lost
+        record.comm = self.comm(raw.tid)
+        record.system = event.system
+        record.name = event.name
+        record.instance = self.instance(raw.buffer)
+        record.fields = event.fields(&raw)
+        return record
+
+    def events(self):
+        """Read all that is left, and give the decoders of the events that occurred, without duplicates, in
+        the order in which they did; up to what is broken, if anything is."""
+        cdef Raw raw
+        cdef EventDecoder event
+        cdef EventDecoder before = None
+        found = {}
+        try:
+            while (event := self.next(&raw)) is not None:
+                if event is not before:
+                    found[event] = None
+                    before = event
+        except ValueError:
+            pass
+        return list(found)
+
+    cdef EventDecoder next(self, Raw *raw):
+        """The decoder of the next record; None at the end."""
+        cdef EventDecoder event
+        cdef uint16_t id
+        while self._source.next(raw):
+            if raw.time_ns < self._since or raw.time_ns > self._last or self._none:
+                continue
+            if self._cpus is not None and raw.cpu not in self._cpus:
+                continue
+            if raw.lost < 0:
+                self.lost_uncounted = True
+                self._pending = -1
+            elif raw.lost:
+                self.lost += raw.lost
+                if self._pending >= 0:
+                    self._pending += raw.lost
+            if raw.size < HEADER:
+                continue
+            memcpy(&id, raw.entry, 2)
+            event = self._selected(id)
+            if event is None:
+                continue
+            if self._pids is not None and raw.pid not in self._pids and raw.tid not in self._pids:
+                continue
+            if event.filter is not None and not passes(event.filter, raw, self._source.comms):
+                continue
+            raw.lost = self._pending
+            self._pending = 0
+            self.count += 1
+            self.last_ns = raw.time_ns
+            return event
+        if self._last == <uint64_t>-1 and self._cpus is None:
+            self.lost += max(self._source.lost_behind, 0)
+            self.lost_uncounted |= self._source.lost_behind < 0
+            self._source.lost_behind = 0
+        return None
+
+    cdef EventDecoder _selected(self, uint16_t id):
+        cdef EventSlot *slot = &self._slots[id & (NR_SLOTS - 1)]
+        if not slot.known or slot.id != id:
+            if id not in self._events:
+                self._events[id] = self._find_event(id)
+            found = self._events[id]
+            slot.decoder = NULL if found is None else <void *><EventDecoder?>found
+            slot.known = True
+            slot.id = id
+        return None if slot.decoder == NULL else <EventDecoder>slot.decoder
+
+    cdef str comm(self, int32_t tid):
+        return comm_of(self._source.comms, tid)
+
+    cdef str instance(self, uint32_t buffer):
+        return self._instances[buffer] if buffer < <size_t>len(self._instances) else ""

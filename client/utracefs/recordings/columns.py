@@ -1,0 +1,103 @@
+"""Tables of records: what each column is called, and how Arrow, pandas and polars get them.
+
+    Batch (compiled) ─▶ pyarrow.RecordBatch ─▶ pyarrow.Table ─▶ pandas, polars, Parquet, DuckDB
+
+The libraries are extras: they are imported when they are first needed, and ImportError says how to get one
+that is missing. Nothing is copied on the way to Arrow.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from utracefs.recordings._columns import COMMON_COLUMNS, Batch
+from utracefs_protocol.text import bytes_of, clean, text_of
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+__all__ = ["COMMON_COLUMNS", "arrow_batch", "arrow_schema", "column_names", "library", "pandas_table"]
+
+_EXTRAS: Final = {"pyarrow": "arrow", "pandas": "pandas", "polars": "polars", "duckdb": "sql"}
+
+
+def library(module: str) -> Any:
+    """The module, of one of our extras. ImportError: it is not installed; says what to do."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or module).partition(".")[0]
+        extra = _EXTRAS[module.partition(".")[0]]
+        raise ImportError(
+            f"{package} is not installed: pip install 'utracefs[{extra}]'", name=error.name
+        ) from None
+
+
+def column_names(
+    fields: Iterable[str], taken: Iterable[str], key: Callable[[str], str] = str
+) -> dict[str, str]:
+    """What the columns of these fields are called, beside columns that are `taken`: a field's own name, with
+    U+FFFD for what is not UTF-8, and as often `field_` in front as is needed.
+
+    key: names with the same key are the same; DuckDB does not tell upper from lower case.
+    """
+    seen = {key(name) for name in taken}
+    found = {}
+    for field in fields:
+        name = clean(field).replace("\0", "\ufffd")
+        while key(name) in seen:
+            name = f"field_{name}"
+        seen.add(key(name))
+        found[field] = name
+    return found
+
+
+def arrow_schema(
+    batch: Batch, metadata: Mapping[str, str], *, taken: Iterable[str] = (), key: Callable[[str], str] = str
+) -> "pyarrow.Schema":
+    """Of all batches of an event, of which this is one. metadata: of the table; `system` and `event` are
+    added. taken, key: names that columns must not have besides the common ones, and what is the same; see
+    `column_names`."""
+    pa = library("pyarrow")
+    common, own = batch.columns[: len(COMMON_COLUMNS)], batch.columns[len(COMMON_COLUMNS) :]
+    names = column_names((column.name for column in own), [*COMMON_COLUMNS, *taken], key)
+    told = {"system": batch.event.system, "event": batch.event.name, **metadata}
+    return pa.schema(
+        [pa.field(column.name, getattr(pa, column.type)()) for column in common]
+        + [pa.field(names[column.name], getattr(pa, column.type)()) for column in own],
+        {f"utracefs.{name}".encode(): bytes_of(text) for name, text in told.items()},
+    )
+
+
+def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
+    """The batch, which stays in memory as long as that is in use."""
+    pa = library("pyarrow")
+    arrays = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        buffers = [column.validity, column.offsets, column.values]
+        if column.offsets is None:
+            del buffers[1]
+        wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+        arrays.append(pa.Array.from_buffers(field.type, batch.rows, wrapped, column.nulls))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def pandas_table(table: "pyarrow.Table") -> "pandas.DataFrame":
+    """Integers in numpy's types; a column where some are absent in pandas' own, which knows of that: numpy
+    would make floating point numbers of it, which lose digits. The metadata are in `attrs`."""
+    pandas = library("pandas")
+    pa = library("pyarrow")
+    nullable = {
+        getattr(pa, name.lower())(): getattr(pandas, f"{name}Dtype")()
+        for sign in ("", "U")
+        for name in (f"{sign}Int8", f"{sign}Int16", f"{sign}Int32", f"{sign}Int64")
+    }
+    frame = pandas.DataFrame(
+        {
+            name: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+    )
+    frame.attrs = {key.decode(): text_of(value) for key, value in (table.schema.metadata or {}).items()}
+    return frame

@@ -1,0 +1,46 @@
+"""One filter for all events of a recording, as `utracefs.open` and `utracefs report` take it.
+
+The text is that of an event's filter file (utracefs_protocol.filter). An event that it does not fit, since it
+has no such field, say, has no record that passes.
+"""
+
+from collections.abc import Iterable
+
+from utracefs.recordings._records import ThreadNames
+from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.filter import Filter, FilterError, parse_filter
+from utracefs_protocol.filter.parse import MAX_CPUS
+
+__all__ = ["EventFilters"]
+
+
+class EventFilters:
+    """The filter of each event.
+
+    events: those that are selected. nr_cpus: how many CPUS{} may name, 0: not known.
+    FilterError: the text fits none of the events; that of the one whose parser got furthest.
+    """
+
+    def __init__(self, text: bytes, events: Iterable[EventFormat], nr_cpus: int = 0) -> None:
+        self.text = text
+        self._nr_cpus = nr_cpus or MAX_CPUS
+        refused: list[FilterError] = []
+        for event in events:
+            try:
+                self._parse(event)
+            except FilterError as error:
+                refused.append(error)
+            else:
+                return
+        if refused:
+            raise max(refused, key=lambda error: error.position or 0)
+
+    def of(self, event: EventFormat) -> Filter | None:
+        """None: it does not fit, so no record passes."""
+        try:
+            return self._parse(event)
+        except FilterError:
+            return None
+
+    def _parse(self, event: EventFormat) -> Filter:
+        return parse_filter(self.text, event.fields, nr_cpus=self._nr_cpus, names=ThreadNames())

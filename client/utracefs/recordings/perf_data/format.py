@@ -1,0 +1,129 @@
+"""The layout of a perf.data: what writer and reader share.
+
+    +----------+---------+----------------+--------------------+------------------+-----------+
+    | HEADER   | records | FEATURE_EXTENT | bodies of the      | ATTR per event,  | u64 id of |
+    | 104 bytes|         | per feature    | features           | ID_EXTENT        | each      |
+    +----------+---------+----------------+--------------------+------------------+-----------+
+
+perf itself puts attributes in front of the records; a reader finds both through the header, and here events
+may come while records are written. The extents of the features must stand right behind the records.
+
+Records are those of a perf ring (utracefs_protocol.perf_ring) with sample_type DEFAULT_SAMPLE_TYPE, and COMM.
+All numbers are little-endian.
+
+Sources: include/uapi/linux/perf_event.h; tools/perf/Documentation/perf.data-file-format.txt.
+"""
+
+import struct
+from typing import Final
+
+from utracefs.recordings.trace_dat.format import MAGIC as TRACING_MAGIC
+
+__all__ = [
+    "ATTR",
+    "ATTR_HEAD",
+    "ATTR_SIZE",
+    "ATTR_SIZE_LEAST",
+    "CLOCKID",
+    "CLOCKID_AT",
+    "CLOCK_DATA",
+    "CLOCK_MONOTONIC",
+    "COMM_HEAD",
+    "COMM_LENGTH",
+    "COMM_TRAILER",
+    "EXTENT",
+    "FEATURES_AT",
+    "FLAGS",
+    "FLAG_FREQ",
+    "FLAG_SAMPLE_ID_ALL",
+    "FLAG_USE_CLOCKID",
+    "HEADER",
+    "HEADER_SIZE",
+    "LOST_COUNT_AT",
+    "LOST_RECORD",
+    "MAGIC",
+    "PERF_RECORD_COMM",
+    "PIPE_HEADER_SIZE",
+    "READ_FORMAT_ID",
+    "RECORD_HEADER",
+    "TRACING_DATA_BEGIN",
+    "TRACING_MAGIC",
+    "TYPE_TRACEPOINT",
+    "U32",
+    "U64",
+    "Feature",
+]
+
+MAGIC: Final = b"PERFILE2"
+
+HEADER: Final = struct.Struct("<8s8Q")
+"""Magic, size of the header, of an ATTR with its EXTENT; offset and size of the attributes, of the records,
+of `event types` (unused). Behind it the features: 256 bits."""
+FEATURES_AT: Final = HEADER.size
+HEADER_SIZE: Final = HEADER.size + 32
+PIPE_HEADER_SIZE: Final = 16
+"""Magic and size of the header, all that a file has which went through a pipe."""
+
+EXTENT: Final = struct.Struct("<QQ")
+"""Offset in the file, bytes."""
+U32: Final = struct.Struct("<I")
+U64: Final = struct.Struct("<Q")
+
+ATTR_HEAD: Final = struct.Struct("<IIQQQQQ")
+"""What every struct perf_event_attr has: type, size, config, sample_period or sample_freq, sample_type,
+read_format, flags."""
+ATTR_SIZE_LEAST: Final = 64
+"""PERF_ATTR_SIZE_VER0."""
+CLOCKID: Final = struct.Struct("<i")
+CLOCKID_AT: Final = 92
+"""In an attr that is long enough."""
+ATTR: Final = struct.Struct("<IIQQQQQ44xi16x")
+"""The same with clockid, as it is written here."""
+ATTR_SIZE: Final = ATTR.size
+TYPE_TRACEPOINT: Final = 2
+READ_FORMAT_ID: Final = 4
+FLAG_FREQ: Final = 1 << 10
+FLAG_SAMPLE_ID_ALL: Final = 1 << 18
+FLAG_USE_CLOCKID: Final = 1 << 25
+FLAGS: Final = 1 << 5 | FLAG_SAMPLE_ID_ALL | FLAG_USE_CLOCKID
+"""exclude_kernel (or perf warns of kernel symbols), and these two."""
+CLOCK_MONOTONIC: Final = 1
+
+RECORD_HEADER: Final = struct.Struct("<IHH")
+"""Type, misc, bytes of all of it: a multiple of 8."""
+PERF_RECORD_COMM: Final = 3
+COMM_HEAD: Final = struct.Struct("<II")
+"""Process, thread; then the name with a NUL and up to a multiple of 8, and COMM_TRAILER."""
+COMM_TRAILER: Final = struct.Struct("<IIQIIQ")
+"""struct sample_id: process, thread, time, cpu, 0, identifier."""
+COMM_LENGTH: Final = 15
+"""Bytes of a name; TASK_COMM_LEN less its NUL."""
+LOST_RECORD: Final = struct.Struct("<IHHQQIIQIIQ")
+"""Header, identifier, how many, struct sample_id."""
+LOST_COUNT_AT: Final = RECORD_HEADER.size + U64.size
+
+CLOCK_DATA: Final = struct.Struct("<IIQQ")
+"""Version 1, clock id, wall clock and that clock at one moment, in nanoseconds."""
+
+TRACING_DATA_BEGIN: Final = TRACING_MAGIC + b"0.6\0\0\x08"
+"""As of a trace.dat: magic, version, byte order, bytes of a long."""
+
+
+class Feature:
+    """HEADER_*: bits of the features. Their bodies stand in this order."""
+
+    TRACING_DATA: Final = 1
+    HOSTNAME: Final = 3
+    OSRELEASE: Final = 4
+    VERSION: Final = 5
+    ARCH: Final = 6
+    NRCPUS: Final = 7
+    CPUDESC: Final = 8
+    CPUID: Final = 9
+    CMDLINE: Final = 11
+    EVENT_DESC: Final = 12
+    SAMPLE_TIME: Final = 21
+    CLOCKID: Final = 23
+    CLOCK_DATA: Final = 29
+    ORIGIN: Final = 255
+    """The lines of an Origin. perf passes over features that it does not know."""

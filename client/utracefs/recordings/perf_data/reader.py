@@ -1,0 +1,213 @@
+"""Reads a perf.data of tracepoint samples: of `utracefs perf record`, and of `perf record -e SYSTEM:NAME`.
+
+    file header      PERFILE2, where the parts are, a bit for each feature
+    attrs            struct perf_event_attr of each event, and the ids of its samples
+    data             records: see _samples
+    features         u64 offset, u64 size of each set bit; TRACING_DATA has the formats of the events
+
+Where those parts are says the header; the layout stands in `format`. Nothing in a file is trusted:
+TraceError(EINVAL) says what is wrong with it.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import struct
+from typing import Final, Self
+
+import utracefs.recordings.perf_data.format as layout
+from utracefs.recordings.origin import ClockPair, Origin
+from utracefs.recordings.perf_data._samples import Samples
+from utracefs.recordings.perf_data.format import Feature
+from utracefs.recordings.trace_dat import Cursor, TraceTexts, contents_of
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE
+from utracefs_protocol.text import text_of
+
+__all__ = ["PerfDataReader"]
+
+_UNFINISHED: Final = layout.HEADER.pack(
+    layout.MAGIC, layout.HEADER_SIZE, layout.ATTR.size + layout.EXTENT.size, *bytes(6)
+)
+"""Begin of a NAME.part."""
+_CLOCKS: Final = {0: "realtime", 1: "mono", 4: "mono_raw", 7: "boot", 11: "tai"}
+
+
+class PerfDataReader(TraceTexts):
+    """Reads a perf.data; a context manager that unmaps the file.
+
+    read_bytes: a file above this size is mapped, not read. recover: samples up to the first broken record,
+    also of a NAME.part beside which there is its NAME.part.events.
+
+    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a perf.data, is broken, or has
+    samples that are not of tracepoints.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
+    ) -> None:
+        super().__init__()
+        self._path = os.fspath(path)
+        with open(path, "rb") as file:
+            self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
+        self._recover = recover
+        self.clock = "perf"
+        """The name of the samples' clock; all count nanoseconds."""
+        self.origin = Origin()
+        self._sample_type = int(DEFAULT_SAMPLE_TYPE)
+        self._sample_id_all = True
+        self._data = (0, 0)
+        try:
+            if self._map[: layout.HEADER.size] == _UNFINISHED:
+                self._read_part()
+            else:
+                self._read()
+        except (struct.error, ValueError, OverflowError):
+            self.close()
+            raise self._error("perf.data is cut off or broken") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """While samples are being read the file stays mapped."""
+        if isinstance(self._map, mmap.mmap):
+            with contextlib.suppress(BufferError):
+                self._map.close()
+
+    @property
+    def data_bytes(self) -> int:
+        """Of records."""
+        return self._data[1]
+
+    def samples(self) -> Samples:
+        """The samples in the order of time."""
+        try:
+            return Samples(
+                self._map,
+                *self._data,
+                self._sample_type,
+                self._sample_id_all,
+                comms=self.cmdlines,
+                recover=self._recover,
+            )
+        except ValueError as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, text: str) -> TraceError:
+        return TraceError(errno.EINVAL, f"{self._path}: {text}")
+
+    def _read_part(self) -> None:
+        """What describes the samples is in the other file."""
+        if not self._recover:
+            raise self._error("was not finished: its writer was killed; --recover reads what it has")
+        part = self._map
+        with open(f"{os.fsdecode(self._path)}.events", "rb") as file:
+            self._map = file.read()
+        self._read()
+        self._map = part
+        at = min(layout.HEADER_SIZE, len(part))
+        self._data = (at, len(part) - at)
+
+    def _read(self) -> None:
+        size = len(self._map)
+        if size < layout.HEADER_SIZE:
+            raise self._error("is not a perf.data: it is shorter than a header")
+        magic, header_size, entry_size, attrs_at, attrs_size, data_at, data_size, *_ = (
+            layout.HEADER.unpack_from(self._map)
+        )
+        if magic == layout.MAGIC[::-1]:
+            raise self._error("was written on a big-endian machine")
+        if magic != layout.MAGIC:
+            raise self._error("is not a perf.data")
+        if header_size == layout.PIPE_HEADER_SIZE:
+            raise self._error("was written to a pipe (perf record -o -); that cannot be read")
+        if header_size != layout.HEADER_SIZE:
+            raise self._error("is a perf.data that utracefs did not write; use `perf script`")
+        features = int.from_bytes(self._map[layout.FEATURES_AT : layout.HEADER_SIZE], "little")
+        least = layout.ATTR_SIZE_LEAST + layout.EXTENT.size
+        if entry_size < least or attrs_size % entry_size or attrs_at + attrs_size > size:
+            raise ValueError("attrs")
+        if data_at + data_size > size:
+            raise ValueError("data")
+        self._data = (data_at, data_size)
+        kinds = self._kinds(range(attrs_at, attrs_at + attrs_size, entry_size))
+        if not features >> Feature.TRACING_DATA & 1:
+            raise self._error("has no formats of events (TRACING_DATA): its samples are not of tracepoints")
+        try:
+            self._read_tracing_data(Cursor(self._feature(features, Feature.TRACING_DATA)))
+        except (struct.error, ValueError, OverflowError):
+            if data_size:
+                raise
+            # perf writes the size when it ends, and the formats of the events after that.
+            raise self._error(
+                "was not finished; without the formats of its events nothing can be read"
+            ) from None
+        with contextlib.suppress(struct.error, ValueError):
+            self._read_origin(features)
+        if not kinds and not self.formats:
+            return  # a recording of no event at all
+        if len(kinds) != 1:
+            raise self._error(
+                f"has samples of {len(kinds)} kinds; files whose events have the same can be read"
+            )
+        ((self._sample_type, self._sample_id_all),) = kinds
+
+    def _feature(self, features: int, bit: int) -> bytes:
+        """Its body; empty if it is not there."""
+        if not features >> bit & 1:
+            return b""
+        before = features & ((1 << bit) - 1)
+        place = sum(self._data) + before.bit_count() * layout.EXTENT.size
+        at, length = layout.EXTENT.unpack_from(self._map, place)
+        if at + length > len(self._map):
+            raise ValueError("feature")
+        return self._map[at : at + length]
+
+    def _read_origin(self, features: int) -> None:
+        """That of a file of ours, else what perf says of it."""
+        own = Origin.of_lines(text_of(self._feature(features, Feature.ORIGIN)))
+        host = text_of(self._feature(features, Feature.HOSTNAME)[layout.U32.size :].partition(b"\0")[0])
+        self.origin = own or Origin(host)
+        pair = self._feature(features, Feature.CLOCK_DATA)
+        if self.clock == "realtime":
+            self.origin = Origin(host, clocks=(ClockPair(0, 0),))
+        elif own is None and pair:
+            _, clock, wall_ns, clock_ns = layout.CLOCK_DATA.unpack_from(pair)
+            if _CLOCKS.get(clock) == self.clock:
+                self.origin = Origin(host, clocks=(ClockPair(clock_ns, wall_ns),)).with_added(0)
+
+    def _kinds(self, attrs: range) -> set[tuple[int, bool]]:
+        """sample_type and sample_id_all of each event; also finds the clock."""
+        kinds = set()
+        for at in attrs:
+            _, attr_size, _, _, sample_type, _, flags = layout.ATTR_HEAD.unpack_from(self._map, at)
+            kinds.add((sample_type, bool(flags & layout.FLAG_SAMPLE_ID_ALL)))
+            if flags & layout.FLAG_USE_CLOCKID and attr_size >= layout.CLOCKID_AT + layout.CLOCKID.size:
+                (clock,) = layout.CLOCKID.unpack_from(self._map, at + layout.CLOCKID_AT)
+                self.clock = _CLOCKS.get(clock, f"clock {clock}")
+        return kinds
+
+    def _read_tracing_data(self, file: Cursor) -> None:
+        """As the head of a trace.dat of version 6; command lines from 0.6 on."""
+        if file.take(len(layout.TRACING_MAGIC)) != layout.TRACING_MAGIC:
+            raise ValueError("TRACING_DATA")
+        version = file.string()
+        if file.take(1) != b"\0":
+            raise self._error("has formats of a big-endian machine")
+        file.take(1)
+        file.u32()
+        self.read_headers(file)
+        self.read_ftrace_formats(file)
+        self.read_event_formats(file)
+        self.read_kallsyms(file)
+        file.take(file.u32())  # printk
+        if version >= b"0.6" and file.left:
+            self.read_cmdlines(file)

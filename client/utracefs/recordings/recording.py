@@ -1,0 +1,434 @@
+"""Recordings as a library: what `utracefs record` and `perf record` write, record by record.
+
+with utracefs.open("trace.dat", events=["http_*"]) as recording:
+    for record in recording:
+        print(record.time_ns, record.comm, record.name, record.fields)
+
+file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records ─▶ Record
+                                                                 ─▶ Batch ─▶ Arrow, pandas, polars
+"""
+
+import builtins
+import errno
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
+
+from utracefs.recordings import columns
+from utracefs.recordings._columns import Batch, ColumnBatches
+from utracefs.recordings._records import EventDecoder, MergedPages, Record, Records, RecordSource
+from utracefs.recordings.event_filters import EventFilters
+from utracefs.recordings.origin import Origin
+from utracefs.recordings.perf_data import PerfDataReader
+from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
+from utracefs.recordings.trace_dat import CLOCKS_IN_NS, TraceDatReader
+from utracefs.recordings.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
+from utracefs.tree.event_names import EventName, matches, no_such_event
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.text import bytes_of, text_of
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["Batch", "Record", "Recording", "open"]
+
+T = TypeVar("T")
+
+_READ_BYTES: Final = 16 << 20
+"""Larger files are mapped: memory does not grow with the file."""
+
+
+class Recording:
+    """What `open` gives: an iterable of Record in the order of time, and a context manager that closes the
+    file. Each iteration begins anew; several may be under way.
+
+    Iterating raises TraceError(EINVAL) at a place that is broken, after all records before it.
+    """
+
+    def __init__(
+        self,
+        reader: TraceDatReader | PerfDataReader,
+        path: str,
+        *,
+        events: Iterable[str] = (),
+        pids: Collection[int] | None = None,
+        cpus: Collection[int] | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        filter: str | bytes | None = None,
+    ) -> None:
+        self.path: Final = path
+        self._reader = reader
+        self._patterns = tuple([events] if isinstance(events, str) else events)
+        self._pids = None if pids is None else frozenset(pids)
+        self._cpus = None if cpus is None else frozenset(cpus)
+        self._since_ns = since_ns
+        self._until_ns = until_ns
+        self._decoders: dict[int, EventDecoder | None] = {}
+        self.tgids: Mapping[int, int] = {}
+        """Thread id to process id, for a trace.dat, which does not know processes."""
+        is_perf = isinstance(reader, PerfDataReader)
+        self.format: Final = "perf.data" if is_perf else "trace.dat"
+        self.clock: Final = _clock(reader)
+        """The name of the clock of all times, `mono` for CLOCK_MONOTONIC."""
+        self.origin: Final = _origin(reader)
+        """Host, boot, and pairs of this recording's times and times of day."""
+        self.clock_in_ns: Final = is_perf or self.clock in CLOCKS_IN_NS - {"uptime"} | {"boot"}
+        """False: the clock counts something else, and what is called nanoseconds here is that."""
+        missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
+        if missing:
+            raise self._no_such_event(missing[0])
+        self._filters: EventFilters | None = None
+        if filter is not None:
+            text = bytes_of(filter) if isinstance(filter, str) else filter
+            nr_cpus = 0 if isinstance(reader, PerfDataReader) else reader.nr_cpus
+            selected = [event for event in reader.formats.values() if self._is_wanted(event)]
+            self._filters = EventFilters(text, selected, nr_cpus)
+
+    @property
+    def events(self) -> list[EventName]:
+        """All that the file describes, whether it has records of them or not."""
+        return [self._name(event) for event in self._reader.formats.values()]
+
+    @property
+    def cpu_stats(self) -> list[str]:
+        """What the buffers counted meanwhile, as `report --stat` prints it; none in a perf.data."""
+        return [] if isinstance(self._reader, PerfDataReader) else self._reader.cpu_stats
+
+    @property
+    def selection(self) -> list[str]:
+        """What was selected, for people; empty: all."""
+        found = [f"event {pattern}" for pattern in self._patterns]
+        for what, numbers in (("process", self._pids), ("cpu", self._cpus)):
+            found += [] if numbers is None else [f"{what} {', '.join(map(str, sorted(numbers)))}"]
+        for what, time_ns in (("from", self._since_ns), ("before", self._until_ns)):
+            found += [] if time_ns is None else [f"{what} {time_ns / 10**9:.9f} s"]
+        return found + ([] if self._filters is None else [f"filter {text_of(self._filters.text)}"])
+
+    @property
+    def formats(self) -> list[tuple[str, EventFormat]]:
+        """System and format of all that the file describes."""
+        return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
+
+    def selects(self, event_id: int) -> bool:
+        """Whether records of the event with this id are wanted."""
+        return self._decoder(event_id) is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Iterations that are under way keep it mapped until they are gone."""
+        self._reader.close()
+
+    def __iter__(self) -> "Reading":
+        return self.reading()
+
+    def reading(self, event: EventDecoder | None = None) -> "Reading":
+        """An iterator over the records that says how far it is. event: only its records; see `find_event`."""
+        source, progress = self._source()
+        instances = [] if isinstance(self._reader, PerfDataReader) else [b.name for b in self._reader.buffers]
+        records = Records(
+            source,
+            self._decoder if event is None else lambda n: event if self._decoder(n) is event else None,
+            instances=instances,
+            pids=self._pids,
+            cpus=self._cpus,
+            since_ns=self._since_ns,
+            until_ns=self._until_ns,
+        )
+        return Reading(self.path, records, progress)
+
+    def events_with_records(self) -> list[EventDecoder]:
+        """The selected events of which there are records, in the order of the first ones. Reads all of the
+        file; of a broken one up to the broken place."""
+        return self.reading().events()
+
+    # Columns. Each event has a table of its own: utracefs.recordings.columns.COMMON_COLUMNS, then its fields.
+
+    def batches(self, event: str | None = None, *, text_as_bytes: bool = False) -> Iterator[Batch]:
+        """The records as columns, batch by batch, without any other library; those of different events as
+        they come. event: only this one, `SYSTEM:NAME` or `NAME`.
+
+        text_as_bytes: texts stay as they are; else they are UTF-8, with U+FFFD for what is not.
+        TraceError(ENOENT): there is no such event; EINVAL: several have the name, or a place is broken.
+        """
+        found = None if event is None else self.find_event(event)
+        yield from self.reading(found).batches(text_as_bytes=text_as_bytes)
+
+    def arrow_reader(self, event: str, *, text_as_bytes: bool = False) -> "pyarrow.RecordBatchReader":
+        """The table of one event, batch by batch, as it is asked for. Errors and parameters as `batches`."""
+        found = self.find_event(event)
+        schema = columns.arrow_schema(Batch(found, text_as_bytes=text_as_bytes), self.metadata)
+        batches = self.reading(found).batches(text_as_bytes=text_as_bytes)
+        return columns.library("pyarrow").RecordBatchReader.from_batches(
+            schema, (columns.arrow_batch(batch, schema) for batch in batches)
+        )
+
+    @overload
+    def to_arrow(self, event: str, *, text_as_bytes: bool = ...) -> "pyarrow.Table": ...
+    @overload
+    def to_arrow(self, event: None = None, *, text_as_bytes: bool = ...) -> dict[str, "pyarrow.Table"]: ...
+    def to_arrow(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "pyarrow.Table | dict[str, pyarrow.Table]":
+        """The table of one event; without `event` those of all events that have records, by `SYSTEM:NAME`.
+        ImportError: pyarrow is missing. Other errors and parameters as `batches`.
+
+        Types: integers as they were declared, texts `string` (with text_as_bytes `binary`), arrays and
+        structs `binary`; `time_ns` is int64. The clock is in the schema's metadata, `utracefs.clock`.
+        """
+        return self._tables(event, text_as_bytes, lambda table: table)
+
+    @overload
+    def to_pandas(self, event: str, *, text_as_bytes: bool = ...) -> "pandas.DataFrame": ...
+    @overload
+    def to_pandas(
+        self, event: None = None, *, text_as_bytes: bool = ...
+    ) -> dict[str, "pandas.DataFrame"]: ...
+    def to_pandas(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "pandas.DataFrame | dict[str, pandas.DataFrame]":
+        """As `to_arrow`; integers keep their size and sign also where some are absent. The metadata are in
+        `attrs`."""
+        return self._tables(event, text_as_bytes, columns.pandas_table)
+
+    @overload
+    def to_polars(self, event: str, *, text_as_bytes: bool = ...) -> "polars.DataFrame": ...
+    @overload
+    def to_polars(
+        self, event: None = None, *, text_as_bytes: bool = ...
+    ) -> dict[str, "polars.DataFrame"]: ...
+    def to_polars(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "polars.DataFrame | dict[str, polars.DataFrame]":
+        """As `to_arrow`; polars has no place for the metadata."""
+        return self._tables(event, text_as_bytes, columns.library("polars").from_arrow)
+
+    def _tables(
+        self, event: str | None, text_as_bytes: bool, convert: Callable[["pyarrow.Table"], T]
+    ) -> T | dict[str, T]:
+        pa = columns.library("pyarrow")
+        if event is not None:
+            return convert(self.arrow_reader(event, text_as_bytes=text_as_bytes).read_all())
+        schemas: dict[EventDecoder, pyarrow.Schema] = {}
+        found: dict[EventDecoder, list[pyarrow.RecordBatch]] = {}
+        for batch in self.batches(text_as_bytes=text_as_bytes):
+            decoder = batch.event
+            if decoder not in found:
+                schemas[decoder] = columns.arrow_schema(batch, self.metadata)
+                found[decoder] = []
+            found[decoder].append(columns.arrow_batch(batch, schemas[decoder]))
+        tables: dict[str, T] = {}
+        for decoder, batches in found.items():
+            name = str(EventName(decoder.system, decoder.name))
+            # A file may describe one event twice.
+            while name in tables:
+                name += "'"
+            tables[name] = convert(pa.Table.from_batches(batches, schemas[decoder]))
+        return tables
+
+    @property
+    def host(self) -> str:
+        """The name of the machine; empty where the file does not say it."""
+        return self.origin.host
+
+    @property
+    def unix_offset_ns(self) -> int | None:
+        """Added to a time gives nanoseconds since 1970-01-01 UTC; None where the file does not say it."""
+        return self.origin.unix_offset_ns
+
+    def last_ns(self) -> int:
+        """Time of the last record, of whatever event; 0 where there is none. Reads all of a perf.data."""
+        if not isinstance(self._reader, PerfDataReader):
+            return self._reader.last_ns()
+        reading = self.reading()
+        reading.events()
+        return reading.records.last_ns
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What tables say of the recording: its clock, and of `origin` what is known."""
+        known = {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
+        if self.unix_offset_ns is not None:
+            known["unix_offset_ns"] = str(self.unix_offset_ns)
+        known |= {"host": self.origin.host} if self.origin.host else {}
+        return known | ({"boot_id": self.origin.boot_id} if self.origin.boot_id else {})
+
+    def decoders(self) -> list[EventDecoder]:
+        """Of all selected events that the file describes."""
+        return [d for number in self._reader.formats if (d := self._decoder(number)) is not None]
+
+    def find_event(self, event: str) -> EventDecoder:
+        """The selected event that is called `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none;
+        EINVAL: there are several."""
+        named = [n for n, e in self._reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
+        found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise self._no_such_event(event)
+        names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
+        raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
+
+    def whole_pages(self) -> tuple[MergedPages, Callable[[], float]] | None:
+        """The pages of all records, not read yet, and what says which part was read; None where they have
+        other records or other times, too, or there are no pages."""
+        if isinstance(self._reader, PerfDataReader) or self._reader.offset_ns:
+            return None
+        selections = (self._pids, self._since_ns, self._until_ns, self._filters)
+        if self._patterns or any(selection is not None for selection in selections):
+            return None
+        return self._merged(self._reader)
+
+    def _no_such_event(self, word: str) -> TraceError:
+        return TraceError(errno.ENOENT, f"{self.path}: {no_such_event(word, self.events)}")
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.path}: {self.format}, clock {self.clock}, {len(self.events)} events>"
+
+    def _source(self) -> tuple[RecordSource, Callable[[], float]]:
+        if isinstance(self._reader, PerfDataReader):
+            samples = self._reader.samples()
+            whole = self._reader.data_bytes
+            return samples, lambda: samples.read_bytes / whole if whole else 1.0
+        return self._merged(self._reader)
+
+    def _merged(self, reader: TraceDatReader) -> tuple[MergedPages, Callable[[], float]]:
+        offset = reader.offset_ns
+        merge = reader.merge(
+            self._cpus,
+            None if self._since_ns is None else self._since_ns - offset,
+            None if self._until_ns is None else self._until_ns - offset,
+        )
+        source = MergedPages(merge, offset_ns=offset, tgids=self.tgids)
+        source.comms = reader.cmdlines
+        size = merge.size_bytes
+        return source, lambda: merge.read_bytes / size if size else 1.0
+
+    def _name(self, event: EventFormat) -> EventName:
+        return EventName(self._reader.systems.get(event.id, ""), text_of(event.name))
+
+    def _decoder(self, event_id: int) -> EventDecoder | None:
+        """None for an event that was not asked for. One without a format has a name that says so."""
+        if event_id not in self._decoders:
+            event = self._reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
+            decoder = EventDecoder(*self._name(event), event.fields) if self._is_wanted(event) else None
+            if decoder is not None and self._filters is not None:
+                decoder.filter = self._filters.of(event)
+                decoder = decoder if decoder.filter is not None else None
+            self._decoders[event_id] = decoder
+        return self._decoders[event_id]
+
+    def _is_wanted(self, event: EventFormat) -> bool:
+        name = self._name(event)
+        return not self._patterns or any(matches(pattern, name) for pattern in self._patterns)
+
+
+def _clock(reader: TraceDatReader | PerfDataReader) -> str:
+    if isinstance(reader, PerfDataReader):
+        return reader.clock
+    return reader.buffers[0].clock if reader.buffers else "mono"
+
+
+def _origin(reader: TraceDatReader | PerfDataReader) -> Origin:
+    """With pairs of the times that the recording shows: `record --wall-clock` makes readers add an offset."""
+    added_ns = 0 if isinstance(reader, PerfDataReader) else reader.offset_ns
+    return reader.origin.with_added(added_ns)
+
+
+class Reading:
+    """One iteration over a Recording."""
+
+    def __init__(self, path: str, records: Records, progress: Callable[[], float]) -> None:
+        self._path = path
+        self._progress = progress
+        self.records: Final = records
+        """For compiled readers."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        try:
+            return next(self.records)
+        except ValueError as error:
+            raise self.broken(error) from None
+
+    def batches(self, *, text_as_bytes: bool = False) -> Iterator[Batch]:
+        """What is left as columns; see Recording.batches."""
+        try:
+            yield from ColumnBatches(self.records, text_as_bytes=text_as_bytes)
+        except ValueError as error:
+            raise self.broken(error) from None
+
+    @property
+    def done(self) -> float:
+        """The part of the file that was read, 0 to 1."""
+        return min(self._progress(), 1.0)
+
+    def events(self) -> list[EventDecoder]:
+        """Those of which there are records, up to the end or what is broken."""
+        return self.records.events()
+
+    def broken(self, error: ValueError) -> TraceError:
+        """What to raise for what the compiled readers raise."""
+        return TraceError(
+            errno.EINVAL, f"{self._path}: broken: {error}; --recover (recover=True) reads what is behind it"
+        )
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    events: Iterable[str] = (),
+    pids: Collection[int] | None = None,
+    cpus: Collection[int] | None = None,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    filter: str | bytes | None = None,
+    recover: bool = False,
+) -> Recording:
+    """Open a trace.dat (version 6 or 7, not compressed) or a perf.data of tracepoint samples.
+
+    events: `SYSTEM:NAME`, `NAME`, or globs of either; empty: all.
+    pids: process or thread ids. cpus: their numbers.
+    since_ns, until_ns: from the first time on, before the second; in nanoseconds of the recording's clock.
+    filter: an expression as the filter file of an event takes it, `status >= 500 && comm == "nginx"`; of an
+    event that it does not fit, since there is no such field, say, no record is given.
+    recover: give what can be saved of a file that is cut off or broken; `lost` is -1 where a page is missing.
+    Nobody may make the file shorter while it is open: it is mapped (SIGBUS), unless it is small.
+
+    OSError: the file cannot be opened. TraceError(EINVAL): it is no such file, or its head is broken; ENOENT:
+    it has no event that one of `events` means; FilterError: the filter fits none of them.
+    """
+    name = os.fspath(path)
+    with builtins.open(name, "rb") as file:
+        magic = file.read(len(TRACE_DAT_MAGIC))
+    reader: TraceDatReader | PerfDataReader
+    if magic == TRACE_DAT_MAGIC:
+        reader = TraceDatReader(name, read_bytes=_READ_BYTES, recover=recover)
+    elif magic[:8] in (PERF_MAGIC, PERF_MAGIC[::-1]):
+        reader = PerfDataReader(name, read_bytes=_READ_BYTES, recover=recover)
+    else:
+        raise TraceError(errno.EINVAL, f"{os.fsdecode(name)}: is neither a trace.dat nor a perf.data")
+    try:
+        return Recording(
+            reader,
+            os.fsdecode(name),
+            events=events,
+            pids=pids,
+            cpus=cpus,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            filter=filter,
+        )
+    except BaseException:
+        reader.close()
+        raise

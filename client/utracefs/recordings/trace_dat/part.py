@@ -1,0 +1,267 @@
+"""A recording while it runs: NAME.part, and how it becomes a trace.dat without needing its room twice.
+
+    head, texts | PAGES cpu 0 ~~~~~~~~ | PAGES cpu 1 ~~~~~~~~ | texts | PAGES cpu 0 ~~~~   |
+                  extents of 1 MiB, filled one after the other; so each text and page is
+                  written once, and a reader finds all that was written at any moment
+
+A trace.dat has the pages of a cpu in one piece. They are moved there from the end of NAME.part to its
+beginning, a little at a time, and NAME.part is made shorter each time: that works on every file system.
+
+The disk may be full at any time. A page that finds no room is given up, its records are counted, and the next
+page of its cpu says how many are missing in front of it.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from typing import BinaryIO, Final
+
+import attrs
+
+import utracefs.recordings.trace_dat.format as layout
+from utracefs.recordings.partial_files import NO_ROOM, open_part
+from utracefs.recordings.trace_dat._pages import count_events
+from utracefs_protocol.subbuf import commit_of, join_pages, last_ts, missed_events, with_missed
+
+__all__ = ["STEP", "Part"]
+
+STEP: Final = 256 << 10
+"""Bytes that are moved at a time: the room that moving needs."""
+
+_EXTENT: Final = 1 << 20
+_WAITING: Final = 16
+"""Pages of a cpu that wait in memory to be written together."""
+
+
+@attrs.define
+class _Extent:
+    """Pages of one cpu, one behind the other."""
+
+    cpu: int
+    offset: int
+    """In the file."""
+    end: int
+    """Where no page of it can be any more."""
+    size: int = 0
+    """Bytes of pages."""
+
+
+class Part:
+    """The file. OSError where it cannot be opened; no call of the others raises for a full disk."""
+
+    def __init__(self, path: str, *, nr_cpus: int, page_size: int) -> None:
+        self._file: Final[BinaryIO] = open_part(path)
+        self.name: Final[str] = self._file.name
+        self.given_up = 0
+        """Records of events on pages that found no room."""
+        self.error: OSError | None = None
+        """Why, the first time."""
+        self.is_moved = False
+        """A part of the pages has left this file."""
+        self._page_size = page_size
+        self._end = 0
+        self._extents: list[_Extent] = []
+        self._cpus = [_Cpu(page_size) for _ in range(nr_cpus)]
+        self._current: list[_Extent | None] = [None] * nr_cpus
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the pages of each cpu."""
+        sizes = [0] * len(self._cpus)
+        for extent in self._extents:
+            sizes[extent.cpu] += extent.size
+        return sizes
+
+    def leave(self) -> None:
+        """Close it; it stays."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Forget all of it, but for what was left."""
+        if not self._file.closed:
+            self._file.close()
+            os.unlink(self.name)
+
+    def add_text(self, data: bytes) -> bool:
+        """The head, or a whole section; False: there was no room."""
+        written = 0
+        try:
+            written = os.pwrite(self._file.fileno(), data, self._end)
+            if written < len(data):  # the rest says why
+                written += os.pwrite(self._file.fileno(), data[written:], self._end + written)
+        except OSError as error:
+            self._note(error)
+        if written < len(data):
+            if written:
+                os.truncate(self._file.fileno(), self._end)
+            return False
+        self._end += len(data)
+        return True
+
+    def add_page(self, number: int, page: bytes) -> None:
+        """The next page of a cpu; it may wait to be written, and to be joined with others."""
+        cpu = self._cpus[number]
+        cpu.add(page)
+        if len(cpu.full) >= _WAITING:
+            self._write(number)
+
+    def sync(self, *, is_end: bool = False) -> None:
+        """Write what waits. A page that others may still be joined with is written again then."""
+        for number, cpu in enumerate(self._cpus):
+            if is_end:
+                cpu.close_page()
+            self._write(number)
+            if cpu.page is not None and (extent := self._room(number)) is not None:
+                try:
+                    os.pwrite(self._file.fileno(), cpu.page, extent.offset + extent.size)
+                except OSError as error:
+                    self._note(error)
+
+    def _write(self, number: int) -> None:
+        cpu = self._cpus[number]
+        while cpu.full:
+            written = 0
+            if (extent := self._room(number)) is not None:
+                pages = cpu.full[: (extent.end - extent.offset - extent.size) // self._page_size]
+                if cpu.missing:
+                    pages[0] = with_missed(pages[0], cpu.missing)
+                at = extent.offset + extent.size
+                try:
+                    written = os.pwritev(self._file.fileno(), pages, at)
+                    if written < len(pages) * self._page_size:  # the rest says why
+                        page, begin = divmod(written, self._page_size)
+                        written += os.pwrite(self._file.fileno(), pages[page][begin:], at + written)
+                except OSError as error:
+                    self._note(error)
+                written //= self._page_size
+                extent.size += written * self._page_size
+            if written:
+                cpu.missing = 0
+            else:
+                cpu.missing = _missing(cpu.missing, cpu.full[0])
+                self.given_up += count_events(cpu.full[0])
+            del cpu.full[: written or 1]
+
+    def _room(self, number: int) -> _Extent | None:
+        """Where the next page of a cpu goes; None: nowhere."""
+        extent = self._current[number]
+        if extent is None or extent.offset + extent.size == extent.end:
+            head = layout.SECTION_HEADER.size + layout.U32.size
+            offset = self._end + head
+            offset += -offset % self._page_size
+            end = offset + max(_EXTENT // self._page_size, 1) * self._page_size
+            size = end - self._end - layout.SECTION_HEADER.size
+            section = layout.SECTION_HEADER.pack(layout.PAGES.id, 0, 0, size) + layout.U32.pack(number)
+            if not self.add_text(section):
+                return None
+            self._end = end
+            extent = self._current[number] = _Extent(number, offset, end)
+            self._extents.append(extent)
+        return extent
+
+    def _note(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            raise error
+        self.error = self.error or error
+
+    # The end.
+
+    def give_up_last(self) -> bool:
+        """Give up the last pages of the file, up to STEP, so that there is room for something else; False:
+        there is none left."""
+        while self._extents and not self._extents[-1].size:
+            self._extents.pop()
+        if not self._extents:
+            return False
+        extent = self._extents[-1]
+        at = extent.offset + max(0, extent.size - max(STEP, self._page_size))
+        self._count(at, extent.offset + extent.size)
+        extent.size = at - extent.offset
+        os.truncate(self._file.fileno(), at)
+        return True
+
+    def move(self, target: BinaryIO, offsets: Iterable[int]) -> None:
+        """Move the pages of each cpu to its offset in `target`. OSError for other reasons than room: what was
+        not moved is still here."""
+        places = list(offsets)
+        moves = []
+        for extent in self._extents:
+            moves.append((extent, places[extent.cpu]))
+            places[extent.cpu] += extent.size
+        source, step = self._file.fileno(), max(STEP, self._page_size)
+        for extent, place in reversed(moves):
+            while extent.size:
+                size = extent.size % step or step
+                at = extent.size - size
+                try:
+                    _copy(source, extent.offset + at, target.fileno(), place + at, size)
+                except OSError as error:
+                    self._note(error)
+                    self._count(extent.offset + at, extent.offset + extent.size)
+                self.is_moved = True
+                os.truncate(source, extent.offset + at)
+                extent.size = at
+
+    def _count(self, begin: int, end: int) -> None:
+        """Pages that are given up."""
+        for at in range(begin, end, self._page_size):
+            self.given_up += count_events(os.pread(self._file.fileno(), self._page_size, at))
+
+
+class _Cpu:
+    """The pages of one cpu that wait in memory."""
+
+    def __init__(self, page_size: int) -> None:
+        self.full: list[bytes] = []
+        """To be written."""
+        self.page: bytearray | None = None
+        """The one behind them, for what may still fit on it."""
+        self.missing = 0
+        """Records that were given up in front of them; -1: not counted."""
+        self._page_size = page_size
+        self._last_ts = 0
+
+    def add(self, page: bytes) -> None:
+        commit = commit_of(page)
+        if not commit and not missed_events(page):
+            return
+        # Joining pays where readers outrun the writer; pages that came full are left as they are.
+        full = commit * 2 > self._page_size
+        if full or self.page is None or not join_pages(self.page, self._last_ts, page):
+            self.close_page()
+            if full:
+                self.full.append(page)
+                return
+            self.page = bytearray(page)
+        self._last_ts = last_ts(page)
+
+    def close_page(self) -> None:
+        """Nothing more is joined with the last page."""
+        if self.page is not None:
+            self.full.append(bytes(self.page))
+            self.page = None
+
+
+def _missing(count: int, page: bytes) -> int:
+    """Records that are missing with `count` and this page: -1 where nobody knows."""
+    before = missed_events(page)
+    return -1 if before < 0 or count < 0 else count + before + count_events(page)
+
+
+def _copy(source: int, at: int, target: int, place: int, size: int) -> None:
+    """Inside the kernel where it can be done, else through memory."""
+    done = 0
+    try:
+        while done < size and (
+            copied := os.copy_file_range(source, target, size - done, at + done, place + done)
+        ):
+            done += copied
+    except OSError as error:
+        # copy_file_range(2): not between these two file systems, or not with this kernel.
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+            raise
+    while done < size:
+        data = os.pread(source, size - done, at + done)
+        if not data:
+            raise OSError(errno.EIO, "a file of ours has become shorter")
+        done += os.pwrite(target, data, place + done)

@@ -1,0 +1,414 @@
+"""Reads a trace.dat, version 6 or 7.
+
+Nothing in a file is trusted: TraceError(EINVAL) says what is wrong with it and where.
+"""
+
+import contextlib
+import copy
+import errno
+import mmap
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import BinaryIO, Final, NamedTuple, Self, TypeVar
+
+import attrs
+
+import utracefs.recordings.trace_dat.format as layout
+from utracefs.recordings.origin import ClockPair, Origin
+from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import SUBBUF_SIZE
+from utracefs_protocol.subbuf import last_ts
+from utracefs_protocol.text import text_of
+
+__all__ = ["BufferRecord", "TraceDatReader", "contents_of"]
+
+READ_BYTES: Final = 1 << 30
+"""Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped,
+so that it need not fit: nobody may make it shorter then."""
+
+T = TypeVar("T")
+
+
+def contents_of(file: BinaryIO, read_bytes: int | None = None) -> mmap.mmap | bytes:
+    """All of a file; mapped if it is larger than read_bytes (None: READ_BYTES). What is read at once stays as
+    it is, whatever somebody does to the file meanwhile; a map would end us by SIGBUS where he makes it
+    shorter."""
+    if os.fstat(file.fileno()).st_size > (READ_BYTES if read_bytes is None else read_bytes):
+        with contextlib.suppress(ValueError, OSError):
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return file.read()
+
+
+class BufferRecord(NamedTuple):
+    """One record, of any cpu. A plain tuple, since there may be many millions."""
+
+    ts: int
+    """In units of the buffer's clock; TraceDatReader.offset_ns is not added yet."""
+    cpu: int
+    data: memoryview
+    """The entry, and what pads it; a part of the mapped file. Copy what is to outlive the reader."""
+    lost: int
+    """Records of this cpu lost just before this one: a number, or -1 when they were not counted."""
+    buffer: layout.Buffer
+
+
+class TraceDatReader(TraceTexts):
+    """Reads a trace.dat; a context manager that unmaps the file.
+
+    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is broken, or is
+    compressed.
+
+    read_bytes: a file above this size is mapped, not read. recover: read what there is of a file that is cut
+    off or broken. Where the options are lost (they stand at the end), the clock is taken to be `mono`, and
+    cpus are told apart by times that go back, and numbered in the order of the file.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
+    ) -> None:
+        self._path = os.fspath(path)
+        with open(path, "rb") as file:
+            self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
+        self._recover = recover
+        super().__init__()
+        self.version = 0
+        self.page_size = SUBBUF_SIZE
+        self.buffers: list[layout.Buffer] = []
+        self.nr_cpus = 0
+        self.trace_clock = b""
+        self.offset_ns = 0
+        """To be added to all time stamps, which have 64 bits."""
+        self.cpu_stats: list[str] = []
+        self.uname = ""
+        self.origin = Origin()
+        self.producer = ""
+        try:
+            self._read()
+        except (struct.error, IndexError, ValueError, OverflowError):
+            self.close()
+            raise self._error("trace.dat is cut off or broken") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Records that are still referred to keep the file mapped until they are gone."""
+        if isinstance(self._map, mmap.mmap):
+            with contextlib.suppress(BufferError):
+                self._map.close()
+
+    def comm(self, tid: int) -> str:
+        """As trace-cmd says it: `<idle>` for 0, `<...>` for a thread whose name is not known."""
+        return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
+
+    def records(self, cpus: frozenset[int] | None = None) -> Iterator[BufferRecord]:
+        """All records of all buffers, merged by time, equal times in the order of cpus. `cpus`: only those.
+
+        ValueError at a broken page, after what came before it on that cpu; records of other cpus may be
+        missing.
+        """
+        view = memoryview(self._map)
+        for ts, cpu, start, size, lost, buffer in self.merge(cpus):
+            yield BufferRecord(ts, cpu, view[start : start + size], lost, self.buffers[buffer])
+
+    def merge(
+        self,
+        cpus: Collection[int] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Merge:
+        """The same for compiled readers; `buffer` is the place of one in `buffers`. since, until: in units of
+        the clock, before offset_ns is added; pages that have only records before or after are left out."""
+        return Merge(
+            self._map,
+            [
+                (number, extent.cpu, *self._between(extent, buffer.page_size, since, until), buffer.page_size)
+                for number, buffer in enumerate(self.buffers)
+                for extent in buffer.extents
+                if cpus is None or extent.cpu in cpus
+            ],
+            recover=self._recover,
+        )
+
+    def last_ns(self) -> int:
+        """Time of the last record, as a report prints times; 0 where there is none, or it cannot be read."""
+        latest = -self.offset_ns
+        for buffer in self.buffers:
+            for extent in buffer.extents:
+                if extent.size >= buffer.page_size:
+                    at = extent.offset + extent.size - buffer.page_size
+                    with contextlib.suppress(ValueError):
+                        latest = max(latest, last_ts(self._map[at : at + buffer.page_size]))
+        return (latest + self.offset_ns) % (1 << 64)
+
+    def _between(
+        self, extent: layout.Extent, page_size: int, since: int | None, until: int | None
+    ) -> tuple[int, int]:
+        """Offset and size of the pages that may have records of these times: pages are in time order, and
+        begin with the time from which on they have records."""
+
+        def first_after(time: int) -> int:
+            return bisect_left(
+                range(pages), time, key=lambda n: layout.U64.unpack_from(self._map, at + n * page_size)[0]
+            )
+
+        at, pages = extent.offset, extent.size // page_size
+        first = 0 if since is None else max(first_after(since) - 1, 0)
+        last = pages if until is None else max(first_after(until), first)
+        return at + first * page_size, (last - first) * page_size
+
+    def _error(self, text: str) -> TraceError:
+        return TraceError(errno.EINVAL, f"{self._path}: {text}")
+
+    def _read(self) -> None:
+        file = Cursor(self._map)
+        if self._map[: len(layout.MAGIC)] != layout.MAGIC:
+            raise self._error("is not a trace.dat")
+        file.take(len(layout.MAGIC))
+        version = file.string()
+        if version not in layout.VERSIONS:
+            raise self._error(f"trace.dat version {version.decode('ascii', 'replace')}; 6 and 7 can be read")
+        self.version = layout.VERSIONS[version]
+        if file.take(len(layout.LITTLE_ENDIAN)) != layout.LITTLE_ENDIAN:
+            raise self._error("was written on a big-endian machine")
+        file.take(len(layout.LONG_SIZE))
+        self.page_size = file.u32()
+        layout.check_page_size(self.page_size)
+        if self.version == 6:
+            self._read_v6(file)
+        elif self._recover:
+            begin = copy.copy(file)
+            try:
+                self._read_v7(file)
+            except (struct.error, IndexError, ValueError, OverflowError, TraceError):
+                super().__init__()
+                self.buffers.clear()
+                self._recover_v7(begin)
+        else:
+            self._read_v7(file)
+        if not self.nr_cpus:
+            self.nr_cpus = max((len(buffer.extents) for buffer in self.buffers), default=0)
+        if self._recover:
+            self.buffers = [self._clipped(buffer) for buffer in self.buffers]
+        for buffer in self.buffers:
+            for extent in buffer.extents:
+                if extent.offset + extent.size > len(self._map) or extent.size % buffer.page_size:
+                    raise self._error(
+                        f"cpu {extent.cpu} has {extent.size} bytes at {extent.offset} of a file of "
+                        f"{len(self._map)}"
+                    )
+
+    def _clipped(self, buffer: layout.Buffer) -> layout.Buffer:
+        """Only the whole pages that are in the file."""
+        size = len(self._map)
+        extents = []
+        for extent in buffer.extents:
+            offset = min(extent.offset, size)
+            there = min(extent.size, size - offset)
+            extents.append(layout.Extent(extent.cpu, offset, there - there % buffer.page_size))
+        return attrs.evolve(buffer, extents=tuple(extents))
+
+    # Version 7: sections, found through the options.
+
+    def _read_v7(self, file: Cursor) -> None:
+        compression = file.string()
+        file.string()
+        if compression not in layout.COMPRESSIONS:
+            name = compression.decode("ascii", "replace")
+            raise self._error(
+                f"is compressed ({name}); `trace-cmd convert --compression none` makes it readable"
+            )
+        options_at = file.u64()
+        if not options_at:
+            raise self._error("was not finished: its writer was killed; --recover reads what it has")
+        options = self._options(options_at)
+        section_at = {
+            layout.SECTIONS_BY_OPTION[number]: layout.U64.unpack(data)[0]
+            for number, data in options
+            if number in layout.SECTIONS_BY_OPTION
+        }
+        for section, take_in in self._text_sections().items():
+            if section in section_at:
+                take_in(Cursor(self._section(section_at[section], section)))
+        self._take_options(options)
+        self.buffers += map(self._buffer_v7, _values(options, layout.OPTION_BUFFER))
+
+    def _text_sections(self) -> Mapping[layout.Section, Callable[[Cursor], None]]:
+        return {
+            layout.HEADERS: self.read_headers,
+            layout.FTRACE_EVENTS: self.read_ftrace_formats,
+            layout.EVENT_FORMATS: self.read_event_formats,
+            layout.KALLSYMS: self.read_kallsyms,
+            layout.CMDLINES: self.read_cmdlines,
+        }
+
+    def _recover_v7(self, file: Cursor) -> None:
+        """Sections one behind the other, as the file has them, as far as it goes. A NAME.part has its options
+        at the beginning; those of other files are lost."""
+        if file.string() not in layout.COMPRESSIONS:
+            raise self._error("is compressed; nothing can be recovered from it")
+        file.string()
+        file.u64()
+        read = {section.id: take_in for section, take_in in self._text_sections().items()}
+        pages: list[layout.Extent] = []
+        while file.left >= layout.SECTION_HEADER.size:
+            number, _, _, size = layout.SECTION_HEADER.unpack(file.take(layout.SECTION_HEADER.size))
+            at, size = file.at, min(size, file.left)
+            if number == layout.PAGES.id and size > layout.U32.size:
+                pages.append(self._written_extent(at, at + size))
+            elif number == layout.OPTIONS.id:
+                with contextlib.suppress(struct.error, ValueError, OverflowError):
+                    self._take_options(_options_in(Cursor(self._map[at : at + size]))[0])
+            elif number == layout.BUFFER.id:
+                padding = min(-at % self.page_size, size)
+                self.buffers.append(
+                    layout.Buffer("", "mono", self.page_size, self._found_extents(at + padding, at + size))
+                )
+            elif number in read:
+                with contextlib.suppress(struct.error, ValueError, OverflowError):
+                    read[number](Cursor(self._map[at : at + size]))
+            file.take(size)
+        if pages:
+            clock = layout.clock_in_use(self.trace_clock) or "mono"
+            self.buffers.append(layout.Buffer("", clock, self.page_size, tuple(pages)))
+            self.nr_cpus = max(self.nr_cpus, 1 + max(extent.cpu for extent in pages))
+        if not self.formats:
+            raise self._error("has no formats of events: nothing can be recovered from it")
+
+    def _written_extent(self, begin: int, end: int) -> layout.Extent:
+        """Of a section PAGES: without the pages that were not written."""
+        (cpu,) = layout.U32.unpack_from(self._map, begin)
+        begin += layout.U32.size
+        first = min(begin + -begin % self.page_size, end)
+        last = end - (end - first) % self.page_size
+        while last > first and not any(self._map[last - self.page_size : last]):
+            last -= self.page_size
+        return layout.Extent(min(cpu, layout.MAX_CPUS - 1), first, last - first)
+
+    def _found_extents(self, begin: int, end: int) -> tuple[layout.Extent, ...]:
+        """The pages from `begin` on, a new cpu where the time goes back."""
+        extents: list[layout.Extent] = []
+        first, before = begin, 0
+        for at in range(begin, end - self.page_size + 1, self.page_size):
+            ts = layout.U64.unpack_from(self._map, at)[0]
+            if ts < before:
+                extents.append(layout.Extent(len(extents), first, at - first))
+                first = at
+            before = ts
+        whole = (end - first) // self.page_size * self.page_size
+        return (*extents, layout.Extent(len(extents), first, whole))
+
+    def _section(self, offset: int, wanted: layout.Section) -> bytes:
+        number, flags, _, size = layout.SECTION_HEADER.unpack_from(self._map, offset)
+        if number != wanted.id:
+            raise self._error(f"section {number} at {offset}, where {wanted.id} should be")
+        if flags & layout.SECTION_COMPRESSED:
+            raise self._error(f"section {number} is compressed")
+        start = offset + layout.SECTION_HEADER.size
+        if start + size > len(self._map):
+            raise self._error(f"section {number} is cut off")
+        return self._map[start : start + size]
+
+    def _options(self, offset: int) -> list[tuple[int, bytes]]:
+        """(id, data) of each option, of all sections that are chained from this one on."""
+        options: list[tuple[int, bytes]] = []
+        seen: set[int] = set()
+        while offset and offset not in seen:
+            seen.add(offset)
+            found, offset = _options_in(Cursor(self._section(offset, layout.OPTIONS)))
+            options += found
+        return options
+
+    @staticmethod
+    def _buffer_v7(data: bytes) -> layout.Buffer:
+        option = Cursor(data)
+        option.u64()
+        name = text_of(option.string())
+        clock = option.string().decode("ascii", "replace")
+        page_size = option.u32()
+        layout.check_page_size(page_size)
+        extents = [
+            layout.Extent(*layout.CPU_EXTENT.unpack(option.take(layout.CPU_EXTENT.size)))
+            for _ in range(option.u32())
+        ]
+        return layout.Buffer(name, clock, page_size, tuple(extents))
+
+    # Version 6: one part after the other.
+
+    def _read_v6(self, file: Cursor) -> None:
+        self.read_headers(file)
+        self.read_ftrace_formats(file)
+        self.read_event_formats(file)
+        self.read_kallsyms(file)
+        file.take(file.u32())  # printk
+        self.read_cmdlines(file)
+        nr_cpus = file.u32()
+        if nr_cpus > layout.MAX_CPUS:
+            raise ValueError("number of cpus")
+        options: list[tuple[int, bytes]] = []
+        kind = file.take(layout.KIND_SIZE)
+        if kind == layout.KIND_OPTIONS:
+            while number := layout.OPTION_ID.unpack(file.take(layout.OPTION_ID.size))[0]:
+                options.append((number, file.take(file.u32())))
+            kind = file.take(layout.KIND_SIZE)
+        self._take_options(options)
+        if kind != layout.KIND_FLYRECORD:
+            raise self._error(f"holds no recording of this kind ({kind!r})")
+        self.buffers.append(self._buffer_v6(file, "", nr_cpus))
+        for option in map(Cursor, _values(options, layout.OPTION_BUFFER)):
+            instance = Cursor(self._map, option.u64())
+            name = text_of(option.string())
+            if instance.take(layout.KIND_SIZE) != layout.KIND_FLYRECORD:
+                raise ValueError("instance")
+            self.buffers.append(self._buffer_v6(instance, name, nr_cpus))
+
+    def _buffer_v6(self, file: Cursor, name: str, nr_cpus: int) -> layout.Buffer:
+        extents = [
+            layout.Extent(cpu, *layout.EXTENT.unpack(file.take(layout.EXTENT.size))) for cpu in range(nr_cpus)
+        ]
+        clock = file.lstr() if self.trace_clock else b"[local]"
+        return layout.Buffer(name, layout.clock_in_use(clock), self.page_size, tuple(extents))
+
+    def _take_options(self, options: Sequence[tuple[int, bytes]]) -> None:
+        """What both versions say in options; of several the last one counts."""
+        self.trace_clock = _last(options, layout.OPTION_TRACECLOCK, b"")
+        self.uname = text_of(_last(options, layout.OPTION_UNAME, b""))
+        dates = _values(options, layout.OPTION_DATE)
+        offset_ns = sum(_values(options, layout.OPTION_OFFSET)) + 1000 * sum(dates)
+        self.offset_ns = (offset_ns + (1 << 63)) % (1 << 64) - (1 << 63)
+        self.nr_cpus = _last(options, layout.OPTION_CPUCOUNT, 0)
+        self.producer = text_of(_last(options, layout.OPTION_VERSION, b""))
+        self.cpu_stats = [text_of(text) for text in _values(options, layout.OPTION_CPUSTAT)]
+        origins = [origin for text in self.cpu_stats if (origin := Origin.of_lines(text)) is not None]
+        day = (ClockPair(-self.offset_ns, 0),) if dates else ()
+        self.origin = origins[-1] if origins else Origin("".join(self.uname.split(" ")[1:2]), clocks=day)
+
+
+def _options_in(file: Cursor) -> tuple[list[tuple[int, bytes]], int]:
+    """(id, data) of each option of a section, and the offset of the next section; 0: there is none."""
+    options: list[tuple[int, bytes]] = []
+    while file.left:
+        number, size = layout.OPTION_HEADER.unpack(file.take(layout.OPTION_HEADER.size))
+        data = file.take(size)
+        if number == layout.OPTION_DONE.id:
+            return options, layout.OPTION_DONE.type.decode(data) if size == layout.U64.size else 0
+        options.append((number, data))
+    return options, 0
+
+
+def _values(options: Sequence[tuple[int, bytes]], wanted: layout.Option[T]) -> list[T]:
+    return [wanted.type.decode(data) for number, data in options if number == wanted.id]
+
+
+def _last(options: Sequence[tuple[int, bytes]], wanted: layout.Option[T], default: T) -> T:
+    return next(reversed(_values(options, wanted)), default)

@@ -1,0 +1,371 @@
+"""Writes a trace.dat, version 7.
+
+While a recording runs all of it is in NAME.part (`part`), which `--recover` reads when its writer is killed.
+`finish` writes the file beside it, and renames it when it is complete. Room for all but the pages is kept
+from the beginning; the pages are moved. A disk that is full costs the pages that find no room, which are
+counted.
+
+A recorder that reads often gets pages that hold little. They are joined: the records of a short page go
+behind those of the page before it, with a time extend between them.
+"""
+
+import contextlib
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, BinaryIO, Final, Self
+
+import attrs
+
+import utracefs.recordings.trace_dat.format as layout
+from utracefs.recordings.origin import Origin
+from utracefs.recordings.partial_files import NO_ROOM, Reserve, name_beside
+from utracefs.recordings.trace_dat.part import STEP, Part
+from utracefs_protocol.limits import SUBBUF_SIZE
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["Contents", "TraceDatWriter"]
+
+_RESERVE: Final = 2 * STEP
+"""Bytes kept for the end of a file besides its texts: a step of moving, the options, formats that come when
+the disk is full already."""
+
+
+@attrs.frozen(kw_only=True)
+class Contents:
+    """All that a trace.dat holds besides the pages. Texts are the tracefs files of that name, whole."""
+
+    header_page: bytes
+    header_event: bytes
+    ftrace_formats: Sequence[bytes] = ()
+    """events/ftrace/*/format."""
+    formats: Mapping[bytes, Sequence[bytes]] = attrs.field(factory=dict[bytes, Sequence[bytes]])
+    """System to the formats of its events."""
+    kallsyms: bytes = b""
+    """Lines `ADDRESS TYPE NAME`."""
+    printk_formats: bytes = b""
+    cmdlines: bytes = b""
+    """Lines `TID COMM`."""
+    trace_clock: bytes = b"[mono]"
+    """The clocks on one line, the one in use in brackets."""
+    cpu_stats: Mapping[int, bytes] = attrs.field(factory=dict[int, bytes])
+    """cpu to per_cpu/cpuN/stats."""
+    event_stats: Callable[[int], bytes] | None = None
+    """What became of the records of all events; lines as `cpu_stats` has them. It is given the number of
+    those that found no room in the file."""
+    uname: str = ""
+    version: str = ""
+    """Name and version of the producer."""
+    trace_id: int = 0
+    """Any number that tells recordings apart; 0 leaves it out."""
+    origin: Origin | None = None
+    """Where and when it was recorded; None: not known."""
+    offset_ns: int | None = None
+    """Added to all time stamps on reading, for wall-clock times."""
+
+
+class TraceDatWriter:
+    """Writes one trace.dat: `add_page` and `add_texts` as they come, then `finish`. A context manager:
+    leaving it without `finish` or `leave` leaves nothing behind.
+
+    OSError from the file system, with the path: the folder is not there or not writable, the disk is full at
+    the beginning; IsADirectoryError; and EINVAL when `path` is something other than a regular file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, nr_cpus: int, page_size: int = SUBBUF_SIZE) -> None:
+        self.path: Final = os.path.realpath(path)
+        self._shown = os.fspath(path)
+        self._page_size = page_size
+        self._nr_cpus = nr_cpus
+        self._check_target()
+        with self._named_errors():
+            self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
+            try:
+                self._part = Part(self.path, nr_cpus=nr_cpus, page_size=page_size)
+            except BaseException:
+                self._reserve.free()
+                raise
+        self._noted: set[tuple[bytes, bytes]] = set()
+        """Texts that NAME.part has."""
+        self._text_bytes = 0
+        self.pages_bytes = 0
+        """Bytes of pages that were added."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def given_up(self) -> int:
+        """Records of events that found no room: the disk is full. After `finish` the number is final."""
+        return self._part.given_up
+
+    @property
+    def error(self) -> OSError | None:
+        """Why records found no room."""
+        return self._part.error
+
+    def close(self) -> None:
+        """Forget what was not finished."""
+        self._reserve.free()
+        self._part.remove()
+
+    def leave(self) -> str:
+        """Leave NAME.part behind, as it is; its name."""
+        self._reserve.free()
+        self._part.sync(is_end=True)
+        self._part.leave()
+        return self._part.name
+
+    def add_page(self, cpu: int, page: bytes) -> None:
+        """The next sub-buffer of a cpu, as `trace_pipe_raw` gives it."""
+        if len(page) != self._page_size:
+            raise ValueError(f"page of {len(page)} bytes; this file's have {self._page_size}")
+        with self._named_errors():
+            self._part.add_page(cpu, page)
+        self.pages_bytes += len(page)
+
+    def sync(self) -> None:
+        """Write the pages that wait."""
+        with self._named_errors():
+            self._part.sync()
+
+    def add_texts(self, contents: Contents) -> None:
+        """What is known now, for a reader of NAME.part; `finish` is given all of it again. Also writes the
+        pages that wait."""
+        with self._named_errors():
+            for key, make in _texts(contents, self._nr_cpus, self._page_size):
+                if key not in self._noted:
+                    text = make()
+                    if not self._part.add_text(text):
+                        break
+                    self._noted.add(key)
+                    self._text_bytes += len(text)
+            with contextlib.suppress(OSError):  # less is certain then
+                self._reserve.grow(_RESERVE + self._text_bytes)
+            self._part.sync()
+
+    def finish(self, contents: Contents) -> int:
+        """Write the file and give it its name; returns its size in bytes. After an OSError what was recorded
+        is in NAME.part, and in NAME.part.end if that is there."""
+        try:
+            self._part.sync(is_end=True)
+            self._reserve.free()
+            temporary = f"{self._part.name}.end"
+            if os.path.lexists(temporary):  # of a recorder that was killed, too
+                temporary = name_beside(self.path)
+            while (size := self._finish(temporary, contents)) is None:
+                pass
+            os.rename(temporary, self.path)
+        except OSError as error:
+            self._part.leave()
+            reason = f"{error.strerror}; {self._part.name} has what was recorded, for --recover"
+            raise OSError(error.errno, reason, self._shown) from None
+        self._part.remove()
+        return size
+
+    def _finish(self, temporary: str, contents: Contents) -> int | None:
+        """The size; None: there was no room, and there may be some now."""
+        try:
+            with open(temporary, "xb") as file:
+                offsets, size = self._write(file, contents)
+                file.flush()
+                self._part.move(file, offsets)
+        except BaseException as error:
+            if not self._part.is_moved:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                if isinstance(error, OSError) and error.errno in NO_ROOM and self._part.give_up_last():
+                    return None
+            raise
+        return size
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """An OSError is about the path as the caller wrote it."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._shown) from None
+
+    def _check_target(self) -> None:
+        try:
+            mode = os.stat(self.path).st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), self._shown)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is not a regular file", self._shown)
+
+    def _write(self, file: BinaryIO, contents: Contents) -> tuple[list[int], int]:
+        """All but the pages; where those of each cpu belong, and the size of the file."""
+        file.write(_head(self._page_size, 0))
+        sections = _Sections(file)
+        for section, body in _bodies(contents):
+            sections.add(section, body)
+
+        sizes = self._part.sizes
+        padding = -(file.tell() + layout.SECTION_HEADER.size) % self._page_size
+        sections.begin(layout.BUFFER, padding + sum(sizes))
+        at = file.tell() + padding
+        extents = []
+        for cpu, size in enumerate(sizes):
+            extents.append(layout.Extent(cpu, at, size))
+            at += size
+        file.seek(at)
+
+        options = _options(contents, len(sizes), self._part.given_up)
+        options += [
+            layout.section_option(section).pack(offset)
+            for section, offset in sections.offsets.items()
+            if section.by_option
+        ]
+        buffer = self._buffer(contents, sections.offsets[layout.BUFFER], extents)
+        options.append(layout.OPTION_BUFFER.pack(buffer))
+        sections.add(layout.OPTIONS, _pack_options(options))
+        sections.end()
+        end = file.tell()
+        file.seek(0)
+        file.write(_head(self._page_size, sections.offsets[layout.OPTIONS]))
+        return [extent.offset for extent in extents], end
+
+    def _buffer(self, contents: Contents, section_at: int, extents: Sequence[layout.Extent]) -> bytes:
+        """Data of OPTION_BUFFER."""
+        clock = layout.clock_in_use(contents.trace_clock)
+        buffer = layout.U64.pack(section_at) + b"\0" + clock.encode() + b"\0"
+        buffer += layout.U32.pack(self._page_size) + layout.U32.pack(len(extents))
+        return buffer + b"".join(layout.CPU_EXTENT.pack(one.cpu, one.offset, one.size) for one in extents)
+
+
+def _head(page_size: int, options_at: int) -> bytes:
+    return (
+        layout.MAGIC
+        + b"7\0"
+        + layout.LITTLE_ENDIAN
+        + layout.LONG_SIZE
+        + layout.U32.pack(page_size)
+        + layout.COMPRESSIONS[0]
+        + b"\0\0"
+        + layout.U64.pack(options_at)
+    )
+
+
+def _options(contents: Contents, nr_cpus: int, given_up: int) -> list[tuple[int, bytes]]:
+    """(id, data) of each option that is not about the place of something. given_up: records."""
+    options = [
+        layout.OPTION_TRACECLOCK.pack(contents.trace_clock.rstrip(b"\n")),
+        layout.OPTION_CPUCOUNT.pack(nr_cpus),
+    ]
+    options += [
+        layout.OPTION_CPUSTAT.pack(b"CPU: %d\n" % cpu + text.rstrip(b"\n") + b"\n")
+        for cpu, text in sorted(contents.cpu_stats.items())
+    ]
+    if contents.event_stats is not None:
+        options.append(layout.OPTION_CPUSTAT.pack(contents.event_stats(given_up)))
+    if contents.origin is not None:
+        options.append(layout.OPTION_CPUSTAT.pack(bytes_of(contents.origin.lines())))
+    if contents.uname:
+        options.append(layout.OPTION_UNAME.pack(contents.uname.encode()))
+    if contents.version:
+        options.append(layout.OPTION_VERSION.pack(contents.version.encode()))
+    if contents.trace_id:
+        options.append(layout.OPTION_TRACEID.pack(contents.trace_id))
+    if contents.offset_ns is not None:
+        options.append(layout.OPTION_OFFSET.pack(contents.offset_ns))
+    return options
+
+
+class _Sections:
+    """Writes sections one behind the other, and remembers where they are and what they are called."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._strings = bytearray()
+        self.offsets: Final[dict[layout.Section, int]] = {}
+        """In the file."""
+
+    def begin(self, section: layout.Section, size: int) -> None:
+        """The header; the caller writes the `size` bytes that follow."""
+        self.offsets[section] = self._file.tell()
+        self._file.write(layout.SECTION_HEADER.pack(section.id, 0, len(self._strings), size))
+        self._strings += section.name + b"\0"
+
+    def add(self, section: layout.Section, body: bytes) -> None:
+        self.begin(section, len(body))
+        self._file.write(body)
+
+    def end(self) -> None:
+        """The strings, their own name included."""
+        self.begin(layout.STRINGS, len(self._strings) + len(layout.STRINGS.name) + 1)
+        self._file.write(self._strings)
+
+
+def _bodies(contents: Contents) -> list[tuple[layout.Section, bytes]]:
+    """The sections that hold texts."""
+    return [
+        (
+            layout.HEADERS,
+            b"header_page\0" + _lstr(contents.header_page) + b"header_event\0" + _lstr(contents.header_event),
+        ),
+        (layout.FTRACE_EVENTS, _lstrs(contents.ftrace_formats)),
+        (
+            layout.EVENT_FORMATS,
+            layout.U32.pack(len(contents.formats))
+            + b"".join(system + b"\0" + _lstrs(texts) for system, texts in contents.formats.items()),
+        ),
+        (layout.KALLSYMS, layout.U32.pack(len(contents.kallsyms)) + contents.kallsyms),
+        (layout.PRINTK, layout.U32.pack(len(contents.printk_formats)) + contents.printk_formats),
+        (layout.CMDLINES, _lstr(contents.cmdlines)),
+    ]
+
+
+def _texts(
+    contents: Contents, nr_cpus: int, page_size: int
+) -> Iterator[tuple[tuple[bytes, bytes], Callable[[], bytes]]]:
+    """What a NAME.part has besides pages: a name for it, and what makes its bytes. Each format and each name
+    of a thread is a section, so that those that are new can be written later."""
+
+    def head() -> bytes:
+        options = _pack_options(_options(contents, nr_cpus, 0))
+        return _head(page_size, 0) + _section(layout.OPTIONS, options)
+
+    yield (b"", b""), head
+    for section, body in _bodies(attrs.evolve(contents, formats={}, cmdlines=b"")):
+        if section not in (layout.EVENT_FORMATS, layout.CMDLINES):
+            yield (section.name, b""), functools.partial(_section, section, body)
+    for system, texts in contents.formats.items():
+        for text in texts:
+            yield (system, text), functools.partial(_format_section, system, text)
+    for line in contents.cmdlines.splitlines(keepends=True):
+        yield (layout.CMDLINES.name, line), functools.partial(_section, layout.CMDLINES, _lstr(line))
+
+
+def _format_section(system: bytes, text: bytes) -> bytes:
+    one = layout.U32.pack(1)
+    return _section(layout.EVENT_FORMATS, one + system + b"\0" + _lstrs([text]))
+
+
+def _section(section: layout.Section, body: bytes) -> bytes:
+    """One of a NAME.part, which has no names of sections."""
+    return layout.SECTION_HEADER.pack(section.id, 0, 0, len(body)) + body
+
+
+def _lstr(text: bytes) -> bytes:
+    return layout.U64.pack(len(text)) + text
+
+
+def _lstrs(texts: Sequence[bytes]) -> bytes:
+    """u32 number, and an lstr each."""
+    return layout.U32.pack(len(texts)) + b"".join(map(_lstr, texts))
+
+
+def _pack_options(options: Sequence[tuple[int, bytes]]) -> bytes:
+    return b"".join(
+        layout.OPTION_HEADER.pack(number, len(data)) + data
+        for number, data in (*options, layout.OPTION_DONE.pack(0))
+    )

@@ -1,0 +1,236 @@
+"""Blocking calls over one of the daemon's two sockets, for tools.
+
+    caller ── call(ReadFile(b"trace"), "trace") ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
+
+Applications do not use this: their records go through `utracefs.session`, which never blocks them. Tools want
+the opposite: one answer per question, errors as exceptions, and for whole directories or many pages many
+questions at once (`call_many`), which saves a round trip each.
+
+Errors are OSError with the daemon's errno and text, and what was asked for as `filename`; OSError itself
+chooses the subclass (FileNotFoundError, PermissionError). A lost connection is ConnectionResetError with the
+socket's path.
+"""
+
+import array
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+import attrs
+
+from utracefs.tree import runtime_dir
+from utracefs_protocol.connection import Connection, Notification, Response, encode_request
+from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.messages.params import Params
+
+__all__ = ["Call", "Rpc", "checked"]
+
+WINDOW: Final = 64
+"""Requests under way at a time in `call_many`. Below the daemon's 256, and so few bytes that sending them
+never has to wait for the answers to be read."""
+
+_PIECE_BYTES: Final = 1 << 18
+_MAX_FDS: Final = 4
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_MAX_FDS * struct.calcsize("i"))
+
+
+@attrs.frozen
+class Call:
+    """One request of `call_many`."""
+
+    params: Params
+    about: str
+    """What an error of it names: the path, the event."""
+
+
+Outcome: TypeAlias = Any | OSError
+
+T = TypeVar("T")
+
+
+class Rpc:
+    """One connection; a context manager that closes it. Not for several threads at once.
+
+    `name`: the socket, `tracefs` or `user_events_data`. `directory`: where it is; None looks at UTRACEFS_DIR,
+    then the user's, then the system's. `timeout_s`: longest wait for an answer, None for ever; TimeoutError
+    ends the connection.
+    """
+
+    def __init__(self, name: str, directory: str | None = None, *, timeout_s: float | None = None) -> None:
+        self._socket = runtime_dir.connect(name, directory, timeout_s)
+        self._socket.settimeout(timeout_s)
+        self.address: Final = os.fsdecode(self._socket.getpeername())
+        """Path of the socket that answered."""
+        self._connection = Connection(max_object=None)
+        self._messages: Iterator[Any] = iter(())
+        self._msgid = 0
+        self._fds: list[int] = []
+
+    @property
+    def directory(self) -> str:
+        """Where the daemon's sockets are."""
+        return os.path.dirname(self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Longest wait for an answer from now on; None for ever."""
+        self._socket.settimeout(timeout_s)
+
+    def close(self) -> None:
+        """End the connection, and with it all that was opened on it. Twice is harmless."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        self._socket.close()
+
+    def call(self, params: Params, about: str) -> Any:
+        """One request, its result. OSError(errno, text, about)."""
+        msgid = self._send(params)
+        return _result(self._response(msgid), about)
+
+    def fileno(self) -> int:
+        """Readable when something came; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def ask(self, params: Params) -> int:
+        """Send a request without waiting for its answer; what `answer` takes."""
+        return self._send(params)
+
+    def answer(self, msgid: int, about: str) -> Any:
+        """The result of a request that was asked; waits if it has not come."""
+        return _result(self._response(msgid), about)
+
+    def pass_over(self) -> None:
+        """Forget the answers that have come, without waiting for others. OSError as for a call."""
+        timeout_s = self._socket.gettimeout()
+        self._socket.setblocking(False)
+        try:
+            while True:
+                self._next_response()
+        except BlockingIOError:
+            pass
+        finally:
+            self._socket.settimeout(timeout_s)
+
+    def call_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """The outcomes in the order of the calls: a result, or the OSError of that call, not raised."""
+        outcomes: list[Outcome] = []
+        places: dict[int, tuple[int, str]] = {}
+        waiting = iter(calls)
+        exhausted = False
+        while True:
+            while not exhausted and len(places) < WINDOW:
+                following = next(waiting, None)
+                if following is None:
+                    exhausted = True
+                    break
+                places[self._send(following.params)] = (len(outcomes), following.about)
+                outcomes.append(None)
+            if not places:
+                return outcomes
+            response = self._next_response()
+            place, about = places.pop(response.msgid, (-1, ""))
+            if place < 0:
+                continue  # of a call that was interrupted
+            try:
+                outcomes[place] = _result(response, about)
+            except OSError as error:
+                outcomes[place] = error
+
+    def take_fds(self) -> list[int]:
+        """The descriptors that came with the last response; the caller's from now on."""
+        fds, self._fds = self._fds, []
+        return fds
+
+    def _send(self, params: Params) -> int:
+        if self._socket.fileno() < 0:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection is closed", self.address)
+        self._msgid = self._msgid + 1 & 0xFFFF_FFFF
+        try:
+            self._socket.sendall(encode_request(self._msgid, params.METHOD, params.to_params()))
+        except TimeoutError:
+            raise self._timed_out() from None
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon may have said why before it hung up.
+            with contextlib.suppress(ConnectionResetError):
+                while True:
+                    self._next_response()
+            raise self._lost() from None
+        return self._msgid
+
+    def _response(self, msgid: int) -> Response:
+        while True:
+            response = self._next_response()
+            if response.msgid == msgid:
+                return response
+
+    def _next_response(self) -> Response:
+        while True:
+            try:
+                for message in self._messages:
+                    if isinstance(message, Response):
+                        return message
+                    if isinstance(message, Notification) and message.method == "error":
+                        raise self._refused(message.params)
+            except ProtocolError as error:
+                raise OSError(error.errno, f"what came is no answer: {error.text}", self.address) from None
+            self._messages = self._connection.receive(self._receive())
+
+    def _receive(self) -> bytes:
+        try:
+            data, ancillary, _flags, _address = self._socket.recvmsg(
+                _PIECE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
+        except TimeoutError:
+            raise self._timed_out() from None
+        except ConnectionResetError:
+            raise self._lost() from None
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+                self._fds += fds
+        if not data:
+            raise self._lost()
+        return data
+
+    def _lost(self) -> OSError:
+        return ConnectionResetError(errno.ECONNRESET, "the daemon closed the connection", self.address)
+
+    def _timed_out(self) -> OSError:
+        self._socket.close()
+        return TimeoutError(errno.ETIMEDOUT, "the daemon does not answer", self.address)
+
+    def _refused(self, params: list[Any]) -> OSError:
+        """The notification `["error", [errno, text]]`: the daemon hangs up, and says why."""
+        match params:
+            case [int() as number, str() as text]:
+                return OSError(number, text, self.address)
+        return OSError(errno.EPROTO, "the daemon refused without saying why", self.address)
+
+
+def _result(response: Response, about: str) -> Any:
+    if response.error is not None:
+        number, text = response.error
+        raise OSError(number, text, about)
+    return response.result
+
+
+def checked(from_wire: Callable[[Any], T], result: Any, about: str) -> T:
+    """The result as its message class reads it. OSError(EPROTO) for one that it does not understand."""
+    try:
+        return from_wire(result)
+    except TraceError as error:
+        raise OSError(errno.EPROTO, f"what came is no answer: {error.text}", about) from None

@@ -1,0 +1,181 @@
+"""The daemon's tree for programs: files by path, and perf events, over the `tracefs` socket.
+
+    with Tracefs() as tree:
+        tree.write_file("events/user_events/http_request/enable", b"1\\n")
+        print(tree.read_file("trace").decode(errors="replace"))
+
+Paths are relative to the root of the tree, `trace` and not `/trace` (a leading `/` is dropped), as str with
+surrogate escapes for what is not UTF-8. Contents are bytes. Every call first makes the daemon take in what
+applications sent before it (docs/protocol.md, section 4).
+
+Errors: OSError with errno, the daemon's reason, and the path as `filename`.
+"""
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from utracefs.tree.rpc import Call, Rpc, checked
+from utracefs_protocol.messages import tracefs as messages
+from utracefs_protocol.messages.tracefs import PerfAttr, Stat
+from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = ["PerfAttr", "Stat", "Tracefs"]
+
+
+class Tracefs:
+    """A blocking client; a context manager that closes the connection. Not for several threads at once.
+
+    `directory`: where the daemon's sockets are; None looks at UTRACEFS_DIR, then the user's, then the
+    system's. `timeout_s`: longest wait for an answer; None waits for ever, which reading an empty
+    `trace_pipe` may need.
+
+    OSError when no daemon is there: FileNotFoundError, ConnectionRefusedError, PermissionError, with the
+    socket's path.
+    """
+
+    def __init__(self, directory: str | None = None, *, timeout_s: float | None = None) -> None:
+        self._rpc = Rpc(TRACEFS_SOCKET, directory, timeout_s=timeout_s)
+        self._paths: dict[int, str] = {}
+
+    @property
+    def directory(self) -> str:
+        """Where the daemon's sockets are: what UTRACEFS_DIR has to be for a program that shall find it."""
+        return self._rpc.directory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Longest wait for an answer from now on; None for ever."""
+        self._rpc.set_timeout(timeout_s)
+
+    def close(self) -> None:
+        """End the connection; the daemon closes every handle of it."""
+        self._paths.clear()
+        self._rpc.close()
+
+    # Whole files.
+
+    def read_file(self, path: str) -> bytes:
+        """What `cat` shows. EFBIG above 64 MiB: open it and read in pieces."""
+        data: bytes = self._rpc.call(messages.ReadFile(_path(path)), _shown(path))
+        return data
+
+    def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
+        """Many files in few round trips; where one cannot be read, its error stands in its place."""
+        return self._rpc.call_many(Call(messages.ReadFile(_path(path)), _shown(path)) for path in paths)
+
+    def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
+        """One write, after opening as the shell's `>` does, or `>>` without truncate. Returns the bytes that
+        were taken: `set_event` takes a word at a time."""
+        taken: int = self._rpc.call(messages.WriteFile(_path(path), data, truncate), _shown(path))
+        return taken
+
+    def write_all(self, path: str, data: bytes, truncate: bool = True) -> None:
+        """`write_file` until all is taken, as a shell does. EIO when a write takes nothing."""
+        while True:
+            taken = self.write_file(path, data, truncate)
+            data = data[taken:]
+            if not data:
+                return
+            if taken <= 0:
+                raise OSError(errno.EIO, f"{len(data)} bytes were not taken", _shown(path))
+            truncate = False
+
+    def list_dir(self, path: str = "") -> list[tuple[str, str]]:
+        """(name, kind) of every entry; kind is `d` or `f`."""
+        entries = self._rpc.call(messages.ListDir(_path(path)), _shown(path))
+        found = [checked(messages.DirEntry.from_wire, entry, _shown(path)) for entry in entries]
+        return [(text_of(entry.name), entry.kind) for entry in found]
+
+    def stat(self, path: str) -> Stat:
+        found = self._rpc.call(messages.StatPath(_path(path)), _shown(path))
+        return checked(Stat.from_wire, found, _shown(path))
+
+    def mkdir(self, path: str) -> None:
+        """A new instance, below `instances/` only (EPERM elsewhere)."""
+        self._rpc.call(messages.Mkdir(_path(path)), _shown(path))
+
+    def rmdir(self, path: str) -> None:
+        self._rpc.call(messages.Rmdir(_path(path)), _shown(path))
+
+    # Open files.
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        """A handle; flags are the O_ numbers. It is closed by `close_handle`, or with the connection."""
+        handle: int = self._rpc.call(messages.Open(_path(path), flags), _shown(path))
+        self._paths[handle] = _shown(path)
+        return handle
+
+    def read(self, handle: int, size: int) -> bytes:
+        """At most `size` bytes; empty at the end of the file. Waits for data unless it was opened with
+        O_NONBLOCK (then BlockingIOError)."""
+        data: bytes = self._rpc.call(messages.Read(handle, size), self._about(handle))
+        return data
+
+    def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
+        """(handle, size) of many reads in few round trips, carried out in this order; errors stand in their
+        places."""
+        return self._rpc.call_many(
+            Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads
+        )
+
+    def seek(self, handle: int, offset: int) -> None:
+        """lseek(2) with SEEK_SET; ESPIPE for a stream."""
+        self._rpc.call(messages.Seek(handle, offset), self._about(handle))
+
+    def write(self, handle: int, data: bytes) -> int:
+        """Bytes taken."""
+        taken: int = self._rpc.call(messages.Write(handle, data), self._about(handle))
+        return taken
+
+    def poll(self, handle: int) -> None:
+        """Wait until reading is worth while: for `trace_pipe` and `trace_pipe_raw` of one cpu that
+        `buffer_percent` of its sub-buffers are filled, for a perf event that `wakeup_watermark` bytes are
+        in its ring."""
+        self._rpc.call(messages.Poll(handle), self._about(handle))
+
+    def close_handle(self, handle: int) -> None:
+        """Close a file or a perf event."""
+        self._rpc.call(messages.Close(handle), self._about(handle))
+        self._paths.pop(handle, None)
+
+    # perf events.
+
+    def perf_event_open(self, attr: PerfAttr) -> tuple[int, int | None]:
+        """(handle, descriptor of the ring). The descriptor is the caller's to map and close; None without
+        `data_pages`.
+
+        `read(handle, 8)` gives the count as a little-endian u64.
+        """
+        about = str(attr.config) if attr.name is None else text_of(attr.name)
+        opened = checked(messages.PerfOpened.from_wire, self._rpc.call(attr, about), about)
+        self._paths[opened.handle] = about
+        fds = self._rpc.take_fds()
+        for superfluous in fds[1:]:
+            os.close(superfluous)
+        return opened.handle, fds[0] if fds else None
+
+    def perf_ioctl(self, handle: int, name: str, arg: Any = 0) -> Any:
+        """ENABLE, DISABLE, RESET, PERIOD, ID, SET_FILTER."""
+        return self._rpc.call(messages.PerfIoctl(handle, name, arg), self._about(handle))
+
+    def _about(self, handle: int) -> str:
+        return self._paths.get(handle, f"handle {handle}")
+
+
+def _path(path: str) -> bytes:
+    return bytes_of(path.lstrip("/"))
+
+
+def _shown(path: str) -> str:
+    return path.lstrip("/") or "/"

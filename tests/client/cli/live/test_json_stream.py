@@ -1,0 +1,109 @@
+"""`utracefs stream --json` and `export --live`: lines of a stream, and what they do not disturb."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from utracefs.tree.tracefs import Tracefs
+
+
+def status(cli: Cli) -> str:
+    with Tracefs(cli.env["UTRACEFS_DIR"], timeout_s=30) as tree:
+        return tree.read_file("user_events_status").decode()
+
+
+def test_lines(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "web u32 status")
+    process = traced.start("stream", "--json", "-e", "web*", "-f", "status >= 500")
+    eventually(lambda: "web # Used by other" in status(traced), "stream began")
+    for number in ("200", "503"):
+        traced.run("emit", "web u32 status", number)
+    traced.run("emit", "web_later u32 status", "507")
+    assert process.stdout is not None
+    lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+    assert [(line["name"], line["fields"]["status"]) for line in lines] == [("web", 503), ("web_later", 507)]
+    out, error = interrupt(process)
+    assert (process.returncode, out, error) == (0, b"", b"")
+
+
+def test_its_time(traced: Cli) -> None:
+    assert traced.out("stream", "--json", "--duration", "0.3") == ""
+    assert traced.out("stream", "--duration", "0.3") == ""
+
+
+def test_of_an_instance(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "web u32 status")
+    traced.run("instance", "create", "mine")
+    traced.run("enable", "-B", "mine", "web")
+    process = traced.start("stream", "--json", "-B", "mine")
+    eventually(lambda: "web # Used by ftrace other" in status(traced), "stream began")
+    traced.run("emit", "web", "7")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["fields"] == {"status": 7}
+    interrupt(process)
+    assert "status=0x7" in traced.out("cat", "instances/mine/trace")
+
+
+def test_what_is_refused(traced: Cli) -> None:
+    traced.run("reg", "web u32 status")
+    assert "filter: Field not found" in traced.fails("stream", "--json", "-e", "web", "-f", "x == 1")
+    error = traced.run("stream", "--json", "-e", "a", "-f", "x == 1", "-e", "b", status=2).stderr.decode()
+    assert "one --filter for all -e" in error
+    assert "no such instance" in traced.fails("stream", "--json", "-B", "none")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_records_as_they_come(traced: Cli, eventually: Eventually, number: signal.Signals) -> None:
+    for declaration in ("one u32 n", "two u32 n"):
+        traced.run("reg", declaration)
+    live = traced.start("export", "--live", "-e", "one")
+    eventually(lambda: "one # Used by other" in traced.out("cat", "user_events_status"), "it listens")
+    assert live.stdout is not None
+    for n in range(3):
+        traced.run("emit", "one", str(n))
+        assert json.loads(live.stdout.readline())["fields"] == {"n": n}
+    out, error = interrupt(live, number)
+    assert (live.returncode, out, error) == (0, b"", b"")
+
+
+def test_into_a_file_for_some_time(traced: Cli) -> None:
+    done = traced.run("export", "--live", "--for", "0.5", "-o", "out.jsonl")
+    assert done.stderr == b"out.jsonl: 0 records\n"
+    assert (traced.home / "out.jsonl").read_bytes() == b""
+
+
+def test_to_a_pipe_whose_reader_goes_away(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "one u32 n")
+    live = traced.start("export", "--live")
+    eventually(lambda: "one # Used by other" in traced.out("cat", "user_events_status"), "it listens")
+    assert live.stdout is not None and live.stderr is not None
+    live.stdout.close()
+    traced.run("emit", "one", "1")
+    try:
+        assert live.wait(30) == 0
+        assert live.stderr.read() == b""
+    except subprocess.TimeoutExpired:
+        live.kill()
+        raise
+    finally:
+        live.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--live", "-o", "out.csv"], "--live writes JSON lines"),
+        (["--live", "--since", "5"], "--live writes JSON lines"),
+        (["--live", "--daemon"], "give INPUT, --daemon or --live"),
+        (["--for", "5"], "--for goes with --live"),
+    ],
+)
+def test_mistakes(cli: Cli, words: list[str], says: str) -> None:
+    assert says in cli.run("export", *words, status=2).stderr.decode()
+
+
+def test_no_daemon(cli: Cli) -> None:
+    assert "no daemon is there" in cli.fails("export", "--live")

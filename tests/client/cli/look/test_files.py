@@ -1,0 +1,181 @@
+"""`utracefs cat`, `write`, `ls`, `stream`, and the same tree for programs."""
+
+import contextlib
+import errno
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from utracefs.tree.tracefs import PerfAttr, Tracefs
+
+
+def test_files(traced: Cli) -> None:
+    traced.run("write", "trace_clock", "mono")
+    assert "[mono]" in traced.out("cat", "trace_clock")
+    traced.run("write", "tracing_on", data=b"0\n")
+    assert traced.out("cat", "tracing_on", "trace_clock").startswith("0\n")
+    assert "tracing_on is 0" in traced.out("status")
+    assert traced.fails("write", "trace_marker", "hello").startswith("utracefs: trace_marker: not recorded")
+    traced.run("write", "tracing_on", "1")
+    traced.run("reg", "a")
+    traced.run("reg", "b")
+    traced.run("echo", "-a", "set_event", "user_events:a", "user_events:b")
+    assert traced.out("cat", "set_event") == "user_events:b\nuser_events:a\n"
+    traced.run("write", "set_event", "user_events:a")
+    assert traced.out("cat", "set_event") == "user_events:a\n"
+    traced.run("write", "-n", "trace_marker", "hello")
+    assert "per_cpu/\n" in traced.out("ls")
+    assert {"enable", "format", "id", "stats"} < set(traced.out("ls", "events/user_events/a/").split())
+    assert "-rw-r----- enable\n" in traced.out("ls", "-l", "events/user_events/a")
+    assert traced.out("ls", "trace") == "trace\n"
+    assert traced.fails("cat", "nosuch").startswith("utracefs: nosuch: ")
+    assert traced.fails("ls", "nosuch").startswith("utracefs: nosuch: ")
+    assert traced.fails("write", "tracing_on", "x").startswith("utracefs: tracing_on: ")
+    assert traced.fails("write", "nosuch/file", "x").startswith("utracefs: nosuch/file: ")
+    assert (
+        traced.fails("cat", "events") == "utracefs: events: is a directory; `utracefs ls events` lists it\n"
+    )
+
+
+def own(process: "subprocess.Popen[bytes]") -> str:
+    return f"instances/stream-{process.pid}"
+
+
+def shown(cli: Cli, path: str) -> str:
+    """Empty while there is no such file."""
+    with Tracefs(cli.env["UTRACEFS_DIR"], timeout_s=30) as tree, contextlib.suppress(FileNotFoundError):
+        return tree.read_file(path).decode()
+    return ""
+
+
+def test_a_stream_with_filters(traced: Cli, eventually: Eventually) -> None:
+    """What does not fit an event that comes is told at once, and at the end."""
+    words = ["-e", "web", "-f", "status >= 500", "-e", "bad", "-f", "stauts == 1", "-R", "nonsense"]
+    process = traced.start("stream", *words)
+    assert process.stdout is not None and process.stderr is not None
+    eventually(lambda: "bad" in shown(traced, f"{own(process)}/standing_events"), "stream began")
+    traced.run("emit", "web u16 status", "200", status=0)
+    traced.run("emit", "web u16 status", "500", status=0)
+    assert process.stdout.readline().endswith(b"web: status=0x1f4 (500)\n")
+    traced.run("emit", "bad u16 status", "7")
+    assert process.stdout.readline().endswith(b"bad: status=0x7 (7)\n")
+    assert process.stderr.readline() == b"utracefs: user_events:bad: filter: Field not found; it has status\n"
+    for text in (b"  stauts == 1\n", b"         ^\n"):
+        assert process.stderr.readline() == text
+    assert process.stderr.readline().startswith(b"utracefs: user_events:bad: trigger: there is no trigger")
+    assert process.stderr.readline() == b"  nonsense\n"
+    _, error = interrupt(process)
+    assert process.returncode == 1
+    assert error.count(b"recorded without the filter") == error.count(b"has not the trigger") == 1
+
+
+def test_a_stream_with_a_filter_that_fits_nothing(traced: Cli) -> None:
+    traced.run("reg", "web u16 status")
+    error = traced.run("stream", "-e", "web", "-f", "status", status=1).stderr.decode()
+    assert error.startswith("utracefs: user_events:web: filter: ")
+    error = traced.run("stream", "-f", "x", status=1).stderr.decode()
+    assert error.startswith("utracefs: user_events:web: filter: "), "without -e of all events"
+    assert "belongs to the -e before it" in traced.fails("stream", "-f", "x", "-e", "web", status=2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually, number: signal.Signals) -> None:
+    traced.run("reg", "kept u32 a")
+    traced.run("enable", "kept")
+    process = traced.start("stream", "-e", "later", "-e", "kept")
+    try:
+        eventually(lambda: "later" in shown(traced, f"{own(process)}/standing_events"), "stream began")
+        traced.run("emit", "later u32 a", "7")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b"later: a=0x7 (7)\n")
+    finally:
+        out, error = interrupt(process, number)
+    assert (process.returncode, out, error) == (0, b"", b"")
+    assert traced.out("cat", "standing_events", "set_event") == "user_events:kept\n"
+    assert traced.out("ls", "instances") == ""
+
+
+def test_a_stream_shows_what_was_asked_for(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "kept u32 a")
+    traced.run("reg", "other u32 a")
+    traced.run("enable", "other")
+    process = traced.start("stream", "-e", "kept", "-e", "nosuch", "-e", "no*such")
+    eventually(lambda: "kept" in shown(traced, f"{own(process)}/set_event"), "stream began")
+    traced.run("emit", "other", "1")
+    traced.run("emit", "kept", "2")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(b"kept: a=0x2 (2)\n")
+    _, error = interrupt(process)
+    assert error == b"utracefs: nosuch: no such event came\n"
+    assert "other: a=0x1 (1)" in traced.out("cat", "trace"), "the others have theirs still"
+
+
+def test_streams_exclude_each_other(traced: Cli) -> None:
+    process = traced.start("stream")
+    try:
+        # Its first line says that it reads; asking by opening trace_pipe could keep it out.
+        traced.run("write", "trace_marker", "a marker")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b"tracing_mark_write: a marker\n")
+        assert traced.fails("stream").startswith("utracefs: trace_pipe: ")
+    finally:
+        interrupt(process)
+
+
+def test_the_same_tree_for_programs(traced: Cli) -> None:
+    directory = traced.env["UTRACEFS_DIR"]
+    with Tracefs(directory, timeout_s=30) as tree:
+        assert tree.directory == directory
+        assert tree.read_file("tracing_on") == b"1\n"
+        tree.write_file("tracing_on", b"0")
+        assert tree.read_file("/tracing_on") == b"0\n"
+        assert ("trace", "f") in tree.list_dir("")
+        assert tree.stat("events").kind == "d"
+        with pytest.raises(OSError) as caught:
+            tree.write_file("tracing_on", b"x")
+        assert caught.value.errno == errno.EINVAL
+        pipe = tree.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(BlockingIOError):
+            tree.read(pipe, 100)
+        with pytest.raises(OSError) as caught:
+            tree.open("trace_pipe")
+        assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, "trace_pipe")
+        tree.close_handle(pipe)
+        tree.write_file("dynamic_events", b"u:ev u32 a\n", truncate=False)
+        handle, fd = tree.perf_event_open(PerfAttr(name=b"user_events:ev", data_pages=2, sample_period=1))
+        assert fd is not None
+        assert os.fstat(fd).st_size == 3 * 4096
+        os.close(fd)
+        assert tree.read(handle, 8) == bytes(8)
+        with pytest.raises(FileNotFoundError) as caught_missing:
+            tree.perf_event_open(PerfAttr(name=b"user_events:nosuch"))
+        assert caught_missing.value.filename == "user_events:nosuch"
+
+
+def test_a_stream_on_a_terminal_says_what_it_waits_for(traced: Cli) -> None:
+    traced.run("reg", "here u8 x")
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        traced.command("stream", "-e", "here", "-e", "never", "-e", "some*"),
+        env=traced.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while not shown.endswith(b"\n"):
+            shown += os.read(controller, 4096)
+        assert shown == b"utracefs: never: no such event yet; waiting for it\r\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)

@@ -1,0 +1,112 @@
+"""`utracefs status` and `utracefs list`."""
+
+import json
+import re
+
+import pytest
+
+import utracefs
+from tests.client.cli.kit import Cli
+from utracefs.tree.tracefs import PerfAttr, Tracefs
+
+
+def test_status_of_a_daemon_without_events(traced: Cli) -> None:
+    lines = traced.out("status").splitlines()
+    assert lines[0] == f"daemon    {traced.env['UTRACEFS_DIR']}"
+    assert re.fullmatch(
+        r"buffer    recording, clock local, .* KiB on each of \d+ cpus: 0 records, 0 overwritten, 0 dropped",
+        lines[1],
+    )
+    assert lines[2:] == ["events    none"]
+
+
+def test_columns_are_as_wide_as_they_must_be(traced: Cli) -> None:
+    traced.run("reg", "a")
+    traced.run("reg", "a_longer_name")
+    traced.run("enable", "--standing", "user_events:*")
+    traced.run("emit", "a_longer_name")
+    lines = traced.out("status").splitlines()
+    assert lines[2] == "standing  user_events:*"
+    assert lines[3:] == [
+        "EVENT                      USED BY  CONSUMER  EMITTED  RECORDED  FILTERED  LOST",
+        "user_events:a              ftrace   ftrace          0         0         0     0",
+        "user_events:a_longer_name  ftrace   ftrace          1         1         0     0",
+    ]
+
+
+def test_a_line_for_each_consumer(traced: Cli) -> None:
+    """Sums over several would be more than was emitted."""
+    traced.run("reg", "a")
+    assert traced.out("status").splitlines()[-1].split() == ["user_events:a", "-", "-", *"0000"]
+    traced.run("enable", "a")
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree:
+        tree.perf_event_open(PerfAttr(name=b"user_events:a"))
+        traced.run("emit", "a")
+        first, second = traced.out("status").splitlines()[-2:]
+    assert first.split() == ["user_events:a", "ftrace", "perf", "ftrace", "1", "1", "0", "0"]
+    assert second.split()[0].startswith("perf:")
+    assert second.split()[1:] == ["1", "0", "0"]
+
+
+def test_consumers_that_are_gone(traced: Cli) -> None:
+    traced.run("reg", "a")
+    traced.run("enable", "a")
+    traced.run("perf", "stat", "-e", "a", "--", *traced.command("emit", "a"))
+    first, second = traced.out("status").splitlines()[-2:]
+    assert first.split() == ["user_events:a", "ftrace", "ftrace", "1", "1", "0", "0"]
+    assert second.split()[1:] == ["(detached)", "1", "0", "0"]
+    traced.run("disable", "a")
+    (row,) = json.loads(traced.out("status", "--json"))["events"]
+    assert set(row["detached"]) == set(row["consumers"]) and "ftrace" in row["detached"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_clients_refused(traced: Cli) -> None:
+    with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
+        event = session.event("a u32 usec")
+        assert not event
+        traced.run("enable", "a")
+        for value in (1.5, 1.5, None):
+            event.emit(value)  # type: ignore[arg-type]
+        assert session.flush(20)
+        assert traced.out("status", "a").splitlines()[-2:] == [
+            "refused   2 of user_events:a: usec was float",
+            "refused   1 of user_events:a: usec was None",
+        ]
+        (row,) = json.loads(traced.out("status", "--json"))["events"]
+        assert row["refused"] == {"usec was float": 2, "usec was None": 1}
+        said = traced.run("doctor", "a", status=1).stdout.decode()
+        assert "FAIL  user_events:a: 2 refused by the program's own client: usec was float; a Python" in said
+        assert "nothing was emitted" not in said
+
+
+def test_json(traced: Cli) -> None:
+    traced.run("reg", "a")
+    traced.run("enable", "--standing", "user_events:later*")
+    state = json.loads(traced.out("status", "--json"))
+    assert state["directory"] == traced.env["UTRACEFS_DIR"]
+    assert state["standing_events"] == ["user_events:later*"]
+    assert state["buffer"]["tracing_on"] is True
+    assert state["events"] == [
+        {
+            "system": "user_events",
+            "name": "a",
+            "used_by": [],
+            "emitted": 0,
+            "lost_in_rings": 0,
+            "refused": {},
+            "detached": [],
+            "consumers": {},
+        }
+    ]
+
+
+def test_list(traced: Cli) -> None:
+    assert traced.out("list") == ""
+    assert json.loads(traced.out("list", "--json")) == []
+    for declaration in ("b u32 n; struct s two 2", "a"):
+        traced.run("reg", declaration)
+    assert traced.out("list") == "user_events:b\nuser_events:a\n", "oldest first"
+    assert traced.out("list", "-F") == "user_events:b u32 n; struct s two\nuser_events:a\n"
+    assert traced.out("list", "b") == "user_events:b\n"
+    assert "no such event" in traced.fails("list", "c")

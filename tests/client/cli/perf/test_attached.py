@@ -1,0 +1,161 @@
+"""Perf events that are opened as events appear, and again when the daemon was away."""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.real_daemon import Utracefsd
+from utracefs import Session
+from utracefs.cli import Failure
+from utracefs.cli.common import connect
+from utracefs.cli.event_options import Wanted
+from utracefs.cli.perf.attached import Attached, Opened
+from utracefs.tree.event_names import EventName
+from utracefs.tree.tracefs import PerfAttr
+from utracefs_protocol.perf_ring import Sample
+from utracefsd.server.runtime import locate
+
+WORK = EventName("user_events", "work")
+SAMPLING = PerfAttr(sample_period=1, data_pages=4)
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator[Utracefsd]:
+    daemon = Utracefsd(home / "d")
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
+        # What a daemon keeps for its successor; here none comes.
+        shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def attached_to(daemon: Utracefsd, *wanted: Wanted, attr: PerfAttr = SAMPLING, **options: object) -> Attached:
+    return Attached(connect(str(daemon.directory)), wanted, attr, **options)  # type: ignore[arg-type]
+
+
+def looked(attached: Attached) -> bool:
+    attached.look()
+    return WORK in attached.opened
+
+
+def test_events_are_found_as_they_come(daemon: Utracefsd) -> None:
+    with (
+        attached_to(daemon, Wanted("wo*", "n > 2"), Wanted("other"), attr=PerfAttr()) as attached,
+        Session(str(daemon.directory)) as session,
+    ):
+        attached.look()
+        assert attached.counts() == {}
+        event = session.event("work u32 n")
+        until(lambda: event.registered)
+        attached.look()
+        until(lambda: event)
+        for n in range(5):
+            event.emit(n)
+        session.flush(20)
+        assert attached.counts() == {WORK: 2}
+        attached.look()
+        assert list(attached.opened) == [WORK]
+        assert attached.missing() == ["other"]
+        attached.disable()
+        event.emit(7)
+        session.flush(20)
+        assert attached.counts() == {WORK: 2}
+        assert attached.finish() == 1
+        attached.tree.close()
+
+
+def test_a_filter_that_does_not_fit(daemon: Utracefsd, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an event that is there it is a Failure; one that comes later is told of, once."""
+    with Session(str(daemon.directory)) as session:
+        with attached_to(daemon, Wanted("*", "nosuch == 1")) as attached:
+            attached.look()
+            event = session.event("work u32 n")
+            until(lambda: event.registered)
+            for _ in range(3):
+                attached.look()
+            assert attached.finish() == 1
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1
+            assert "user_events:work: filter: Field not found" in error
+            attached.tree.close()
+        with attached_to(daemon, Wanted("work", "nosuch == 1")) as attached:
+            with pytest.raises(Failure, match="Field not found"):
+                attached.look()
+            attached.tree.close()
+
+
+@pytest.mark.parametrize("with_ftrace", [False, True])
+def test_nothing_is_missing_silently_when_the_daemon_is_killed(
+    daemon: Utracefsd, capsys: pytest.CaptureFixture[str], with_ftrace: bool
+) -> None:
+    unseen: list[int] = []
+    found: list[int] = []
+
+    def take(one: Opened) -> None:
+        assert one.reader is not None
+        found.extend(int.from_bytes(s.raw[8:12], "little") for s in one.reader if isinstance(s, Sample))
+
+    with (
+        attached_to(daemon, Wanted("work"), missed=lambda _, count: unseen.append(count)) as attached,
+        attached_to(daemon, Wanted("work"), attr=PerfAttr()) as counter,
+        Session(str(daemon.directory)) as session,
+    ):
+        event = session.event("work u32 n")
+        until(lambda: event.registered)
+        attached.look()
+        counter.look()
+        if with_ftrace:
+            attached.tree.write_file("events/user_events/work/enable", b"1")
+        until(lambda: event)
+        for n in range(10):
+            event.emit(n)
+        session.flush(20)
+        assert counter.counts() == {WORK: 10}
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGSTOP)
+        for n in range(10, 15):  # left in the data ring
+            event.emit(n)
+        daemon.process.kill()
+        daemon.process.communicate(timeout=20)
+        attached.look()
+        assert attached.is_away
+        assert attached.counts() == {WORK: 0}  # it was never asked
+        assert counter.counts() == {WORK: 10}
+        (orphan,) = attached.take_orphans()
+        take(orphan)
+        orphan.close()
+        assert found == list(range(10))
+        assert attached.finish() == 1
+        daemon.start()
+        until(lambda: looked(attached))
+        until(lambda: looked(counter))
+        assert not attached.is_away
+        until(lambda: event)
+        for n in range(20, 27):
+            event.emit(n)
+        session.flush(20)
+        take(attached.opened[WORK])
+        assert found[-7:] == list(range(20, 27))
+        if with_ftrace:  # those that another consumer got are known
+            assert len(found) + sum(unseen) == 22
+        assert unseen == [22 - len(found) if with_ftrace else 0]
+        assert counter.counts()[WORK] in range(17, 23)
+        error = capsys.readouterr().err
+        assert "utracefs: the daemon has gone; waiting for it to come back\n" in error
+        assert "utracefs: the daemon is back; " in error
+        assert ("unseen came at least 5 records of user_events:work" in error) == (unseen == [5])
+        attached.tree.close()
+        counter.tree.close()

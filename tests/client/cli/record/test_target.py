@@ -1,0 +1,104 @@
+"""`utracefs record -o` by the ending of the file: what is written, what is refused before the command runs,
+what stays where the conversion fails."""
+
+import os
+import re
+import stat
+import sys
+
+import pytest
+
+import utracefs
+from tests.client.cli.kit import Cli
+from tests.client.cli.record.test_record import emitter
+from tests.client.export.test_ctf import read as read_ctf
+from tests.judges import library
+
+THREADS = """
+import os, threading, utracefs
+event = utracefs.event("ticks u32 n")
+bool(event)
+taken = threading.Event()
+def emit(n):
+    event.emit(n)
+    taken.wait()  # a thread that has ended cannot be told from a number that somebody made up
+threads = [threading.Thread(target=emit, args=(n,)) for n in range(3)]
+for thread in threads:
+    thread.start()
+utracefs.flush(20)
+taken.set()
+print(os.getpid())
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["perf.data", "o.jsonl", "o.ndjson", "o.csv", "o.json", "o.ctf", "o.dat", "o", "o.pftrace", "o.parquet"],
+)
+def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
+    if name.endswith(".parquet"):
+        library("pyarrow")
+    done = cli.run("record", "-o", name, *emitter(300))
+    assert re.fullmatch(
+        rb"utracefs: %s: 300 records, [\d.]+ [kM]B, nothing lost\n" % name.encode(), done.stderr
+    )
+    assert os.listdir(cli.home) == [name]
+    path = cli.home / name
+    if name.endswith(".ctf"):
+        assert [row[6]["n"] for row in read_ctf(path)] == list(range(300))
+    elif path.suffix in (".dat", ".data", ""):
+        with utracefs.open(path) as recording:
+            assert [record.fields["n"] for record in recording] == list(range(300))
+    elif path.suffix == ".pftrace":
+        assert path.read_bytes().count(b"text 299") == 1
+    elif path.suffix == ".parquet":
+        assert library("pyarrow.parquet").read_table(path).column("n").to_pylist() == list(range(300))
+    else:
+        assert path.read_text().count("text 299") == 1
+        assert path.read_text().count("ticks") == 300
+
+
+def test_processes_are_known(cli: Cli) -> None:
+    """A trace.dat knows threads only; what is made of it at the end knows more."""
+    done = cli.run("record", "-o", "o.data", "--", sys.executable, "-c", THREADS)
+    with utracefs.open(cli.home / "o.data") as recording:
+        records = list(recording)
+    assert {record.pid for record in records} == {int(done.stdout)}
+    assert len({record.tid for record in records}) == 3
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "says"),
+    [
+        ("o.xyz", 2, "o.xyz: which format?"),
+        ("nowhere/o.json", 1, "nowhere/o.json: No such file or directory"),
+        ("there", 1, "there: is a directory"),
+        ("there.csv", 1, "there.csv: Is a directory"),
+        ("there/", 1, "there/: exists; ctf makes a new directory"),
+        ("old.csv", 1, "old.csv.recorded.dat: is in the way"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_the_command_runs(
+    cli: Cli, output: str, status: int, says: str
+) -> None:
+    (cli.home / "there").mkdir()
+    (cli.home / "there.csv").mkdir()
+    (cli.home / "old.csv.recorded.dat").write_text("an older one")
+    before = sorted(os.listdir(cli.home))
+    done = cli.run("record", "-o", output, "--", "sh", "-c", "touch ran", status=status)
+    assert says in done.stderr.decode() and done.stderr.count(b"\n") == 1
+    assert sorted(os.listdir(cli.home)) == before
+
+
+def test_the_recording_stays_where_it_cannot_be_converted(cli: Cli) -> None:
+    """Somebody makes the folder meanwhile."""
+    _, *words = emitter(20)
+    done = cli.run(
+        "record", "-o", "o.ctf", "--", "sh", "-c", 'mkdir o.ctf; exec "$@"', "sh", *words, status=1
+    )
+    assert b"o.ctf.recorded.dat: 20 records, " in done.stderr  # and what was lost
+    assert b"; the recording is in " in done.stderr
+    path = cli.home / "o.ctf.recorded.dat"
+    assert sorted(os.listdir(cli.home)) == ["o.ctf", path.name] and stat.S_ISREG(path.stat().st_mode)
+    with utracefs.open(path) as recording:
+        assert len(list(recording)) == 20

@@ -1,0 +1,82 @@
+"""Pages and texts of a daemon become a trace.dat."""
+
+import sys
+from pathlib import Path
+
+from tests.client.cli.kit import Cli
+from tests.client.recordings.events import trace_cmd
+from utracefs.cli.run.recorder import About, Recorder, Summary
+from utracefs.recordings.report import ReportOptions, report_text
+from utracefs.recordings.trace_dat import TraceDatReader
+from utracefs.tree.tracefs import Tracefs
+
+
+def finish(recorder: Recorder) -> Summary:
+    return recorder.finish(About(uname="Linux", version="utracefs"))
+
+
+def records(path: Path) -> list[str]:
+    with TraceDatReader(str(path)) as reader:
+        text = b"".join(report_text(reader, ReportOptions())).decode()
+        return [line.partition(": ")[2].strip() for line in text.splitlines() if ": " in line]
+
+
+def test_what_is_emitted_between_rounds_is_in_the_file(traced: Cli, tmp_path: Path) -> None:
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    path = tmp_path / "trace.dat"
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, str(path)) as recorder:
+        for value in ("1", "2"):
+            traced.run("emit", "ev", value)
+            assert 0 <= recorder.step() <= 0.1
+        traced.run("emit", "ev", "3")
+        traced.run("disable", "ev")
+        recorder.drain()
+        summary = finish(recorder)
+    assert (summary.records, summary.lost) == (3, 0)
+    assert summary.size == path.stat().st_size
+    assert [text.split()[-1] for text in records(path) if text.startswith("ev:")] == ["a=1", "a=2", "a=3"]
+
+
+def test_an_event_that_is_gone_at_the_end_keeps_its_format(traced: Cli, tmp_path: Path) -> None:
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    path = tmp_path / "trace.dat"
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, str(path)) as recorder:
+        traced.run("emit", "ev", "1")
+        recorder.step()  # removing an event that was enabled clears the buffer, as in the kernel
+        traced.run("disable", "ev")
+        traced.run("reg", "-d", "ev")
+        recorder.drain()
+        finish(recorder)
+    assert any("a=1" in text for text in records(path))
+
+
+def test_nothing_is_left_of_a_recording_that_was_given_up(traced: Cli, tmp_path: Path) -> None:
+    with (
+        Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
+        Recorder(tree, str(tmp_path / "t")) as recorder,
+    ):
+        recorder.step()
+    assert [file for file in tmp_path.iterdir() if file.name in ("t",) or "utracefs-" in file.name] == []
+
+
+NEGATIVE = """
+import utracefs
+event = utracefs.event("neg s8 a; s16 ab; s32 c; s64 d; char e; u8 f; char[4] g")
+while not event:
+    pass
+for sign in (-1, 1):
+    event.emit(8 * sign, 9 * sign, 10 * sign, 11 * sign, 12 * sign, 250, b"REC")
+utracefs.flush(20)
+"""
+
+
+def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
+    traced.run("record", "-o", "out.dat", "--", sys.executable, "-c", NEGATIVE)
+    path = str(traced.home / "out.dat")
+    for text in (trace_cmd("report", "-i", path), traced.out("report", path)):
+        assert [line.partition("neg:")[2].strip() for line in text.splitlines()[1:]] == [
+            "a=-8 ab=-9 c=-10 d=-11 e=-12 f=250 g=REC",
+            "a=8 ab=9 c=10 d=11 e=12 f=250 g=REC",
+        ]

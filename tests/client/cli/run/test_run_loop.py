@@ -1,0 +1,178 @@
+"""Steps while a command runs: exit statuses, signals, the end of the time. Ctrl-C in a terminal:
+test_record.py."""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from utracefs.cli import Failure
+from utracefs.cli.run.run_loop import (
+    ENDING,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    Surroundings,
+    run_steps,
+    signals_blocked,
+)
+
+
+def run(*command: str, step: Callable[[], float] = lambda: 0.01, duration_s: float | None = None) -> int:
+    with signals_blocked() as taken:
+        return run_steps(command, step, taken=taken, duration_s=duration_s)
+
+
+def to_us(number: signal.Signals) -> None:
+    """To this thread; another one, of pytest, does not block it."""
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 128 + 9), ("kill -15 $$", 128 + 15)]
+)
+def test_the_status_is_that_of_the_command(script: str, status: int) -> None:
+    assert run("sh", "-c", script) == status
+
+
+def test_a_command_that_cannot_be_run() -> None:
+    for command, status in (("/nonexistent/program", NOT_FOUND), ("/", NOT_EXECUTABLE)):
+        with pytest.raises(Failure) as caught:
+            run(command)
+        assert (caught.value.about, caught.value.status) == (command, status)
+
+
+def test_steps_come_until_the_command_ends(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    steps = 0
+
+    def step() -> float:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            os.close(os.open(fifo, os.O_WRONLY))  # waits for cat, and lets it end
+        return 0.001
+
+    assert run("cat", str(fifo), step=step) == 0
+    assert steps >= 5
+
+
+def test_stopped_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sigtimedwait of CPython returns what lay on its stack when EINTR came after the time had passed."""
+    wait = signal.sigtimedwait
+    stopped = 0
+
+    def interrupted(taken: frozenset[signal.Signals], seconds: float) -> object:
+        nonlocal stopped
+        stopped += 1
+        if stopped > 3:
+            return wait(taken, seconds)
+        return signal.struct_siginfo((-1574777808, 0, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr(signal, "sigtimedwait", interrupted)
+    assert run("sh", "-c", "sleep 0.1; exit 7") == 7
+    assert stopped > 3
+
+
+def test_the_end_of_the_time_is_success() -> None:
+    assert run(duration_s=0.01) == 0
+    assert run("sleep", "60", duration_s=0.01) == 0
+
+
+def test_a_signal_ends_steps_without_a_command() -> None:
+    def step() -> float:
+        to_us(signal.SIGINT)
+        return 0.01
+
+    assert run(step=step) == 0
+
+
+def test_a_signal_is_passed_on() -> None:
+    def step() -> float:
+        to_us(signal.SIGTERM)
+        return 0.01
+
+    assert run("sleep", "60", step=step) == 128 + signal.SIGTERM
+
+
+def test_signals_are_as_before_afterwards() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with signals_blocked() as taken:
+        assert {*ENDING, signal.SIGCHLD} >= taken > {signal.SIGCHLD, signal.SIGUSR1}
+        to_us(signal.SIGTERM)  # comes too late: it is taken, and ends nothing
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_what_a_command_is_started_in(tmp_path: Path) -> None:
+    """`enter` is called in the child, `started` before it is waited for, however soon it ends."""
+    out = tmp_path / "out"
+    pids: list[int] = []
+    pidfds: list[int] = []
+
+    def enter() -> None:
+        out.write_text(str(os.getpid()))
+
+    def started(pid: int) -> None:
+        pids.append(pid)
+        pidfds.append(os.pidfd_open(pid))
+
+    with signals_blocked() as taken:
+        status = run_steps(
+            ["sh", "-c", "echo $WORD; exit 3"],
+            lambda: 0.01,
+            taken=taken,
+            surroundings=Surroundings({"WORD": "x"}, enter, started),
+        )
+    assert status == 3
+    assert [int(out.read_text())] == pids != [os.getpid()]
+    os.close(pidfds[0])
+
+
+def test_a_wait_that_ends_with_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python answers when the wait is interrupted and its time is over by then: signal 0."""
+    nothing = signal.struct_siginfo((0,) * 7)
+    real = signal.sigtimedwait
+    answers = [nothing, nothing]
+    monkeypatch.setattr(signal, "sigtimedwait", lambda *args: answers.pop() if answers else real(*args))
+    assert run("sh", "-c", "sleep 0.2; exit 7") == 7
+    assert not answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM])
+def test_signals_that_would_end_the_process_end_it_in_order(number: signal.Signals) -> None:
+    steps: list[None] = []
+
+    def step() -> float:
+        steps.append(None)
+        to_us(number)
+        return 10.0
+
+    assert run(step=step) == 0
+    assert steps == [None]
+
+
+def test_sigusr2_where_something_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it cannot, all goes on."""
+    dumps: list[int] = []
+    steps: list[None] = []
+
+    def step() -> float | None:
+        steps.append(None)
+        to_us(signal.SIGUSR2)
+        return 10.0 if len(steps) < 4 else None
+
+    def dump() -> None:
+        dumps.append(len(steps))
+        if len(steps) == 2:
+            raise OSError(errno.ENOSPC, "No space", "x")
+        if len(steps) == 3:
+            raise Failure("y", "no")
+
+    with signals_blocked() as taken:
+        status = run_steps((), step, taken=taken, dump=dump)
+    assert (status, dumps) == (0, [1, 2, 3])
+    assert capsys.readouterr().err == "utracefs: x: No space\nutracefs: y: no\n"

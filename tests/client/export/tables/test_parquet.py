@@ -1,0 +1,255 @@
+"""Every field of every record, read back by pyarrow, pandas, polars and DuckDB; days, hosts, memory."""
+
+import datetime
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import utracefs
+from tests.client.export.example import EVENTS, name, write
+from tests.client.recordings.events import Events
+from tests.client.recordings.perf_data.example import sample
+from tests.client.recordings.perf_data.example import write as write_perf_data
+from tests.client.recordings.test_columns import expected
+from tests.client.recordings.test_recording import break_first_page
+from tests.client.recordings.trace_dat import example
+from tests.judges import library
+from utracefs.export import Exported, write_parquet, write_parquet_file
+from utracefs.export.tables import parquet
+from utracefs.export.tables.sql import open_tables
+from utracefs.recordings.perf_data.format import Feature
+from utracefs_protocol.errors import TraceError
+
+duckdb = library("duckdb")
+pandas = library("pandas")
+polars = library("polars")
+pyarrow = library("pyarrow")
+library("pyarrow.dataset")
+pq = library("pyarrow.parquet")
+
+NAMES = [name(number) for number in EVENTS.declared]
+DAY = datetime.datetime(2026, 2, 28, 23, 59, 59, tzinfo=datetime.UTC)
+DAY_NS = int(DAY.timestamp()) * 10**9
+SECOND = 10**9
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, Path]:
+    path = write(tmp_path / "t.dat", lost=5)
+    with utracefs.open(path) as recording:
+        assert write_parquet(recording, tmp_path / "out") == Exported(15, 5, False, day_guessed=True)
+    return path, tmp_path / "out"
+
+
+def files(directory: Path, event: str) -> list[Path]:
+    return sorted(directory.glob(f"event=user_events:{event}/day=*/host=*/part-*.parquet"))
+
+
+def rows(path: Path, event: str) -> list[dict[str, Any]]:
+    """What a table must have. What was lost belongs to the next record that is read, of whatever event."""
+    with utracefs.open(path) as recording:
+        return expected(recording, event)
+
+
+def query(text: str) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = duckdb.execute(text).fetchall()
+    return found
+
+
+@pytest.mark.parametrize("event", NAMES)
+def test_every_field_of_every_record(written: tuple[Path, Path], event: str) -> None:
+    path, out = written
+    (file,) = files(out, event)
+    wanted = rows(path, event)
+    table = pq.ParquetFile(file).read()
+    assert table.to_pylist() == wanted
+    with utracefs.open(path) as recording:
+        schema = recording.to_arrow(event).schema
+        assert table.schema.equals(schema, check_metadata=True)
+    assert polars.read_parquet(file, hive_partitioning=False).to_dicts() == wanted
+    assert pandas.read_parquet(file, partitioning=None).to_dict("records") == wanted
+    found = query(f"from read_parquet('{file}', hive_partitioning=false)")
+    assert [dict(zip(table.column_names, row, strict=True)) for row in found] == wanted
+
+
+def test_readers_find_the_partitions(written: tuple[Path, Path]) -> None:
+    path, out = written
+    day = time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
+    found = query(f"select event, day, host, key from read_parquet('{out}/event=*begin/**/*.parquet')")
+    assert found == [
+        ("user_events:begin", datetime.date.fromisoformat(day), "unknown", key) for key in (7, 8)
+    ]
+    dataset = pyarrow.dataset.dataset(out / "event=user_events:done", partitioning="hive")
+    assert dataset.to_table().select(["day", "host", "usec"]).to_pylist() == [
+        {"day": day, "host": "unknown", "usec": 1500}
+    ]
+
+
+def test_one_event_in_one_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.dat")
+    with utracefs.open(path) as recording, (tmp_path / "o").open("wb") as out:
+        assert write_parquet_file(recording, out, event="ints") == Exported(2, 0, False)
+        with pytest.raises(TraceError, match="no such event"):
+            write_parquet_file(recording, out, event="nosuch")
+    assert pq.read_table(tmp_path / "o").to_pylist() == rows(path, "ints")
+
+
+def days_of(out: Path) -> dict[str, list[int]]:
+    return {
+        str(file.relative_to(out).parts[1]): pq.ParquetFile(file).read().column("n").to_pylist()
+        for file in sorted(out.rglob("*.parquet"))
+    }
+
+
+NUMBERS = Events(5, b"ev u32 n")
+AROUND_MIDNIGHT = [(SECOND * (1 + n), NUMBERS.entry(5, 1, n)) for n in range(4)]
+
+
+def test_days_of_a_trace_dat(tmp_path: Path) -> None:
+    """The last record is of the time of the file's last change."""
+    formats = {b"user_events": NUMBERS.formats()}
+    more = {"formats": formats, "uname": "Linux box=1/2 6.1 x86_64"}
+    path = example.write(tmp_path / "t", [example.pages(AROUND_MIDNIGHT)], **more)
+    os.utime(path, ns=(0, DAY_NS + 2 * SECOND))
+    with utracefs.open(path) as recording:
+        assert recording.host == "box=1/2"
+        write_parquet(recording, tmp_path / "out")
+        write_parquet(recording, tmp_path / "other", host="h ü")
+    assert days_of(tmp_path / "out") == {"day=2026-02-28": [0, 1], "day=2026-03-01": [2, 3]}
+    assert {file.parent.name for file in (tmp_path / "out").rglob("*.parquet")} == {"host=box%3D1%2F2"}
+    assert query(f"select distinct host from read_parquet('{tmp_path}/other/**/*.parquet')") == [("h ü",)]
+
+
+def test_days_of_a_perf_data(tmp_path: Path) -> None:
+    """The file says which moment of its clock was which time of day, and the host."""
+    features = [
+        (Feature.HOSTNAME, struct.pack("<I", 8) + b"box\0\0\0\0\0"),
+        (Feature.CLOCK_DATA, struct.pack("<IIQQ", 1, 1, DAY_NS, 2 * SECOND)),
+    ]
+    path = write_perf_data(
+        tmp_path / "p", NUMBERS, [sample(ns, 0, 1, 1, data) for ns, data in AROUND_MIDNIGHT], b"", features
+    )
+    os.utime(path, ns=(0, 0))
+    with utracefs.open(path) as recording:
+        assert (recording.host, recording.unix_offset_ns) == ("box", DAY_NS - 2 * SECOND)
+        write_parquet(recording, tmp_path / "out")
+    assert days_of(tmp_path / "out") == {"day=2026-02-28": [0, 1], "day=2026-03-01": [2, 3]}
+
+
+def test_days_of_clocks_that_count_from_1970_or_no_time(tmp_path: Path) -> None:
+    formats = {b"user_events": NUMBERS.formats()}
+    records = [(DAY_NS + n * SECOND, NUMBERS.entry(5, 1, n)) for n in range(2)]
+    for clock, days in (
+        (b"[mono]", {"day=2026-02-28": [0], "day=2026-03-01": [1]}),
+        (b"[counter]", {"day=1970-01-01": [0, 1]}),
+    ):
+        path = example.write(tmp_path / "t", [example.pages(records)], formats=formats, trace_clock=clock)
+        with utracefs.open(path) as recording:
+            write_parquet(recording, tmp_path / clock.decode())
+        assert days_of(tmp_path / clock.decode()) == days
+
+
+def test_times_that_do_not_fit(tmp_path: Path) -> None:
+    formats = {b"user_events": NUMBERS.formats()}
+    late = [(2**63 + n, NUMBERS.entry(5, 1, n)) for n in range(2)]
+    path = example.write(
+        tmp_path / "t", [example.pages(AROUND_MIDNIGHT), example.pages(late)], formats=formats
+    )
+    with utracefs.open(path) as recording:
+        assert write_parquet(recording, tmp_path / "out").records == 6
+    found = query(f"select n, time_ns from read_parquet('{tmp_path}/out/**/*.parquet')")
+    assert [n for n, time_ns in found if time_ns is None] == [0, 1]
+
+
+def test_names_of_events_that_no_directory_has(tmp_path: Path) -> None:
+    formats = {
+        b"s y=s": [b"name: a/b \xff%\nID: 5\nformat:\n\tfield:u32 host;\toffset:8;\tsize:4;\tsigned:0;\n"]
+    }
+    path = example.write(tmp_path / "t", [example.pages(AROUND_MIDNIGHT)], formats=formats)
+    with utracefs.open(path) as recording:
+        write_parquet(recording, tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    assert folder.name == "event=s%20y%3Ds:a%2Fb%20%EF%BF%BD%25"
+    (file,) = folder.rglob("*.parquet")
+    assert pq.ParquetFile(file).read().column("field_host").to_pylist() == [0, 1, 2, 3]
+
+
+def test_names_that_are_too_long_for_a_directory(tmp_path: Path) -> None:
+    names = ["\u00e4" * 60 + end for end in ("a", "b")]
+    events = Events(5, *[f"{name} u32 n".encode() for name in names])
+    records = [(n, events.entry(5 + n % 2, 1, n)) for n in range(4)]
+    path = example.write(tmp_path / "t", [example.pages(records)], formats={b"user_events": events.formats()})
+    with utracefs.open(path) as recording:
+        write_parquet(recording, tmp_path / "out")
+    assert all(len(folder.name) <= 255 for folder in (tmp_path / "out").iterdir())
+    with open_tables(tmp_path / "out") as tables:
+        assert sorted(table.name for table in tables.events) == names
+
+
+def test_more_events_than_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_OPEN_FILES", 2)
+    events = Events(5, *[b"ev%d u32 n" % n for n in range(4)])
+    records = [(n, events.entry(5 + n % 4, 1, n)) for n in range(4 * 70_000)]
+    formats = {b"user_events": events.formats()}
+    path = example.write(tmp_path / "t", [example.pages(records)], formats=formats)
+    with utracefs.open(path) as recording:
+        assert write_parquet(recording, tmp_path / "out").records == len(records)
+    for n in range(4):
+        parts = files(tmp_path / "out", f"ev{n}")
+        assert len(parts) == 2
+        numbers = [i for part in parts for i in pq.ParquetFile(part).read().column("n").to_pylist()]
+        assert numbers == list(range(n, len(records), 4))
+
+
+def test_a_broken_file_is_written_up_to_the_broken_place(tmp_path: Path) -> None:
+    path = example.write(
+        tmp_path / "t", [example.pages([(1, example.CPU0[0][1])]), example.pages(example.CPU0)]
+    )
+    break_first_page(path)
+    with utracefs.open(path) as recording:
+        with pytest.raises(TraceError, match="broken"):
+            write_parquet(recording, tmp_path / "out")
+        with pytest.raises(FileExistsError):
+            write_parquet(recording, tmp_path / "out")
+    for file in (tmp_path / "out").rglob("*.parquet"):
+        assert pq.ParquetFile(file).read().num_rows
+
+
+MEMORY = """
+import re, sys, utracefs
+from utracefs.export import write_parquet
+most = 0
+def note(done):
+    global most
+    most = max(most, int(re.search(r"RssAnon:\\s*(\\d+)", open("/proc/self/status").read())[1]))
+with utracefs.open(sys.argv[1]) as recording:
+    write_parquet(recording, sys.argv[2], progress=note)
+print(most)
+"""
+
+
+def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
+    """Four times as many records, with 200 MB of text, in no more memory; the mapped file is not counted."""
+    peaks = []
+    event = Events(5, b"ev u64 n; char[200] text")
+    formats = {b"user_events": event.formats()}
+    entry = event.entry(5, 1, 7, "x" * 199)
+    for count in (300_000, 1_200_000):
+        path = example.write(
+            tmp_path / "t", [example.pages([(n, entry) for n in range(count)])], formats=formats
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, path, tmp_path / f"o{count}"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        peaks.append(int(done.stdout) * 1024)
+    assert peaks[1] - peaks[0] < 48 << 20

@@ -1,0 +1,587 @@
+"""Whose memory it is: through fork, exec, vfork and the end, and for an ordinary user."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.fake_daemon import wait_for
+from tests.client.mount.canary import Canary
+from utracefs.mount.processes import address_space
+from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
+from utracefs.mount.processes.procfs import stat_of
+
+ROOT = Path(__file__).parents[4]
+
+
+class Listener:
+    """Makes them, and notes what they tell."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.spaces = AddressSpaces(on_born=self.born, on_gone=self.gone, clock=lambda: self.now)
+        self.told: list[tuple[object, ...]] = []
+
+    def born(self, child: AddressSpace, parent: AddressSpace) -> None:
+        self.told.append(("born", child.pid, parent.pid))
+
+    def gone(self, space: AddressSpace) -> None:
+        self.told.append(("gone", space.pid))
+
+    def take(self) -> list[tuple[object, ...]]:
+        told, self.told = self.told, []
+        return told
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    before = os.listdir("/proc/self/fd")
+    listener = Listener()
+    yield listener
+    listener.spaces.close()
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= len(before))
+
+
+@pytest.fixture
+def spaces(listener: Listener) -> AddressSpaces:
+    return listener.spaces
+
+
+def enabler(command: bytes = b"event u32 a", token: int = 1) -> Enabler:
+    return Enabler(8, command, 0, token)
+
+
+def error_of(call: Callable[..., object], *args: object) -> OSError:
+    with pytest.raises(OSError) as caught:
+        call(*args)
+    return caught.value
+
+
+def word(pid: int, canary: Canary, place: str = "private") -> int:
+    """As /proc says it, by another way than what is tested."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
+        file.seek(canary.at[place])
+        return int.from_bytes(file.read(8), "little")
+
+
+def test_who_calls(spaces: AddressSpaces, canary: Canary) -> None:
+    space = spaces.of_caller(canary.pid)
+    assert (space.pid, space.uid, space.gid) == (canary.pid, os.geteuid(), os.getegid())
+    assert space.start_time == int(
+        Path(f"/proc/{canary.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    )
+    assert space.read_string(canary.at["text"], 511) == b"u32 a; u32 b"
+    assert space.is_alive()
+    assert spaces.of_caller(canary.pid) is space
+    assert (len(spaces), list(spaces)) == (1, [space])
+
+
+def test_any_thread_of_a_process_calls(spaces: AddressSpaces, canary: Canary) -> None:
+    space = spaces.of_caller(canary.pid)
+    canary.say("toggle 2")
+    tids = [int(tid) for tid in os.listdir(f"/proc/{canary.pid}/task")]
+    assert len(tids) == 3
+    assert {spaces.of_caller(tid) for tid in tids} == {space}
+    canary.say("quiet")
+
+
+def test_enablers(spaces: AddressSpaces, canary: Canary) -> None:
+    space = spaces.of_caller(canary.pid)
+    at = canary.at["private"]
+    one = enabler()
+    space.add(at, 31, one)
+    assert space.enablers == {(at, 31): one}
+    assert error_of(space.add, at, 31, enabler()).errno == errno.EADDRINUSE
+    space.add(at, 30, enabler(b"other"))
+    assert space.remove(at, 31) is one
+    assert error_of(space.remove, at, 31).errno == errno.ENOENT
+    assert list(space.enablers) == [(at, 30)]
+
+
+def test_errors_are_those_of_the_kernel(spaces: AddressSpaces, canary: Canary) -> None:
+    space = spaces.of_caller(canary.pid)
+    for place in ("none", "hole"):
+        assert error_of(space.read, canary.at[place], 28).errno == errno.EFAULT
+        assert error_of(space.read_string, canary.at[place], 511).errno == errno.EFAULT
+        assert error_of(space.write, canary.at[place], b"1234").errno == errno.EFAULT
+        assert not space.set_bit(canary.at[place], 4, 0, True)
+    assert error_of(space.read_string, canary.at["text"], 3).errno == errno.EINVAL
+    assert not space.set_bit(canary.at["readonly"], 4, 0, True)
+    space.write(canary.at["private"], b"1234")
+    assert space.read(canary.at["private"], 4) == b"1234"
+    canary.kill()
+    assert error_of(space.read, canary.at["text"], 3).errno == errno.EFAULT
+    assert not space.set_bit(canary.at["private"], 4, 0, True)
+
+
+def test_its_own_bits_share_a_byte_without_stopping_the_program(
+    spaces: AddressSpaces, canary: Canary
+) -> None:
+    space = spaces.of_caller(canary.pid)
+    at = canary.at["private"]
+    for bit in range(8):
+        space.add(at, bit, enabler())
+        assert space.set_bit(at, 8, bit, True)
+    assert canary.words()["private"] == 255
+    assert space._memory.stopped_ns == 0
+    space.write(at + 1, b"\x01")
+    assert space.set_bit(at, 8, 9, True)
+    assert space._memory.stopped_ns > 0
+
+
+def test_neighbours_change_all_the_time(spaces: AddressSpaces, canary: Canary) -> None:
+    space = spaces.of_caller(canary.pid)
+    canary.say("toggle 2")
+    for i in range(200):
+        assert space.set_bit(canary.at["private"], 4, 0, i % 2 == 0)
+    assert canary.say("quiet").endswith(" undone=0")
+
+
+def test_children_inherit(listener: Listener, canary: Canary) -> None:
+    """user_event_mm_dup(): what the parent has at the fork, in memory of their own."""
+    spaces, at = listener.spaces, canary.at["private"]
+    space = spaces.of_caller(canary.pid)
+    space.add(at, 31, enabler(token=7))
+    [first] = canary.fork()
+    space.add(at, 30, enabler(token=8))
+    assert listener.take() == [("born", first, canary.pid)]
+    [second] = canary.fork()
+    removed = space.remove(at, 31)
+    assert removed.token == 7
+    assert listener.take() == [("born", second, canary.pid)]
+    by_pid = {space.pid: space for space in spaces}
+    assert set(by_pid[first].enablers) == {(at, 31)}
+    assert set(by_pid[second].enablers) == {(at, 31), (at, 30)}
+    assert set(space.enablers) == {(at, 30)}
+    assert by_pid[first].enablers[at, 31] == removed
+    assert by_pid[first].enablers[at, 31] is not by_pid[second].enablers[at, 31]
+    assert by_pid[second].set_bit(at, 8, 31, True)
+    assert (word(canary.pid, canary), word(first, canary), word(second, canary)) == (0, 0, 1 << 31)
+    assert spaces.of_caller(first) is by_pid[first]
+
+
+def test_a_child_is_found_at_its_own_first_call(listener: Listener, canary: Canary) -> None:
+    space = listener.spaces.of_caller(canary.pid)
+    space.add(canary.at["private"], 31, enabler())
+    [child] = canary.fork()
+    found = listener.spaces.of_caller(child)
+    assert (found.pid, set(found.enablers)) == (child, {(canary.at["private"], 31)})
+    assert listener.take() == [("born", child, canary.pid)]
+
+
+def test_an_orphan_inherits(listener: Listener, canary: Canary) -> None:
+    """Its parent came and went between two looks: a program that makes itself a daemon."""
+    space = listener.spaces.of_caller(canary.pid)
+    space.add(canary.at["private"], 31, enabler())
+    orphan = int(canary.say("orphan"))
+    listener.spaces.settle()
+    assert listener.take() == [("born", orphan, canary.pid)]
+
+
+def test_an_orphan_of_several_gets_what_all_of_them_have(listener: Listener, canary: Canary) -> None:
+    spaces, at = listener.spaces, canary.at["private"]
+    space = spaces.of_caller(canary.pid)
+    space.add(at, 31, enabler())
+    [child] = canary.fork()
+    spaces.of_caller(child).add(at, 30, enabler())
+    space.add(at, 29, enabler())
+    orphan = int(canary.say("orphan"))
+    spaces.settle()
+    [found] = [space for space in spaces if space.pid == orphan]
+    assert set(found.enablers) == {(at, 31)}
+
+
+def test_relatives_from_before_inherit_nothing(listener: Listener, canary: Canary) -> None:
+    """The workers of a server that register for themselves: nothing is written into each other's memory."""
+    spaces, at = listener.spaces, canary.at["private"]
+    first, second = canary.fork(2)
+    spaces.of_caller(first).add(at, 31, enabler())
+    other = spaces.of_caller(second)
+    assert not other.enablers
+    [third] = canary.fork()
+    spaces.settle()
+    assert third not in {space.pid for space in spaces if space.enablers}
+    assert not spaces.of_caller(canary.pid).enablers
+    orphan = int(canary.say("orphan"))
+    spaces.settle()
+    assert not [space for space in spaces if space.pid == orphan and space.enablers]
+    assert listener.take() == []
+
+
+def test_exec_takes_all_away(listener: Listener, canary: Canary) -> None:
+    spaces, at = listener.spaces, canary.at["private"]
+    space = spaces.of_caller(canary.pid)
+    space.add(at, 31, enabler())
+    canary.exec()
+    assert not space.is_alive()
+    spaces.settle()
+    assert listener.take() == [("gone", canary.pid)]
+    assert len(spaces) == 0
+    assert not space.set_bit(at, 8, 31, True)
+    assert not spaces.of_caller(canary.pid).enablers
+
+
+def test_exec_is_found_at_the_next_call(listener: Listener, canary: Canary) -> None:
+    space = listener.spaces.of_caller(canary.pid)
+    space.add(canary.at["private"], 31, enabler())
+    canary.exec()
+    again = listener.spaces.of_caller(canary.pid)
+    assert again is not space
+    assert not again.enablers
+    assert listener.take() == [("gone", canary.pid)]
+
+
+def test_an_orphan_is_found_after_the_end_of_its_family(listener: Listener, canary_program: Path) -> None:
+    """Who forked, and ended before anybody looked."""
+    canary = Canary(canary_program)
+    children = []
+    try:
+        listener.spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
+        children = canary.fork(2)
+        for child in children:
+            os.kill(child, signal.SIGSTOP)  # it shall survive the end of its parent
+        canary.kill()
+        listener.spaces.settle()
+        assert listener.take() == [
+            *(("born", child, canary.pid) for child in children),
+            ("gone", canary.pid),
+        ]
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        wait_for(lambda: not any(space.is_alive() for space in listener.spaces))
+        listener.spaces.settle()
+        assert sorted(listener.take()) == sorted(("gone", child) for child in children)
+    finally:
+        canary.close()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_of_vfork_is_its_parent(listener: Listener, canary: Canary) -> None:
+    spaces = listener.spaces
+    space = spaces.of_caller(canary.pid)
+    space.add(canary.at["private"], 31, enabler())
+    child = int(canary.say("vfork"))
+    assert spaces.of_caller(child) is space
+    spaces.settle()
+    assert len(space._processes) == 2
+    canary.say("vend")
+    spaces.settle()
+    assert len(space._processes) == 1
+    assert listener.take() == []
+
+
+def test_a_thousand_children(listener: Listener, canary: Canary) -> None:
+    """All found, all told, while an event goes on and off; then all forgotten, with their descriptors."""
+    spaces, at = listener.spaces, canary.at["private"]
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
+        pytest.skip("not enough descriptors")
+    before = len(os.listdir("/proc/self/fd"))
+    space = spaces.of_caller(canary.pid)
+    space.add(at, 31, enabler())
+    children: list[int] = []
+    for i in range(10):
+        children += canary.fork(100)
+        spaces.settle()
+        for one in spaces:
+            assert one.set_bit(at, 8, 31, i % 2 == 1)
+        spaces.settle()
+    assert {one.pid for one in spaces} == {canary.pid, *children}
+    assert {word(pid, canary) for pid in children} == {1 << 31}
+    assert len(listener.take()) == 1000
+    canary.kill()
+
+    def all_are_gone() -> bool:
+        spaces.settle()
+        return len(spaces) == 0
+
+    wait_for(all_are_gone)
+    assert len(listener.take()) == 1001
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert not spaces._by_process
+    assert not spaces._families
+    assert not spaces._start_stacks
+
+
+def test_a_storm(listener: Listener, new_canary: Callable[..., Canary]) -> None:
+    """Programs come, fork, begin anew and are killed while events go on and off. Addresses are the same in
+    all of them, so what is written to a wrong one is seen: those that registered nothing have clear words."""
+    chance = random.Random(9)
+    spaces = listener.spaces
+    watched = [new_canary("setarch", "-R") for _ in range(3)]
+    bystander = new_canary("setarch", "-R")
+    at = bystander.at["private"]
+    listener.spaces.on_born = lambda child, _: child.set_bit(at, 8, 31, on)  # type: ignore[assignment]
+    on = False
+    for turn in range(300):
+        i = chance.randrange(len(watched))
+        canary = watched[i]
+        assert canary.at["private"] == at
+        match chance.randrange(6):
+            case 0:
+                canary.exec()
+            case 1:
+                canary.kill()
+                watched[i] = new_canary("setarch", "-R")
+            case 2:
+                canary.fork(chance.randrange(1, 6))
+            case 3:
+                canary.say("orphan")
+            case _:
+                space = spaces.of_caller(canary.pid)
+                if (at, 31) not in space.enablers:
+                    space.add(at, 31, enabler())
+                    assert space.set_bit(at, 8, 31, on)
+        on = not on
+        spaces.settle()
+        for space in spaces:
+            if space.enablers:
+                space.set_bit(at, 8, 31, on)
+        spaces.settle()
+        if turn % 10 == 0:
+            registered = {space.pid for space in spaces if space.enablers}
+            for canary in watched:
+                assert canary.words()["private"] == (on and canary.pid in registered) << 31
+    assert set(bystander.words().values()) == {0}
+    # No child has another word than its parent had, or than it was told.
+    assert {word(space.pid, bystander) for space in spaces if space.enablers and space.is_alive()} <= {
+        on << 31
+    }
+    for canary in watched:
+        canary.words()
+
+
+def test_pids_begin_anew(listener: Listener, canary: Canary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one given out is lower than before, or not, after all were; or so many were that /proc is
+    listed."""
+    spaces = listener.spaces
+    spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
+    [child] = canary.fork()
+    spaces._last_pid = 2**22
+    spaces.settle()
+    assert listener.take() == [("born", child, canary.pid)]
+    [child] = canary.fork()
+    spaces._last_pid = address_space._last_pid()
+    forks = address_space._fork_count()
+    monkeypatch.setattr(address_space, "_fork_count", lambda: forks + address_space._pid_max())
+    spaces.settle()
+    assert listener.take() == []
+    listener.now += 0.2
+    spaces.settle()
+    assert listener.take() == [("born", child, canary.pid)]
+    [child] = canary.fork()
+    monkeypatch.setattr(address_space, "_MAX_SPAN", 0)
+    spaces.settle()
+    assert listener.take() == [("born", child, canary.pid)]
+
+
+def test_a_pid_is_given_out_before_its_process_is_there(
+    listener: Listener, canary: Canary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces = listener.spaces
+    spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
+    [child] = canary.fork()
+    with monkeypatch.context() as patched:
+        patched.setattr(address_space, "stat_of", lambda pid: None if pid == child else stat_of(pid))
+        spaces.settle()
+        assert listener.take() == []
+    listener.now += 0.01
+    spaces.settle()
+    assert listener.take() == [("born", child, canary.pid)]
+
+
+def test_a_number_that_nobody_has(spaces: AddressSpaces) -> None:
+    assert "pid namespace" in str(error_of(spaces.of_caller, 0))
+    assert error_of(spaces.of_caller, 0).errno == errno.EPERM
+    assert error_of(spaces.of_caller, 2**22 - 1).errno == errno.ESRCH
+
+
+def test_limits(
+    spaces: AddressSpaces, new_canary: Callable[..., Canary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = new_canary(), new_canary()
+    space = spaces.of_caller(one.pid)
+    monkeypatch.setattr(address_space, "MAX_ENABLERS", 2)
+    space.add(one.at["private"], 0, enabler())
+    space.add(one.at["private"], 1, enabler())
+    assert error_of(space.add, one.at["private"], 2, enabler()).errno == errno.ENOMEM
+    monkeypatch.setattr(address_space, "MAX_OF_USER", 1)
+    assert error_of(spaces.of_caller, other.pid).errno == errno.EMFILE
+    assert spaces.of_caller(one.pid) is space
+    monkeypatch.setattr(address_space, "MAX_OF_USER", 9)
+    monkeypatch.setattr(address_space, "MAX_ADDRESS_SPACES", 1)
+    assert error_of(spaces.of_caller, other.pid).errno == errno.EMFILE
+
+
+def test_too_many_children_are_said_once(
+    listener: Listener,
+    canary: Canary,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener.spaces.of_caller(canary.pid).add(canary.at["private"], 0, enabler())
+    monkeypatch.setattr(address_space, "MAX_OF_USER", 2)
+    canary.fork(3)
+    listener.spaces.settle()
+    assert len(listener.spaces) == 2
+    [record] = caplog.records
+    assert f"[Errno {errno.EMFILE}] more than 2 address spaces with enablers of user id" in record.message
+
+
+def test_hanging_memory_is_looked_at_a_few_times_only(
+    canary: Canary, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    spaces = AddressSpaces(clock=lambda: now[0])
+    for _ in range(address_space.MAX_HANGS):
+        spaces.note_hang(os.geteuid())
+    assert error_of(spaces.of_caller, canary.pid).errno == errno.EFAULT
+    now[0] += address_space.HANGS_S
+    assert spaces.of_caller(canary.pid)
+    assert len(caplog.records) == address_space.MAX_HANGS
+    spaces.close()
+    spaces.close()
+
+
+ORDINARY = """
+import os, subprocess, sys
+from pathlib import Path
+from tests.client.mount.canary import Canary
+from utracefs.mount.processes.address_space import AddressSpaces, Enabler
+
+assert os.geteuid() == 65534 and "CapEff:\\t0000000000000000" in Path("/proc/self/status").read_text()
+canary = Canary(Path(sys.argv[1]))
+try:
+    spaces = AddressSpaces()
+    space = spaces.of_caller(canary.pid)
+    assert (space.uid, space.gid) == (65534, 65534)
+    at = canary.at["private"]
+    space.add(at, 31, Enabler(4, b"event", 0))
+    assert space.set_bit(at, 4, 31, True)
+    assert space.set_bit(canary.at["memfd"], 4, 0, True)
+    canary.say("toggle 2")
+    for i in range(100):
+        assert space.set_bit(at, 4, 0, i % 2 == 0)
+    assert canary.say("quiet").endswith(" undone=0")
+    assert canary.words() == {"private": 1 << 31, "shared": 0, "memfd": 1, "bss": 0}
+    children = canary.fork(3)
+    spaces.settle()
+    assert {one.pid for one in spaces} == {canary.pid, *children}
+    assert all(one.set_bit(at, 4, 31, False) for one in spaces)
+    canary.exec()
+    spaces.settle()
+    assert canary.pid not in {one.pid for one in spaces}
+    try:
+        spaces.of_caller(1)
+    except OSError as error:
+        print(error)
+finally:
+    canary.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_an_ordinary_user_reaches_programs_of_its_own(canary_program: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="utracefs-test-"))
+    try:
+        folder.chmod(0o755)
+        shutil.copy(canary_program, folder / "canary")
+        paths = os.pathsep.join(str(ROOT / part) for part in (".", "client", "protocol"))
+        packages = [path for path in sys.path if "site-packages" in path]
+        done = subprocess.run(
+            [python_for_all(), "-c", ORDINARY, folder / "canary"],
+            env={"PYTHONPATH": os.pathsep.join([paths, *packages]), "PATH": os.environ["PATH"]},
+            capture_output=True,
+            check=False,
+            text=True,
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            cwd=folder,
+        )
+    finally:
+        shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr
+    assert "run the mount as that user or as root" in done.stdout
+
+
+def python_for_all() -> str:
+    """One that everybody may run, with our version."""
+    for path in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
+        real = Path(path).resolve()
+        if real.exists() and all(parent.stat().st_mode & 1 for parent in real.parents):
+            return path
+    pytest.skip("no Python that everybody may run")
+
+
+def test_settling_with_nothing_new_is_quick(listener: Listener, canary: Canary) -> None:
+    listener.spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
+    began = time.monotonic()
+    for _ in range(100):
+        listener.spaces.settle()
+    assert time.monotonic() - began < 2
+
+
+REUSED = """
+import os, subprocess, sys
+from pathlib import Path
+from tests.client.mount.canary import Canary
+from utracefs.mount.processes.address_space import AddressSpaces, Enabler
+
+gone = []
+spaces = AddressSpaces(on_gone=gone.append)
+one = Canary(Path(sys.argv[1]), "setarch", "-R")
+space = spaces.of_caller(one.pid)
+at = one.at["private"]
+space.add(at, 31, Enabler(4, b"event", 0))
+one.kill()
+one.close()
+Path("/proc/sys/kernel/ns_last_pid").write_text(str(one.pid - 1))
+other = Canary(Path(sys.argv[1]), "setarch", "-R")
+try:
+    assert (other.pid, other.at["private"]) == (one.pid, at), (one.at, other.at)
+    assert not space.set_bit(at, 4, 31, True)
+    assert not space.is_alive()
+    if sys.argv[2] == "call":
+        assert spaces.of_caller(other.pid) is not space
+    spaces.settle()
+    assert gone == [space]
+    assert not spaces.of_caller(other.pid).enablers
+    assert set(other.words().values()) == {0}
+finally:
+    other.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a pid namespace")
+@pytest.mark.parametrize("what", ["call", "settle"])
+def test_a_pid_is_given_out_again(canary_program: Path, what: str) -> None:
+    """In a namespace of its own, where the next pid can be chosen."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*unshare, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no pid namespaces here")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", REUSED, canary_program, what],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "client", "protocol")),
+        },
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

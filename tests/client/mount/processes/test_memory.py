@@ -1,0 +1,548 @@
+"""Another process's memory: what may be read and written, one bit of it with its neighbours, and nothing
+else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.fake_daemon import wait_for
+from tests.client.mount.canary import Canary
+from tests.client.mount.hanging import HangingFile, HangingProgram
+from tests.integration.mounting import must_mount
+from utracefs.mount import processes
+from utracefs.mount.processes._memory import MAX_BYTES, WAYS, Memory, ended, same_memory, with_start_stack
+
+HEADERS = Path(processes.__path__[0]) / "include"
+
+
+@pytest.fixture
+def memory(canary: Canary) -> Iterator[Memory]:
+    memory = Memory(canary.pid)
+    yield memory
+    memory.close()
+
+
+def errno_of(call: Callable[..., object], *args: object) -> int | None:
+    try:
+        call(*args)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def set_bit(memory: Memory, canary: Canary, place: str, bit: int, on: bool, **options: int) -> str:
+    return WAYS[memory.set_bit(canary.pid, canary.at[place], 8, bit, on, **options)]  # type: ignore[arg-type]
+
+
+def test_it_reads_what_the_program_could(memory: Memory, canary: Canary) -> None:
+    assert memory.read(canary.at["text"], 6) == b"u32 a;"
+    assert memory.read_string(canary.at["text"], 12) == b"u32 a; u32 b"
+    assert memory.read(canary.at["private"] - 1, 10) == b"\xa5" + bytes(8) + b"\xa5"
+    assert memory.read(canary.at["readonly"], 4096) == bytes(4096)
+    assert memory.read(canary.at["private"], 0) == b""
+    assert memory.read(canary.at["code"], 1)
+
+
+@pytest.mark.parametrize("place", ["none", "hole"])
+def test_what_the_program_could_not_read_is_a_fault(memory: Memory, canary: Canary, place: str) -> None:
+    """Also memory that is there and may not be touched (PROT_NONE), which /proc/PID/mem would read."""
+    assert errno_of(memory.read, canary.at[place], 1) == errno.EFAULT
+    assert errno_of(memory.read_string, canary.at[place], 10) == errno.EFAULT
+
+
+@pytest.mark.parametrize(
+    "address", [0, 1, 4096, 1 << 47, (1 << 63) - 4, 1 << 63, (1 << 64) - 4, (1 << 64) - 1]
+)
+def test_no_address_of_a_program(memory: Memory, canary: Canary, address: int) -> None:
+    assert errno_of(memory.read, address, 4) == errno.EFAULT
+    assert errno_of(memory.write, address, b"1234") == errno.EFAULT
+    assert errno_of(memory.set_bit, canary.pid, address, 4, 31, True) == errno.EFAULT
+
+
+def test_a_text_ends_with_its_nul_or_where_memory_does(memory: Memory, canary: Canary) -> None:
+    text, tail = canary.at["text"], canary.at["tail"]
+    assert errno_of(memory.read_string, text, 11) == errno.EINVAL
+    assert errno_of(memory.read_string, tail, 3) == errno.EINVAL
+    assert errno_of(memory.read_string, tail, 4) == errno.EFAULT
+    memory.write(tail + 3, b"\0")
+    assert memory.read_string(tail, 511) == b"tai"
+
+
+def test_a_range_must_be_readable_to_its_end(memory: Memory, canary: Canary) -> None:
+    tail = canary.at["tail"]
+    assert memory.read(tail, 4) == b"tail"
+    assert errno_of(memory.read, tail, 5) == errno.EFAULT
+    assert errno_of(memory.write, tail, b"12345") == errno.EFAULT
+    assert memory.read(tail, 4) == b"tail"
+
+
+@pytest.mark.parametrize("place", ["readonly", "code", "text", "none", "hole"])
+def test_what_the_program_could_not_write_is_not_written(memory: Memory, canary: Canary, place: str) -> None:
+    """/proc/PID/mem would write to read-only memory."""
+    before = None if place in ("none", "hole") else memory.read(canary.at[place], 8)
+    assert errno_of(memory.write, canary.at[place], b"1") == errno.EFAULT
+    assert errno_of(memory.set_bit, canary.pid, canary.at[place], 4, 0, True) == errno.EFAULT
+    if before is not None:
+        assert memory.read(canary.at[place], 8) == before
+    canary.words()
+
+
+def test_secret_memory_is_left_alone(memory: Memory, canary: Canary) -> None:
+    if not canary.at["secret"]:
+        pytest.skip("this kernel has no memfd_secret")
+    assert errno_of(memory.set_bit, canary.pid, canary.at["secret"], 4, 0, True) == errno.EFAULT
+
+
+def test_a_device_is_left_alone(memory: Memory, canary: Canary) -> None:
+    if not canary.at["device"]:
+        pytest.skip("there are no perf events here")
+    assert errno_of(memory.set_bit, canary.pid, canary.at["device"] + 1024, 4, 0, True) == errno.EFAULT
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("place", ["private", "shared", "memfd", "bss"])
+def test_each_bit_alone(memory: Memory, canary: Canary, place: str, size: int) -> None:
+    for bit in range(8 * size):
+        memory.set_bit(canary.pid, canary.at[place], size, bit, True)
+        assert canary.words() == {**dict.fromkeys(canary.words(), 0), place: 1 << bit}
+        memory.set_bit(canary.pid, canary.at[place], size, bit, False)
+    assert set(canary.words().values()) == {0}
+    assert errno_of(memory.set_bit, canary.pid, canary.at[place], size, 8 * size, True) == errno.EINVAL
+
+
+def test_the_other_bits_stay(memory: Memory, canary: Canary) -> None:
+    memory.write(canary.at["private"], (0x0123456789ABCDEF).to_bytes(8, "little"))
+    set_bit(memory, canary, "private", 60, True)
+    assert canary.words()["private"] == 0x1123456789ABCDEF
+    set_bit(memory, canary, "private", 0, False)
+    assert canary.words()["private"] == 0x1123456789ABCDEE
+
+
+def test_how_it_is_written(memory: Memory, canary: Canary) -> None:
+    assert set_bit(memory, canary, "private", 31, True) == "alone"
+    assert set_bit(memory, canary, "private", 31, True) == "it was so"
+    assert set_bit(memory, canary, "private", 30, True, ours=1 << 7) == "alone"
+    assert not memory.in_use
+    assert set_bit(memory, canary, "private", 29, True) == "stopped"
+    assert memory.in_use
+    assert set_bit(memory, canary, "private", 0, True, neighbours=True) == "stopped"
+    assert memory.stopped_ns > 0
+    assert canary.words()["private"] == 7 << 29 | 1
+
+
+def test_a_shared_page_is_mapped_here(memory: Memory, canary: Canary) -> None:
+    """Of a memfd everybody can whom the kernel lets look; of memory without a descriptor root."""
+    assert set_bit(memory, canary, "memfd", 3, True) == "shared page"
+    memory.write(canary.at["memfd"], b"\xff" * 8)
+    assert set_bit(memory, canary, "memfd", 40, False) == "shared page"
+    assert canary.words()["memfd"] == (1 << 64) - 1 - (1 << 40)
+    if os.geteuid() == 0:
+        assert set_bit(memory, canary, "shared", 0, True) == "shared page"
+
+
+def test_neighbours_change_all_the_time(memory: Memory, canary: Canary) -> None:
+    """1,000 times on and off, or as often as a busy machine lets us, while threads change other bits of the
+    same byte: no change is undone."""
+    assert canary.say("toggle 3") == "ok"
+    until = time.monotonic() + 8
+    ways = set()
+    for i in range(2000):
+        ways.add(set_bit(memory, canary, "private", 0, i % 2 == 0, neighbours=True))
+        if i % 2 and i > 100 and time.monotonic() > until:
+            break
+    answer = dict(part.split("=") for part in canary.say("quiet").split())
+    assert ways == {"stopped"}
+    assert int(answer["changes"]) > 1000
+    assert answer["undone"] == "0"
+    assert canary.words()["private"] == 0
+
+
+def test_threads_that_come_and_go_are_stopped_as_well(memory: Memory, canary: Canary) -> None:
+    canary.say("churn")
+    ways = {set_bit(memory, canary, "private", 0, i % 2 == 0, neighbours=True) for i in range(1000)}
+    answer = canary.say("quiet")
+    assert ways == {"stopped"}
+    assert answer.endswith("undone=0")
+    assert not answer.startswith("changes=0 ")
+    assert canary.words()["private"] == 0
+
+
+def test_sleeping_calls_go_on_sleeping(memory: Memory, canary: Canary) -> None:
+    """epoll_wait would return EINTR after a stop, and so would calls on sockets with a timeout."""
+    canary.say("sleep")
+    memory.write(canary.at["private"], b"\x80")
+    for i in range(200):
+        assert set_bit(memory, canary, "private", 0, i % 2 == 0) == "stopped"
+    assert canary.say("wake") == (
+        "epoll=1/0 futex=0/0 read=1/0 timed-read=1/0 timed-write=1/0 timed-connect=0/0"
+    )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of another machine")
+def test_a_call_of_a_thread_that_stops_late_goes_on(tmp_path: Path) -> None:
+    """On a busy machine one that has been interrupted is still `S` for a moment, or was about to sleep."""
+    program = tmp_path / "late"
+    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{HEADERS}"]
+    subprocess.run([*command, Path(__file__).with_name("late.c"), "-o", program], check=True)
+    for _ in range(10):
+        assert subprocess.run([program], check=False, timeout=100).returncode == 0
+
+
+def test_a_traced_process_is_written_to_without_stopping_it(memory: Memory, canary: Canary) -> None:
+    tracer = (
+        "import ctypes, sys; libc = ctypes.CDLL(None, use_errno=True); "
+        f"assert libc.ptrace(0x4206, {canary.pid}, None, None) == 0; "
+        "print('traced', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        ["python3", "-c", tracer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "traced\n"
+        assert set_bit(memory, canary, "private", 0, True, neighbours=True) == "hoped"
+        assert process.stdin is not None
+        process.stdin.close()
+    assert canary.words()["private"] == 1
+    assert set_bit(memory, canary, "private", 0, False, neighbours=True) == "stopped"
+
+
+@pytest.mark.parametrize("how", ["exec", "kill"])
+def test_memory_that_is_gone_is_never_another_one(
+    new_canary: Callable[..., Canary], canary: Canary, how: str
+) -> None:
+    """Without randomized addresses the new program has its words where the old one had them."""
+    canary = new_canary("setarch", "-R")
+    memory = Memory(canary.pid)
+    place = canary.at["private"]
+    set_bit(memory, canary, "private", 5, True)
+    assert ended([memory]) == []
+    if how == "exec":
+        canary.exec()
+        assert canary.where()["private"] == place
+    else:
+        canary.kill()
+    for _ in range(2):
+        assert errno_of(memory.read, place, 8) == errno.ESRCH
+        assert errno_of(memory.read_string, place, 8) == errno.ESRCH
+        assert errno_of(memory.write, place, bytes(8)) == errno.ESRCH
+        assert errno_of(memory.set_bit, canary.pid, place, 8, 6, True) == errno.ESRCH
+        assert ended([memory]) == [memory]
+    if how == "exec":
+        assert canary.words()["private"] == 0
+        with contextlib.closing(Memory(canary.pid)) as another:
+            assert another.fingerprint != memory.fingerprint
+    memory.close()
+
+
+def test_a_forked_child_has_the_fingerprint_and_memory_of_its_own(memory: Memory, canary: Canary) -> None:
+    [child] = canary.fork()
+    with contextlib.closing(Memory(child)) as other:
+        assert other.fingerprint == memory.fingerprint
+        assert not same_memory(canary.pid, child)
+        other.set_bit(child, canary.at["private"], 8, 31, True)
+        assert canary.words()["private"] == 0
+        assert other.read(canary.at["private"], 8) == (1 << 31).to_bytes(8, "little")
+
+
+def test_a_child_of_vfork_shares_it(memory: Memory, canary: Canary) -> None:
+    child = int(canary.say("vfork"))
+    assert same_memory(canary.pid, child)
+    canary.say("vend")
+
+
+def test_relatives_are_known_by_their_stack(new_canary: Callable[..., Canary], canary: Canary) -> None:
+    def start_stack(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[25])
+
+    other = new_canary()
+    children = canary.fork(3)
+    assert sorted(with_start_stack(start_stack(canary.pid))) == sorted([canary.pid, *children])
+    assert with_start_stack(start_stack(other.pid)) == [other.pid]
+    assert with_start_stack(1) == []
+
+
+def test_what_was_closed_answers_nothing(memory: Memory, canary: Canary) -> None:
+    before = descriptors()
+    memory.close()
+    memory.close()
+    assert descriptors() == before - 2
+    assert errno_of(memory.read, canary.at["text"], 1) == errno.ESRCH
+    assert ended([memory]) == [memory]
+
+
+def test_limits(memory: Memory, canary: Canary) -> None:
+    assert errno_of(memory.read, canary.at["text"], MAX_BYTES + 1) == errno.EINVAL
+    assert errno_of(memory.read_string, canary.at["text"], MAX_BYTES) == errno.EINVAL
+    assert errno_of(memory.write, canary.at["text"], bytes(MAX_BYTES + 1)) == errno.EINVAL
+    with pytest.raises(OverflowError):
+        memory.read(-1, 4)
+    with pytest.raises(TypeError, match="one process"):
+        pickle.dumps(memory)
+
+
+def test_no_such_thread() -> None:
+    before = descriptors()
+    with pytest.raises(OSError) as caught:
+        Memory(2**22 - 1)
+    assert caught.value.errno == errno.ENOENT
+    with pytest.raises(OSError):
+        Memory(2)  # kthreadd has no memory, or it is not there
+    assert descriptors() == before
+    assert ended([]) == []
+
+
+def test_many_threads_ask_at_once(memory: Memory, canary: Canary) -> None:
+    """Nothing in it belongs to one thread of ours."""
+    wrong: list[bytes] = []
+
+    def ask() -> None:
+        for _ in range(50):
+            got = memory.read_string(canary.at["text"], 64)
+            if got != b"u32 a; u32 b":
+                wrong.append(got)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_a_mapping_is(tmp_path: Path) -> None:
+    """rm_find_in_text, for older kernels, against PROCMAP_QUERY, where the kernel has that, address by
+    address; and what is taken for memory."""
+    source = tmp_path / "find.c"
+    source.write_text(FIND)
+    include = Path(__file__).parents[4] / "client/utracefs/mount/processes/include"
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unused-function",
+        "-fsanitize=address,undefined",
+    ]
+    subprocess.run([*command, f"-I{include}", source, "-o", tmp_path / "find"], check=True)
+    subprocess.run([tmp_path / "find"], check=True)
+
+
+FIND = r"""
+#define _GNU_SOURCE
+#include <assert.h>
+#include <linux/perf_event.h>
+#include "remote_memory.h"
+int main(void)
+{
+	int maps = open("/proc/self/maps", O_RDONLY), i;
+	static char *pages[600];
+	struct rm_vma text, query;
+	uint64_t around[] = {0, 4096, (uint64_t)&maps, (uint64_t)&main, (uint64_t)&query, 1ul << 47, -1ul};
+	for (i = 0; i < 600; i++) { /* more than one buffer of lines */
+		pages[i] = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mprotect(pages[i], 4096, i % 2 ? PROT_READ | PROT_WRITE : PROT_NONE);
+	}
+	for (i = 0; i < 607; i++) {
+		uint64_t at = i < 600 ? (uint64_t)pages[i] + 4095 : around[i - 600];
+		int a = rm_find_in_text(maps, at, &text), b = rm_find(maps, at, &query);
+		assert(a == b);
+		if (a == 0)
+			assert(text.start == query.start && text.end == query.end && text.flags == query.flags &&
+			       text.offset == query.offset && text.inode == query.inode &&
+			       text.major == query.major && text.minor == query.minor);
+		if (i < 600) {
+			assert(a == 0 && text.start <= at && at < text.end);
+			assert(!(text.flags & RM_WRITE) == !(i % 2));
+		}
+	}
+	assert(rm_find_in_text(maps, 0, &text) == -EFAULT);
+	struct perf_event_attr dummy = {.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW_DUMMY,
+					.size = sizeof(dummy), .exclude_kernel = 1};
+	int fds[3] = {-1, memfd_create("memory", 0), syscall(SYS_perf_event_open, &dummy, 0, -1, -1, 0)};
+	assert(ftruncate(fds[1], 8192) == 0);
+	for (i = 0; i < 3; i++) {
+		int flags = i ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+		char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, flags, fds[i], 0);
+		struct rm_bit bit = {.pid = getpid(), .byte = (uint64_t)at};
+		if (i == 2 && at == MAP_FAILED)
+			break; /* no perf events here */
+		assert(rm_find(maps, bit.byte, &query) == 0 && (query.flags & RM_WRITE));
+		assert(rm_is_memory(&bit, &query) == (i < 2));
+	}
+	return 0;
+}
+"""
+
+
+def test_it_takes_microseconds(memory: Memory, canary: Canary) -> None:
+    """Far from the deadline, however busy the machine is."""
+    began = time.monotonic()
+    for i in range(100):
+        set_bit(memory, canary, "private", 31, i % 2 == 0)
+    assert time.monotonic() - began < 2
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[tuple[HangingFile, HangingProgram]]:
+    must_mount(tmp_path / "tree")
+    file = HangingFile(tmp_path / "tree")
+    try:
+        program = HangingProgram(file)
+    except BaseException:
+        file.close()
+        raise
+    yield file, program
+    file.close()
+    program.close()
+
+
+SMALL = r"""
+static int call(int n, int a, int b, int c)
+{
+	int r;
+	__asm__ volatile("int $0x80" : "=a"(r) : "a"(n), "b"(a), "c"(b), "d"(c) : "memory");
+	return r;
+}
+unsigned word;
+char digits[9];
+void _start(void)
+{
+	unsigned value = (unsigned)&word;
+	int i;
+	for (i = 7; i >= 0; i--, value >>= 4)
+		digits[i] = "0123456789abcdef"[value & 15];
+	digits[8] = '\n';
+	call(4, 1, (int)digits, 9);
+	call(3, 0, (int)digits, 1);
+	call(1, 0, 0, 0);
+}
+"""
+
+
+def test_a_32_bit_program(tmp_path: Path) -> None:
+    """Its auxiliary vector has words of its own size."""
+    (tmp_path / "small.c").write_text(SMALL)
+    command = ["gcc", "-m32", "-O1", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-fno-stack-protector"]
+    made = subprocess.run(
+        [*command, tmp_path / "small.c", "-o", tmp_path / "small"], check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("no compiler for 32-bit programs")
+    try:
+        process = subprocess.Popen(
+            [tmp_path / "small"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    except OSError:
+        pytest.skip("this kernel runs no 32-bit programs")
+    with process:
+        assert process.stdout is not None
+        address = int(process.stdout.readline(), 16)
+        with contextlib.closing(Memory(process.pid)) as memory:
+            assert WAYS[memory.set_bit(process.pid, address, 4, 31, True)] == "alone"
+            assert WAYS[memory.set_bit(process.pid, address, 4, 30, True)] == "stopped"
+            assert memory.read(address, 4) == b"\0\0\0\xc0"
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+LEADERLESS = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static volatile unsigned word = 2; /* in a page of the program's file */
+static void *stay(void *unused)
+{
+	char path[64], text[512];
+	FILE *file;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
+	do {
+		file = fopen(path, "r");
+		fgets(text, sizeof(text), file);
+		fclose(file);
+	} while (!strstr(text, ") Z "));
+	printf("%d %lx\n", (int)syscall(SYS_gettid), (unsigned long)&word);
+	fflush(stdout);
+	getchar();
+	printf("%u\n", word);
+	exit(0);
+}
+int main(void)
+{
+	pthread_t thread;
+	pthread_create(&thread, NULL, stay, NULL);
+	pthread_exit(NULL);
+}
+"""
+
+
+def test_the_first_thread_has_ended(tmp_path: Path) -> None:
+    """Others of the process have its memory still."""
+    (tmp_path / "leaderless.c").write_text("#define _GNU_SOURCE\n#include <string.h>\n" + LEADERLESS)
+    program = tmp_path / "leaderless"
+    subprocess.run(["gcc", "-O1", "-w", "-pthread", tmp_path / "leaderless.c", "-o", program], check=True)
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        tid, address = process.stdout.readline().split()
+        with contextlib.closing(Memory(int(tid))) as memory:
+            assert WAYS[memory.set_bit(process.pid, int(address, 16), 4, 0, True)] == "stopped"
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.stdout.readline() == "3\n"
+
+
+def test_memory_that_hangs_holds_nobody_up(
+    hanging: tuple[HangingFile, HangingProgram], memory: Memory, canary: Canary
+) -> None:
+    """A page of a file whose server does not answer; everybody else's is served on."""
+    file, program = hanging
+    before = descriptors()
+    slow, other = Memory(program.pid), Memory(program.pid)
+    began = time.monotonic()
+    assert errno_of(slow.read, program.address, 4) == errno.EFAULT
+    assert time.monotonic() - began >= 1
+    assert file.read_begun.is_set()
+    assert slow.hangs
+    assert memory.read_string(canary.at["text"], 64) == b"u32 a; u32 b"
+    # Known now: nobody waits for it again.
+    began = time.monotonic()
+    for _ in range(100):
+        assert errno_of(slow.read, program.address, 4) == errno.EFAULT
+        assert errno_of(slow.write, program.address, b"1234") == errno.EFAULT
+        assert errno_of(slow.set_bit, program.pid, program.address, 4, 0, True) == errno.EFAULT
+        assert ended([slow, memory]) == []
+    assert time.monotonic() - began < 1
+    # Who waits for the lock of the address space makes everybody wait: also those that only ask whether it
+    # is there.
+    program.lock()
+    state = Path(f"/proc/{program.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "D")
+    canary.kill()
+    assert ended([other, memory]) == []
+    assert other.hangs
+    assert ended([other, memory]) == [memory]
+    # Its descriptors are in use until it is over.
+    slow.close()
+    assert descriptors() == before + 4
+    file.close()
+    wait_for(lambda: not other.hangs)
+    assert other.read(program.address, 0) == b""
+    other.close()
+    wait_for(lambda: descriptors() <= before)

@@ -1,0 +1,276 @@
+"""Columns beside the records that they are made of; Arrow, pandas and polars read them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import utracefs
+from tests.client.export.example import EVENTS, TEXTS, shown, write
+from tests.client.recordings.events import Events
+from tests.client.recordings.trace_dat import example
+from tests.judges import library
+from utracefs import Recording
+from utracefs.recordings import columns
+from utracefs.recordings._columns import COMMON_COLUMNS, Batch
+from utracefs.recordings._records import EventDecoder
+from utracefs_protocol.declaration import parse
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import bytes_of
+
+pandas = library("pandas")
+polars = library("polars")
+pa = library("pyarrow")
+
+INTS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[Recording]:
+    with utracefs.open(write(tmp_path / "t.dat", lost=5)) as recording:
+        yield recording
+
+
+def expected(recording: Recording, event: str, *, text: Any = shown) -> list[dict[str, Any]]:
+    """What a table must have, from the records."""
+    found = []
+    for r in recording:
+        if r.name != event:
+            continue
+        own = {
+            f"field_{name}" if name in COMMON_COLUMNS else name: text(value)
+            if isinstance(value, str)
+            else value
+            for name, value in r.fields.items()
+        }
+        lost = None if r.lost < 0 else r.lost
+        common = (r.time_ns, r.cpu, r.pid, r.tid, shown(r.comm), r.instance, lost)
+        found.append(dict(zip(COMMON_COLUMNS, common, strict=True)) | own)
+    return found
+
+
+def test_arrow_has_every_field_of_every_record(recording: Recording) -> None:
+    tables = recording.to_arrow()
+    assert sorted(tables) == sorted(f"user_events:{e.name.decode()}" for e in EVENTS.declared.values())
+    for name, table in tables.items():
+        table.validate(full=True)
+        assert table.to_pylist() == expected(recording, name.partition(":")[2])
+        # (What was lost belongs to the next record that is read, of whatever event.)
+        assert recording.to_arrow(name).drop(["lost"]).equals(table.drop(["lost"]))
+    assert [str(t) for t in tables["user_events:ints"].schema.types[7:]] == INTS
+    text = tables["user_events:text"].schema
+    assert [(f.name, str(f.type)) for f in text][7:] == [
+        ("fixed", "string"),
+        ("raw", "binary"),
+        ("data", "string"),
+        ("rel", "string"),
+    ]
+    assert text.metadata == {
+        b"utracefs.system": b"user_events",
+        b"utracefs.event": b"text",
+        b"utracefs.clock": b"mono",
+        b"utracefs.clock_in_ns": b"true",
+    }
+    assert tables["user_events:select"].column_names[7:] == ["field_cpu", "field_time_ns", "three", "from"]
+
+
+def test_text_as_bytes(recording: Recording) -> None:
+    table = recording.to_arrow("text", text_as_bytes=True)
+    assert table.drop(["lost"]).to_pylist() == [
+        {name: value for name, value in row.items() if name != "lost"}
+        for row in expected(recording, "text", text=bytes_of)
+    ]
+    assert [row["data"] for row in table.to_pylist()] == [bytes_of(text) for text in TEXTS]
+
+
+def test_pandas(recording: Recording) -> None:
+    frame = recording.to_pandas("ints")
+    assert [str(t) for t in frame.dtypes[7:]] == INTS
+    assert frame.attrs["utracefs.clock"] == "mono"
+    for name, table in recording.to_pandas().items():
+        assert table.to_dict("records") == expected(recording, name.partition(":")[2])
+
+
+def test_polars(recording: Recording) -> None:
+    frame = recording.to_polars("user_events:ints")
+    assert [str(t).lower() for t in frame.dtypes[7:]] == INTS
+    for name, table in recording.to_polars().items():
+        assert isinstance(table, polars.DataFrame)
+        assert table.to_dicts() == expected(recording, name.partition(":")[2])
+
+
+SHORT = Events(7, b"ev u64 big; s8 small; __rel_loc char[] text; struct s s 3")
+
+
+def short_file(path: Path) -> Path:
+    """The second of three records is shorter than its event says, and has no time that fits int64."""
+    whole = SHORT.entry(7, 1, 2**64 - 1, -1, "é", b"abc")
+    late = [(2**63, whole[:12]), (2**63 + 1, whole)]
+    formats = {b"user_events": SHORT.formats()}
+    return example.write(path, [example.pages([(1, whole)], lost=-1), example.pages(late)], formats=formats)
+
+
+def test_what_is_absent(tmp_path: Path) -> None:
+    with utracefs.open(short_file(tmp_path / "t.dat")) as recording:
+        whole = {"big": 2**64 - 1, "small": -1, "text": "é", "s": b"abc"}
+        table = recording.to_arrow("ev")
+        table.validate(full=True)
+        rows = table.to_pylist()
+        assert [{k: row[k] for k in whole} for row in rows] == [whole, dict.fromkeys(whole), whole]
+        assert [row["time_ns"] for row in rows] == [1, None, None]
+        assert rows[0]["lost"] is None
+        frame = recording.to_pandas("ev")
+        assert [str(t) for t in frame.dtypes[["time_ns", "cpu", "big", "small"]]] == [
+            "Int64",
+            "int32",
+            "UInt64",
+            "Int8",
+        ]
+        assert frame["big"].tolist() == [2**64 - 1, pandas.NA, 2**64 - 1]
+        assert recording.to_polars("ev")["big"].to_list() == [2**64 - 1, None, 2**64 - 1]
+
+
+def test_an_event_without_records_has_a_table_with_its_columns(tmp_path: Path) -> None:
+    with utracefs.open(short_file(tmp_path / "t.dat"), until_ns=0) as recording:
+        assert recording.to_arrow() == {}
+        assert recording.to_arrow("ev").num_rows == 0
+        assert recording.to_polars("ev").schema["big"] == polars.UInt64
+        assert recording.to_pandas("ev").shape == (0, 11)
+
+
+def test_which_event(recording: Recording, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no such event: nosuch"):
+        recording.to_arrow("nosuch")
+    formats = {b"a": SHORT.formats(), b"b": Events(8, b"ev u32 x").formats()}
+    path = example.write(
+        tmp_path / "two.dat", [example.pages([(1, SHORT.entry(7, 1, 1, 1, "", b"123"))])], formats=formats
+    )
+    with utracefs.open(path) as two:
+        with pytest.raises(TraceError, match="several events are called ev: a:ev, b:ev"):
+            two.to_arrow("ev")
+        assert two.to_arrow("b:ev").column_names[7:] == ["x"]
+        assert list(two.to_arrow()) == ["a:ev"]
+    with utracefs.open(path, events=["b:*"]) as only:
+        assert only.to_arrow("ev").column_names[7:] == ["x"]
+
+
+def test_two_events_of_one_name(tmp_path: Path) -> None:
+    formats = {b"a": [*SHORT.formats(), *Events(8, b"ev u32 x").formats()]}
+    records = [(1, SHORT.entry(7, 1, 1, 1, "", b"123")), (2, Events(8, b"ev u32 x").entry(8, 1, 5))]
+    with utracefs.open(example.write(tmp_path / "t", [example.pages(records)], formats=formats)) as recording:
+        assert [table.num_rows for table in recording.to_arrow().values()] == [1, 1]
+        assert list(recording.to_arrow()) == ["a:ev", "a:ev'"]
+
+
+def test_batches(tmp_path: Path) -> None:
+    """Many of two events and cpus, beyond a batch: all there, each event's in the order of time."""
+    path = example.write(
+        tmp_path / "t", [example.pages(example.many_records(cpu, 70_000)) for cpu in range(2)]
+    )
+    with utracefs.open(path) as recording:
+        seen: dict[str, int] = {}
+        times: dict[str, list[int]] = {}
+        for batch in recording.batches():
+            assert 0 < batch.rows <= 65536
+            seen[batch.event.name] = seen.get(batch.event.name, 0) + batch.rows
+            times.setdefault(batch.event.name, []).extend(memoryview(batch.columns[0].values).cast("q"))
+        assert sum(seen.values()) == 140_000
+        assert all(found == sorted(found) for found in times.values())
+        assert sum(batch.rows for batch in recording.batches("rpc")) == seen["rpc"]
+
+
+def test_a_broken_file_gives_what_is_before(tmp_path: Path) -> None:
+    path = example.write(tmp_path / "t", [example.pages(example.many_records(0, 1000))])
+    data = bytearray(path.read_bytes())
+    data[4096 * 100 + 8 : 4096 * 100 + 12] = b"\xff\xff\xff\x07"
+    path.write_bytes(data)
+    with utracefs.open(path) as recording:
+        rows, error = 0, None
+        try:
+            for batch in recording.batches():
+                rows += batch.rows
+        except TraceError as raised:
+            error = raised
+        assert error is not None and "broken" in str(error)
+        assert rows > 0
+        with pytest.raises(TraceError, match="broken"):
+            recording.to_arrow()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=40), st.integers(0, 40)), max_size=80)
+)
+@settings(max_examples=60, deadline=None)
+def test_the_same_as_records(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, bytes, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("columns") / "t.dat"
+    entries = []
+    for number, (big, text, cut) in enumerate(rows):
+        whole = SHORT.entry(7, 1, big, number % 100, text, b"123")
+        entries.append((number, whole[: max(len(whole) - cut // 20 * cut, 8)]))
+    formats = {b"user_events": SHORT.formats()}
+    example.write(path, [example.pages(entries)], formats=formats)
+    with utracefs.open(path) as recording:
+        table = recording.to_arrow("ev")
+        table.validate(full=True)
+        got = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
+        assert got == expected(recording, "ev")
+
+
+def test_column_names() -> None:
+    assert columns.column_names(["a", "cpu", "field_cpu", "\udcff"], ["cpu"]) == {
+        "a": "a",
+        "cpu": "field_cpu",
+        "field_cpu": "field_field_cpu",
+        "\udcff": "\ufffd",
+    }
+    assert columns.column_names(["a", "A", "CPU"], ["cpu"], str.casefold) == {
+        "a": "a",
+        "A": "field_A",
+        "CPU": "field_CPU",
+    }
+
+
+def test_a_batch_of_its_constructor_is_empty() -> None:
+    decoder = EventDecoder("s", "ev", parse(b"ev u32 a; char[3] b").fields)
+    batch = Batch(decoder)
+    assert (batch.rows, [column.type for column in batch.columns[7:]]) == (0, ["uint32", "string"])
+    assert len(columns.arrow_batch(batch, columns.arrow_schema(batch, {}))) == 0
+    assert [column.type for column in Batch(decoder, text_as_bytes=True).columns[7:]] == ["uint32", "binary"]
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "extra"),
+    [
+        ("pyarrow", "to_arrow", "arrow"),
+        ("pandas", "to_pandas", "pandas"),
+        ("polars", "to_polars", "polars"),
+    ],
+)
+def test_a_missing_library(tmp_path: Path, module: str, call: str, extra: str) -> None:
+    program = f"import sys, utracefs\nsys.modules[{module!r}] = None\nutracefs.open(sys.argv[1]).{call}()"
+    path = write(tmp_path / "t.dat")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"{module} is not installed: pip install 'utracefs[{extra}]'" in done.stderr
+
+
+def test_without_any_library_there_are_batches(tmp_path: Path) -> None:
+    program = (
+        "import sys, utracefs\nr = utracefs.open(sys.argv[1])\nassert sum(b.rows for b in r.batches()) == 15;"
+        "assert not {'pyarrow', 'pandas', 'polars', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(write(tmp_path / "t.dat"))], check=True, timeout=60)
+
+
+def test_types() -> None:
+    """All names of types are Arrow's."""
+    for name in (*INTS, "string", "binary"):
+        assert isinstance(getattr(pa, name)(), pa.DataType)

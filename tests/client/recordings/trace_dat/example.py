@@ -1,0 +1,96 @@
+"""A recording as a file: events, records of two cpus, what a report of them reads like."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from tests.client.recordings.events import Events
+from utracefs.recordings.report import ReportOptions, report_text
+from utracefs.recordings.trace_dat import Contents, TraceDatReader, TraceDatWriter
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.text import text_of
+
+CLOCKS = b"local global counter uptime perf [mono] mono_raw boot tai\n"
+assert len(CLOCKS) == 58
+
+EVENTS = Events(
+    2001,
+    b"test u32 count",
+    b"rpc __rel_loc char[] method; u64 latency_ns; int status",
+    b"blob unsigned char[16] digest; char[8] tag",
+)
+
+Record = tuple[int, bytes]
+
+
+def contents(**more: object) -> Contents:
+    known: dict[str, object] = {
+        "header_page": header_page_text(),
+        "header_event": HEADER_EVENT_TEXT,
+        "formats": {b"user_events": EVENTS.formats()},
+        "cmdlines": b"11 alpha\n12 beta task\n",
+        "trace_clock": CLOCKS,
+    }
+    return Contents(**{**known, **more})  # type: ignore[arg-type]
+
+
+def pages(records: Sequence[Record], *, lost: int = 0) -> list[bytes]:
+    """Full pages, as a reader that comes late gets them."""
+    made = []
+    writer = PageWriter()
+    for ts, data in records:
+        if not writer.add(ts, data):
+            made.append(writer.page(lost))
+            lost = 0
+            writer = PageWriter()
+            assert writer.add(ts, data)
+    made.append(writer.page(lost))
+    return made
+
+
+def write(path: Path, cpus: Sequence[Sequence[bytes]], **more: object) -> Path:
+    with TraceDatWriter(path, nr_cpus=len(cpus)) as writer:
+        for cpu, its_pages in enumerate(cpus):
+            for page in its_pages:
+                writer.add_page(cpu, page)
+        size = writer.finish(contents(**more))
+    assert size == path.stat().st_size
+    return path
+
+
+def report(path: Path, *, full_ns: bool = True) -> list[str]:
+    with TraceDatReader(path) as reader:
+        return text_of(b"".join(report_text(reader, ReportOptions(full_ns=full_ns)))).splitlines()
+
+
+def records_of(path: Path) -> list[tuple[int, int, bytes, int]]:
+    with TraceDatReader(path) as reader:
+        return [(r.ts, r.cpu, bytes(r.data), r.lost) for r in reader.records()]
+
+
+CPU0 = [
+    (100000000001, EVENTS.entry(2001, 11, 7)),
+    (100000000351, EVENTS.entry(2002, 12, "Get", 1500, -2)),
+    (101000000000, EVENTS.entry(2001, 11, 8)),
+]
+CPU1 = [(100500000000, EVENTS.entry(2003, 11, b"0123456789abcdef", b"t1"))]
+
+EXPECTED = """\
+cpus=2
+           alpha-11    [000]   100.000000001: test:                 count=7
+       beta task-12    [000]   100.000000351: rpc:                  method=Get latency_ns=1500 status=-2
+           alpha-11    [001]   100.500000000: blob:                 digest=0123456789abcdef tag=t1
+           alpha-11    [000]   101.000000000: test:                 count=8
+"""
+
+
+def many_records(seed: int, count: int) -> list[Record]:
+    """Gaps from nanoseconds to hours, entries from none to thousands of bytes."""
+    chance = Random(seed)
+    ts = 10**9
+    made = []
+    for n in range(count):
+        ts += chance.choice([0, 1, 350, 10**5, (1 << 27) - 1, 1 << 27, 7 * 10**9, 3600 * 10**9 + 1])
+        method = "x" * chance.choice([0, 1, 5, 70, 90, 400, 3000])
+        made.append((ts, EVENTS.entry(2002, 11, method, n, -n)))
+    return made

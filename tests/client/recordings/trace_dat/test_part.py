@@ -1,0 +1,156 @@
+"""What is left of a recording: when its writer is killed, when the disk is full, when it fails at the end."""
+
+import errno
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client.recordings.events import trace_cmd
+from tests.client.recordings.trace_dat.example import (
+    CPU0,
+    CPU1,
+    EVENTS,
+    contents,
+    many_records,
+    pages,
+    records_of,
+    report,
+    write,
+)
+from utracefs.recordings.trace_dat import TraceDatReader, TraceDatWriter
+from utracefs_protocol.errors import TraceError
+
+
+def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
+    """Every page, joined or not, of the cpu that it came from; the clock and what else was known."""
+    program = (
+        "import os, signal, sys, pickle; from utracefs.recordings.trace_dat import *\n"
+        "cpus, contents = pickle.loads(sys.stdin.buffer.read())\n"
+        "w = TraceDatWriter(sys.argv[1], nr_cpus=len(cpus))\n"
+        "w.add_texts(contents)\n"
+        "for cpu, pages in enumerate(cpus):\n"
+        "    for page in pages:\n"
+        "        w.add_page(cpu, page)\n"
+        "w.add_texts(contents)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    cpus = [pages(CPU0), [], [*pages(many_records(1, 600)), *pages(CPU1)]]
+    said = contents(trace_clock=b"local [boot]\n", uname="Linux here")
+    path = tmp_path / "trace.dat"
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path)], input=pickle.dumps((cpus, said)), check=False
+        )
+        assert done.returncode == -signal.SIGKILL
+    assert sorted(os.listdir(tmp_path)) == ["trace.dat.part", "trace.dat.part.2"]
+    whole = sorted(records_of(write(tmp_path / "whole.dat", cpus)))
+    for name in ("trace.dat.part", "trace.dat.part.2"):
+        with pytest.raises(TraceError, match="--recover"):
+            TraceDatReader(tmp_path / name)
+        with TraceDatReader(tmp_path / name, recover=True) as reader:
+            assert sorted((r.ts, r.cpu, bytes(r.data), r.lost) for r in reader.records()) == whole
+            assert (reader.nr_cpus, reader.buffers[0].clock, reader.uname) == (3, "boot", "Linux here")
+            assert reader.cmdlines == {11: "alpha", 12: "beta task"}
+
+
+def test_a_disk_that_is_full_at_the_beginning(tmp_path: Path, full_at: Callable[[int], None]) -> None:
+    full_at(1 << 15)
+    path = str(tmp_path / "full.dat")
+    with pytest.raises(OSError) as caught:
+        TraceDatWriter(path, nr_cpus=1)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("room", [3 << 18, (1 << 20) + 5000, (2 << 20) + 4096])
+def test_a_disk_that_is_full_costs_what_does_not_fit(
+    tmp_path: Path, full_at: Callable[[int], None], room: int
+) -> None:
+    """Kept and given up are all that there was; the file is good; what is missing is told where it is."""
+    records = [(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(30000)]
+    path = tmp_path / "full.dat"
+    with TraceDatWriter(path, nr_cpus=2) as writer:
+        full_at(room)
+        writer.add_texts(contents())
+        for number, page in enumerate(pages(records)):
+            writer.add_page(number % 2, page)
+        assert writer.error is not None
+        full_at(resource.RLIM_INFINITY if room > 2 << 20 else room)
+        writer.add_texts(contents())
+        for page in pages([(10**9, EVENTS.entry(2001, 11, 7))]):
+            writer.add_page(0, page)
+        size = writer.finish(contents())
+    assert os.listdir(tmp_path) == ["full.dat"]
+    assert path.stat().st_size == size > room / 2
+    found = records_of(path)
+    assert len(found) + writer.given_up == len(records) + 1
+    assert {ts for ts, *_ in found} <= {ts for ts, _ in records} | {10**9}
+    if room > 2 << 20:
+        assert found[-1][0] == 10**9 and any(lost > 1000 or lost == -1 for *_, lost in found)
+    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+
+
+def test_a_write_that_ends_within_a_page(tmp_path: Path, full_at: Callable[[int], None]) -> None:
+    """It is short and no error; what follows must not be needed to know why."""
+    records = [(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(30)]
+    with TraceDatWriter(str(tmp_path / "full.dat"), nr_cpus=1) as writer:
+        writer.add_texts(contents())
+        (page, *_) = pages(records)
+        writer.add_page(0, page)
+        writer.sync()
+        full_at(os.stat(tmp_path / "full.dat.part").st_size + 100)
+        writer.add_page(0, page)
+        writer.sync()
+        assert (writer.given_up > 0, writer.error and writer.error.errno) == (True, errno.EFBIG)
+
+
+def test_another_takes_the_room_that_was_kept(tmp_path: Path, full_at: Callable[[int], None]) -> None:
+    """While the file is finished; then the last pages make room for its end."""
+    records = [(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(20000)]
+    path = tmp_path / "full.dat"
+    with TraceDatWriter(path, nr_cpus=1) as writer:
+        for page in pages(records):
+            writer.add_page(0, page)
+        full_at(2 << 20)
+        writer.finish(contents(event_stats=lambda given_up: b"given up: %d\n" % given_up))
+    assert path.stat().st_size <= 2 << 20
+    assert (found := len(records_of(path))) > 5000
+    assert found + writer.given_up == len(records)
+    with TraceDatReader(path) as reader:
+        assert reader.cpu_stats == [f"given up: {writer.given_up}\n"]
+
+
+def test_an_error_while_pages_are_moved_keeps_both_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [(n + 1, EVENTS.entry(2001, 11, n)) for n in range(60000)]
+    path = tmp_path / "trace.dat"
+    path.write_bytes(b"old")
+    steps = 0
+
+    def fail(*_: object) -> int:
+        nonlocal steps
+        steps += 1
+        if steps > 2:
+            raise OSError(errno.EIO, "no")
+        raise OSError(errno.EXDEV, "through memory")
+
+    with pytest.raises(OSError, match=str(path)), TraceDatWriter(path, nr_cpus=1) as writer:
+        writer.add_texts(contents())
+        for page in pages(records):
+            writer.add_page(0, page)
+        monkeypatch.setattr(os, "copy_file_range", fail)
+        writer.finish(contents())
+    assert path.read_bytes() == b"old"
+    found = []
+    for name in ("trace.dat.part", "trace.dat.part.end"):
+        with TraceDatReader(tmp_path / name, recover=True) as reader:
+            found += [record.ts for record in reader.records()]
+    assert sorted(found) == [ts for ts, _ in records]

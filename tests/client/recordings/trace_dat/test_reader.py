@@ -1,0 +1,226 @@
+"""The reader: what a file tells, records in the order of time, both versions, files that are broken."""
+
+import errno
+import mmap
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.client.recordings.events import trace_cmd
+from tests.client.recordings.trace_dat.example import (
+    CPU0,
+    CPU1,
+    EVENTS,
+    EXPECTED,
+    many_records,
+    pages,
+    records_of,
+    report,
+    write,
+)
+from tests.judges import judge
+from utracefs.recordings.report import ReportOptions, report_text
+from utracefs.recordings.trace_dat import TraceDatReader, clock_in_use
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+
+
+def test_the_known_good_report(example: Path) -> None:
+    assert "\n".join(report(example)) + "\n" == EXPECTED
+
+
+def test_what_trace_cmd_converts_is_read_here(example: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.dat"
+    subprocess.run(
+        [judge("trace-cmd"), "convert", "-i", example, "-o", old, "--file-version", "6"],
+        check=True,
+        capture_output=True,
+    )
+    with TraceDatReader(old) as reader:
+        assert reader.version == 6
+        assert b"".join(report_text(reader, ReportOptions(full_ns=True))).decode() == EXPECTED
+    split = [judge("trace-cmd"), "split", "-i", str(example), "-o", str(tmp_path / "part"), "100.4", "100.6"]
+    subprocess.run(split, check=True, capture_output=True)
+    (part,) = tmp_path.glob("part*")
+    assert report(part) == trace_cmd("report", "-t", "-i", str(part)).splitlines()
+
+
+def test_everything_that_a_file_tells(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "trace.dat",
+        [pages(CPU0), []],
+        uname="Linux box 6.12 x86_64",
+        version="utracefs 1",
+        trace_id=77,
+        offset_ns=1_000_000_000_000,
+        cpu_stats={0: b"entries: 0\noverrun: 3\n", 1: b"entries: 0\n"},
+        kallsyms=b"ffffffff81000000 t tracing_mark_write\n",
+        printk_formats=b"",
+    )
+    with TraceDatReader(path) as reader:
+        assert reader.version == 7
+        assert reader.nr_cpus == 2
+        assert reader.uname == "Linux box 6.12 x86_64"
+        assert reader.producer == "utracefs 1"
+        assert reader.offset_ns == 1_000_000_000_000
+        assert reader.cpu_stats[0] == "CPU: 0\nentries: 0\noverrun: 3\n"
+        assert reader.kallsyms == {0xFFFFFFFF81000000: "tracing_mark_write"}
+        assert reader.cmdlines == {11: "alpha", 12: "beta task"}
+        assert [reader.comm(tid) for tid in (11, 0, 5)] == ["alpha", "<idle>", "<...>"]
+        assert reader.systems[2002] == "user_events"
+        assert clock_in_use(reader.trace_clock) == reader.buffers[0].clock == "mono"
+        assert [extent.size for extent in reader.buffers[0].extents] == [4096, 0]
+    assert report(path)[1].split()[2] == "1100.000000001:"
+
+
+@pytest.mark.parametrize("cpus", [1, 3])
+def test_records_come_back_merged_by_time(tmp_path: Path, cpus: int) -> None:
+    per_cpu = [many_records(cpu, 150) for cpu in range(cpus)]
+    path = write(tmp_path / "trace.dat", [pages(records) for records in per_cpu])
+    expected = sorted(
+        ((ts, cpu, n, data) for cpu, records in enumerate(per_cpu) for n, (ts, data) in enumerate(records)),
+        key=lambda item: item[:2],
+    )
+    got = records_of(path)
+    assert [(ts, cpu) for ts, cpu, _, _ in got] == [(ts, cpu) for ts, cpu, _, _ in expected]
+    assert all(g[2].startswith(e[3]) for g, e in zip(got, expected, strict=True))
+    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+
+
+# Files that are broken, or not ours.
+
+
+def opens(data: bytes, path: Path) -> str:
+    """What the reader says, or `fine`; nothing else than its own errors may come."""
+    path.write_bytes(data)
+    try:
+        with TraceDatReader(path) as reader:
+            for _ in report_text(reader, ReportOptions()):
+                pass
+    except TraceError as error:
+        assert error.errno == errno.EINVAL
+        return error.text
+    except ValueError as error:
+        return str(error)
+    return "fine"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: b"", "is not a trace.dat"),
+        (lambda d: b"PERFILE2" + d, "is not a trace.dat"),
+        (lambda d: d.replace(b"tracing7", b"tracing8", 1), "version 8"),
+        (lambda d: d[:12] + b"\1" + d[13:], "big-endian"),
+        (lambda d: d.replace(b"none\0\0", b"zlib\0\0", 1), "compressed (zlib)"),
+        (lambda d: d[:24] + struct.pack("<Q", 32) + d[32:], "section 16 at 32, where 0 should be"),
+        (lambda d: d[:24] + struct.pack("<Q", 1 << 60) + d[32:], "cut off or broken"),
+        (lambda d: d[:24] + struct.pack("<Q", 1 << 63) + d[32:], "cut off or broken"),
+        (lambda d: d[:14] + struct.pack("<I", 7) + d[18:], "cut off or broken"),
+    ],
+)
+def test_broken_in_a_known_way(example: Path, tmp_path: Path, change: object, says: str) -> None:
+    assert says in opens(change(example.read_bytes()), tmp_path / "broken.dat")  # type: ignore[operator]
+
+
+def test_cut_off_anywhere(example: Path, tmp_path: Path) -> None:
+    data = example.read_bytes()
+    for length in [*range(0, 3000, 37), *range(3000, len(data), 500)]:
+        assert opens(data[:length], tmp_path / "broken.dat") != "fine"
+
+
+@given(st.lists(st.tuples(st.integers(0, 14000), st.integers(0, 255)), min_size=1, max_size=6))
+@settings(max_examples=150)
+def test_any_byte_may_be_wrong(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "flipped.dat"
+    data = bytearray(write(path, [pages(CPU0), pages(CPU1)]).read_bytes())
+    for at, value in changes:
+        data[at % len(data)] = value
+    opens(bytes(data), path)
+
+
+# Version 6, and several buffers.
+
+
+def version_6(main: bytes, instance: bytes) -> bytes:
+    """Written by the table of trace-cmd.dat.v6(5): a main buffer and the instance `box`, one cpu each."""
+
+    def lstr(text: bytes) -> bytes:
+        return struct.pack("<Q", len(text)) + text
+
+    def build(main_at: int, instance_at: int) -> bytes:
+        head = b"\x17\x08\x44tracing6\0\0\x08" + struct.pack("<I", 4096)
+        head += b"header_page\0" + lstr(header_page_text()) + b"header_event\0" + lstr(HEADER_EVENT_TEXT)
+        head += struct.pack("<I", 0) + struct.pack("<I", 1) + b"user_events\0"
+        formats = EVENTS.formats()
+        head += struct.pack("<I", len(formats)) + b"".join(map(lstr, formats))
+        head += struct.pack("<I", 0) * 2 + lstr(b"11 alpha\n") + struct.pack("<I", 1)
+        head += b"options  \0" + struct.pack("<HI", 4, 7) + b"[mono]\0"
+        head += struct.pack("<HI", 3, 12) + struct.pack("<Q", instance_at) + b"box\0" + struct.pack("<H", 0)
+        head += b"flyrecord\0" + struct.pack("<QQ", main_at, 4096) + lstr(b"[mono]")
+        return head
+
+    main_at = -(-len(build(0, 0)) // 4096) * 4096
+    instance_at = main_at + 4096
+    data = build(main_at, instance_at).ljust(main_at, b"\0") + main
+    data += b"flyrecord\0" + struct.pack("<QQ", instance_at + 4096, 4096) + lstr(b"[mono]")
+    return data.ljust(instance_at + 4096, b"\0") + instance
+
+
+def test_an_instance_in_both_versions(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.dat", tmp_path / "new.dat"
+    old.write_bytes(version_6(pages(CPU0)[0], pages(CPU1)[0]))
+    theirs = trace_cmd("report", "-t", "-i", str(old))
+    assert report(old) == theirs.splitlines()
+    assert sum(line.startswith("box: ") for line in report(old)) >= 1
+    convert = [
+        judge("trace-cmd"),
+        "convert",
+        "-i",
+        str(old),
+        "-o",
+        str(new),
+        "--file-version",
+        "7",
+        "--compression",
+    ]
+    subprocess.run([*convert, "none"], check=True, capture_output=True)
+    with TraceDatReader(new) as reader:
+        assert [buffer.name for buffer in reader.buffers] == ["", "box"]
+    assert report(new) == trace_cmd("report", "-t", "-i", str(new)).splitlines()
+
+
+def test_a_compressed_file_says_how_to_make_it_readable(example: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed.dat"
+    subprocess.run(
+        [judge("trace-cmd"), "convert", "-i", example, "-o", packed, "--compression", "any"],
+        check=True,
+        capture_output=True,
+    )
+    with pytest.raises(TraceError, match="trace-cmd convert --compression none"):
+        TraceDatReader(packed)
+
+
+def test_a_file_that_is_made_shorter_meanwhile(tmp_path: Path) -> None:
+    """What was opened is read to its end. (A map would be SIGBUS.)"""
+    path = tmp_path / "shorter.dat"
+    write(path, [pages(many_records(1, 5000))])
+    with TraceDatReader(path) as reader:
+        before = len(list(reader.records()))
+        path.write_bytes(b"")
+        assert len(list(reader.records())) == before == 5000
+
+
+def test_a_file_that_is_too_large_to_be_read_is_mapped(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utracefs.recordings.trace_dat.reader.READ_BYTES", 16)
+    assert "\n".join(report(example)) + "\n" == EXPECTED
+    with TraceDatReader(example) as reader:
+        assert isinstance(reader._map, mmap.mmap)

@@ -1,0 +1,58 @@
+"""Names on a command line, and the lists that they choose from."""
+
+import pytest
+
+from utracefs.tree.event_names import (
+    ALL_USER_EVENTS,
+    EventName,
+    is_glob,
+    matches,
+    no_such_event,
+    parse_event_list,
+    select,
+)
+from utracefs_protocol.text import text_of
+
+LIST = b"user_events:a\nuser_events:ab\nother:a\nuser_events_multi:a.0\nuser_events:\xff\n\n"
+EVENTS = parse_event_list(LIST)
+
+
+def test_a_list() -> None:
+    assert [str(event) for event in EVENTS] == text_of(LIST).split()
+    assert EVENTS[0] == EventName("user_events", "a")
+    assert EVENTS[0].directory == "events/user_events/a"
+    assert parse_event_list(b"") == []
+
+
+@pytest.mark.parametrize(
+    ("patterns", "places"),
+    [
+        (["a"], [0, 2]),
+        (["user_events:a"], [0]),
+        (["user_events"], [0, 1, 4]),
+        (["user_events:?"], [0, 4]),
+        (["user_events:\udcff"], [4]),
+        (["other", "user_events:a*"], [0, 1, 2]),
+        ([ALL_USER_EVENTS], [0, 1, 3, 4]),
+        (["nosuch", "*:nosuch"], []),
+        ([], []),
+    ],
+)
+def test_selection_keeps_the_order_of_the_list(patterns: list[str], places: list[int]) -> None:
+    assert select(patterns, EVENTS) == [EVENTS[place] for place in places]
+    for event in EVENTS:
+        assert any(matches(pattern, event) for pattern in patterns) == (event in select(patterns, EVENTS))
+
+
+def test_globs() -> None:
+    assert [is_glob(pattern) for pattern in ("a", "s:a", "s:", ":a", "a*", "\udcff?")] == [False] * 2 + [
+        True
+    ] * 4
+
+
+def test_what_there_is_instead() -> None:
+    events = [EventName("user_events", name) for name in "ba"] + [EventName("ftrace", "print")]
+    assert no_such_event("x", events) == "no such event: x; it has a, b"
+    assert no_such_event("x", events[2:]) == "no such event: x"
+    many = [EventName("user_events", str(number)) for number in range(9)]
+    assert no_such_event("x", many).endswith(" 6, 7, ...")
