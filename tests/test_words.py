@@ -61,7 +61,6 @@ NOT_YET = [
     "docs/kernel-abi.md",
     "docs/operations.md",
     "docs/performance.md",
-    "docs/protocol.md",
     "docs/tutorial.md",
     "examples",
     "protocol/utracefs_protocol/frozen.py",
