@@ -5,8 +5,8 @@ a bit in a word that a program shares with the daemon. Other tracers may own the
 them at the same moment, so a change must be one atomic read-modify-write; Python's `mmap` has none.
 
 Why not a Python `mmap` with an atomic function over its buffer: `mmap.mmap` keeps a duplicate of the
-descriptor for as long as the mapping lives (Python before 3.13 cannot do without), and one descriptor for
-each page of each client would eat the daemon's descriptor limit. Here the mapping alone remains.
+descriptor as long as the mapping lives (always before Python 3.13), and one descriptor for each page of each
+client would use up the daemon's descriptor limit. Here only the mapping stays.
 
 The caller (enablers.py) has checked that the descriptor is a memfd sealed with F_SEAL_SHRINK and that the
 page begins below the end of the file. So touching the page raises no SIGBUS, whatever the client does.
@@ -76,7 +76,7 @@ cdef class WordPage:
     def change_bit(self, size_t offset, int size, int bit, bint value):
         """Set or clear one bit of the word of `size` bytes (4 or 8) at byte `offset` of this page.
 
-        `bit` 0 is the lowest. Atomic; the word's other bits are left alone. ValueError for a word that is not
+        `bit` 0 is the lowest. Atomic; the word's other bits are unchanged. ValueError for a word that is not
         naturally aligned or not inside the page, a bit outside the word, or a page that was closed.
         """
         if self._address == NULL:

@@ -1,4 +1,4 @@
-"""What other compiled modules may use of tracepoints and probes. All of it needs the GIL."""
+"""Tracepoints and probes, for other compiled modules. All of it needs the GIL."""
 
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -10,15 +10,15 @@ cdef extern from "Python.h":
         PyObject *ob_item[1]
 
 cdef enum:
-    # What a probe did with a record; the index into Probe.counts.
+    # Outcome of a record at a probe; the index into Probe.counts.
     RECORDED
     FILTERED
     LOST
     OUTCOMES
-    # No outcome yet: it does not look at the invalid record, and wants it again once that is emitted.
+    # No outcome yet: the probe did not check the invalid record, and takes it again once it is emitted.
     UNDECIDED
 
-# Records that came of others, and wait until those have been dealt with.
+# Records that were caused by other records, to be emitted after those.
 cdef int nr_put_off
 cdef int put_off(
     Tracepoint tracepoint, const Record *r, bytes payload, object owner, uint64_t *pending
@@ -34,13 +34,13 @@ cdef class Probe:
     cdef readonly str consumer
     cdef readonly int status_bit
     cdef uint64_t counts[OUTCOMES]
-    cdef int outcome            # what take() returned for a record that is not counted yet: see emit_invalid
-    # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts. Where it is not valid: -EFAULT
-    # if it would be recorded, or UNDECIDED, both without having counted anything.
+    cdef int outcome            # the result of take() for a record that is not counted yet: see emit_invalid
+    # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts. An invalid record: -EFAULT if
+    # it would be recorded, else UNDECIDED; neither is counted here.
     cdef int take(self, Record *r) noexcept
-    # Count n records of which nobody knows more than that they were emitted. True: they are missing here.
+    # Count n lost records, of which only the event is known. True: the probe's ring buffer misses them.
     cdef bint lose(self, uint64_t n) noexcept
-    # The same of a process that is known.
+    # The same for a known process.
     cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept
 
 cdef class Tracepoint:
@@ -54,7 +54,7 @@ cdef class Tracepoint:
     cdef readonly int status
     cdef readonly list past
     cdef tuple _probes
-    # The items of _probes, borrowed: do not keep across anything that may run Python.
+    # the array of _probes, borrowed: invalid once Python code has run
     cdef PyObject **probe_array
     cdef int nr_probes
     cdef LocCheck *locs

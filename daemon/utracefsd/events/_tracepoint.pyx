@@ -1,22 +1,23 @@
 # cython: boundscheck=False, wraparound=False
-"""Where an event fires: a tracepoint for each event, and a probe for each consumer attached to it.
+"""Tracepoints: one for each event, with a probe for each consumer attached to it.
 
 The way of a record:
 
-    from a data ring        Intake (intake/_intake)           all rings merged by time    } which event
-    from the socket         IndexTable (intake/_index_table)  one per data connection     } is meant
+    from a data ring        Intake (intake/_intake)           all rings merged by time    } look up
+    from the socket         IndexTable (intake/_index_table)  one per data connection     } the event
       -> Record             Tracepoint                        long enough? a probe attached? fields valid?
         -> take()           Probe                             one per consumer: recorded, filtered or lost
              FtraceProbe    consumers/ftrace/event/_sink      into the ring buffer, in its trace clock
              PerfProbe      consumers/perf/_sink              counted, and every period-th one sampled
-             StreamProbe    consumers/stream/_sink  into the ring of a reader, or of a plug-in
+             StreamProbe    consumers/stream/_sink            into the ring of a reader, or of a plug-in
+             CountProbe     consumers/counts/_count           counted by process
 
 The checks and their order are those of user_events_write_core() in kernel/trace/trace_events_user.c. Payloads
 are hostile, so every offset in them is checked against the record's end before use.
 
-All of it runs with the GIL held in one thread, so nothing is locked. The one thing to be careful about:
-wherever a Python object is made or dropped, the cyclic collector may run finalizers, and those may attach and
-detach probes. Loops over probes therefore hold the tuple that they walk; attach and detach make a new one.
+All of it runs with the GIL held in one thread, so there are no locks. One danger: wherever a Python object is
+made or dropped, the cyclic collector may run finalizers, and those may attach and detach probes. Loops over
+probes therefore hold the tuple that they walk; attach and detach make a new one.
 """
 
 import time
@@ -37,7 +38,7 @@ from utracefs_protocol.text import escaped
 
 cdef enum:
     PAST_MAX = 32
-    MAX_REASONS = 16    # of refusals: the peer chooses the words
+    MAX_REASONS = 16    # of refusals: the peer chooses the texts
 
 EARLIER = "earlier consumers"
 OTHER = b"other reasons"
@@ -68,7 +69,7 @@ cdef class Probe:
         return self.counts[LOST]
 
     cdef int take(self, Record *r) noexcept:
-        # By itself a probe keeps an event wanted and takes nothing.
+        # The base class keeps an event referenced and takes no records.
         return FILTERED
 
     cdef bint lose(self, uint64_t n) noexcept:
@@ -84,17 +85,18 @@ cdef class Probe:
 
 
 cdef class Tracepoint:
-    """One event on the record path: checks a record as write(2) does and hands it to every attached probe.
+    """One event on the record path: checks a record as write(2) does and passes it to every attached probe.
 
-    min_size: Bytes that a payload must have at least: the sum of the field sizes.
-    emitted: Records that passed the checks while something was attached.
-    lost_in_rings: Those among them that found their data ring full: no consumer got them.
-    rings_gone: Data rings with it in their table that are gone with what they held.
-    refused: Not among them: why programs' clients made no record (UTF-8 if they keep to it), and how often.
-        At most 16 reasons; further ones are OTHER.
+    min_size: Minimum size of a payload: the sum of the field sizes.
+    emitted: Records that passed the checks while a probe was attached.
+    lost_in_rings: The part of `emitted` that found its data ring full and reached no consumer.
+    rings_gone: Data rings with this event in their table that were lost with unread records.
+    refused: Reasons for which clients refused to make a record (UTF-8 by contract), with their counts; not
+    part
+        of `emitted`. At most 16 reasons; further ones are OTHER.
     status: OR of the status bits of the attached probes; 0: no consumer is attached.
-    past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name; the oldest of
-        many are one, EARLIER.
+    past: (consumer, recorded, filtered, lost) of detached probes, one per consumer name; the oldest of many
+        are summed up as EARLIER.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -120,7 +122,7 @@ cdef class Tracepoint:
             if self.locs == NULL:
                 raise MemoryError()
         for i, field in enumerate(locs):
-            # min_size covers the loc word: what passed the length check can be read.
+            # min_size covers the loc word, so after the length check it can be read.
             if not (field.size == 4 and 0 <= field.offset - 8 <= self.min_size - 4):
                 raise ValueError(f"field {field.name!r}: its location word lies outside the fixed part")
             self.locs[i].offset = field.offset - 8
@@ -138,7 +140,7 @@ cdef class Tracepoint:
             status |= (<Probe>probe).status_bit
         self._probes = probes
         self.nr_probes = <int>PyTuple_GET_SIZE(probes)
-        # The tuple's own array; it lives as long as _probes holds the tuple.
+        # The array inside the tuple; valid while _probes refers to the tuple.
         self.probe_array = &(<PyTupleObject *>probes).ob_item[0]
         self.status = status
         return 0
@@ -162,7 +164,7 @@ cdef class Tracepoint:
         self.set_probes((*self._probes, probe))
 
     def detach(self, Probe probe not None):
-        """Remembers the probe's numbers in `past`, if they are any. ValueError: not attached."""
+        """Adds the probe's counts to `past`, if any. ValueError: not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
         self.set_probes(tuple([other for other in self._probes if other is not probe]))
@@ -176,7 +178,7 @@ cdef class Tracepoint:
                 return
             self.past.append((probe.consumer, *numbers))
             if len(self.past) > PAST_MAX:
-                # Recorders and perf events come and go, each with a name of its own.
+                # Recorders and perf events attach and detach, each with a name of its own.
                 both = zip(self.past[0][1:], self.past[1][1:])
                 self.past[:2] = [(EARLIER, *map(sum, both))]
 
@@ -199,8 +201,8 @@ cdef class Tracepoint:
             if not self.locs[i].is_string:
                 continue
             if end == 0:
-                # __data_loc with offset and size 0: the kernel looks at the byte in front of the entry, which
-                # is the top byte of a time delta and practically 0. So it is accepted
+                # __data_loc with offset and size 0: the kernel looks at the byte before the entry, which is
+                # the top byte of a time delta and practically 0. So it is accepted
                 # (tests/conformance/scripts/08_writes.txt).
                 continue
             if end <= 8:
@@ -240,10 +242,10 @@ cdef class Tracepoint:
     cdef int emit_invalid(self, Record *r) noexcept:
         """Emit a record with an invalid dynamic field: 0 or -EFAULT.
 
-        Each probe finds the fault for itself, once it has room for the record, as user_event_ftrace() and
-        user_event_perf() do: when none gets that far, the record is emitted. A record that is refused was not
-        emitted, so nothing is counted then; a probe that takes it without a look does so when all have
-        looked.
+        Each probe checks the fields itself, once it has space for the record, as user_event_ftrace() and
+        user_event_perf() do: when no probe gets that far, the record is emitted. A refused record was not
+        emitted, so nothing is counted then; so a probe that takes it without a check gets it again after all
+        others have checked it.
         """
         cdef tuple probes = self._probes
         cdef Py_ssize_t n = PyTuple_GET_SIZE(probes), i
@@ -256,7 +258,7 @@ cdef class Tracepoint:
         if faulted:
             return -EFAULT
         self.emitted += 1
-        r.valid = True  # as far as anybody looks
+        r.valid = True  # no further probe checks it
         for i in range(n):
             probe = <Probe>PyTuple_GET_ITEM(probes, i)
             outcome = probe.outcome
@@ -301,7 +303,7 @@ cdef class Tracepoint:
     def stats_text(self):
         """The file `stats` of the event (docs/protocol.md, section 4.2); attached consumers come first.
 
-        All numbers count from 0 in each daemon: a successor does not take them over.
+        All numbers count from 0 in each daemon: they are not taken over.
         """
         numbers = {}
         attached = {probe.consumer for probe in self._probes}
@@ -327,8 +329,8 @@ cdef class Tracepoint:
         return f"<Tracepoint {self.name!r} id {self.id}, {self.nr_probes} probes>"
 
 
-# How many records may come of one, if each brings others: a synthetic event may have a histogram that records
-# it again. The kernel lets none come of itself.
+# Limit of records that one record causes, directly or not: a synthetic event may have a histogram that causes
+# it again. In the kernel a synthetic event causes no others.
 cdef int MAX_PUT_OFF = 64
 
 cdef list _put_off = []
@@ -337,9 +339,9 @@ cdef list _put_off = []
 cdef int put_off(
     Tracepoint tracepoint, const Record *r, bytes payload, object owner, uint64_t *pending
 ) except -1:
-    """Emit a record with the time, cpu and thread of `r`, once everybody has dealt with `r`.
+    """Emit a record with the time, cpu and thread of `r`, after all probes have taken `r`.
 
-    pending: Where those are counted that wait, in memory of `owner`; NULL: nowhere.
+    pending: Counter of the waiting records, in memory of `owner`; NULL: none.
     """
     global nr_put_off
     if tracepoint.nr_probes and nr_put_off < MAX_PUT_OFF:
@@ -351,7 +353,7 @@ cdef int put_off(
 
 
 cdef void emit_put_off() noexcept:
-    """Emit what was put off, and what comes of that."""
+    """Emit the deferred records, and the records that they cause."""
     global nr_put_off
     cdef Record r
     cdef Tracepoint tracepoint

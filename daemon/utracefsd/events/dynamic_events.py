@@ -6,7 +6,7 @@
     -:[SYSTEM/]NAME [FIELDS]        the same
     # ...                           nothing; a comment may follow a command, too
 
-A write carries out line after line up to the first that fails; earlier ones stay done
+A write runs line after line up to the first that fails; the effects of earlier ones stay
 (trace_parse_run_command() in kernel/trace/trace.c; create_dyn_event(), dyn_event_release() and
 dyn_events_release_all() in kernel/trace/trace_dynevent.c; user_event_create() in trace_events_user.c).
 """
@@ -53,7 +53,7 @@ def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
 
 
 def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
-    """A line `u:NAME [FIELDS]`: the new event, or the one that is there already.
+    """A line `u:NAME [FIELDS]`: the new event, or the existing one.
 
     Raises TraceError as EventTable.register does, without its limit of 511 bytes: the line's own is larger.
     """
@@ -120,7 +120,7 @@ def truncate_synthetic(table: EventTable, *, privileged: bool) -> None:
 
 
 def synthetic_text(table: EventTable) -> bytes:
-    """What synthetic_events shows."""
+    """The content of synthetic_events."""
     return b"".join(declared_text(event) + b"\n" for event in table.events() if event.synthetic)
 
 
@@ -134,9 +134,9 @@ def _delete_synthetic(table: EventTable, name: bytes, fields: bytes | None, priv
 def delete(table: EventTable, line: bytes, *, privileged: bool = True) -> None:
     """A line that begins with `!` or `-`.
 
-    Raises TraceError: EINVAL (no `:`, no name), ENOENT (nothing matches, the fields included), EBUSY, EPERM
-    (as EventTable.delete). Unless the line could not be read, the callbacks of `on_dynamic_removed` run
-    whether or not something matched: dyn_event_release() resets the marked buffers in either case.
+    Raises TraceError: EINVAL (no `:`, no name), ENOENT (no match, fields included), EBUSY, EPERM (as
+    EventTable.delete). Unless the line was invalid, the callbacks of `on_dynamic_removed` run whether or not
+    an event matched: dyn_event_release() resets the marked buffers in either case.
     """
     system, name, fields = _parse_delete(line)
     try:
@@ -194,7 +194,8 @@ def truncate(table: EventTable, *, privileged: bool = True) -> None:
 
 
 def text(table: EventTable) -> bytes:
-    """What the file shows: a line per event in the order of creation, each a command that would create it."""
+    """The content of the file: a line per event in the order of creation, each a command that would create
+    it."""
     return b"".join(
         b"s:synthetic/%s\n" % declared_text(event)
         if event.synthetic

@@ -1,4 +1,4 @@
-"""Enablers: words in a client's own memory whose bit says that an event is wanted.
+"""Enablers: words in a client's own memory with a bit that says whether an event is enabled.
 
 The kernel's model since Linux 6.4 ("tracing/user_events: Use remote writes for event enablement"): at
 registration a program names a word and a bit; the bit is set while a consumer is attached to the event and
@@ -8,26 +8,24 @@ and the "address" is an offset in it.
     enabler        (memory object, offset, bit) -> event
     memory object  (st_dev, st_ino) of the descriptor
 
-An enabler belongs to its memory, not to the connection it came over: any descriptor of the same memory
-unregisters it, and the same offset and bit cannot be registered twice. It is a reference on its event. It
-goes
+An enabler belongs to its memory, not to its connection: any descriptor of the same memory unregisters it, and
+the same offset and bit cannot be registered twice. It is a reference on its event. It ends
 
 - when it is unregistered, or
-- when its process is gone. In the kernel that is exit or exec; a daemon sees connections only, so here it is
-  the close of the last connection of that process (`Peer.process`). `hold` and `drop` count
-  those. A process that closes one of two connections keeps all its enablers, as a process that closes one of
-  two files does in the kernel.
+- when its process ends. In the kernel that is exit or exec; a daemon sees connections only, so here it is the
+  close of the last connection of that process (`Peer.process`), which `hold` and `drop` count. A process that
+  closes one of two connections keeps all its enablers, as a process that closes one of two files does in the
+  kernel.
 
-The memory must be a memfd sealed against shrinking. Then no client can take a page away under the daemon's
-feet, and a plain store into the mapping cannot fault; there is nothing to retry as the kernel does. What the
-kernel would answer with ENOMEM (the word cannot be written) is here a memory that cannot be mapped for
-writing.
+The memory must be a memfd sealed against shrinking. Then no client can remove a mapped page, and a plain
+store into the mapping cannot fault, so it need not be retried as in the kernel. The kernel's ENOMEM (the word
+cannot be written) is here a memory that cannot be mapped for writing.
 
-Only the pages that hold words are mapped, each once, for as long as a word of it is in use, so a descriptor
-of a terabyte costs a page.
+Only the pages that hold words are mapped, each once, as long as a word of it is in use, so a descriptor of a
+terabyte costs a page.
 
-Enablers with tokens stand beside those with words: their bit is elsewhere, and their connection, which they
-belong to, is told to change it (notifier.py).
+Some enablers have tokens instead of words: their bit is elsewhere, and they belong to their connection, which
+is notified to change it (notifier.py).
 """
 
 import errno
@@ -45,13 +43,13 @@ from utracefsd.events.notifier import NotifiedEnabler, Notifier, Notifiers
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
-# Enablers forgotten in one step, a microsecond each: a process may have registered thousands.
+# Enablers removed in one step, a microsecond each: a process may have registered thousands.
 PIECE = 1024
 
 
 @attrs.frozen
 class Place:
-    """Where an enabler writes: checked, not yet mapped."""
+    """The word of an enabler: checked, not yet mapped."""
 
     device: int
     """st_dev of the memory object."""
@@ -70,12 +68,12 @@ class Place:
 
     @property
     def page(self) -> tuple[int, int, int]:
-        """The page that holds the word. An aligned word never lies on two."""
+        """The page of the word. An aligned word never crosses pages."""
         return self.device, self.inode, self.offset // PAGE_SIZE
 
     @property
     def key(self) -> tuple[int, int, int, int]:
-        """What two enablers may not share. The size is not part of it
+        """Two enablers must differ in this. The size is not part of it
         (current_user_event_enabler_exists())."""
         return self.device, self.inode, self.offset, self.bit
 
@@ -86,7 +84,7 @@ class _Page:
 
     words: WordPage
     uid: int
-    """In whose share it is counted."""
+    """The user charged for it."""
     users: int = 0
 
 
@@ -99,17 +97,17 @@ class Enabler:
     process: tuple[int, int | None]
     """The process that registered it."""
     uid: int
-    """In whose share it is counted."""
+    """The user charged for it."""
     _page: _Page
 
     def write(self, value: bool) -> None:
-        """Set or clear the bit; the rest of the word is left alone."""
+        """Set or clear the bit; the rest of the word is unchanged."""
         place = self.place
         self._page.words.change_bit(place.offset % PAGE_SIZE, place.size, place.bit, value)
 
 
 class EnablerTable:
-    """All enablers of the daemon. It changes no reference counts; the event table, its owner, does."""
+    """All enablers of the daemon. It changes no reference counts; its owner, the event table, does."""
 
     def __init__(self, shares: Shares) -> None:
         self.notifiers = Notifiers()
@@ -125,8 +123,7 @@ class EnablerTable:
         return sum(map(len, self._by_event.values()))
 
     def check(self, fd: int, asked: messages.Enabler) -> Place:
-        """Check what a registration asks for, as far as its own numbers do not tell
-        (user_events_ioctl_reg()).
+        """Check a registration, except for what its message already checks (user_events_ioctl_reg()).
 
         Raises TraceError: EINVAL (`fd` is no memfd sealed with F_SEAL_SHRINK), EFAULT (the word is not inside
         the memory), EADDRINUSE (this offset and bit are taken).
@@ -151,7 +148,7 @@ class EnablerTable:
         """
         self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
-            # Mapping would say so, too, but not where the page is mapped for another process already.
+            # Mapping would fail, too, but not when the page is already mapped for another process.
             raise _not_writable(place, os.strerror(errno.EACCES))
         page = self._pages.get(place.page) or self._map(place, fd, peer)
         page.users += 1
@@ -166,7 +163,7 @@ class EnablerTable:
         """Unregister: clear the bit whatever the event's state, and return the event, whose reference the
         caller drops.
 
-        Raises TraceError: EINVAL (no memory that could have been registered), ENOENT (nothing registered
+        Raises TraceError: EINVAL (the memory could not have been registered), ENOENT (nothing registered
         there).
         """
         device, inode, _ = _memory_object(fd, "disable_fd")
@@ -186,8 +183,8 @@ class EnablerTable:
         self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
 
     def add_notified(self, notifier: Notifier, token: int, event: Event) -> None:
-        """Make a checked enabler (`check_token`) that the notifier's connection is told of. Its first state
-        is not told here."""
+        """Make a checked enabler (`check_token`) of which the notifier's connection is notified, except of
+        its first state."""
         peer = notifier.peer
         enabler = notifier.enablers[token] = NotifiedEnabler(token, event, peer.share, notifier)
         self._by_event.setdefault(event, {})[enabler] = None
@@ -204,7 +201,7 @@ class EnablerTable:
         return enabler.event
 
     def close_notifier(self, notifier: Notifier, now_ns: int) -> None:
-        """Its connection closed: its enablers are `leaving`."""
+        """Its connection closed: its enablers become `leaving`."""
         notifier.close(now_ns)
         self._leaving += notifier.enablers.values()
         notifier.enablers.clear()
@@ -219,7 +216,7 @@ class EnablerTable:
         self._held[peer.process] = self._held.get(peer.process, 0) + 1
 
     def drop(self, peer: Peer) -> None:
-        """A connection of the peer's process closed; with the last one its enablers are `leaving`. Nothing
+        """A connection of the peer's process closed; with the last one its enablers become `leaving`. Nothing
         here can fail, or they would stay until a restart."""
         left = self._held.pop(peer.process) - 1
         if left:
@@ -229,11 +226,11 @@ class EnablerTable:
 
     @property
     def leaving(self) -> bool:
-        """Whether enablers of processes that are gone are still to be forgotten."""
+        """Whether enablers of ended processes are still to be removed."""
         return bool(self._leaving)
 
     def forget_leaving(self) -> Iterator[Event]:
-        """Forget a piece of them, and give the event of each, whose reference the caller drops. The bits are
+        """Remove some of them, and give the event of each, whose reference the caller drops. The bits are
         cleared, because the memory may be shared with a process that lives on."""
         for _ in range(min(PIECE, len(self._leaving))):
             enabler = self._leaving.pop()
@@ -295,8 +292,8 @@ def _not_writable(place: Place, why: str | None) -> TraceError:
 def _memory_object(fd: int, what: str) -> tuple[int, int, int]:
     """Device, inode and size in bytes of a memfd that cannot shrink; TraceError(EINVAL) for anything else.
 
-    Huge pages are refused: with a hole punched into them a store can fail for want of a page (SIGBUS), seal
-    or not.
+    Huge pages are refused: after a hole is punched into them a store can fail for want of a page (SIGBUS),
+    sealed or not.
     """
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)

@@ -1,7 +1,6 @@
-"""An event: what its table, its connections and its consumers know of it, and the form in which a successor
-gets it.
+"""An event as its table, its connections and its consumers see it, and its form in the daemon's state.
 
-EventTable alone makes and changes events; the others read them.
+Only EventTable makes and changes events; all others read them.
 """
 
 import attrs
@@ -15,7 +14,7 @@ SYSTEM_MULTI = b"user_events_multi"
 SYSTEM_SYNTHETIC = b"synthetic"
 
 FLAG_SYNTHETIC = 1 << 15
-"""In `flags`, beside those of a registration: synthetic_events made it."""
+"""In `flags`, beside those of a registration: made by synthetic_events."""
 
 
 @attrs.define(eq=False)
@@ -26,7 +25,7 @@ class Event:
     """Registered name and fields."""
 
     tracepoint_name: bytes
-    """NAME, or NAME.<hex> for multi-format: the directory under `system`, and what traces show."""
+    """NAME, or NAME.<hex> for multi-format: the directory under `system`, and the name in traces."""
 
     system: bytes
     """b"user_events", b"user_events_multi" or b"synthetic"."""
@@ -35,32 +34,32 @@ class Event:
     """Trace event id: common_type of its records, unique while the event exists."""
 
     status_index: int
-    """Its byte in the status page, at least 1; 0: no program writes it, and it has none."""
+    """Its byte in the status page, at least 1; 0: none, since no program writes the event."""
 
     flags: int
     """REG_PERSIST and REG_MULTI_FORMAT, or FLAG_SYNTHETIC; fixed when it is made."""
 
     tracepoint: Tracepoint
-    """Its compiled side: fields to check, probes, counts."""
+    """Its compiled part: fields to check, probes, counts."""
 
     owner_uid: int
-    """Whose limit it counts against; 0 for those made through dynamic_events."""
+    """The user whose limit counts it; 0 for events made through dynamic_events."""
 
     references: int = 0
-    """Connections, enablers and probes that refer to it. A persistent event's own is not counted."""
+    """Connections, enablers and probes that refer to it, without a persistent event's reference to itself."""
 
     held: bool = False
-    """One of the references is for its programs, which may come back to a new daemon."""
+    """One of the references is kept for its programs, which may come back after a restart of the daemon."""
 
     was_recorded: bool = False
-    """A ring buffer may hold records of it; never taken back."""
+    """A ring buffer may hold records of it; never reset."""
 
     removed: bool = False
-    """Out of the table: to acquire it is ENODEV."""
+    """It is out of the table: acquiring it is ENODEV."""
 
     matched_args: bytes | None = None
-    """The last argument text found to match. Processes of one program register with the same text again and
-    again, and the comparison of tokens takes five times as long as all the rest."""
+    """The last argument text found to match. Processes of one program repeatedly register with the same
+    text, and comparing tokens takes five times as long as all the rest."""
 
     @property
     def name(self) -> bytes:
@@ -81,16 +80,16 @@ class Event:
 
     @property
     def status(self) -> StatusBit:
-        """The kinds of consumers that are attached now."""
+        """The kinds of attached consumers."""
         return StatusBit(self.tracepoint.status)
 
     @property
     def busy(self) -> bool:
-        """Something besides itself keeps it: it cannot be deleted (EBUSY)."""
+        """It has references other than its own: it cannot be deleted (EBUSY)."""
         return self.references > 0 or not self.persistent
 
     def matches(self, args: bytes) -> bool:
-        """Whether a registration's argument text asks for this event's fields (user_event_match())."""
+        """Whether a registration's argument text has this event's fields (user_event_match())."""
         if args == self.matched_args:
             return True
         if self.declaration.matches(args):
@@ -105,19 +104,19 @@ class Event:
 
 @attrs.frozen
 class SavedEvent:
-    """An event as one daemon hands it to the next."""
+    """An event in the daemon's state."""
 
     id: int
     """Trace event id: the ring buffer may hold records with it."""
 
     status_index: int
-    """Its byte, in a status file that is gone; kept where the new one has room for all."""
+    """Its index in the previous status file; kept if the new one has space for all."""
 
     flags: int
     """REG_PERSIST and REG_MULTI_FORMAT."""
 
     owner_uid: int
-    """Whose limit it counts against."""
+    """The user whose limit counts it."""
 
     tracepoint_name: bytes
     """NAME, or NAME.<hex> for multi-format."""
@@ -127,6 +126,6 @@ class SavedEvent:
 
 
 def shown(text: bytes) -> str:
-    """For messages: quoted, without control characters, at most 200 bytes of it."""
+    """For messages: quoted, without control characters, at most 200 bytes."""
     readable = text[:200].decode("utf-8", "backslashreplace")
     return "'" + "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in readable) + "'"

@@ -1,8 +1,8 @@
 """Trace event ids: the lowest free one, as in the kernel (ida_alloc_range() in kernel/trace/trace_output.c).
 
-But no event gets the id of a removed one while a ring buffer may hold records of that: they would get another
-meaning. Such an id is kept for the same event (system, name and fields), so what a program recorded has its
-meaning again when the program is back.
+One difference: no event gets the id of a removed one while a ring buffer may hold records with it, since they
+would get another meaning. Such an id is kept for the same event (system, name and fields), so a program's old
+records are readable again when the program is back.
 
             allocate                free, never recorded
     free ──────────────> in use ─────────────────────────> free
@@ -28,21 +28,21 @@ from utracefsd.machine.shares import Resource, Shares
 __all__ = ["EventIds", "Records", "identity_of"]
 
 _REFUSALS_BEFORE_RESCAN = 16
-"""So many refusals follow from one scan of all records."""
+"""Refusals until the next search of all ring buffers."""
 
 
 class Records(Protocol):
-    """Who keeps records by the ids of their events (`Instances`)."""
+    """The ring buffers, as users of event ids (`Instances`)."""
 
     def of_removed(self) -> bool:
-        """There may be some of removed events."""
+        """Whether there may be records of removed events."""
 
     def event_ids(self) -> set[int]:
-        """Ids of all removed events that there are records of; others may be among them. Takes time."""
+        """Ids in the records of removed events, perhaps with others. Slow."""
 
 
 class EventIds:
-    """Of one event table. first: the lowest one."""
+    """The ids of one event table. first: the lowest one."""
 
     def __init__(self, first: int, shares: Shares) -> None:
         self.first = first
@@ -50,20 +50,20 @@ class EventIds:
         self._shares = shares
         self._numbers = LowestFree(first, MAX_EVENT_ID)
         self._kept: dict[int, tuple[bytes, int | None]] = {}
-        """For which event, and whose share pays; None: nobody's."""
+        """The identity of its event, and the user charged for it; None: no user."""
         self._kept_for: dict[bytes, int] = {}
         """The same ids by event."""
         self._refusals_left = 0
 
     def restore(self, used: Collection[int], recorded: Collection[int]) -> None:
-        """To begin with: those that a predecessor's events have, and those that its buffers have records of.
-        It may have begun below `first`."""
+        """Initial ids: those of the previous daemon's events, and those in records of its buffers. Some may
+        be below `first`, which may have been lower there."""
         self._numbers.reserve(event_id for event_id in {*used, *recorded} if event_id >= self.first)
         self._kept = {event_id: (b"", None) for event_id in recorded if event_id not in used}
 
     def check(self, identity: bytes, owner_uid: int, *, privileged: bool) -> None:
-        """There is one for this event. TraceError: ENODEV, there is none; EMFILE, the user's share is
-        full."""
+        """Check that there is an id for this event. TraceError: ENODEV, there is none; EMFILE, the user's
+        share is full."""
         if self._kept and (self.records is None or not self.records.of_removed()):
             self._stop_keeping(but=())
         if identity in self._kept_for:
@@ -89,7 +89,7 @@ class EventIds:
             )
 
     def allocate(self, identity: bytes) -> int:
-        """After `check`."""
+        """The id for this event, after `check`."""
         event_id = self._kept_for.get(identity)
         if event_id is None:
             event_id = self._numbers.allocate()
@@ -124,6 +124,6 @@ class EventIds:
 
 
 def identity_of(system: bytes, tracepoint_name: bytes, declaration: Declaration) -> bytes:
-    """Equal for events whose records mean the same; short, since thousands are kept."""
+    """Equal for events whose records have the same meaning; short, since thousands are kept."""
     text = b"\0".join((system, tracepoint_name, declaration.canonical()))
     return blake2b(text, digest_size=16).digest()

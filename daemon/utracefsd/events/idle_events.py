@@ -1,16 +1,16 @@
-"""Events that nothing but standing lines keeps: the first to go where there is no room for another.
+"""Idle events: kept only by lines of standing_events, and removed first when there is no space for another.
 
-Who has a standing line `user_events:*` wants the events of programs that come and go. What the line enabled
-has a probe, and so a reference: it stays when its program is gone, is found enabled by the next one, and
-counts as its user's. Two users whose programs invent names would fill the table, and nobody else could
-register anything. So the event that has been idle for the longest goes when there is no room: of the user who
-asks, if it is his share that is full, else of the one with most of them. The line enables it again when it is
-registered again.
+The line `user_events:*` in standing_events enables events of programs that come and go. An event that it
+enabled has a probe, and so a reference: it stays when its program is gone, is enabled when the next one
+registers it, and counts for its user's limit. Two users whose programs invent names could fill the table, and
+then no other user could register an event. So when there is no space, the event that was idle for the longest
+time is removed: of the user who asks, if that user's share is full, else of the user with most such events.
+The line enables it again when it is registered again.
 
-After a restart that may be any event whose program has not come back yet: first those that lines enabled,
-then those that nobody enabled. A program that comes back registers it again.
+After a restart this may be any event whose program has not come back yet: first events enabled by
+lines, then disabled ones. A program that comes back registers its event again.
 
-What was enabled by hand, or by a plug-in or a perf event, is nobody's to take away.
+Events that an administrator, a plug-in or a perf event enabled are never removed.
 """
 
 import heapq
@@ -22,42 +22,41 @@ from utracefsd.events.event import Event
 __all__ = ["IdleEvents", "Subscriber"]
 
 _MAX_ASKED = 64
-"""Events of a user that are looked at for one that may go. Those that may not are looked at last the next
-time."""
+"""Events of a user to examine for one that may be removed. The others move to the end of the search order."""
 
 _MAX_USERS = 8
-"""Users whose events are looked at, those with most of them."""
+"""Users whose events are examined, those with most of them."""
 
 
 class Subscriber(Protocol):
-    """Who has lines for events that are registered later."""
+    """A consumer with lines for events that are registered later."""
 
     def would_attach(self, event: Event) -> bool:
-        """A probe of its own is attached, and would be if the event were registered now."""
+        """Whether its probe is attached, and would be if the event were registered now."""
 
     def let_go(self, event: Event) -> None:
-        """Detach it, with all that it has for the event."""
+        """Detach it, and drop everything kept for the event."""
 
 
 class IdleEvents:
-    """Of one event table, which says when references have changed."""
+    """The idle events of one event table, which calls `note` when references change."""
 
     def __init__(self) -> None:
         self.subscribers: list[Subscriber] = []
         self.gone = 0
-        """How many events have gone so."""
+        """How many events were removed for space."""
         self._by_user: dict[int, dict[Event, None]] = {}
-        """The one that has been idle for the longest first."""
+        """By user, longest idle first."""
 
     def note(self, event: Event) -> None:
-        """Its references are others than before."""
+        """The references of the event have changed."""
         if 0 < event.references == len(event.tracepoint.probes) + event.held and not event.persistent:
             self._by_user.setdefault(event.owner_uid, {}).setdefault(event)
         else:
             self.forget(event)
 
     def forget(self, event: Event) -> None:
-        """It is in use, or gone; nothing if that was known."""
+        """It is in use, or removed; may be called again."""
         events = self._by_user.get(event.owner_uid)
         if events is not None and event in events:
             del events[event]
@@ -65,8 +64,8 @@ class IdleEvents:
                 del self._by_user[event.owner_uid]
 
     def let_one_go(self, owner_uid: int | None) -> Event | None:
-        """The event that has been idle for the longest, to which nobody is attached any more now: of that
-        user, or for None of the one who has most of them. None: there is none."""
+        """Detach everything from the longest idle event of that user, or for None of the user with most of
+        them, and return it. None: there is none."""
         if owner_uid is not None:
             users = [owner_uid]
         else:

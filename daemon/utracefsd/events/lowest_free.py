@@ -1,7 +1,7 @@
-"""Numbers that are given out, the lowest free one first: what was given back is given again.
+"""Allocates numbers, the lowest free one first; freed numbers are used again.
 
-As ida_alloc_range() does in the kernel for trace event ids (kernel/trace/trace_output.c). Numbers above the
-highest one ever given out cost nothing.
+Like ida_alloc_range(), which the kernel uses for trace event ids (kernel/trace/trace_output.c). Numbers above
+the highest one ever allocated cost nothing.
 """
 
 import heapq
@@ -15,21 +15,21 @@ class LowestFree:
         self.first = first
         self.last = last
         self._next = first
-        """No number from here on is given out, and none below is free but those in `_freed`."""
+        """No number from here on is allocated; of those below, only `_freed` are free."""
         self._freed: list[int] = []  # a heap
         self._is_freed: set[int] = set()  # the same numbers
 
     def __contains__(self, number: int) -> bool:
-        """Whether `number` is given out now."""
+        """Whether `number` is allocated."""
         return self.first <= number < self._next and number not in self._is_freed
 
     @property
     def full(self) -> bool:
-        """Every number is given out."""
+        """Every number is allocated."""
         return not self._freed and self._next > self.last
 
     def allocate(self) -> int | None:
-        """The lowest free number, given out from now on; None when there is none."""
+        """Allocate the lowest free number; None when there is none."""
         if self._freed:
             number = heapq.heappop(self._freed)
             self._is_freed.remove(number)
@@ -40,16 +40,17 @@ class LowestFree:
         return self._next - 1
 
     def free(self, number: int) -> None:
-        """Take `number` back. ValueError when it is not given out."""
+        """Free `number`. ValueError when it is not allocated."""
         if number not in self:
             raise ValueError(f"{number} was not given out")
         heapq.heappush(self._freed, number)
         self._is_freed.add(number)
 
     def reserve(self, numbers: Iterable[int]) -> bool:
-        """Give out exactly `numbers` to begin with; False, and nothing is given out, unless that is possible.
+        """Allocate exactly `numbers` initially; False, and nothing is allocated, unless that is possible.
 
-        It is when nothing was given out before, no number occurs twice, and all lie from `first` to `last`.
+        It is possible when nothing was allocated before, no number occurs twice, and all lie from `first` to
+        `last`.
         """
         asked = list(numbers)
         taken = set(asked)

@@ -1,22 +1,23 @@
-"""Enablers that the daemon cannot write: a connection is told of their changes and acknowledges them.
+"""Enablers that the daemon cannot write: a connection is notified of their changes and acknowledges them.
 
-    write_state ──> Notifier.note ──> changed ── next_message ──> unanswered ── written ──> told
+    write_state ──> Notifier.note ──> changed ── next_message ──> unanswered ── written ──> acknowledged
                                      (latest value of each token)  (one message)
 
-A connection that asks for it (`notify_enablers`) names bits by tokens of its own; where they are is its
-matter. Each change is told in `enablers_changed`, and acknowledged with `enablers_written` when the bits are
-so. One message at most is unanswered. What changes meanwhile is kept as the latest value of each token, so
-who does not read or answer costs a few bytes for each of its tokens, never more.
+A connection that asks for it (`notify_enablers`) names bits by tokens of its own; it knows where they are.
+Each change is sent in `enablers_changed`, and the client sends `enablers_written` when the bits have the new
+values. At most one message is unanswered. Changes meanwhile are kept as the latest value of each token, so a
+connection that does not read or answer costs a few bytes for each of its tokens, never more.
 
-**Operations wait.** In the kernel `echo 1 > enable` returns when the bits are set. So what an operation on
-the tree changed is a `Change`, and its answer waits until all connections concerned have acknowledged, or
-ACKNOWLEDGE_NS have passed. Who has not answered by then is overdue, is named in the log, and is not waited
-for again before it answers; nor is anybody of a user who took too much of that time (wait_budget.py).
+**Operations wait.** In the kernel `echo 1 > enable` returns when the bits are set. So the changes of an
+operation on the tree form a `Change`, and the operation's response waits until all its connections have
+acknowledged, or ACKNOWLEDGE_NS have passed. A connection that has not answered by then is overdue: the log
+names it, and no operation waits for it again before it answers. Nor do operations wait for connections of a
+user who used up the wait budget (wait_budget.py).
 
-A message takes tokens in the order in which they changed first, and a token keeps its place when it changes
-again. So all that is to be told now is told with the next ceil(n / MAX_CHANGES) messages, whatever changes
-later; a Change knows the number of the last one (`Notifier.last_needed`). When tokens go away meanwhile there
-may be fewer messages, and then nothing is left to be told.
+A message has tokens in the order in which they changed first, and a token keeps its place when it changes
+again. So everything pending now is sent with the next ceil(n / MAX_CHANGES) messages, whatever changes later;
+a Change knows the number of the last one (`Notifier.last_needed`). When tokens are removed meanwhile there
+may be fewer messages, and then nothing is pending.
 """
 
 import errno
@@ -36,10 +37,10 @@ from utracefsd.machine.peer import Peer
 logger = logging.getLogger("utracefsd")
 
 ACKNOWLEDGE_NS = 100_000_000
-"""How long an operation waits for acknowledgements. A program that runs needs less than a millisecond."""
+"""How long an operation waits for acknowledgements. A running program needs less than a millisecond."""
 
 LOG_INTERVAL_NS = 1_000_000_000
-"""At most one line in the log in this time says who is overdue."""
+"""Interval of log lines that name overdue processes."""
 
 MOST_NAMED = 16
 """Processes that such a line names."""
@@ -51,12 +52,12 @@ def _nothing() -> None:
 
 @attrs.define(eq=False)
 class NotifiedEnabler:
-    """A bit that its connection sets itself."""
+    """An enabler whose bit its connection sets."""
 
     token: int
     event: Event
     uid: int
-    """In whose share it is counted."""
+    """The user charged for it."""
     _notifier: "Notifier"
 
     def write(self, value: bool) -> None:
@@ -65,9 +66,9 @@ class NotifiedEnabler:
 
 
 class Notifier:
-    """What one connection is to be told. Made by `Notifiers.add`.
+    """The notifications of one connection. Made by `Notifiers.add`.
 
-    speak_up: called when there is something to say, which `next_message` hands out.
+    speak_up: called when `next_message` has a message.
     """
 
     def __init__(self, notifiers: "Notifiers", peer: Peer, speak_up: Callable[[], None]) -> None:
@@ -75,29 +76,29 @@ class Notifier:
         self.enablers: dict[int, NotifiedEnabler] = {}
         """By token."""
         self.overdue = False
-        """It did not acknowledge in time; nobody waits for it until it does."""
+        """It did not acknowledge in time; no operation waits for it until it does."""
         self._notifiers = notifiers
         self._speak_up = speak_up
         self._changed: dict[int, bool] = {}
         self._seq = 0
         self._unanswered = False
         self._waiting: dict[Change, int] = {}
-        """Who waits until which message is acknowledged; the numbers never go down."""
+        """Waiting changes, and the message whose acknowledgement each needs; the numbers never decrease."""
         self._closed = False
 
     @property
     def has_news(self) -> bool:
-        """`next_message` has something now."""
+        """Whether `next_message` has a message now."""
         return bool(self._changed) and not self._unanswered
 
     @property
     def last_needed(self) -> int:
-        """The message with whose acknowledgement everything is told that has changed until now."""
+        """The message whose acknowledgement covers all changes until now."""
         return self._seq + -(-len(self._changed) // MAX_CHANGES)
 
     @property
     def up_to_date(self) -> bool:
-        """All is told and acknowledged."""
+        """All changes are sent and acknowledged."""
         return not self._changed and not self._unanswered
 
     def note(self, token: int, value: bool) -> None:
@@ -110,7 +111,7 @@ class Notifier:
             self._speak_up()
 
     def forget(self, token: int, now_ns: int) -> None:
-        """The enabler is gone: nothing is said of it any more. The rest may be told."""
+        """The enabler is removed: drop its pending change. The rest may be complete now."""
         del self.enablers[token]
         if self._changed.pop(token, None) is not None:
             most = self.last_needed
@@ -139,7 +140,7 @@ class Notifier:
         self._tell_waiting(seq, now_ns)
 
     def close(self, now_ns: int) -> None:
-        """The connection is gone: nobody waits for it. Twice is harmless."""
+        """The connection is closed: nothing waits for it. A second call is harmless."""
         self._closed = True
         self._changed.clear()
         self._unanswered = False
@@ -148,11 +149,11 @@ class Notifier:
         self._notifiers.discard(self)
 
     def wait_for(self, change: "Change") -> None:
-        """`change` shall know when all that has changed until now is acknowledged."""
+        """Call `change.acknowledged` when all changes until now are acknowledged."""
         self._waiting[change] = self.last_needed
 
     def is_late(self) -> None:
-        """It did not acknowledge in time: nobody waits for it any more."""
+        """It did not acknowledge in time: nothing waits for it any more."""
         self.overdue = True
         waiting, self._waiting = self._waiting, {}
         for change in waiting:
@@ -162,7 +163,7 @@ class Notifier:
         self._waiting.pop(change, None)
 
     def _tell_waiting(self, seq: int, now_ns: int) -> None:
-        """All up to message `seq` are acknowledged."""
+        """All messages up to `seq` are acknowledged."""
         up_to_date = self.up_to_date
         while self._waiting:
             change, needed = next(iter(self._waiting.items()))
@@ -173,7 +174,7 @@ class Notifier:
 
 
 class Change:
-    """What one operation changed: whose acknowledgement it waits for, and until when."""
+    """The changes of one operation: the connections whose acknowledgement it waits for, and its deadline."""
 
     def __init__(self, notifiers: "Notifiers", waiting: list[Notifier], deadline_ns: int) -> None:
         self.deadline_ns = deadline_ns
@@ -184,22 +185,22 @@ class Change:
 
     @property
     def done(self) -> bool:
-        """Nobody has to be waited for."""
+        """There is no connection to wait for."""
         return not self._waiting
 
     def acknowledged(self, notifier: Notifier, now_ns: int) -> None:
-        """One of them has done as it was told, or is gone."""
+        """One of the connections has acknowledged, or is closed."""
         self.wait_no_more(notifier)
         if not self._waiting:
             self._count(notifier, min(now_ns, self.deadline_ns))
 
     def wait_no_more(self, notifier: Notifier) -> None:
-        """Whatever becomes of it."""
+        """Do not wait for it, whatever it does."""
         self._waiting.pop(notifier, None)
 
     def give_up(self, now_ns: int) -> None:
-        """Its time is over: those that did not acknowledge are overdue."""
-        # What we were too busy to look at may be an acknowledgement.
+        """The deadline has passed: connections that did not acknowledge are overdue."""
+        # An acknowledgement may have arrived that this busy daemon has not read yet.
         self._notifiers.take_in()
         late = list(self._waiting)
         for notifier in late:
@@ -209,7 +210,7 @@ class Change:
             self._notifiers.log_overdue([notifier.peer.pid for notifier in late], now_ns)
 
     def forget(self) -> None:
-        """Nobody wants to know any more."""
+        """The result is not needed any more."""
         for notifier in self._waiting:
             notifier.wait_no_more(self)
         self._waiting.clear()
@@ -219,32 +220,32 @@ class Change:
 
 
 class Notifiers:
-    """All connections of a daemon that are told of their enablers."""
+    """All connections of a daemon that are notified of their enablers."""
 
     def __init__(self) -> None:
         self.take_in: Callable[[], None] = _nothing
-        """Called before somebody is overdue: what connections have sent is taken in."""
+        """Called before a connection becomes overdue: reads all that connections have sent."""
         self.wait_budget = WaitBudget()
         self.touched: dict[Notifier, None] = {}
-        """Those of whom an enabler changed since `begin`."""
+        """Notifiers with an enabler that changed since `begin`."""
         self._overdue_pids: dict[int, None] = {}
-        """That the log has not named yet."""
+        """Overdue processes that the log has not named yet."""
         self._next_log_ns = 0
 
     def add(self, peer: Peer, speak_up: Callable[[], None]) -> Notifier:
-        """A connection of `peer` wants to be told."""
+        """A notifier for a connection of `peer`."""
         return Notifier(self, peer, speak_up)
 
     def discard(self, notifier: Notifier) -> None:
-        """It is closed."""
+        """Its connection is closed."""
         self.touched.pop(notifier, None)
 
     def begin(self) -> None:
-        """An operation begins: what changed before is not its matter."""
+        """An operation begins: earlier changes do not count for it."""
         self.touched.clear()
 
     def take(self, now_ns: int) -> Change | None:
-        """What has changed since `begin`; None when nobody has to be waited for."""
+        """The changes since `begin`; None when there is no connection to wait for."""
         touched, self.touched = self.touched, {}
         waiting = [
             notifier
@@ -256,7 +257,8 @@ class Notifiers:
         return Change(self, waiting, now_ns + ACKNOWLEDGE_NS) if waiting else None
 
     def log_overdue(self, pids: list[int], now_ns: int) -> None:
-        """Say who did not acknowledge in time: now, or with those that come in the next second."""
+        """Log the processes that did not acknowledge in time: now, or together with those of the next
+        second."""
         self._overdue_pids.update(dict.fromkeys(pids))
         if now_ns < self._next_log_ns:
             return

@@ -1,8 +1,8 @@
 """The status file: one byte per event in a shared page, written by the daemon and read by all programs.
 
-A program that registered an event keeps looking at its byte; zero means that no consumer is attached
-(docs/protocol.md, mmap_status). The daemon is the only writer. What a byte means (bit 0 ftrace, 1 perf, 7
-other) is defined in `utracefs_protocol.status_page`; this file only keeps the page.
+A program that registered an event polls its byte; zero means that no consumer is attached (docs/protocol.md,
+mmap_status). The daemon is the only writer. `utracefs_protocol.status_page` defines the bits (bit 0 ftrace, 1
+perf, 7 other); this module only keeps the page.
 
     index   0        1         2                 size - 1
           +--------+---------+---------+--     --+---------+
@@ -10,14 +10,14 @@ other) is defined in `utracefs_protocol.status_page`; this file only keeps the p
           | 0      | byte    | byte    |         | byte    |
           +--------+---------+---------+--     --+---------+
 
-- Index 0 is never given out, so a program may use it for "not registered". The lowest free index is taken,
-  and an index is reused after its event is gone; giving it back zeroes the byte.
+- Index 0 is never allocated, so a program may use it for "not registered". The lowest free index is
+  allocated, and an index is reused after its event is removed; freeing it zeroes the byte.
 - Clients get a descriptor over the socket and map it. It is read-only, and it cannot be opened again for
   writing through /proc/self/fd, because the file belongs to the daemon's user with mode 0600. (A memfd is
   born with mode 0777; that is changed here.)
-- A client may keep its mapping after the daemon is gone. So a daemon that ends zeroes every byte, and a
-  daemon that starts zeroes the file of a predecessor that could not, before it makes a new one: in both cases
-  old mappings say "no consumer". The new file is a new inode, which only clients that ask again can see.
+- A client may keep its mapping after the daemon has ended. So an ending daemon zeroes every byte, and a
+  starting daemon zeroes an old file that a killed daemon left, before it makes a new one: in both cases
+  old mappings say "no consumer". The new file is a new inode, visible only to clients that connect again.
 """
 
 import contextlib
@@ -38,18 +38,17 @@ PAGE_SIZE = mmap.PAGESIZE
 # fcntl.h, Linux 5.1; Python names it from 3.12 on only in some builds. The existing mapping stays writable.
 _F_SEAL_FUTURE_WRITE = 0x0010
 
-# Of a predecessor's file (`--status-pages`); a longer one is damaged.
+# Of an old file (`--status-pages`); a longer one is damaged.
 _MAX_SIZE = 16 * PAGE_SIZE
 
 
 class StatusFile:
     """`pages` pages of status bytes at `path`, or in anonymous shared memory when `path` is None.
 
-    The folder of `path` must exist and be the daemon's own (see runtime.py); whatever has that name is
+    The folder of `path` must exist and be the daemon's own (see runtime.py); a file with that name is
     replaced. `close` ends it and removes the file.
 
-    Raises TraceError(ENOSPC and the like) when there is no room for it; OSError from the file system as it
-    comes.
+    Raises TraceError(ENOSPC and the like) when there is no space for it; OSError of the file system.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, pages: int = 1) -> None:
@@ -77,11 +76,11 @@ class StatusFile:
 
     @property
     def capacity(self) -> int:
-        """How many events can have a byte: all but index 0."""
+        """How many events can have a byte: every index but 0."""
         return self.size - 1
 
     def allocate(self) -> int:
-        """The lowest free index; its byte is 0. Raises TraceError(EMFILE) when all are given out."""
+        """Allocate the lowest free index; its byte is 0. Raises TraceError(EMFILE) when none is free."""
         index = self._indexes.allocate()
         if index is None:
             raise TraceError(
@@ -91,12 +90,12 @@ class StatusFile:
         return index
 
     def reserve(self, indexes: Collection[int]) -> bool:
-        """Give out exactly these to begin with, all 0. False, and nothing is given out, when one does not fit
-        in."""
+        """Allocate exactly these initially, all bytes 0. False, and nothing is allocated, when one does not
+        fit."""
         return self._indexes.reserve(indexes)
 
     def free(self, index: int) -> None:
-        """Give `index` back; its byte becomes 0 at once, so a program that still looks at it stays quiet."""
+        """Free `index`; its byte becomes 0 at once, so a program that still polls it emits nothing."""
         self._check(index)
         self._map[index] = 0
         self._indexes.free(index)
@@ -115,7 +114,7 @@ class StatusFile:
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Zero all bytes, unmap, remove the file unless it was replaced. Twice is harmless."""
+        """Zero all bytes, unmap, remove the file unless it was replaced. A second call is harmless."""
         if self._closed:
             return
         self._closed = True
@@ -157,7 +156,7 @@ def _create_file(path: str) -> int:
 
 
 def _retire(path: str) -> None:
-    """Turn off the programs that still map a predecessor's file, then take its name away."""
+    """Zero an old file, for the programs that still map it, then unlink it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

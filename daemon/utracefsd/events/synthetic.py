@@ -1,11 +1,11 @@
-"""Synthetic events: events that no program writes, put together by actions of hist triggers.
+"""Synthetic events: events that actions of hist triggers generate; no program writes them.
 
     synthetic_events      NAME TYPE FIELD[; TYPE FIELD]...      one a line; !NAME removes
     dynamic_events        s:[synthetic/]NAME TYPE FIELD...      the same
 
 Their system is `synthetic`. A record has a slot of 64 bits for each field, 256 bytes for a fixed string, and
-behind the slots what the location words of dynamic strings point at (struct synth_trace_event). Parsing and
-messages are those of kernel/trace/trace_events_synth.c.
+behind the slots the texts of dynamic strings, to which their location words point (struct synth_trace_event).
+Parsing and messages follow kernel/trace/trace_events_synth.c.
 """
 
 import errno
@@ -36,13 +36,13 @@ MAX_FIELDS = 64
 """SYNTH_FIELDS_MAX."""
 
 STRING_BYTES = 256
-"""STR_VAR_LEN_MAX: room for a fixed string, whatever its length."""
+"""STR_VAR_LEN_MAX: size of a fixed string, whatever its length."""
 
 BAD_COMMAND = "Command must be of the form: <name> field[;field] ..."
-"""Message of a line that is no definition at all."""
+"""Message for a line without a definition."""
 
 BAD_DYNAMIC_COMMAND = "Command must be of the form: s or -:[synthetic/]<name> field[;field] ..."
-"""The same in dynamic_events, of another system."""
+"""The same in dynamic_events, for another system."""
 
 _SLOT = 8
 
@@ -78,7 +78,7 @@ _CONVERSIONS = {
     b"unsigned long": b"%lu",
     b"gfp_t": b"%x",
 }
-"""synth_field_fmt(); `%d` for the others that are numbers."""
+"""synth_field_fmt(); `%d` for other numbers."""
 
 _ALPHA = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 _ALPHANUMERIC = _ALPHA | frozenset(b"0123456789")
@@ -102,7 +102,7 @@ class _Errors:
     """Errors that point into a command."""
 
     command: bytes
-    """All of it."""
+    """The whole command."""
 
     def at(self, message: str, part: bytes, errno: int = errno.EINVAL) -> SyntheticError:
         position = max(0, self.command.find(part))
@@ -115,7 +115,7 @@ def is_good_name(name: bytes) -> bool:
 
 
 def split_command(command: bytes) -> tuple[bytes, bytes | None]:
-    """Name and fields of a line, without blanks in front of either; None: there are no fields."""
+    """Name and fields of a line, without blanks before either; None: there are no fields."""
     for at, byte in enumerate(command):
         if byte in b" \t":
             return command[:at], command[at:].lstrip(_BLANKS)
@@ -123,10 +123,10 @@ def split_command(command: bytes) -> tuple[bytes, bytes | None]:
 
 
 def parse_synthetic(name: bytes, fields_text: bytes, command: bytes, *, exists: bool = False) -> Declaration:
-    """What a line declares (check_command(), __create_synth_event()). Between two `;` there may be several
+    """Parse a definition (check_command(), __create_synth_event()). Between two `;` there may be several
     fields, or none.
 
-    command: all of the line, for positions. SyntheticError: EINVAL; EEXIST where there is such an event.
+    command: the whole line, for positions. SyntheticError: EINVAL; EEXIST where the event exists.
     """
     errors = _Errors(command)
     if not name or b";" in name or len(fields_text.partition(b";")[0].split()) < 2:
@@ -190,12 +190,12 @@ def _string_length(type_: bytes) -> int | None:
 
 
 def slots_bytes(fields: tuple[Field, ...]) -> int:
-    """Bytes of all slots: what a payload has at least."""
+    """Bytes of all slots, the minimum size of a payload."""
     return sum(STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT for field in fields)
 
 
 def declared_text(event: Event) -> bytes:
-    """What `synthetic_events` shows of it, without the newline."""
+    """Its line in `synthetic_events`, without the newline."""
     fields = (
         field.type.removeprefix(b"__data_loc ") + b" " + field.name for field in event.declaration.fields
     )
@@ -211,7 +211,7 @@ def format_of(event: Event) -> bytes:
 
 
 def print_fmt(fields: tuple[Field, ...]) -> bytes:
-    """What `format` has behind `print fmt:` (__set_synth_event_print_fmt())."""
+    """The text behind `print fmt:` in `format` (__set_synth_event_print_fmt())."""
     text = b", ".join(field.name + b"=" + _conversion(field) for field in fields)
     arguments = b"".join(
         b", __get_str(%s)" % field.name if field.is_loc else b", REC->" + field.name for field in fields

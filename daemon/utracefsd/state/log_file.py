@@ -23,7 +23,6 @@ A SIGKILL leaves:
 
 `behind`: there was a change that the file had no space for. It is a bit of the word, so it needs no space,
 follows the last valid line, and the write that completes the log clears it.
-none, comes after what is true and goes with the write that makes everything true again.
 
 A file without `_HEAD` is a log of an older version, lines from its first byte on.
 """

@@ -39,7 +39,7 @@
  * record is consumed, and consuming it clears the mark in the same store.
  *
  * Each daemon numbers the rings that it makes or adopts, from 1 on, and never uses a number twice: otherwise
- a * reused slot would be taken for that of its former ring. The next daemon may begin at 1 again, because it
+ * a reused slot would be taken for that of its former ring. The next daemon may begin at 1 again, because it
  * forgets all origins before it gives the first number.
  *
  * An instance without its ring buffer (it could not be adopted, or was in memory only) has taken nothing.
