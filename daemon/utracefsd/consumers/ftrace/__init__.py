@@ -9,10 +9,10 @@ trigger/        the file `trigger` and its kinds, the file `hist`
 event/          one event in one instance, and the record path
 hist/           histograms: definition, table, text
 text/           records as lines of `trace`, and its headers
-buffer/         the ring buffer, its place and sizes, its snapshot
+buffer/         the ring buffer, its files and sizes, its snapshot
 error_log       error_log
-settings        the settings of an instance, which outlive the daemon
+settings        the settings of an instance, which the next daemon takes over
 options         names and defaults of `trace_options`
 
-A room imports only from those below it (contract in pyproject.toml).
+A package imports only packages below it (contract in pyproject.toml).
 """

@@ -1,4 +1,4 @@
-"""`error_log`: why the last writes to filter, trigger and hist files were refused, as a caret under the
+"""`error_log`: reasons why the last writes to filter, trigger and hist files failed, with a caret under the
 command."""
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class ErrorLog:
         self._now_ns = now_ns
 
     def add(self, location: str, message: str, command: bytes, position: int) -> None:
-        """Add an entry; the oldest goes when there are 8. position: the column in the command to point at."""
+        """Add an entry; the oldest of more than 8 is dropped. position: the column of the caret."""
         seconds, rest_ns = divmod(self._now_ns(), 1_000_000_000)
         caret = b" " * (_COMMAND_COLUMN + position) + b"^"
         entry = b"[%5d.%06d] %s: error: %s\n  Command: %s\n%s\n" % (
@@ -39,5 +39,5 @@ class ErrorLog:
         return b"".join(self._settings.error_log)
 
     def clear(self) -> None:
-        """What truncating it does."""
+        """Truncating the file calls this."""
         self._settings.error_log = ()

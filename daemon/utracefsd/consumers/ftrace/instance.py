@@ -1,36 +1,36 @@
 """An ftrace instance: a ring buffer, and enable switches, options and a clock of its own.
 
-An instance is an object and nothing else. What an administrator does through the tree lands here as a method;
-what a record does on its way is compiled (`FtraceProbe` writes through the instance's `FtraceSink` into its
-`RingBuffer`) and does not pass through this file.
+An administrator's operations on the tree are methods of this object; the record path is compiled
+(`FtraceProbe` writes through the instance's `FtraceSink` into its `RingBuffer`) and does not pass through
+this file.
 
     events.enable(event)   FtraceProbe ──▶ table.attach      status byte and enable words flip there
     a record               FtraceProbe ──▶ FtraceSink (tracing_on, clock, cpumask, pids) ──▶ RingBuffer
     trace                  RingBuffer.cursor ──▶ TextRenderer, made by `renderer()`
 
-    settings    what a successor gets to know        settings.py
+    settings    Settings: the next daemon has them   settings.py
     events      EventFiles: what is enabled          event/event_file.py
     store       BufferStore: the buffer, its sizes   buffer/buffer_store.py
     snapshot    Snapshot: the spare buffer           buffer/snapshot.py
     options     Options                              options.py
-    pids        PidLists: whose events are wanted    pid_lists.py
+    pids        PidLists: threads to record          pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
     standing_*  StandingFile: for new events         standing_files.py
     triggers    Triggers                             trigger/commands.py
-    here        set_event and standing_events, what is recorded and how it is printed
+    here        set_event and standing_events, recording and printing
 
-When is a buffer cleared by itself? The kernel gives ids again after an event is removed, so records of a
-removed event could be printed with the format of the next one. It does this about it, and so do we: the
-removal of an event that was ever attached here marks the buffer (`clear_pending`); a removal through
-dynamic_events, of whatever event, clears the buffers that are marked by then (kernel/trace/trace.c,
-`tracing_reset_all_online_cpus`). Removals of other kinds, such as the last reference of an event going away,
-only mark. While a buffer is marked, the event table keeps the ids of removed events from others.
+When does a buffer clear itself? The kernel reuses ids after an event is removed, so records of a removed
+event could be printed with the format of the next one. Its solution, followed here: the removal of an event
+that was ever attached marks the buffer (`clear_pending`); a removal through dynamic_events, of any event,
+clears the buffers that are marked by then (kernel/trace/trace.c, `tracing_reset_all_online_cpus`). Other
+removals, such as dropping the last reference of an event, only mark. While a buffer is marked, the event
+table gives the ids of removed events to no other event.
 
-There may be hundreds of instances that are not used, so one listens to the event table only from when it has
-something to hear: new events while it has standing lines, removed ones from its first event file on.
+There may be hundreds of unused instances, so an instance observes the event table only when it needs to: new
+events while it has standing lines, removed ones from its first event file on.
 
-Nothing here waits, reads a clock or looks into /proc: `now_ns` and the rest are given at construction.
+Nothing here waits, reads a clock or looks into /proc: `now_ns` and the like are constructor arguments.
 """
 
 import errno
@@ -68,13 +68,13 @@ from utracefsd.machine.comms import CommTable
 __all__ = ["Instance"]
 
 _CLOCKS_NOT_NS = frozenset({"counter", "uptime", "x86-tsc"})
-"""Clocks that count something other than nanoseconds; their stamps are printed as bare numbers."""
+"""Clocks that do not count nanoseconds; their stamps are printed as bare numbers."""
 
 
 class Instance:
     """One ftrace instance. `Instances` makes and numbers them.
 
-    name: b"" for the top one. number: 0 for the top one.
+    name: b"" for the top instance. number: 0 for the top instance.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Instance:
         names: WriterNames | None = None,
         tables: Tables | None = None,
     ) -> None:
-        """now_ns: CLOCK_MONOTONIC. nr_cpus: how many per-cpu buffers (/sys/devices/system/cpu/possible).
+        """now_ns: CLOCK_MONOTONIC. nr_cpus: number of per-cpu buffers (/sys/devices/system/cpu/possible).
 
-        top_options: those of the top instance; None: this is it. storage: where the ring buffer lives; None:
-        in memory of this process alone. current_cpu: where markers are recorded; free_memory_kb: what a
-        larger buffer may take (None: unbounded). cells: of all triggers; tables: of all histograms; names:
-        for filters on the writer's name, shared by all instances; None: some of its own. MemoryError,
-        OSError: no room for the buffer.
+        top_options: those of the top instance; None: this is it. storage: files for the ring buffer; None: in
+        memory of this process alone. current_cpu: the cpu for markers; free_memory_kb: limit of a larger
+        buffer (None: unbounded). cells: of all triggers; tables: of all histograms; names: for filters on the
+        writer's name, shared by all instances; None: its own. MemoryError, OSError: no memory or space for
+        the buffer.
         """
         self.name = name
         self.number = number
@@ -143,7 +143,7 @@ class Instance:
             )
         )
         self.pipe_readers: set[int] = set()
-        """Cpus that an open trace_pipe consumes, -1 for all of them."""
+        """Cpus consumed by an open trace_pipe, -1 for all of them."""
         self.closed = False
         """The instance was removed."""
         self._paused = 0
@@ -158,7 +158,7 @@ class Instance:
         self._hears_dynamic_removed = False
 
     def close(self) -> None:
-        """Let go of all events and of the table; what was recorded stays readable as long as a reader has it
+        """Detach from all events and from the table; records stay readable while a reader has the buffer
         open."""
         self.closed = True
         self.events.close()
@@ -172,7 +172,7 @@ class Instance:
 
     @property
     def buffer(self) -> RingBuffer:
-        """The ring buffer in use; another one after `buffer_subbuf_size_kb` was written."""
+        """The ring buffer in use; writing `buffer_subbuf_size_kb` replaces it."""
         return self.store.buffer
 
     def _replaced(self, buffer: RingBuffer) -> None:
@@ -182,7 +182,7 @@ class Instance:
     # Events by their names.
 
     def set_event(self, data: bytes) -> int:
-        """One write to `set_event`: takes one word, returns how many bytes that used. EINVAL: see
+        """One write to `set_event`: takes one word, returns how many bytes it used. EINVAL: see
         `event_words`."""
         word, used = first_word(data)
         if word:
@@ -193,7 +193,7 @@ class Instance:
     # Filters of events.
 
     def set_filter(self, event: Event, text: bytes) -> None:
-        """One write to an event's `filter`. FilterError, which is in `error_log` then."""
+        """One write to an event's `filter`. FilterError, which is also added to `error_log`."""
         try:
             self.events.set_filter(event, text)
         except FilterError as error:
@@ -201,8 +201,9 @@ class Instance:
             raise
 
     def set_filters(self, events: Iterable[Event], text: bytes) -> None:
-        """One write to a system's `filter`, for all its events. Those that it does not fit lose theirs and
-        show that; it is no error even if that is all of them (process_system_preds() in the kernel)."""
+        """One write to a system's `filter`, for all its events. An event for which it is invalid loses its
+        filter and shows the error; the write succeeds even if that is every event (process_system_preds() in
+        the kernel)."""
         refused = FilterError(BAD_SYSTEM_FILTER, 0)
         for event in list(events):
             try:
@@ -214,22 +215,22 @@ class Instance:
         self.error_log.add("event filter parse error", error.message or "Error", text, error.position or 0)
 
     def inject(self, event: Event, command: bytes, pid: int) -> None:
-        """What writing to `inject` does: see `EventFiles.inject`."""
+        """One write to `inject`: see `EventFiles.inject`."""
         self.events.inject(event, command, min(self._current_cpu(), self.nr_cpus - 1), pid)
         self.comms.wrote(pid)
 
-    # Standing subscriptions: events that may not exist yet (ours; the kernel's users poll instead).
+    # Standing subscriptions: events that may not exist yet (not in the kernel, whose users poll instead).
 
     def standing_text(self) -> bytes:
         """`standing_events`: the globs, one a line, in the order they were written."""
         return b"".join(b"%s\n" % glob for glob in self.settings.standing)
 
     def set_standing(self, data: bytes) -> int:
-        """One write to `standing_events`: takes one word, returns how many bytes that used.
+        """One write to `standing_events`: takes one word, returns how many bytes it used.
 
-        A glob enables what it matches now and from then on. `!` and a glob that is listed takes it off the
-        list: events registered later are not enabled any more, those enabled already stay so. EINVAL: not
-        listed, or not a glob.
+        A glob enables matching events now and when they are registered. `!` and a listed glob removes it from
+        the list: later events are not enabled any more, enabled ones stay enabled. EINVAL: not listed, or not
+        a glob.
         """
         word, used = first_word(data)
         if not word:
@@ -249,7 +250,7 @@ class Instance:
         return used
 
     def clear_standing(self) -> None:
-        """What truncating standing_events does. Events that are enabled stay so."""
+        """Truncating standing_events calls this. Enabled events stay enabled."""
         self._stand_by(())
 
     def _stand_by(self, globs: Iterable[bytes]) -> None:
@@ -257,7 +258,7 @@ class Instance:
         self._listen()
 
     def _listen(self) -> None:
-        """New events are heard of while a line of any standing file may mean one."""
+        """Observe new events while any standing file has lines."""
         settings = self.settings
         wanted = bool(settings.standing or settings.standing_filters or settings.standing_triggers)
         if wanted != self._hears_created:
@@ -276,8 +277,8 @@ class Instance:
             self.events.enable(event)
 
     def would_attach(self, event: Event) -> bool:
-        """The event is enabled here or has triggers, and that is what the standing lines say. Not with
-        triggers that other events need: which switch it, or read its histograms' variables."""
+        """Whether the event is attached here exactly as the standing lines say. False with triggers on which
+        other events depend: enable_event triggers, or histograms whose variables are read."""
         file = self.events.get(event)
         return (
             file is not None
@@ -288,10 +289,10 @@ class Instance:
         )
 
     def let_go(self, event: Event) -> None:
-        """Detach from it; its histograms and counts go with it."""
+        """Detach from it, and drop its histograms and counts."""
         self.events.let_go(event)
 
-    # Events that are gone.
+    # Removed events.
 
     def _mark(self) -> None:
         self.settings.clear_pending = True
@@ -308,7 +309,7 @@ class Instance:
 
     @property
     def tracing_on(self) -> bool:
-        """`tracing_on`: records reach the buffer. A reader may pause that (`pause`) without this changing."""
+        """`tracing_on`: records reach the buffer. `pause` stops that without a change of this."""
         return self.sink.tracing_on
 
     @tracing_on.setter
@@ -317,7 +318,7 @@ class Instance:
         self._note_tracing_on()
 
     def _note_tracing_on(self) -> None:
-        """Triggers switch the sink alone; as long as there are such, a successor asks their cell."""
+        """Triggers switch only the sink; while there are such triggers, the next daemon reads their cell."""
         self.settings.tracing_on = self.sink.tracing_on
 
     def pause(self) -> None:
@@ -326,12 +327,12 @@ class Instance:
         self.sink.paused = True
 
     def resume(self) -> None:
-        """The other half of `pause`."""
+        """Undo one `pause`."""
         self._paused -= 1
         self.sink.paused = self._paused > 0
 
     def _apply(self) -> None:
-        """Copy the settings to where they take effect."""
+        """Copy the settings to the objects that use them."""
         settings, sink = self.settings, self.sink
         sink.cpumask = settings.cpumask
         self.pids.apply(inherit=self.options["event-fork"])
@@ -343,7 +344,7 @@ class Instance:
 
     @property
     def cpumask(self) -> int:
-        """Bit per cpu that records."""
+        """Mask of the cpus that record."""
         mask = self.settings.cpumask
         return (1 << self.nr_cpus) - 1 if mask is None else mask
 
@@ -376,7 +377,8 @@ class Instance:
         self._text_changes += 1
         self.snapshot.clear()
         self.clear()
-        # The kernel resets the spare buffer, too: with `counter` that is a tick, and the first record has 3.
+        # The kernel clears the spare buffer, too: with `counter` that takes a tick, and the first record has
+        # 3.
         self.sink.now()
 
     def set_option(self, name: str, value: bool) -> None:
@@ -385,29 +387,29 @@ class Instance:
         self._apply()
 
     def take_snapshot(self, cpu: int = -1) -> None:
-        """What writing 1 to `snapshot` does, or to that of one cpu. ENOMEM."""
+        """Writing 1 to `snapshot` calls this, or to that of one cpu. ENOMEM."""
         self.snapshot.take(cpu)
 
     def free_buffer(self) -> None:
-        """What closing free_buffer does; tracing ends, too, with the option disable_on_free."""
+        """Closing free_buffer calls this; with the option disable_on_free it also stops recording."""
         if self.options["disable_on_free"]:
             self.tracing_on = False
         self.store.shrink_to_minimum()
 
     def clear(self, cpu: int = -1) -> None:
-        """Forget what is recorded, of one cpu or all."""
+        """Drop all records of one cpu or all."""
         self.buffer.clear(cpu)
         self.settings.time_start = self.sink.now()
         if cpu < 0 and (self.snapshot.buffer is None or self.snapshot.buffer.is_empty()):
             self.settings.clear_pending = False
 
-    # Going on where an instance of a daemon before this one was.
+    # Restoring an instance of the previous daemon.
 
     def restore(self, settings: Mapping[str, Any], files: Iterable[tuple[Event, SavedEventFile]]) -> None:
-        """Be as the instance was that had these settings (by name, see `parse_setting`) and event files.
+        """Restore these settings (by name, see `parse_setting`) and event files.
 
-        Nothing is cleared: the buffer is adopted already. Or there was none to adopt: then an empty one gets
-        the size of the one that was lost. What is missing, because the log was torn, stays at its default.
+        Clears nothing: the buffer is adopted already. If none was adopted, the empty buffer gets the size of
+        the lost one. Missing settings stay at their default.
         """
         wanted = dict(settings)
         in_memory = wanted.pop("in_memory", ())
@@ -426,14 +428,13 @@ class Instance:
             self.events.restore(event, saved)
         self.triggers.restore_all(
             (event, saved.triggers) for event, saved in files
-        )  # may switch other events
+        )  # may enable other events
 
     # Text.
 
     @property
     def text_generation(self) -> int:
-        """Another number whenever what `renderer` is made from has changed: options, clock, the buffer
-        object."""
+        """A number that changes when options, clock or buffer object change, on which `renderer` depends."""
         return self._text_changes + self.options.changes
 
     def header(self, cpu: int = -1, *, snapshot: bool = False) -> bytes:
@@ -442,7 +443,7 @@ class Instance:
         if snapshot and (buffer is None or buffer.is_empty(cpu)):
             return headers.TRACER + self.snapshot.help_text(cpu)
         assert buffer is not None
-        # All cpus are counted in the file of one, too, as print_event_info() of kernel/trace/trace.c does it.
+        # The file of one cpu counts all cpus, too, as print_event_info() of kernel/trace/trace.c does.
         return headers.header(
             headers.TextOptions.from_names(self.options.on),
             entries=buffer.entries(),
@@ -453,7 +454,7 @@ class Instance:
         )
 
     def renderer(self, *, one_line: bool = False) -> TextRenderer:
-        """What prints records with the options and clock of now. one_line: each is one line, always."""
+        """Prints records with the present options and clock. one_line: each record is one line, always."""
         return TextRenderer(
             self._event_by_id,
             self.comms.comm,

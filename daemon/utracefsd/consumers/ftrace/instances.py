@@ -1,12 +1,12 @@
-"""All ftrace instances: the top one, which is always there, and further ones with a name (`instances/NAME`).
+"""All ftrace instances: the top one, which always exists, and named ones (`instances/NAME`).
 
-Each has a number: 0 is the top one, a further one gets the lowest free number. The number stands for the
-instance where a name is too long: in the journal of the data rings, and in the state's log and folders.
+Each has a number: the top instance 0, a named one the lowest free number. It identifies the instance where a
+name is too long: in the journal of the data rings, and in the state's log and folders.
 
-An instance that something holds (an open file, see `hold`) cannot be removed, as in the kernel, where opening
-takes a reference to the trace_array (kernel/trace/trace.c, `trace_array_get` and `instance_rmdir`). Enabled
-events do not hold it: removing it lets go of them. One with the setting `remove_on_close` goes when nothing
-holds it any more.
+An instance in use (an open file, see `hold`) cannot be removed, as in the kernel, where opening takes a
+reference to the trace_array (kernel/trace/trace.c, `trace_array_get` and `instance_rmdir`). Enabled events do
+not prevent it: removal detaches them. An instance with the setting `remove_on_close` is removed when its last
+file is closed.
 """
 
 import errno
@@ -29,11 +29,11 @@ TOP = 0
 """Number of the top instance."""
 
 MAX_NUMBER = 703
-"""As many as a slot of the journal has bits for (intake/include/journal.h, JR_MAX_BUFFERS): without one an
-instance would keep the record that was under way when a daemon was killed twice."""
+"""The number of bits in a slot of the journal (intake/include/journal.h, JR_MAX_BUFFERS): without a bit,
+an instance would keep a record twice that was being dispatched when a daemon was killed."""
 
 _LINES_BYTES = 4096
-"""What a new one takes in the log of the state at most: its name, its settings, the folder of its buffer."""
+"""Limit of a new instance's lines in the state's log: its name, its settings, the folder of its buffer."""
 
 _NAME_MAX = 255
 """Bytes of a file name (linux/limits.h)."""
@@ -57,14 +57,13 @@ class Instances:
         tables: Tables | None = None,
         restored: Mapping[int, bytes] | None = None,
     ) -> None:
-        """storage: where the ring buffer of the instance of that number lives; None: in memory of this
+        """storage: files for the ring buffer of the instance with that number; None: in memory of this
         process.
 
-        cells: where triggers have their counts; tables: where histograms do; None: in memory of this process.
+        cells: memory for the counts of triggers; tables: for histograms; None: in memory of this process.
 
-        restored: numbers and names of the further instances of a daemon before this one, which are made
-        again. The others are as for `Instance`. ValueError: such a name or number is invalid. MemoryError,
-        OSError.
+        restored: numbers and names of the previous daemon's named instances, which are made again. The others
+        are as for `Instance`. ValueError: such a name or number is invalid. MemoryError, OSError.
         """
         self.nr_cpus = nr_cpus
         self._names = WriterNames(comms.comm, comms.last_comm)
@@ -82,12 +81,11 @@ class Instances:
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
         self.on_made: list[Callable[[Instance], None]] = []
-        """Told of each further instance that was made."""
+        """Called with each named instance after it was made."""
         self.on_removed: list[Callable[[Instance], None]] = []
-        """Told of each that was removed, when nothing is attached to it any more and its storage is still
-        there."""
+        """Called with each instance after its removal: everything is detached, its storage still exists."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
-        """TraceError when so many bytes could not be written down for a new one."""
+        """Raises TraceError when the state has no space for so many bytes, for a new instance."""
         table.ids.records = self
         self.top = self._make(b"", TOP)
         self.top.markers.copies = lambda: [
@@ -106,19 +104,19 @@ class Instances:
         yield from self._by_name.values()
 
     def __len__(self) -> int:
-        """The top one counts."""
+        """Includes the top instance."""
         return 1 + len(self._by_name)
 
     def get(self, name: bytes) -> Instance | None:
-        """The instance of that name; None: there is none."""
+        """The instance with that name; None: there is none."""
         return self._by_name.get(name)
 
     def by_number(self, number: int) -> Instance | None:
-        """The instance of that number, the top one included; None: there is none."""
+        """The instance with that number, also the top one; None: there is none."""
         return self._by_number.get(number)
 
     def names(self) -> Iterable[bytes]:
-        """Names of the further ones."""
+        """Names of all but the top instance."""
         return self._by_name.keys()
 
     def of_removed(self) -> bool:
@@ -133,8 +131,8 @@ class Instances:
     def make(self, name: bytes) -> Instance:
         """A new instance, with its real buffer.
 
-        TraceError: EEXIST; EINVAL (not a file name); ENAMETOOLONG; ENOMEM; ENOSPC (as many as there are
-        numbers; no room to write it down).
+        TraceError: EEXIST; EINVAL (not a file name); ENAMETOOLONG; ENOMEM; ENOSPC (no free number; no space
+        in the state's log).
         """
         check_name(name)
         if name in self._by_name:
@@ -158,8 +156,7 @@ class Instances:
         return instance
 
     def remove(self, name: bytes) -> None:
-        """Let go of all its events, and forget what it recorded. TraceError: ENOENT; EBUSY (something holds
-        it)."""
+        """Detach all its events, and drop its records. TraceError: ENOENT; EBUSY (it is in use)."""
         instance = self._by_name.get(name)
         if instance is None:
             raise TraceError(errno.ENOENT, f"there is no instance {_shown(name)}")
@@ -173,7 +170,7 @@ class Instances:
         self._numbers.free(instance.number)
 
     def hold(self, instance: Instance) -> Callable[[], None]:
-        """Keep an instance from being removed until what this returns is called, once."""
+        """Prevent the removal of an instance until the returned function is called, once."""
         self._holds[instance] = self._holds.get(instance, 0) + 1
 
         def let_go() -> None:
@@ -186,7 +183,7 @@ class Instances:
         return let_go
 
     def remove_left_over(self) -> None:
-        """Remove those that were to go with an open file, which ended with the daemon before this one."""
+        """Remove instances with `remove_on_close`, whose files were closed with the previous daemon."""
         for instance in list(self._by_name.values()):
             if instance.settings.remove_on_close:
                 self.remove(instance.name)

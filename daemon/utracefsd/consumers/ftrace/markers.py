@@ -1,4 +1,4 @@
-"""Markers: what is written to `trace_marker` and `trace_marker_raw` of an instance.
+"""Markers: writes to `trace_marker` and `trace_marker_raw` of an instance.
 
 Both are records of the kernel's own events `print` and `raw_data` (kernel/trace/trace.c, tracing_mark_write
 and tracing_mark_raw_write). They pass `tracing_on` and the cpumask, and no pid list.
@@ -19,8 +19,8 @@ __all__ = ["Markers"]
 _HEADER = 16
 _TAIL = 2
 _MAX = 4096
-"""A marker's entry is common fields and ip, the text, room for a newline and a NUL; more than 4096 bytes are
-cut (TRACE_MARKER_MAX_SIZE)."""
+"""A marker's entry has common fields, ip, the text, and space for a newline and a NUL; text beyond 4096 bytes
+is cut (TRACE_MARKER_MAX_SIZE)."""
 
 _RAW_HEADER = 8
 
@@ -28,7 +28,7 @@ _RAW_HEADER = 8
 class Markers:
     """Writes the markers of one instance.
 
-    now_ns: CLOCK_MONOTONIC. current_cpu: where a marker is recorded whose writer's cpu is not known.
+    now_ns: CLOCK_MONOTONIC. current_cpu: the cpu of a marker whose writer's cpu is unknown.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Markers:
         self._now_ns = now_ns
         self._current_cpu = current_cpu
         self.copies: Callable[[], Iterable[Markers]] = list
-        """Those of other instances that want what is written here, too (their option copy_trace_marker)."""
+        """Markers of other instances that get the same records (their option copy_trace_marker)."""
 
     def write(self, data: bytes, pid: int, cpu: int | None = None) -> int:
-        """One text record of a thread on that cpu; returns how many bytes fitted into it.
+        """One text record of a thread on that cpu; returns how many bytes of it were stored.
 
         EINVAL: option markers is off. EBADF: not recording, or full and not overwriting.
         """

@@ -1,14 +1,14 @@
 """The options of an ftrace instance: names, order, defaults, and which of them cannot be changed.
 
-The order is the one of `trace_options` on Linux 6.12 (copy_trace_marker is of 6.16); tools print the list as
-they find it. Some options name things that exist only in a kernel (stacks, function tracing, symbols of
-addresses): they are kept so that a script that sets them goes on, and have no effect.
+The order is that of `trace_options` on Linux 6.12 (copy_trace_marker is of 6.16); tools print the list in its
+order. Some options concern things that exist only in a kernel (stacks, function tracing, symbols of
+addresses): they can be set, so that scripts work, and have no effect.
 
-    have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate sym-addr
+    with an effect         raw hex bin fields verbose context-info irq-info latency-format annotate sym-addr
                            sym-offset trace_printk printk-msg-only (text); overwrite disable_on_free markers
                            pause-on-trace copy_trace_marker event-fork (recording); record-cmd
                            (saved_cmdlines); record-tgid (saved_tgids); block (poll)
-    have none              the others
+    without                the others
 """
 
 import errno
@@ -29,16 +29,16 @@ class Option:
     """As shown when on; off is shown with `no` in front."""
 
     default: bool = False
-    """State in a fresh instance."""
+    """State in a new instance."""
 
     top_default: bool | None = None
-    """State in the fresh top instance where that differs."""
+    """State in a new top instance, if different."""
 
     top_file_only: bool = False
-    """One state for all instances: only the top one has it under options/."""
+    """One state for all instances: only the top instance has its file."""
 
     further_only: bool = False
-    """The top instance does not have it."""
+    """Only named instances have it."""
 
 
 _TABLE = (
@@ -85,7 +85,7 @@ _GLOBAL = frozenset(option.name for option in _TABLE if option.top_file_only)
 
 
 def default_options(*, top: bool) -> frozenset[str]:
-    """Names of the options that are on in a fresh instance, without those that only the top one keeps."""
+    """Names of the options that are on in a new instance, without options that only the top one stores."""
     return frozenset(
         option.name
         for option in _TABLE
@@ -95,18 +95,17 @@ def default_options(*, top: bool) -> frozenset[str]:
 
 
 class OptionsHolder(Protocol):
-    """What keeps the options of an instance (`settings.Settings`)."""
+    """The object that stores the options of an instance (`settings.Settings`)."""
 
     options: frozenset[str]
-    """Names of those that are on."""
+    """Names of the options that are on."""
 
 
 class Options:
-    """The options of one instance. What a change does beyond the text is for the instance to do
-    (`Instance.set_option`).
+    """The options of one instance. `Instance.set_option` carries out the effects of a change.
 
-    holder: where they are kept. top: the options of the top instance, where the global ones are kept once for
-    all instances; None: these are the top instance's.
+    holder: stores them. top: the options of the top instance, which stores the global ones for all instances;
+    None: these are the top instance's.
     """
 
     def __init__(self, holder: OptionsHolder, top: "Options | None" = None) -> None:
@@ -116,7 +115,7 @@ class Options:
 
     @property
     def changes(self) -> int:
-        """Another number whenever one of these options was set."""
+        """A number that changes whenever one of these options is set."""
         return self._changes + (0 if self._top is None else self._top.changes)
 
     @property
@@ -144,7 +143,7 @@ class Options:
         return b"".join((name if name in on else "no" + name).encode() + b"\n" for name in names)
 
     def parse(self, word: bytes) -> tuple[str, bool]:
-        """Option and wanted state of a word written to `trace_options`. EINVAL: no such option."""
+        """Option and desired state of a word written to `trace_options`. EINVAL: no such option."""
         name = word.decode("ascii", "replace")
         if name in OPTIONS:
             return name, True
@@ -153,8 +152,8 @@ class Options:
         raise TraceError(errno.EINVAL, f"no option {name!r}; trace_options lists them")
 
     def set(self, name: str, value: bool) -> None:
-        """EINVAL for the two that refuse: test_nop_refuse always, trace_printk_dest being taken from the top
-        instance; and for one that only further instances have."""
+        """EINVAL for two options: test_nop_refuse always, trace_printk_dest when it would be taken from the
+        top instance; and for one that only named instances have."""
         if self._top is None and OPTIONS[name].further_only:
             raise TraceError(errno.EINVAL, f"the top instance has no option {name!r}")
         if name == "test_nop_refuse":

@@ -1,10 +1,10 @@
-"""`set_event_pid` and `set_event_notrace_pid`: whose events an instance records.
+"""`set_event_pid` and `set_event_notrace_pid`: threads whose records an instance keeps or drops.
 
-With the option event-fork children of the listed are listed, too, and the dead leave. The kernel hears of
-each fork and each exit (trace_filter_add_remove_task() in kernel/trace/trace_pid.c); a process does not. So a
-thread is judged when the first of its records arrives: it joins a list on which its process stands, or one
-that started it, as far as those live. A thread that was there before the option was switched on joins, too,
-and a grandchild does not whose parent ended before anybody had seen it. The dead leave when the list is read.
+With the option event-fork, children of listed threads are added, and ended ones removed. The kernel hooks
+each fork and each exit (trace_filter_add_remove_task() in kernel/trace/trace_pid.c); a process cannot. So a
+thread is checked when its first record arrives: it is added to a list that has its process, or one of its
+ancestors, as far as those live. So a thread older than the option is added, too, and a grandchild is not if
+its parent ended before any daemon saw it. Ended threads are removed when the list is read.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ __all__ = ["PidLists"]
 
 
 class PidLists:
-    """Both lists of one instance; kept in its settings."""
+    """Both lists of one instance; stored in its settings."""
 
     def __init__(self, settings: Settings, sink: FtraceSink, comms: CommTable) -> None:
         self._settings = settings
@@ -32,16 +32,16 @@ class PidLists:
         return b"".join(b"%d\n" % pid for pid in sorted(self._list(notrace)))
 
     def add(self, pids: Iterable[int], *, notrace: bool) -> None:
-        """Only (notrace: not) these threads' events are recorded from now on; an empty list means no
+        """From now on record only these threads (notrace: all but these); an empty list means no
         filtering."""
         self._set(self._list(notrace).union(pids), notrace=notrace)
 
     def clear(self, *, notrace: bool) -> None:
-        """What truncating the file does."""
+        """Truncating the file calls this."""
         self._set(frozenset(), notrace=notrace)
 
     def apply(self, *, inherit: bool) -> None:
-        """Copy the lists to where they take effect. inherit: the option event-fork is on."""
+        """Copy the lists to the objects that use them. inherit: the option event-fork is on."""
         self._inherit = inherit
         sink, settings = self._sink, self._settings
         sink.pids = settings.pids or None
@@ -71,6 +71,6 @@ class PidLists:
             pids = self._list(notrace)
             # 0 is the idle task, which never ends.
             living = frozenset(pid for pid in pids if pid == 0 or self._comms.lives(pid))
-            # An empty list would mean everybody: the last one stays, though it is nobody's.
+            # An empty list would mean all threads, so the last entry stays, although its thread has ended.
             if living and living != pids:
                 self._set(living, notrace=notrace)

@@ -1,16 +1,16 @@
-"""What of an instance outlives its daemon, besides events and records: its settings.
+"""The settings of an instance, which the next daemon restores. (It also restores events and records.)
 
-The settings are the truth; what the compiled core looks at (the sink's switches, the buffer's `overwrite`) is
-copied from them by the instance. A setting changes in one way only, by assigning it:
+The settings are authoritative; the instance copies them to the compiled core (the sink's switches, the
+buffer's `overwrite`). A setting is changed only by assignment:
 
     instance.settings.clock = "mono"    checked, noted in `unsaved`, and `on_unsaved` is called
 
-All values are immutable, so no change escapes this. The state writes what is `unsaved` and compares nothing:
-200 instances that do not change cost nothing.
+All values are immutable, so every change is noticed. The state writes the `unsaved` ones and compares
+nothing: 200 instances without changes cost nothing.
 
-One more setting is one more field here. In the state's log each is a line of its own, as plain values
-(`saved`); a line that does not pass `parse_setting` makes the log damaged. What an instance does with one
-event (enabled or not) is no setting; event_file.py has it.
+A new setting is a new field here. In the state's log each is a line of its own, as plain values (`saved`); a
+line that fails `parse_setting` makes the log damaged. The state of one event in an instance (enabled or not)
+is no setting; event_file.py has it.
 """
 
 import os
@@ -32,14 +32,14 @@ CLOCKS = (
 """Names of trace clocks, in the order of `trace_clock`."""
 
 MAX_SUBBUF_ORDER = 7
-"""A sub-buffer is 4 KiB to 512 KiB, in powers of two."""
+"""Sub-buffers have 4 KiB to 512 KiB, in powers of two."""
 
 _Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 @attrs.frozen
 class _Form:
-    """How a value stands in the log, and what is made of it when it is read."""
+    """Conversion of a value to and from the log."""
 
     save: Callable[[Any], Any]
     """To MessagePack."""
@@ -97,7 +97,7 @@ def _is_shape(shape: tuple[Any, ...]) -> bool:
 
 
 def _note(settings: "Settings", attribute: "attrs.Attribute[Any]", value: Any) -> Any:
-    """What an assignment does besides."""
+    """Called by an assignment: note the change."""
     if getattr(settings, attribute.name) != value:
         settings.unsaved.add(attribute.name)
         if settings.on_unsaved is not None:
@@ -110,11 +110,11 @@ class Settings:
     """The settings of one instance. ValueError for an assignment of an invalid value."""
 
     in_memory: tuple[int, ...] = _setting((), _is_shape, _LIST)
-    """Of a buffer that is in no file, and cannot be taken over: bytes of a sub-buffer, then KiB of each cpu.
-    Else empty."""
+    """For a buffer in memory, which cannot be taken over: bytes of a sub-buffer, then KiB of each cpu. Else
+    empty."""
 
     expanded: bool = _setting(False, _is(bool))
-    """The buffer has its real size; the top instance waits with that until something is to be recorded."""
+    """The buffer has its full size; the top instance gets it when something is to be recorded."""
 
     snapshot: bool = _setting(False, _is(bool))
     """There is a spare buffer for a snapshot."""
@@ -140,44 +140,44 @@ class Settings:
     """`set_event_notrace_pid`."""
 
     standing: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
-    """`standing_events`, in the order in which they were written."""
+    """`standing_events`, in the order of writing."""
 
     standing_filters: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
-    """Lines of that file, in the order in which they were written."""
+    """Lines of that file, in the order of writing."""
 
     standing_triggers: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
-    """Lines of that file, in the order in which they were written."""
+    """Lines of that file, in the order of writing."""
 
     clear_pending: bool = _setting(False, _is(bool))
-    """An event whose records the buffer may hold is gone: the next removal through dynamic_events clears the
-    buffer."""
+    """An event was removed whose records the buffer may hold: the next removal through dynamic_events clears
+    the buffer."""
 
     remove_on_close: bool = _setting(False, _is(bool))
-    """The instance goes with the last open file in it."""
+    """Remove the instance when its last open file is closed."""
 
     buffer_percent: int = _setting(50, lambda percent: type(percent) is int and 0 <= percent <= 100)
     """`buffer_percent`."""
 
     time_start: int = _setting(0, _is(int))
-    """When the buffer was last cleared, in its clock: latency-format counts from there."""
+    """When the buffer was last cleared, in its clock: latency-format counts from that time."""
 
     error_log: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """Entries of `error_log`, oldest first."""
 
     unsaved: set[str] = attrs.field(factory=set, init=False, on_setattr=attrs.setters.NO_OP)
-    """Names of what was changed since the last `take_unsaved`."""
+    """Names of settings changed since the last `take_unsaved`."""
 
     on_unsaved: Callable[[], None] | None = attrs.field(
         default=None, init=False, on_setattr=attrs.setters.NO_OP
     )
-    """Called at each change, just before it."""
+    """Called just before each change."""
 
     def saved(self) -> list[tuple[str, Any]]:
-        """All of them, as (name, plain value)."""
+        """All settings, as (name, plain value)."""
         return [(name, self._saved(name)) for name in _FORMS]
 
     def take_unsaved(self) -> list[tuple[str, Any]]:
-        """Those that changed, as `saved`; from now on they count as saved."""
+        """Changed settings, as in `saved`; from now on they count as saved."""
         changed = [(name, self._saved(name)) for name in _FORMS if name in self.unsaved]
         self.unsaved.clear()
         return changed
@@ -192,7 +192,7 @@ _FORMS: dict[str, _Form] = {
 
 
 def parse_setting(name: str, saved: Any) -> Any:
-    """The value that stands in the log as `saved`. ValueError: no such setting, or not a value of it."""
+    """The value of the log's `saved`. ValueError: no such setting, or an invalid value."""
     if name not in _FORMS:
         raise ValueError(f"there is no setting {name!r:.100}")
     value = _FORMS[name].parse(saved)

@@ -6,8 +6,8 @@
 They are to `filter` and `trigger` what `standing_events` is to `set_event`: a filter for an event that no
 program has declared yet is in place before its first record. (The kernel has no such files.)
 
-A line changes nothing about events that exist. If a line is invalid for an event, the effect is that of a
-failed write to its file; the error is in that file (a filter) and in error_log.
+A line does not affect events that exist. If a line is invalid for an event, the effect is that of a failed
+write to its file; the error is in that file (a filter) and in error_log.
 """
 
 import errno
@@ -24,10 +24,10 @@ __all__ = ["MAX_LINES", "StandingFile"]
 logger = logging.getLogger("utracefsd")
 
 _NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.E2BIG})
-"""No mistake in the line, and in no error_log."""
+"""Errors that are not mistakes in the line; they are not in error_log."""
 
 MAX_LINES = 1024
-"""Of one file: each is looked at for every event that is registered. E2BIG."""
+"""Per file: each line is compared with every event that is registered. E2BIG."""
 
 
 class StandingFile:
@@ -42,9 +42,9 @@ class StandingFile:
         *,
         last_only: bool,
     ) -> None:
-        """name: of the setting that holds the lines, and of the file. write: to the event's own file; may
-        raise TraceError, OSError, MemoryError. on_changed: called after each change. last_only: of the
-        lines that match, only the last."""
+        """name: of the setting with the lines, and of the file. write: to the event's own file; may raise
+        TraceError, OSError, MemoryError. on_changed: called after each change. last_only: use only the last
+        of several matching lines."""
         self._settings = settings
         self._name = name
         self._write = write
@@ -54,17 +54,17 @@ class StandingFile:
 
     @property
     def lines(self) -> tuple[bytes, ...]:
-        """In the order in which they were written."""
+        """In the order of writing."""
         lines: tuple[bytes, ...] = getattr(self._settings, self._name)
         return lines
 
     def text(self) -> bytes:
-        """What the file shows."""
+        """The content of the file."""
         return b"".join(b"%s\n" % line for line in self.lines)
 
     def store(self, line: bytes) -> None:
-        """One write: a line `GLOB TEXT` is added at the end, `!` and a line that is listed takes it away.
-        Nothing for an empty one. EINVAL: not such a line, not listed; E2BIG: too many."""
+        """One write: appends a line `GLOB TEXT`; `!` and a listed line removes that. Ignores an empty line.
+        EINVAL: not such a line, not listed; E2BIG: too many."""
         line = line.strip()
         if not line:
             return
@@ -89,11 +89,11 @@ class StandingFile:
         self._set(lines)
 
     def means(self, event: Event) -> bool:
-        """Whether a line is for this event."""
+        """Whether a line matches this event."""
         return any(glob_matches(line.partition(b" ")[0], event) for line in self.lines)
 
     def clear(self) -> None:
-        """What truncating the file does."""
+        """Truncating the file calls this."""
         self._set(())
 
     def _set(self, lines: Sequence[bytes]) -> None:
@@ -102,8 +102,8 @@ class StandingFile:
         self._on_changed()
 
     def created(self, event: Event) -> None:
-        """Write to the files of a new event. What is refused keeps no program from registering it; the log
-        says what is no mistake in the line."""
+        """Write to the files of a new event. An error does not prevent the registration; one that is not a
+        mistake in the line is logged."""
         texts = [
             text
             for glob, _, text in (line.partition(b" ") for line in self.lines)
@@ -119,7 +119,7 @@ class StandingFile:
                 self._tell(text, event, str(error) or "no memory")
 
     def _tell(self, text: bytes, event: Event, why: str) -> None:
-        """Once for each line: programs decide how many events there are."""
+        """Log once for each line: programs decide how many events there are."""
         if text not in self._told:
             self._told.add(text)
             logger.warning(

@@ -1,4 +1,4 @@
-"""What other compiled modules may use of the ring buffer: append, iterate, consume.
+"""The ring buffer for other compiled modules: append, iterate, consume.
 
 Everything here runs with the GIL held and in one thread (the daemon is a single-threaded trio program), so no
 function here needs a lock. `Cursor.data` points into a copy that the cursor owns: it stays valid until the
@@ -50,7 +50,7 @@ cdef extern from "spare.h":
 
 cdef class RingBuffer:
     cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each
-    cdef readonly RingBuffer spare      # what holds the snapshot; None: there is none
+    cdef readonly RingBuffer spare      # holds the snapshot; None: there is none
     cdef spare_map map                  # which of the two rings of each cpu is the live one
     cdef readonly int nr_cpus
     cdef readonly int subbuf_size       # bytes of one sub-buffer, 4096 << order
@@ -68,12 +68,12 @@ cdef class RingBuffer:
     cdef int adopt_cpu(self, rb_cpu *b, int cpu, int which) except -1
     cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1
     cdef int which(self, int cpu, bint spare) noexcept
-    # Make the spare's rings the live ones and the live ones the spare's, of one cpu or all (-1). May be
-    # called within a record, not between reserve and commit: no Python object changes, but the rb_cpu at
-    # &cpus[cpu] is another ring from then on; what was committed before is in the snapshot. key: what asks,
-    # SPARE_KEY_WORDS words, see spare.h. False: there is no spare.
+    # Swap the spare's rings with the live ones, of one cpu or all (-1). May be called within a record, not
+    # between reserve and commit: no Python object changes, but the rb_cpu at &cpus[cpu] is another ring from
+    # then on; earlier records are in the snapshot. key: identifies the caller, SPARE_KEY_WORDS words, see
+    # spare.h. False: there is no spare.
     cdef bint swap_rings(self, int cpu, const uint64_t *key) noexcept
-    # Whether the last swap was made for `key`.
+    # Whether the last swap had this `key`.
     cdef bint has_swapped(self, const uint64_t *key) noexcept
 
 cdef class Cursor:
@@ -83,7 +83,7 @@ cdef class Cursor:
     cdef int first_cpu                  # cpus first_cpu .. end_cpu - 1 are merged
     cdef int end_cpu
     cdef rb_iter *iters
-    cdef uint64_t last_tail             # sub-buffer that the writer was on at the beginning; one cpu
+    cdef uint64_t last_tail             # sub-buffer of the writer at the beginning of the walk; one cpu
     cdef uint8_t *copy                  # owned; one largest record
     cdef bint peeked                    # the fields below show the record at (peek_pos, peek_off) of `cpu`
     cdef uint64_t peek_pos
@@ -96,15 +96,15 @@ cdef class Cursor:
     cdef const uint8_t *data
     # Bytes of the entry as stored: rounded up to 4, and 8 become 12 (see rb_record_size).
     cdef readonly uint32_t size
-    # How many records are missing on this cpu just before this one; not consuming: without overwritten ones.
+    # Lost records on this cpu just before this one; not consuming: without overwritten ones.
     cdef readonly uint64_t lost
-    # Not consuming: whether records were overwritten on this cpu between the one before and this one.
+    # Not consuming: whether records on this cpu were overwritten just before this one.
     cdef readonly bint overrun
 
     cdef rb_cpu *ring(self, int cpu) noexcept
 
-    # Look at the next record in (ts, cpu) order. False: none now.
+    # Load the next record in (ts, cpu) order. False: none now.
     cdef bint peek(self) noexcept
-    # Go to the next record, and consume it if `consume`. After a peek() that returned True this is the same
-    # record, if it is still there.
+    # Move to the next record, and consume it if `consume`. After a peek() that returned True this is the same
+    # record, if it still exists.
     cdef bint next(self) noexcept

@@ -1,15 +1,15 @@
 # cython: boundscheck=False, wraparound=False
 """The ring buffer: per cpu sub-buffers in the page layout of kernel/trace/ring_buffer.c.
 
-The work is done in include/ring_buffer.h, on one mapping per cpu that also holds all state; this file makes
-the mappings (anonymous memory, or files that a successor process adopts), checks what Python hands in, and
-merges the cpus for readers.
+include/ring_buffer.h does the work, on one mapping per cpu that also holds all state; this module makes the
+mappings (anonymous memory, or files that the next daemon adopts), checks arguments from Python, and merges
+the cpus for readers.
 
-A file gets its room before it is mapped: touching a mapping of a file that the file system has no room for is
-a SIGBUS. Where there is not enough, `resize(in_memory=True)` moves the whole buffer out of its files.
+A file is allocated before it is mapped: touching a mapping of a file without space in the file system is a
+SIGBUS. Without enough space, `resize(in_memory=True)` moves the whole buffer out of its files.
 
-Everything runs with the GIL held in one thread, so nothing here is locked. Between two calls any other call
-may happen: a cursor therefore keeps positions, never pointers, and a copy of the record it shows.
+Everything runs with the GIL held in one thread, so there are no locks. Other calls may happen between two
+calls: a cursor therefore keeps positions, never pointers, and a copy of its present record.
 """
 
 import contextlib
@@ -77,8 +77,8 @@ cdef extern from "spare.h" nogil:
     void spare_swap(const spare_map *, rb_cpu *live, rb_cpu *other, int first, int end, const uint64_t *key)
 
 
-# What making a file leaves free in its file system. The journal and the log of the daemon's state
-# (state/living.py) live there, too, and grow.
+# Space that making a file leaves free in its file system. The journal and the log of the daemon's state
+# (state/living.py) are in the same file system, and grow.
 cdef enum:
     KEPT_FREE = 1 << 20
 
@@ -93,7 +93,7 @@ cdef int check(int code, what) except -1:
 
 
 cdef uint32_t subbufs(object size_kb, uint32_t subbuf_size) except 0:
-    """How many sub-buffers a request of size_kb makes: at least 2, as in ring_buffer_resize()."""
+    """The number of sub-buffers for size_kb: at least 2, as in ring_buffer_resize()."""
     if size_kb < 1:
         raise ValueError(f"buffer size of {size_kb} KiB: at least 1 is needed")
     n = max(2, -(-size_kb * 1024 // (subbuf_size - RB_PAGE_HEADER)))
@@ -133,8 +133,8 @@ cdef class RingBuffer:
     With `folder`, the ring of cpu N with all its state is the file folder/cpuN, or with a spare cpuN or
     cpuN.b (include/spare.h).
 
-    spare: Another buffer of the same sizes, which a snapshot swaps with this one; None: there is none. It is
-    made, resized and given up by this one, and must not be resized itself.
+    spare: Another buffer of the same sizes, which a snapshot swaps with this one; None: there is none. This
+    one makes, resizes and frees it; it must not be resized itself.
     """
 
     def __cinit__(self):
@@ -145,7 +145,7 @@ cdef class RingBuffer:
         """Make an empty buffer of `size_kb` KiB per cpu; existing cpuN files in `folder` are replaced.
 
         ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError;
-        OSError from `folder`. ENOSPC, EDQUOT, EFBIG: too little room for the files and a MiB that stays free.
+        OSError from `folder`. ENOSPC, EDQUOT, EFBIG: no space for the files and a MiB that stays free.
         """
         cdef uint32_t n
         cdef int cpu
@@ -176,7 +176,7 @@ cdef class RingBuffer:
         return 0
 
     cdef int which(self, int cpu, bint spare) noexcept:
-        """In which of its two files the ring of a cpu is: 0 cpuN, 1 cpuN.b."""
+        """Which of its two files has the ring of a cpu: 0 cpuN, 1 cpuN.b."""
         return spare_live(&self.map, cpu) ^ spare
 
     cdef int make(self, rb_cpu *b, int cpu, int which, uint32_t n, bint overwrite, folder) except -1:
@@ -206,14 +206,14 @@ cdef class RingBuffer:
         return check(code, path)
 
     cdef int install(self, int cpu, int which) except -1:
-        """Put the finished file in its place: rename(2) replaces the old one as a whole or not at all."""
+        """Rename the finished file to its name: rename(2) replaces the old one as a whole or not at all."""
         if self.folder is not None:
             path = f"{self.folder}/{file_of(cpu, which)}"
             os.rename(f"{path}.new", path)
         return 0
 
     cdef int remove_new(self, rb_cpu *made, int spare) except -1:
-        """Remove the .new files of these rings, so that they do not take up room."""
+        """Remove the .new files of these rings, to free their space."""
         cdef int cpu
         if self.folder is not None:
             for cpu in range(self.nr_cpus):
@@ -237,8 +237,8 @@ cdef class RingBuffer:
         return 0
 
     def add_spare(self):
-        """Make the spare, empty and of the same sizes. Nothing if there is one. MemoryError, OSError: as it
-        was before."""
+        """Make the spare, empty and of the same sizes. Does nothing if there is one. MemoryError, OSError:
+        nothing is changed."""
         cdef RingBuffer spare
         cdef rb_cpu *live
         cdef int cpu, which
@@ -261,7 +261,7 @@ cdef class RingBuffer:
         self.spare = spare
 
     def remove_spare(self):
-        """Give up the spare with what it holds. Nothing if there is none."""
+        """Free the spare with its records. Does nothing if there is none."""
         cdef int cpu
         if self.spare is None:
             return
@@ -284,8 +284,8 @@ cdef class RingBuffer:
         return spare_has_key(&self.map, key)
 
     def swap(self, int cpu=-1):
-        """Take a snapshot: what is recorded, of one cpu or all, becomes what the spare holds, and the other
-        way round. A successor finds it done for all or for none. False: there is no spare."""
+        """Take a snapshot: swap the live rings, of one cpu or all, with the spare's. After a kill the next
+        daemon finds it done for all or for none. False: there is no spare."""
         cdef uint64_t key[SPARE_KEY_WORDS]
         cdef int end
         self.range_of(cpu, &end)
@@ -293,7 +293,7 @@ cdef class RingBuffer:
         return self.swap_rings(cpu, key)
 
     cdef int adopt_map(self) except -1:
-        """See which rings of a process that is gone were the live ones."""
+        """Read which rings of an ended process were the live ones."""
         cdef int code
         path = f"{self.folder}/spare"
         opened = open_kept(path)
@@ -310,7 +310,7 @@ cdef class RingBuffer:
         return check(code, path)
 
     cdef int guess_map(self) except -1:
-        """Make another map. Where a cpu has one ring only, that is the live one."""
+        """Make a new map. Where a cpu has only one ring, that is the live one."""
         remove(Path(f"{self.folder}/spare"))
         self.make_map()
         there = set(os.listdir(self.folder))
@@ -330,14 +330,14 @@ cdef class RingBuffer:
 
     @staticmethod
     def adopt(folder, *, bint guess=False):
-        """Take over the files cpu0, cpu1, ... in `folder` from a process that is gone. ValueError if they are
-        invalid, OSError. guess: which of two rings of a cpu is the live one; that with the later record."""
+        """Take over the files cpu0, cpu1, ... in `folder` from an ended process. ValueError if they are
+        invalid, OSError. guess: of two rings take the one with the later record for the live one."""
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
         cdef RingBuffer spare
         cdef rb_cpu first
         cdef int cpu
         folder = os.fspath(folder)
-        # The file cpu0 is there, unless its ring was a spare that was given up.
+        # The file cpu0 exists, unless its ring was a spare that was removed.
         adopt_ring(&first, folder, 0, 0 if os.path.lexists(f"{folder}/cpu0") else 1)
         try:
             buffer.allocate(min(rb_cpu_count(&first), 1 << 16), rb_subbuf_size(&first), folder)
@@ -358,7 +358,7 @@ cdef class RingBuffer:
         else:
             for cpu in range(buffer.nr_cpus):  # the process died while it made or removed a spare
                 remove_file(f"{folder}/{file_of(cpu, buffer.which(cpu, True))}")
-        # Differs when the process died while it changed this, cpu by cpu.
+        # Differs if the process died while it changed this, cpu by cpu.
         buffer.overwrite = bool(rb_overwrite(&buffer.cpus[0]))
         return buffer
 
@@ -374,7 +374,7 @@ cdef class RingBuffer:
         return 0
 
     cdef int range_of(self, int cpu, int *end) except -1:
-        """First cpu and end of the range that `cpu` means; -1 is all. IndexError: no such cpu."""
+        """The range of cpus that `cpu` selects: first and end; -1 is all. IndexError: no such cpu."""
         if cpu < -1 or cpu >= self.nr_cpus:
             raise IndexError(f"no cpu {cpu}: there are {self.nr_cpus}")
         end[0] = self.nr_cpus if cpu < 0 else cpu + 1
@@ -424,11 +424,11 @@ cdef class RingBuffer:
         return code == RB_RESERVED
 
     def mark_lost(self, int cpu, uint64_t n):
-        """`n` records got lost on their way to this cpu. Readers see it in front of the next record."""
+        """`n` records of this cpu were lost before they got here. Readers see that at the next record."""
         rb_mark_lost(self.one(cpu), n)
 
     def clear(self, int cpu=-1):
-        """Forget all records and zero all counters, the time of the last record included."""
+        """Drop all records and zero all counters, also the time of the last record."""
         cdef int end, first = self.range_of(cpu, &end), i
         for i in range(first, end):
             rb_clear(&self.cpus[i])
@@ -439,25 +439,25 @@ cdef class RingBuffer:
         The newest records that fit are kept; the others count as overrun. ValueError for size_kb < 1,
         MemoryError or OSError with the old ring intact.
 
-        in_memory: every cpu's ring moves from its file to anonymous memory with all that is in it; `folder`
-        is None then. The files stay as they are: the caller removes them when no successor is to adopt them.
+        in_memory: move every cpu's ring with its records from its file to anonymous memory; `folder` is None
+        then. The files stay: the caller removes them if no other process may adopt them.
         """
         cdef int end, first = self.range_of(cpu, &end)
         self.replace(first, end, subbufs(size_kb, self.subbuf_size), in_memory and self.folder is not None)
 
     def fit_spare(self):
-        """Make the spare's rings as large as the live ones, as resize() does it. A process that died while it
-        resized left them different."""
+        """Resize the spare's rings to the sizes of the live ones. They differ if a process died while it
+        resized them."""
         self.replace(0, 0, 0, False)
 
     def move_to_memory(self):
-        """Move every ring, the spare's too, from its file to anonymous memory with all that is in it, as
-        resize() does with `in_memory`."""
+        """Move every ring, also the spare's, with its records from its file to anonymous memory, as resize()
+        does with `in_memory`."""
         self.replace(0, 0, 0, self.folder is not None)
 
     cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1:
-        """Give the cpus first..end-1 n sub-buffers, and all spare rings what their live one has; all are made
-        before the first takes its place. leave: move them all to anonymous memory."""
+        """Give the cpus first..end-1 n sub-buffers, and all spare rings the number of their live ring; all
+        new rings are made before the first is installed. leave: move them all to anonymous memory."""
         cdef uint32_t wanted
         cdef int i, k, rings = 1 if self.spare is None else 2
         cdef rb_cpu *made = <rb_cpu *>calloc(self.nr_cpus * rings, sizeof(rb_cpu))
@@ -502,7 +502,7 @@ cdef class RingBuffer:
     # ---- numbers ----
 
     def size_kb(self, int cpu):
-        """floor(nr_subbufs * (subbuf_size - 16) / 1024), what `buffer_size_kb` shows."""
+        """floor(nr_subbufs * (subbuf_size - 16) / 1024), the value of `buffer_size_kb`."""
         return self.one(cpu).nr * (<uint64_t>self.subbuf_size - RB_PAGE_HEADER) // 1024
 
     def nr_subbufs(self, int cpu):
@@ -529,9 +529,9 @@ cdef class RingBuffer:
         return all([rb_is_empty(&self.cpus[i]) for i in range(first, end)])
 
     def percent_full(self, int cpu):
-        """Share of the sub-buffers that hold unread data beyond the reader page, for `buffer_percent`."""
-        # full_hit() and rb_watermark_hit() of the kernel: pages from head to tail, the one written to
-        # included; while the reader page is the page written to, nothing counts as full.
+        """Percentage of the sub-buffers with unread data beyond the reader page, for `buffer_percent`."""
+        # full_hit() and rb_watermark_hit() of the kernel: pages from head to tail, also the one being
+        # written; while that is the reader page, nothing counts as full.
         cdef rb_cpu *b = self.one(cpu)
         return 0 if rb_is_empty(b) else 100 * rb_pages_used(b) // b.nr
 
@@ -541,8 +541,8 @@ cdef class RingBuffer:
         """Consume like the first read() of an open `trace_pipe_raw`: always a page of subbuf_size bytes.
 
         It holds as many records as fit into size - 16 bytes, is zero-filled behind them, and carries the lost
-        count of that cpu. b"": `size` is too small for the first record, nothing consumed. None: nothing to
-        read. A file that was asked for fewer than subbuf_size bytes returns the rest on its next reads.
+        count of that cpu. b"": `size` is too small for the first record, nothing is consumed. None: nothing
+        to read. After a read of fewer than subbuf_size bytes the file returns the rest in its next reads.
         """
         cdef rb_cpu *b = self.one(cpu)
         cdef int code
@@ -555,7 +555,7 @@ cdef class RingBuffer:
         return b"" if code < 0 else None
 
     def cursor(self, int cpu=-1, bint consume=False, *, bint snapshot=False):
-        """A reader of one cpu or all. snapshot: of what the spare holds; at its end while there is none."""
+        """A reader of one cpu or all. snapshot: reads the spare; is at its end while there is none."""
         return Cursor(self, cpu, consume, snapshot)
 
     def _bench_append(self, int n, int size):
@@ -574,8 +574,8 @@ cdef class Cursor:
     """Records of one cpu or of all, merged by (time stamp, cpu).
 
     Not consuming: a walk over the unread records, oldest first, that stays valid whatever happens to the ring
-    buffer meanwhile. What was overwritten, consumed or cleared is skipped, what is appended is found; after
-    StopIteration it may be asked again. Consuming: every record handed out is gone from the buffer.
+    buffer meanwhile. It skips records that were overwritten, consumed or cleared, and finds appended ones;
+    after StopIteration it may be continued. Consuming: every record returned is removed from the buffer.
     """
 
     def __cinit__(self, RingBuffer buffer not None, int cpu=-1, bint consume=False, bint snapshot=False):
@@ -583,7 +583,7 @@ cdef class Cursor:
         self.consume = consume
         self.snapshot = snapshot
         self.first_cpu = buffer.range_of(cpu, &self.end_cpu)
-        # All zero: rb_iter_start() comes with the first look at the ring, whose identity is another one.
+        # All zero: the first access to the ring calls rb_iter_start(), since its identity differs.
         self.iters = <rb_iter *>calloc(self.end_cpu - self.first_cpu, sizeof(rb_iter))
         self.copy = <uint8_t *>malloc(buffer.subbuf_size)
         if self.iters == NULL or self.copy == NULL:
@@ -599,10 +599,10 @@ cdef class Cursor:
         free(self.copy)
 
     cdef rb_cpu *ring(self, int cpu) noexcept:
-        """The ring that is read. NULL: there is no spare.
+        """The ring to read. NULL: there is no spare.
 
-        As an iterator of the kernel, a walk stays on the ring that it began on when a snapshot swaps it away;
-        what consumes takes from the place that it was opened for.
+        Like an iterator of the kernel, a walk stays on its ring when a snapshot swaps that away; a consuming
+        cursor reads the ring that has the role for which it was opened.
         """
         cdef RingBuffer spare = self.buffer.spare
         cdef uint64_t identity
@@ -639,8 +639,8 @@ cdef class Cursor:
             return False
         self.cpu = best
         self.ts = found.next.ts
-        # At most subbuf_size bytes, which is what `copy` has: the largest record is smaller than a page, and
-        # the page size of a RingBuffer never changes.
+        # At most subbuf_size bytes, the size of `copy`: the largest record is smaller than a page, and the
+        # page size of a RingBuffer never changes.
         self.size = found.next.size
         memcpy(self.copy, found.next.data, found.next.size)
         self.lost = rb_lost(self.ring(best)) if self.consume else found.lost
@@ -654,9 +654,9 @@ cdef class Cursor:
         cdef rb_cpu *b
         cdef rb_iter *it
         if self.peeked:
-            # Is the record that was looked at still the next one of its cpu? Another reader may have
-            # consumed it, the writer overwritten it, or a snapshot swapped its ring. (A record with an
-            # earlier time that came on another cpu meanwhile waits.)
+            # Is the record last seen still the next one of its cpu? Another reader may have consumed it, the
+            # writer overwritten it, or a snapshot swapped its ring. (A record with an earlier time that
+            # arrived on another cpu meanwhile waits.)
             b = self.ring(self.cpu)
             it = &self.iters[self.cpu - self.first_cpu]
             if (
@@ -682,7 +682,7 @@ cdef class Cursor:
         return self
 
     def page(self):
-        """The next page of one cpu, of what there was when the walk began; None: no more. ValueError."""
+        """The next page of one cpu, of the pages at the beginning of the walk; None: no more. ValueError."""
         cdef rb_cpu *b = self.ring(self.first_cpu)
         if self.consume or self.end_cpu != self.first_cpu + 1:
             raise ValueError("only a walk over one cpu that consumes nothing gives pages")

@@ -1,11 +1,11 @@
-"""Where an instance's ring buffer lives, and how large it is.
+"""The memory of an instance's ring buffer, and its size.
 
-It lives in files of the `storage`, which a successor takes over, as long as there is room for them (a
-container's /dev/shm is often 64 MiB). When there is not, it goes to memory of this process, with all that is
-in it, and stays there. Only then can the want of memory itself make an operation fail.
+The buffer is in files of the `storage`, which the next daemon takes over, as long as there is space for them
+(a container's /dev/shm is often 64 MiB). Otherwise it moves to memory of this process, with its records, and
+stays there. Only then can a lack of memory make an operation fail.
 
-The top instance starts with the smallest buffer and gets its real one when something is to be recorded
-(`expand`, in the kernel tracing_update_buffers); further instances start with theirs.
+The top instance starts with the smallest buffer and gets the full one when something is to be recorded
+(`expand`, in the kernel tracing_update_buffers); named instances start with theirs.
 """
 
 import errno
@@ -31,35 +31,35 @@ _NO_ROOM = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     | {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
 )
-"""Of posix_fallocate(3), open(2), mkdir(2): the file system is full, our share of it is, or a file may not be
-so large (RLIMIT_FSIZE); the folder was taken away, or may not be written to any more. Memory may still be
-had."""
+"""Errors of posix_fallocate(3), open(2), mkdir(2): the file system or our quota is full, or a file may not
+be so large (RLIMIT_FSIZE); the folder was removed, or is not writable any more. Memory may still be
+available."""
 
 logger = logging.getLogger("utracefsd")
 
 
 class BufferStorage(Protocol):
-    """Folders for the ring buffers of one instance, one after the other; another process can take them over
+    """Successive folders for the ring buffer of one instance; another process can take them over
     (`state`)."""
 
     @property
     def adopted(self) -> RingBuffer | None:
-        """The one that was taken over; None: make one."""
+        """The ring buffer that was taken over; None: make one."""
 
     def new_folder(self) -> str:
         """An empty folder for another ring buffer. OSError."""
 
     def remove_folder(self, folder: str) -> None:
-        """`folder` is not needed after all."""
+        """Remove a folder that was not used after all."""
 
     def switch_to(self, folder: str) -> None:
-        """From now on the ring buffer is the one in `folder`; the folder before is of no use."""
+        """The ring buffer is in `folder` from now on; remove the old folder."""
 
     def remove(self) -> None:
-        """The instance is removed: its folder is of no use."""
+        """The instance is removed: remove its folder."""
 
     def leave(self, why: OSError) -> None:
-        """From now on the ring buffer is in memory of this process, and in no folder: `why`."""
+        """The ring buffer is in memory of this process from now on, and in no folder. why: the error."""
 
 
 class BufferStore:
@@ -73,20 +73,20 @@ class BufferStore:
         storage: BufferStorage | None = None,
         free_memory_kb: Callable[[], int] | None = None,
     ) -> None:
-        """settings: `expanded` says how large a fresh buffer is. nr_cpus: how many per-cpu buffers.
+        """settings: `expanded` decides the size of a new buffer. nr_cpus: number of per-cpu buffers.
 
-        storage: None: memory of this process alone. free_memory_kb: what a larger buffer may take; None:
+        storage: None: memory of this process alone. free_memory_kb: limit of a larger buffer; None:
         unbounded. MemoryError, OSError.
         """
         self.nr_cpus = nr_cpus
         self.free_memory_kb = free_memory_kb
         self._settings = settings
         self._storage = storage
-        """None from the moment that it has no room."""
+        """None once it had no space."""
         self.buffer: RingBuffer
-        """The one in use."""
+        """The ring buffer in use."""
         self.on_replaced: Callable[[RingBuffer], None] = lambda buffer: None
-        """Told of another ring buffer in place of `buffer`; a successor does not find it yet."""
+        """Called with a ring buffer that replaces `buffer`, before the next daemon would find it."""
         adopted = None if storage is None else storage.adopted
         self._adopted = adopted is not None
         if adopted is not None:
@@ -99,13 +99,13 @@ class BufferStore:
     # Sizes.
 
     def expand(self) -> None:
-        """Give the top instance its real buffer, once. ENOMEM."""
+        """Give the top instance its full buffer, once. ENOMEM."""
         if not self._settings.expanded:
             self.resize(EXPANDED_SIZE_KB)
 
     def resize(self, size_kb: int, cpu: int = -1) -> None:
-        """KiB per cpu, of one cpu or all; keeps what fits. EINVAL for 0, ENOMEM with the old buffer
-        intact."""
+        """KiB per cpu, of one cpu or all; keeps the records that fit. EINVAL for 0, ENOMEM with the old
+        buffer intact."""
         if size_kb < 1:
             raise TraceError(errno.EINVAL, "a buffer needs at least 1 KiB per cpu")
         cpus = range(self.nr_cpus) if cpu < 0 else (cpu,)
@@ -120,7 +120,7 @@ class BufferStore:
     # The spare, which holds a snapshot.
 
     def add_spare(self) -> None:
-        """Have one, of the buffer's sizes. ENOMEM, with all as it was."""
+        """Make the spare, of the buffer's sizes. ENOMEM, with nothing changed."""
         if self.buffer.spare is not None:
             with memory_errors():
                 self.buffer.fit_spare()
@@ -139,7 +139,7 @@ class BufferStore:
         self._settings.snapshot = True
 
     def remove_spare(self) -> None:
-        """Have none."""
+        """Remove the spare."""
         self.buffer.remove_spare()
         self._settings.snapshot = False
 
@@ -159,7 +159,7 @@ class BufferStore:
         return self._size_text(sum(self._sizes_kb()), EXPANDED_SIZE_KB * self.nr_cpus)
 
     def set_subbuf_size(self, size_kb: int) -> None:
-        """Sub-buffers of so many KiB, rounded up to a power of two of pages; contents are lost, sizes stay.
+        """Sub-buffers of so many KiB, rounded up to a power of two of pages; records are lost, sizes stay.
 
         EINVAL: 0, or more than 512. ENOMEM.
         """
@@ -181,11 +181,11 @@ class BufferStore:
         self._replace(room_kb, size)
 
     def restore_sizes(self, in_memory: Sequence[int], *, expanded: bool, snapshot: bool = False) -> None:
-        """After a restart: an empty buffer gets the sizes of one that was in memory, and is lost
+        """After a restart: give an empty buffer the sizes of a lost one that was in memory
         (`Settings.in_memory`).
 
-        expanded: whether that one was. snapshot: whether it had a spare. Nothing if the buffer was taken
-        over, which has its spare with it.
+        expanded: whether that one was. snapshot: whether it had a spare. Does nothing if the buffer was taken
+        over, which includes its spare.
         """
         if self._adopted:
             self._settings.expanded = expanded
@@ -193,7 +193,7 @@ class BufferStore:
             return
         self._settings.snapshot = snapshot
         if not in_memory:
-            return  # the log was torn: the buffer is as in a fresh instance
+            return  # incomplete settings: the buffer stays that of a new instance
         self._settings.expanded = expanded
         subbuf_size, *sizes_kb = in_memory
         if subbuf_size == self.buffer.subbuf_size and sizes_kb == self._sizes_kb() and not snapshot:
@@ -214,13 +214,13 @@ class BufferStore:
         return b"%d (expanded: %d)\n" % (size_kb, expanded_kb)
 
     def _note_sizes(self) -> None:
-        """After every change of the buffer, and before the storage is told of it: a successor may have to
-        make it anew."""
+        """Call it after every change of the buffer, before the storage gets it: the next daemon may have to
+        make the buffer anew."""
         in_memory = self.buffer.folder is None
         self._settings.in_memory = (self.buffer.subbuf_size, *self._sizes_kb()) if in_memory else ()
 
     def remove(self) -> None:
-        """The instance is removed, and its buffer will not be taken over."""
+        """The instance is removed, and no daemon will take its buffer over."""
         if self._storage is not None:
             self._storage.remove()
             self._storage = None
@@ -243,7 +243,7 @@ class BufferStore:
             self._leave_storage(why)
 
     def _replace(self, sizes_kb: Sequence[int], subbuf_size: int) -> None:
-        """Go on with an empty buffer. ENOMEM, with the old one intact."""
+        """Replace the buffer by an empty one. ENOMEM, with the old one intact."""
         with memory_errors():
             self.buffer, in_use = self._new_buffer(sizes_kb, subbuf_size)
         self._note_sizes()
@@ -253,9 +253,10 @@ class BufferStore:
     def _new_buffer(
         self, sizes_kb: Sequence[int], subbuf_size: int = SUBBUF_SIZE
     ) -> tuple[RingBuffer, Callable[[], None]]:
-        """An empty buffer, in a folder of its own where there is storage, and what to call once it is in use.
+        """An empty buffer, in a folder of its own if there is storage, and a function to call once it is in
+        use.
 
-        A process that is killed until then leaves the old one, afterwards the new one, never half of each.
+        A process that is killed before that leaves the old one, afterwards the new one, never half of each.
         MemoryError, OSError.
         """
         if self._storage is None:
@@ -286,7 +287,7 @@ class BufferStore:
         return buffer
 
     def _leave_storage(self, why: OSError) -> None:
-        """The buffer is in memory by now."""
+        """The buffer has been moved to memory."""
         storage, self._storage = self._storage, None
         if storage is not None:
             storage.leave(why)
@@ -294,7 +295,7 @@ class BufferStore:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """What a buffer raises when it cannot have its memory, as an errno."""
+    """Convert a buffer's errors about memory or space to an errno."""
     try:
         yield
     except MemoryError:

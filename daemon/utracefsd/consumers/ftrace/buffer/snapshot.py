@@ -1,11 +1,11 @@
-"""`snapshot`: the spare buffer of an instance, and swapping it with the one that is recorded into.
+"""`snapshot`: the spare buffer of an instance, and swapping it with the live one.
 
-A snapshot is a swap and not a copy, as tracing_snapshot_write() of kernel/trace/trace.c has it: what was
-recorded until now is the snapshot, and recording goes on in what was the snapshot before. So it costs the
-same however much was recorded, and a second one brings the records of the first back into `trace`.
+A snapshot is a swap and not a copy, as in tracing_snapshot_write() of kernel/trace/trace.c: the records until
+now become the snapshot, and recording continues in the former snapshot. So its cost does not depend on the
+number of records, and a second one brings the records of the first back into `trace`.
 
     freed       no spare; reading `snapshot` says so, and how to make one
-    allocated   a spare of the same sizes as the buffer, which may be empty
+    allocated   a spare of the same sizes as the buffer; it may be empty
 
 A trigger takes its snapshot within a record, in compiled code (`FtraceSink.take_snapshot`); it has the spare
 made before (`Snapshot.allocate`).
@@ -55,33 +55,33 @@ class Snapshot:
 
     @property
     def buffer(self) -> RingBuffer | None:
-        """What holds it; None: freed."""
+        """The spare buffer; None: freed."""
         return self._store.buffer.spare
 
     def allocate(self) -> None:
-        """Have a spare, empty if there was none. ENOMEM."""
+        """Make the spare, unless there is one. ENOMEM."""
         self._store.expand()
         self._store.add_spare()
 
     def take(self, cpu: int = -1) -> None:
-        """Swap, of one cpu or all, after making the spare if need be. ENOMEM."""
+        """Swap, of one cpu or all, after making the spare if needed. ENOMEM."""
         self.allocate()
         self._store.buffer.swap(cpu)
 
     def clear(self, cpu: int = -1) -> None:
-        """Forget what it holds, of one cpu or all, and keep the spare if there is one."""
+        """Drop the spare's records, of one cpu or all, and keep the spare if there is one."""
         if self.buffer is not None:
             self.buffer.clear(cpu)
 
     def free(self) -> None:
-        """Forget what it holds, and give its memory back."""
+        """Free the spare with its records."""
         self._store.remove_spare()
 
     def hold(self, holder: object) -> Callable[[], None]:
-        """Keep it for who takes it on a condition (an action of a histogram), until what this returns is
-        called once; the spare is made. The same holder may do so several times.
+        """Reserve it for an action of a histogram, which takes it on a condition, until the returned function
+        is called, once; makes the spare. The same holder may do so several times.
 
-        EBUSY: somebody else has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
+        EBUSY: another holder has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
         if self._holder is not holder:
             self._check_free()
         self.allocate()
@@ -103,7 +103,7 @@ class Snapshot:
 
     def write(self, value: int, cpu: int = -1) -> None:
         """A number written to `snapshot`, or to that of a cpu: 0 frees, 1 takes one, others clear. EINVAL: 0
-        for one cpu; EBUSY: it is held; ENOMEM."""
+        for one cpu; EBUSY: it is reserved; ENOMEM."""
         self._store.expand()
         self._check_free()
         if value == 1:
@@ -116,6 +116,6 @@ class Snapshot:
             self.free()
 
     def help_text(self, cpu: int = -1) -> bytes:
-        """What stands in the place of records while it holds none."""
+        """The text while the spare has no records."""
         state = _FREED if self.buffer is None else _ALLOCATED
         return state + (_COMMANDS if cpu < 0 else _CPU_COMMANDS)

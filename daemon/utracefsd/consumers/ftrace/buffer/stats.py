@@ -14,9 +14,9 @@ class BufferStats:
     overrun: int
     """Records overwritten before they were read, since the last clear."""
     commit_overrun: int
-    """Always 0: nothing interrupts our writer."""
+    """Always 0: nothing interrupts the writer."""
     bytes: int
-    """Bytes of the unread records, their headers, time extends and page-end padding included."""
+    """Bytes of the unread records, with headers, time extends and page-end padding."""
     oldest_ts: int
     """Time stamp of the oldest page in trace-clock units; 0 if never used."""
     dropped_events: int
@@ -24,9 +24,9 @@ class BufferStats:
     read_events: int
     """Records taken by consuming readers."""
     late_events: int = 0
-    """Records that came after a later one of their cpu and have the time of that, since the last clear."""
+    """Records older than the last one of their cpu, whose time they got; since the last clear."""
     late_by: int = 0
-    """By how much the time of any of them was moved at most, in trace-clock units."""
+    """The largest change of a late record's time, in trace-clock units."""
 
 
 def timestamp_text(ts: int, *, clock_is_ns: bool) -> bytes:
@@ -41,7 +41,7 @@ def timestamp_text(ts: int, *, clock_is_ns: bool) -> bytes:
 def stats_text(stats: BufferStats, now_ts: int, *, clock_is_ns: bool) -> bytes:
     """`per_cpu/cpuN/stats`; now_ts is the time in the instance's own clock.
 
-    Its last two lines are ours, and only there when a record was late.
+    Its last two lines, which the kernel does not have, appear only when a record was late.
     """
     late = b""
     if stats.late_events:

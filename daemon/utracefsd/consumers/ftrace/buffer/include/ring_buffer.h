@@ -8,40 +8,39 @@
  *     | reader_id|         | head |  ..  |  ..  | tail | free |
  *     +----------+         +------+------+------+------+------+
  *
- * Positions only grow, and a page keeps the position it got when it became the tail until it becomes the tail
- * again: so (position, offset) names a record for ever, and the holder of such a name can tell whether the
- * record is still there. head..tail are in use; the reader page has reader_pos < head. When the reader took
- * the tail page itself, the ring holds nothing (tail == head - 1) and the writer goes on writing on the
- * reader page until that is full.
+ * Positions only grow, and a page keeps the position that it got when it became the tail until it becomes the
+ * tail again: so (position, offset) names a record for ever, and shows whether the record still exists.
+ * head..tail are in use; the reader page has reader_pos < head. When the reader took the tail page itself,
+ * the ring is empty (tail == head - 1) and the writer continues on the reader page until that is full.
  *
- * One mapping holds everything, so that a successor process can take it over from the file (rb_adopt):
+ * One mapping holds everything, so that the next daemon can take it over from the file (rb_adopt):
  *
  *     struct rb_control | struct rb_page_meta [n + 1] | u32 ring [n] | padding | n + 1 sub-buffers
  *                                                       slot -> page id  to 4096
  *
- * Who may touch it: the daemon, one thread, with the GIL; or its successor after its death. Never both, and
- * no other process (files have mode 0600). So nothing here is atomic against another writer. What must hold
- * is that a SIGKILL between any two stores leaves a buffer that can be taken over. The stores of a killed
- * process are visible in program order, so it is enough that the compiler keeps the order, and that every
- * change ends in ONE store that makes it valid:
+ * Access: only the daemon, one thread, with the GIL; after its death the next daemon. Never both, and no
+ * other process (files have mode 0600). So nothing here is atomic against another writer. The invariant: a
+ * SIGKILL between any two stores leaves a buffer that can be taken over. The stores of a killed process are
+ * visible in program order, so it is enough that the compiler keeps the order, and that every change ends in
+ * ONE store that makes it valid:
  *
- *   - a record: its bytes first, then the page's commit word. What lies behind commit does not exist, so a
- *     reserved place that is discarded, or that the daemon dies in, needs no cleaning up.
+ *   - a record: its bytes first, then the page's commit word. Bytes behind commit are ignored, so a reserved
+ *     place that is discarded, or in which the daemon is killed, needs no cleaning up.
  *   - consuming a record: the store of read_off. (`lost` is set to 0 before it: a kill between the two costs
- *     the mark in front of the next record, not the record; `overrun` has the number still.)
+ *     the mark before the next record, not the record; `overrun` still counts them.)
  *   - a change of structure (tail moves on, head dropped, reader page swapped): `state` exists twice. The
  *     spare copy is filled in, then `active` flips. A page is emptied only while the active state does not
  *     use it. After a swap the slot of the page that became the reader page still names that page; rb_adopt
  *     sees it twice and puts the missing one there.
- *   - clear: `clearing` is flipped in first, then pages in use are emptied; a successor that finds it set
- *     clears again.
+ *   - clear: `clearing` is flipped in first, then pages in use are emptied; a daemon that adopts a ring with
+ *     `clearing` set clears it again.
  *   - resize: made as a new mapping (file) which replaces the old one by rename(2).
  *
- * Records can be missing in two ways. What this buffer overwrote is known when a reader takes the next page:
- * `overrun`. What was lost on its way to the buffer (a data ring was full) is said by rb_mark_lost, and
- * belongs in front of the next record; a page's header is the one place where a reader of pages looks for
- * that. So the mark ends the page, and stands in the next one's meta. A mark on a page that is overwritten
- * goes over to the next page (`carried`). Readers get the sum.
+ * Records can be missing for two reasons. Overwritten ones are known when a reader takes the next page:
+ * `overrun`. Losses on the way to the buffer (a data ring was full) are reported by rb_mark_lost, and belong
+ * before the next record; readers of pages look for that only in a page's header. So a mark ends the page,
+ * and its number is in the next page's meta. The mark of an overwritten page is added to the next page's
+ * (`carried`). Readers get the sum.
  *
  * All else is a cache: entries and real_end of a page, the time of the last record, how many records of the
  * reader page were read, and `appends`. rb_adopt computes them anew by walking the records.
@@ -76,28 +75,28 @@
 
 struct rb_state {
     uint64_t head;          /* position of the oldest page in the ring */
-    uint64_t tail;          /* position of the page written to; head - 1: that is the reader page */
+    uint64_t tail;          /* position of the page being written; head - 1: that is the reader page */
     uint64_t reader_pos;    /* position of the reader page */
     uint32_t reader_id;
-    uint32_t read_off;      /* bytes of the reader page's records that were consumed */
+    uint32_t read_off;      /* bytes of the reader page's records already consumed */
     uint64_t overrun;       /* records dropped with their page, since the last clear */
     uint64_t last_overrun;  /* `overrun` when the reader page was swapped in */
-    uint64_t lost;          /* overwritten just before the reader page's next record; no reader knows yet */
+    uint64_t lost;          /* overwritten before the reader page's next record, unreported */
     uint64_t read_before;   /* records consumed on earlier reader pages */
     uint64_t dropped;       /* records refused */
-    uint64_t late;          /* records that came after a later one and have its time, since the last clear */
-    uint64_t late_by;       /* by how much the time of any of them was moved at most */
+    uint64_t late;          /* records older than the one before, whose time they got, since the last clear */
+    uint64_t late_by;       /* the largest change of such a time */
     uint32_t clearing;      /* a clear was under way */
     uint32_t zero;
-    uint64_t unmarked;      /* lost before the next record, and no page begins there yet */
+    uint64_t unmarked;      /* lost before the next record, not yet in a page's meta */
     uint64_t carried;       /* marks of pages overwritten since the reader page was swapped in */
 };
 
-/* Which record of a data ring was handed over here last: see intake/include/journal.h. */
+/* The last data ring record that was dispatched here: see intake/include/journal.h. */
 struct rb_origin {
     uint64_t ring;          /* the data ring's number in the journal; 0: none */
     uint64_t at;            /* the record's position in that data ring */
-    uint64_t appends;       /* rb_cpu.appends before it: more by now means that it was stored or refused */
+    uint64_t appends;       /* rb_cpu.appends before it: a higher value means that it was stored or refused */
 };
 
 struct rb_control {
@@ -108,7 +107,7 @@ struct rb_control {
     uint32_t cpu;
     uint32_t nr_cpus;       /* of the whole buffer */
     uint32_t overwrite;
-    uint32_t active;        /* which of the two states holds */
+    uint32_t active;        /* which of the two states is valid */
     uint32_t zero;
     struct rb_state state[2];
     struct rb_origin origin;
@@ -117,7 +116,7 @@ struct rb_control {
 struct rb_page_meta {
     uint32_t entries;
     uint32_t real_end;      /* where the padding at the page end begins; 0: there is none */
-    uint64_t lost;          /* records that never came here, just before the page's first one */
+    uint64_t lost;          /* lost records just before the page's first one */
 };
 
 struct rb_page {
@@ -147,7 +146,7 @@ typedef struct rb_cpu {
     /* consuming reader */
     uint64_t read_ts;       /* running time at read_off of the reader page */
     uint64_t read_entries;  /* records of the reader page before read_off */
-    /* goes up with every change that can move or remove an unread record; positions looked up before may
+    /* incremented by every change that can move or remove an unread record; positions looked up before may
      * then be stale */
     uint64_t changes;
     /* One number for a ring as long as the process lives, whatever its size: which one a walk is on, where
@@ -155,7 +154,7 @@ typedef struct rb_cpu {
     uint64_t identity;
 } rb_cpu;
 
-/* A reserved place: what rb_commit makes a record of. Valid until the next call that changes the ring. */
+/* A reserved place, which rb_commit makes a record. Valid until the next call that changes the ring. */
 typedef struct rb_place {
     uint8_t *entry;         /* 8 bytes of common fields, then the payload, to be filled in */
     uint64_t ts;
@@ -184,15 +183,15 @@ typedef struct rb_iter {
     uint32_t off;
     uint64_t ts;            /* running time at `off` */
     uint64_t seen_overrun;
-    uint32_t overtaken;     /* records were overwritten between the last record handed out and `next` */
+    uint32_t overtaken;     /* records were overwritten between the last returned record and `next` */
     uint32_t have;          /* `next` is the next record, as of `changes` */
     uint64_t changes;
-    uint64_t identity;      /* of the ring that the positions mean */
+    uint64_t identity;      /* of the ring of the positions */
     struct rb_record next;
     uint64_t lost;          /* mark of the page that `next` is the first record of */
 } rb_iter;
 
-/* Order stores for a successor: program order is all it needs, so these are compiler barriers in effect. */
+/* Order stores for the next daemon: it only needs program order, so these are compiler barriers in effect. */
 #define RB_COMMIT(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
 
 static inline struct rb_state *rb_state(const rb_cpu *b)
@@ -205,7 +204,7 @@ static inline struct rb_page *rb_page_of(const rb_cpu *b, uint32_t id)
     return (struct rb_page *)(b->pages + (size_t)id * b->subbuf_size);
 }
 
-/* Begin a change of structure: the copy to fill in. It takes effect with rb_flip. */
+/* Begin a change of structure: returns the copy to fill in. rb_flip makes it valid. */
 static inline struct rb_state *rb_spare(const rb_cpu *b)
 {
     struct rb_state *spare = &b->control->state[!(b->control->active & 1)];
@@ -222,7 +221,7 @@ static inline uint32_t rb_tail_id(const rb_cpu *b, const struct rb_state *s)
     return rb_used(s) ? b->ring[s->tail % b->nr] : s->reader_id;
 }
 
-/* Offset behind the last record of a page: the padding is not worth reading. */
+/* Offset behind the last record of a page, without its padding. */
 static inline uint32_t rb_page_end(const rb_cpu *b, uint32_t id)
 {
     return b->meta[id].real_end ? b->meta[id].real_end : (uint32_t)rb_page_of(b, id)->commit;
@@ -320,7 +319,7 @@ static inline int rb_create(rb_cpu *b, int fd, uint32_t n, uint32_t subbuf, uint
 }
 
 /* Decode the record at `off` of a page whose records end at `end`; `ts` is the running time there. False:
- * none, or (only possible on a page not yet checked) an invalid one. */
+ * none, or an invalid one (only possible on a page not yet checked). */
 static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t end, uint64_t ts,
                             struct rb_record *r)
 {
@@ -341,7 +340,7 @@ static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t e
             continue;
         }
         if (type == RB_TYPE_PADDING)
-            return 0; /* we write padding at the end of a page only, and that lies behind `end` */
+            return 0; /* padding is written only at the end of a page, behind `end` */
         if (type == 0) {
             if (off + 8 > end || array < 4 || array > end - off - 4)
                 return 0;
@@ -400,7 +399,7 @@ static inline int rb_check_page(const rb_cpu *b, uint32_t id, uint32_t upto, uin
             *upto_entries = entries;
         }
     }
-    if (upto == commit && !found) { /* everything read, the padding too */
+    if (upto == commit && !found) { /* everything read, also the padding */
         found = 1;
         *upto_ts = ts;
         *upto_entries = entries;
@@ -417,8 +416,8 @@ static inline void rb_clear(rb_cpu *b);
 static inline uint64_t rb_entries(const rb_cpu *b);
 static inline uint64_t rb_read(const rb_cpu *b);
 
-/* Take over the ring in a file of a process that is gone. Nothing in it is believed: 0, -errno, or -EINVAL
- * with *why set. */
+/* Take over the ring in a file of an ended process. All values are checked: 0, -errno, or -EINVAL with *why
+ * set. */
 static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
 {
     struct stat st;
@@ -508,9 +507,10 @@ nonsense:
 
 /* ---- writing ---- */
 
-/* Bytes that an entry of `size` bytes occupies with its header, as rb_calculate_event_length() has it: 12
- * becomes 16, so that every record has room to be turned into a time extend. size <=
- * RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows. */
+/* Bytes of an entry of `size` bytes with its header, as in rb_calculate_event_length(): 12 becomes 16, so
+that
+ * every record has space to become a time extend. size <= RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows.
+ * */
 static inline uint32_t rb_record_size(size_t size)
 {
     uint32_t total = (uint32_t)size + 4 + (size > RB_MAX_SMALL ? 4 : 0);
@@ -518,8 +518,8 @@ static inline uint32_t rb_record_size(size_t size)
     return total == 12 ? 16 : total;
 }
 
-/* A sub-buffer is written for the first time: have the kernel map it and some that follow. A page fault for
- * each would cost 10 ns a record of 28 bytes, a third of taking it in. */
+/* A sub-buffer is written for the first time: make the kernel map it and some that follow. A page fault for
+ * each would cost 10 ns per record of 28 bytes, a third of its intake. */
 static inline void rb_populate(rb_cpu *b, uint32_t id)
 {
     uint32_t n = 1 + RB_POPULATE_BYTES / b->subbuf_size;
@@ -528,15 +528,14 @@ static inline void rb_populate(rb_cpu *b, uint32_t id)
     if (n > b->nr + 1 - id)
         n = b->nr + 1 - id;
 #ifdef MADV_POPULATE_WRITE
-    /* Linux 5.14. Where it fails, pages come one by one as they are touched. */
+    /* Linux 5.14. If it fails, each page is mapped when touched. */
     madvise(at, (size_t)n * b->subbuf_size, MADV_POPULATE_WRITE);
 #endif
     b->populated = id + n;
 }
 
-/* Turn what is left of the tail page into padding, then go to the next page. False: full and overwrite off.
- * The kernel pads before it finds that out (out_reset in its rb_move_tail()), so no smaller record gets onto
- * the page later. */
+/* Pad the rest of the tail page, then move to the next page. False: full and overwrite off. The kernel pads
+ * before it checks that (out_reset in its rb_move_tail()), so no smaller record gets onto the page later. */
 static inline int rb_move_tail(rb_cpu *b)
 {
     if (b->payload - b->write >= 8) {
@@ -573,8 +572,8 @@ static inline int rb_move_tail(rb_cpu *b)
     return 1;
 }
 
-/* `n` records are missing before the next one. Where no page can begin now, the next one that begins has it:
- * a buffer that is full and does not overwrite takes no record until then. */
+/* `n` records are missing before the next one. If no page can begin now, the next page that begins gets the
+ * number: a buffer that is full and does not overwrite takes no record until then. */
 static inline void rb_mark_lost(rb_cpu *b, uint64_t n)
 {
     if (b->write == 0) {
@@ -583,21 +582,21 @@ static inline void rb_mark_lost(rb_cpu *b, uint64_t n)
     }
     rb_state(b)->unmarked += n;
     if ((b->control->overwrite || rb_used(rb_state(b)) < b->nr) && rb_move_tail(b))
-        b->tail_page->time_stamp = b->last_ts; /* until the record is there */
+        b->tail_page->time_stamp = b->last_ts; /* until the record is stored */
 }
 
-/* Before storing the record that lies at `at` in data ring `ring`: name it, for a successor. */
+/* Before storing the record at `at` of data ring `ring`: name it, for the next daemon. */
 static inline void rb_note_origin(rb_cpu *b, uint64_t ring, uint64_t at)
 {
     struct rb_origin *origin = &b->control->origin;
-    /* The count goes first: the record still named then was consumed long ago, so the count means nothing
-     * yet. Half of the new name names no record under way either, because only one is. */
+    /* The count is stored first: the record named until then was consumed long ago, so its count is not used.
+     * A half-stored name is no record being dispatched either, because there is only one. */
     RB_COMMIT(origin->appends, b->appends);
     RB_COMMIT(origin->ring, ring);
     RB_COMMIT(origin->at, at);
 }
 
-/* Whether this ring stored or refused the record at `at` of data ring `ring`. A successor asks. */
+/* Whether this ring stored or refused the record at `at` of data ring `ring`. For the next daemon. */
 static inline int rb_has_taken(const rb_cpu *b, uint64_t ring, uint64_t at)
 {
     const struct rb_origin *origin = &b->control->origin;
@@ -607,8 +606,8 @@ static inline int rb_has_taken(const rb_cpu *b, uint64_t ring, uint64_t at)
 static inline void rb_forget_origin(rb_cpu *b) { RB_COMMIT(b->control->origin.ring, 0); }
 
 /* Reserve a place for an entry of 8 + size bytes, as ring_buffer_lock_reserve(): RB_RESERVED, RB_FULL,
- * RB_TOO_LARGE or RB_AGAIN. Either commit it, or discard it by doing nothing: behind the page's commit word
- * nothing exists. A time before the last one becomes the last one: records of one cpu are in time order. */
+ * RB_TOO_LARGE or RB_AGAIN. Commit it, or discard it by doing nothing: bytes behind the page's commit word
+ * are ignored. A time before the last one becomes the last one: records of one cpu are in time order. */
 static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *place)
 {
     if (size > RB_MAX_DATA(b->subbuf_size) - 8)
@@ -619,7 +618,7 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
         late_by = b->last_ts - ts;
         ts = b->last_ts;
     }
-    uint64_t delta = b->write ? ts - b->last_ts : 0; /* the first record of a page lies at the page's time */
+    uint64_t delta = b->write ? ts - b->last_ts : 0; /* the first record of a page has the page's time */
     uint32_t extend = delta >> RB_DELTA_BITS ? 8 : 0;
     if (b->write + extend + total > b->payload) {
         if (rb_move_tail(b))
@@ -641,7 +640,7 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
         to += 8;
         delta = 0;
     }
-    memcpy(to + total - 4, &zero, 4); /* the pad bytes: never show what lay there before */
+    memcpy(to + total - 4, &zero, 4); /* the pad bytes: never show old contents */
     word = (uint32_t)delta << 5;
     if (entry > RB_MAX_SMALL) {
         uint32_t length = total - 4;
@@ -676,13 +675,13 @@ static inline void rb_fill(const rb_place *place, uint64_t common, const void *p
 static inline void rb_commit(rb_cpu *b, const rb_place *place)
 {
     b->write = place->end;
-    RB_COMMIT(b->tail_page->commit, b->write); /* now it exists */
+    RB_COMMIT(b->tail_page->commit, b->write); /* now it is a record */
     b->tail_meta->entries++;
     b->last_ts = place->ts;
     b->appends++;
 }
 
-/* Reserve, fill in, commit, with a time that stays: RB_RESERVED, RB_FULL or RB_TOO_LARGE. */
+/* Reserve, fill in, commit, with a given time: RB_RESERVED, RB_FULL or RB_TOO_LARGE. */
 static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void *payload, size_t size)
 {
     rb_place place;
@@ -698,7 +697,7 @@ static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void 
 
 static inline uint64_t rb_oldest_ts(const rb_cpu *b);
 
-/* Forget all records, zero all counters. The stamp of the oldest page is kept, as in the kernel: `stats`
+/* Drop all records, zero all counters. The stamp of the oldest page is kept, as in the kernel: `stats`
  * after a clear still shows it (tests/conformance/scripts/30_lifetime.txt). */
 static inline void rb_clear(rb_cpu *b)
 {
@@ -717,7 +716,7 @@ static inline void rb_clear(rb_cpu *b)
     s = rb_spare(b);
     memset(s, 0, sizeof *s);
     s->reader_id = reader;
-    s->reader_pos = tail + 1; /* new positions: a cursor at an old one finds it gone */
+    s->reader_pos = tail + 1; /* new positions, so a cursor at an old one notices */
     s->head = s->tail = tail + 2;
     rb_flip(b);
     rb_find_tail(b);
@@ -778,7 +777,7 @@ static inline uint64_t rb_oldest_ts(const rb_cpu *b)
 
 /* ---- consuming ---- */
 
-/* Make the reader page one with an unread record. False: there is none. */
+/* Make the reader page one with an unread record. False: there is no such record. */
 static inline int rb_load_reader(rb_cpu *b)
 {
     struct rb_state *s = rb_state(b);
@@ -811,7 +810,7 @@ static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t en
 {
     struct rb_state *s = rb_state(b);
     if (off == b->meta[s->reader_id].real_end)
-        off = (uint32_t)rb_page_of(b, s->reader_id)->commit; /* the padding goes with the last record */
+        off = (uint32_t)rb_page_of(b, s->reader_id)->commit; /* the padding with the last record */
     s->lost = 0;
     b->read_ts = ts;
     b->read_entries += entries;
@@ -819,8 +818,8 @@ static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t en
     b->changes++;
 }
 
-/* The end of a page with `length` bytes of records: it says whether records are `missing` in front, and
- * behind its own how many, where there is room; `lost` is 0 where nobody knows. The rest is 0. */
+/* Finish a page with `length` bytes of records: flag records `missing` before it, and store their number
+ * behind the records if there is space; `lost` is 0 if it is unknown. Zero the rest. */
 static inline void rb_seal_page(const rb_cpu *b, struct rb_page *to, uint32_t length, int missing,
                                 uint64_t lost)
 {
@@ -836,11 +835,11 @@ static inline void rb_seal_page(const rb_cpu *b, struct rb_page *to, uint32_t le
     memset(to->data + length, 0, b->payload - length);
 }
 
-/* Consume what one read() of trace_pipe_raw gets, as ring_buffer_read_page(), into a page of subbuf_size
+/* Consume a page for one read() of trace_pipe_raw, as ring_buffer_read_page(), into a page of subbuf_size
  * bytes at `out`: 1 a page; 0 nothing to read; -1 `size` too small for the first record.
  *
- * Where records are missing, their number stands behind the records. The kernel leaves it out where a full
- * page has no room for it; here the page then ends before its last record, which the next read gets. */
+ * The number of missing records is stored behind the records. The kernel omits it where a full page has no
+ * space for it; here the page then ends before its last record, which the next read gets. */
 static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
 {
     if (!rb_load_reader(b))
@@ -856,11 +855,11 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
     uint32_t off = start;
     uint64_t ts = b->read_ts, entries = 0, lost = s->lost;
     size_t room = lost && size > b->payload - sizeof lost ? b->payload - sizeof lost : size;
-    if (start == 0 && room >= end) { /* the whole page as it is; no need to look at the records */
+    if (start == 0 && room >= end) { /* the whole page; no need to decode the records */
         off = end;
         entries = b->meta[id].entries;
         if (is_tail)
-            ts = b->last_ts; /* the writer goes on here: the next read begins at the last record's time */
+            ts = b->last_ts; /* the writer is on this page: the next read begins at the last record's time */
     } else {
         /* one record that fills the page alone goes without the number */
         while (rb_decode(page, off, end, ts, &r) && r.end - start <= (entries ? room : size)) {
@@ -893,12 +892,12 @@ static inline void rb_iter_start(const rb_cpu *b, rb_iter *it)
     it->identity = b->identity;
 }
 
-/* Find the first unread record at or behind (pos, off). Where that page was consumed, overwritten or cleared
- * meanwhile, the walk goes on with the oldest record there is. */
+/* Find the first unread record at or behind (pos, off). If that page was consumed, overwritten or cleared
+ * meanwhile, the walk continues with the oldest record. */
 static inline int rb_iter_peek(const rb_cpu *b, rb_iter *it)
 {
     if (it->identity != b->identity)
-        rb_iter_start(b, it); /* another ring: its positions are others */
+        rb_iter_start(b, it); /* another ring: positions differ */
     if (it->have && it->changes == b->changes)
         return 1;
     struct rb_state *s = rb_state(b);
@@ -914,7 +913,7 @@ static inline int rb_iter_peek(const rb_cpu *b, rb_iter *it)
             }
             id = s->reader_id;
         } else if (rb_used(s) == 0) {
-            return 0; /* behind the last page: it waits for the next one */
+            return 0; /* behind the last page: wait for the next one */
         } else {
             if (it->pos < s->head) {
                 it->overtaken |= s->overrun > it->seen_overrun;
@@ -951,9 +950,9 @@ static inline void rb_iter_advance(const rb_cpu *b, rb_iter *it)
     it->seen_overrun = rb_overrun(b);
 }
 
-/* The rest of the page that the walk is on, as a page of subbuf_size bytes at `out`: 1; 0: there is nothing.
- * The walk goes on behind it. As rb_read_page() has it, the number of records that are missing in front is
- * behind the records; of those that were overwritten during the walk the page says that there were some. */
+/* The rest of the walk's page, as a page of subbuf_size bytes at `out`: 1; 0: nothing is left. The walk
+ * continues behind it. As in rb_read_page(), the number of records missing before the page is behind its
+ * records; for records overwritten during the walk the page has only the flag. */
 static inline int rb_iter_page(const rb_cpu *b, rb_iter *it, uint8_t *out)
 {
     if (!rb_iter_peek(b, it))
@@ -976,7 +975,7 @@ static inline int rb_iter_page(const rb_cpu *b, rb_iter *it, uint8_t *out)
     return 1;
 }
 
-/* What rb_iter_peek() is, for a consuming reader: `next` is the first unread record on the reader page. */
+/* rb_iter_peek() for a consuming reader: `next` is the first unread record on the reader page. */
 static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
 {
     if (it->identity != b->identity)
@@ -998,8 +997,9 @@ static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
 
 /* ---- resizing ---- */
 
-/* Fill the empty ring `to` (same sub-buffer size) with the newest pages of `from`; positions stay. What does
- * not fit counts as overrun, which readers see. */
+/* Fill the empty ring `to` (same sub-buffer size) with the newest pages of `from`; positions stay. Records
+that
+ * do not fit count as overrun, which readers see. */
 static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
 {
     const struct rb_state *f = rb_state(from);

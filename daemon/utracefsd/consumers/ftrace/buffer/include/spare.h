@@ -1,27 +1,26 @@
-/* Which of two rings of each cpu is the live one, and which the spare that holds a snapshot.
+/* Which of two rings of each cpu is the live one, and which is the spare that holds a snapshot.
  *
- * With a spare, a cpu has two rings (ring_buffer.h), in the files cpuN and cpuN.b. A snapshot changes their
- * parts: what was recorded becomes the snapshot, and the former snapshot's ring is written to. It is a swap
- * and not a copy, as in update_max_tr() of kernel/trace/trace.c, and may be asked for by a trigger in the
- * middle of a record.
+ * With a spare, a cpu has two rings (ring_buffer.h), in the files cpuN and cpuN.b. A snapshot exchanges their
+ * roles: the records become the snapshot, and the former snapshot's ring is written to. It is a swap and not
+ * a copy, as in update_max_tr() of kernel/trace/trace.c, and a trigger may make it in the middle of a record.
  *
  *     header | state 0 | state 1                        file `spare` beside the rings, mode 0600
  *
- * A state says for all cpus at once which file is the live one. As in ring_buffer.h it exists twice: the copy
- * that does not hold is filled in, then ONE store (`active`) makes it valid. So a SIGKILL leaves a swap done
- * for all cpus or for none, and the same is true of making the spare (its rings are whole before the store)
- * and of giving it up (they are removed after it).
+ * A state says for all cpus at once which file is the live one. As in ring_buffer.h it exists twice: the
+ * invalid copy is filled in, then ONE store (`active`) makes it valid. So a SIGKILL leaves a swap done for
+ * all cpus or for none, and the same is true of making the spare (its rings are complete before the store)
+ * and of removing it (they are removed after it).
  *
- * `key` names what asked for the last swap: the record and the trigger, as their owner counts them; zeros
- * when it was somebody at the tree. It becomes valid with the same store. A record that was under way when
- * the daemon was killed is handed over again, and a trigger that finds its key here has swapped already
- * (spare_has_key): swapping again would undo it. Only one record is under way, so the last key is enough.
+ * `key` identifies the record and trigger that made the last swap, as their owner counts them; zeros for a
+ * write to the tree. The same store makes it valid. A record that was being dispatched when the daemon was
+ * killed is dispatched again, and a trigger that finds its key here has already swapped (spare_has_key):
+ * swapping again would undo it. Only one record is being dispatched at a time, so the last key is enough.
  *
- * Where the file is missing or damaged, the ring of a cpu that has the later record is taken for the live one
+ * If the file is missing or damaged, the ring of a cpu with the later record is taken for the live one
  * (RingBuffer.adopt).
  *
- * A ring's origin (rb_note_origin) stays with the ring. Whether the record under way was stored is answered
- * by asking both: no other record has its name.
+ * A ring's origin (rb_note_origin) stays with the ring. Whether that record was stored is found in either
+ * ring: no other record has its name.
  */
 #ifndef UTRACEFS_SPARE_H
 #define UTRACEFS_SPARE_H
@@ -49,7 +48,7 @@ struct spare_header {
     uint64_t magic;
     uint32_t version;
     uint32_t nr_cpus;
-    uint32_t active;        /* which of the two states holds */
+    uint32_t active;        /* which of the two states is valid */
     uint32_t zero;
 };
 
@@ -79,7 +78,7 @@ static inline struct spare_state *spare_now(const spare_map *m)
     return spare_copy(m, m->header->active & 1);
 }
 
-/* Begin a change: the copy to fill in. It takes effect with spare_flip. */
+/* Begin a change: returns the copy to fill in. spare_flip makes it valid. */
 static inline struct spare_state *spare_begin(const spare_map *m)
 {
     struct spare_state *next = spare_copy(m, !(m->header->active & 1));
@@ -126,7 +125,7 @@ static inline int spare_create(spare_map *m, int fd, uint32_t nr_cpus)
     return 0;
 }
 
-/* Take over the file of a process that is gone. 0, -errno, or -EINVAL for what is no such map. */
+/* Take over the file of an ended process. 0, -errno, or -EINVAL for an invalid map. */
 static inline int spare_adopt(spare_map *m, int fd, uint32_t nr_cpus)
 {
     struct stat st;
@@ -158,7 +157,7 @@ static inline void spare_set_allocated(const spare_map *m, int allocated)
     spare_flip(m);
 }
 
-/* Whether the last swap was made for `key`. */
+/* Whether the last swap had this `key`. */
 static inline int spare_has_key(const spare_map *m, const uint64_t *key)
 {
     return m->header && memcmp(spare_now(m)->key, key, sizeof spare_now(m)->key) == 0;
