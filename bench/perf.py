@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from bench.measure import Row, at_least_row, in_turns, ratio_row
 from bench.rings import taken_in_s
-from utracefs.recordings.perf_data import PerfDataWriter
 from utracefs.recordings.perf_data._records import Tally
+from utracefs.recordings.perf_data.writer import PerfDataWriter
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.perf_ring import PerfRingReader

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Row, at_most_row
-from utracefs.recordings.trace_dat import Contents, TraceDatWriter
+from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.layout import Layout

@@ -20,7 +20,6 @@ from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.tree.event_names import EventName, parse_event_list, select
 from utracefs.tree.runtime_dir import candidates
-from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
@@ -92,6 +91,8 @@ def json_option(function: F) -> F:
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from utracefs.tree.tracefs import Tracefs
 
     TextType = click.ParamType[str]
     _SecondsType = click.ParamType[float]
@@ -195,9 +196,11 @@ class NoAnswer(Failure):
     """A daemon is there, and does not answer."""
 
 
-def connect(directory: str | None, place: Place = TOP) -> Tracefs:
+def connect(directory: str | None, place: Place = TOP) -> "Tracefs":
     """A connection to the tree, or a Failure that says what to do; after HELLO_S at the latest. Failure, too,
     where it has no such instance."""
+    from utracefs.tree.tracefs import Tracefs  # not for `report` and `export`
+
     try:
         tree = Tracefs(directory, timeout_s=HELLO_S)
     except OSError as error:
@@ -219,7 +222,7 @@ def connect(directory: str | None, place: Place = TOP) -> Tracefs:
     return tree
 
 
-def check_place(tree: Tracefs, place: Place) -> None:
+def check_place(tree: "Tracefs", place: Place) -> None:
     """Failure where there is no such instance."""
     if place != TOP:
         try:
@@ -243,12 +246,12 @@ def why_no_connection(error: OSError) -> str:
             return error.strerror or str(error)
 
 
-def available_events(tree: Tracefs) -> list[EventName]:
+def available_events(tree: "Tracefs") -> list[EventName]:
     """All events, oldest first."""
     return parse_event_list(tree.read_file("available_events"))[::-1]
 
 
-def selected(tree: Tracefs, patterns: Iterable[str]) -> list[EventName]:
+def selected(tree: "Tracefs", patterns: Iterable[str]) -> list[EventName]:
     """The events that the patterns mean; Failure for a pattern that means none."""
     events = available_events(tree)
     for pattern in patterns:
@@ -313,12 +316,12 @@ def numbers(text: bytes) -> dict[str, int]:
     return found
 
 
-def standing_events(tree: Tracefs, place: Place = TOP) -> list[str]:
+def standing_events(tree: "Tracefs", place: Place = TOP) -> list[str]:
     """The globs of an instance."""
     return [text_of(word) for word in tree.read_file(place.path("standing_events")).split()]
 
 
-def write_word(tree: Tracefs, path: str, word: str) -> None:
+def write_word(tree: "Tracefs", path: str, word: str) -> None:
     """Write one word to a file that takes words (set_event, standing_events), after what it has."""
     tree.write_all(path, bytes_of(word) + b"\n", truncate=False)
 

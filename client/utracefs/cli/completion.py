@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from utracefs.tree.event_names import EventName, parse_event_list, select
-from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import parse_format
@@ -19,6 +18,8 @@ from utracefs_protocol.text import text_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from utracefs.tree.tracefs import Tracefs
 
 __all__ = [
     "complete_clock",
@@ -52,7 +53,7 @@ def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: st
     """Events by their bare name, and with their system for shells that take it."""
     from click.shell_completion import CompletionItem
 
-    def ask(tree: Tracefs) -> list[str]:
+    def ask(tree: "Tracefs") -> list[str]:
         events = _events(tree)
         return sorted({event.name for event in events} | {str(event) for event in events})
 
@@ -95,7 +96,7 @@ def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str)
 def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """What the next value of `emit` is for: `<type field>`, of the event that was named."""
 
-    def ask(tree: Tracefs) -> list[str]:
+    def ask(tree: "Tracefs") -> list[str]:
         wanted = str(ctx.params.get("declaration") or "").rpartition(":")[2]
         given = len(ctx.params.get("values") or ())
         for event in _events(tree):
@@ -136,7 +137,7 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def _names_of_fields(
     ctx: click.Context, patterns: Iterable[str], word: str, further: tuple[str, ...]
 ) -> list[str]:
-    def ask(tree: Tracefs) -> list[str]:
+    def ask(tree: "Tracefs") -> list[str]:
         names = {
             text_of(field.name)
             for event in select(patterns, _events(tree))[:16]
@@ -151,16 +152,18 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _events(tree: Tracefs) -> list[EventName]:
+def _events(tree: "Tracefs") -> list[EventName]:
     return parse_event_list(tree.read_file("available_events"))
 
 
-def _fields(tree: Tracefs, event: EventName) -> tuple[Field, ...]:
+def _fields(tree: "Tracefs", event: EventName) -> tuple[Field, ...]:
     return tuple(parse_format(tree.read_file(f"{event.directory}/format")).fields)
 
 
-def _ask(ctx: click.Context, question: Callable[[Tracefs], list[str]]) -> list[str]:
+def _ask(ctx: click.Context, question: Callable[["Tracefs"], list[str]]) -> list[str]:
     """What the daemon says; nothing where it does not."""
+    from utracefs.tree.tracefs import Tracefs
+
     directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")
     try:
         with Tracefs(directory, timeout_s=PATIENCE_S) as tree:

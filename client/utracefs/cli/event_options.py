@@ -26,7 +26,7 @@ import contextlib
 import errno
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -42,10 +42,12 @@ from utracefs.cli.filter_errors import (
 )
 from utracefs.cli.instance_option import Place
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list
-from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.text import bytes_of, text_of
+
+if TYPE_CHECKING:
+    from utracefs.tree.tracefs import Tracefs
 
 __all__ = [
     "CHECK_S",
@@ -219,7 +221,7 @@ class WantedEvents:
     `begin`, then `check` from time to time, `finish` at the end.
     """
 
-    def __init__(self, tree: Tracefs, place: Place, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, tree: "Tracefs", place: Place, wanted: Sequence[Wanted]) -> None:
         self._tree = tree
         self._place = place
         self._wanted = wanted

@@ -7,7 +7,6 @@ import attrs
 import click
 
 from utracefs.cli.completion import complete_instance
-from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["MAX_NAME", "TOP", "InstanceName", "Place", "instance_names", "instance_option"]
@@ -39,6 +38,8 @@ TOP = Place()
 """The one that everybody shares."""
 
 if TYPE_CHECKING:
+    from utracefs.tree.tracefs import Tracefs
+
     _NameType = click.ParamType[str]
 else:
     _NameType = click.ParamType
@@ -72,6 +73,6 @@ def instance_option(help_text: str = "In this instance instead of the top one.")
     )
 
 
-def instance_names(tree: Tracefs) -> list[str]:
+def instance_names(tree: "Tracefs") -> list[str]:
     """Of the further instances."""
     return [name for name, _ in tree.list_dir("instances")]

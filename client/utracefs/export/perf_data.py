@@ -14,7 +14,7 @@ import attrs
 
 from utracefs.export._raw import PerfSamples
 from utracefs.export.common import Exported, Progress, write_pieces
-from utracefs.recordings.perf_data import Contents, PerfDataEvent, PerfDataWriter
+from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.recordings.recording import Recording
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs_protocol.errors import TraceError

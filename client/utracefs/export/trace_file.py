@@ -15,9 +15,9 @@ import attrs
 from utracefs.export._trace_pages import RecordPages, WholePages, extent_of
 from utracefs.export.common import Exported, Progress
 from utracefs.recordings.recording import Recording
-from utracefs.recordings.trace_dat import Contents, TraceDatWriter
 from utracefs.recordings.trace_dat.format import MAX_CPUS
 from utracefs.recordings.trace_dat.texts import with_small_signs
+from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.limits import SUBBUF_SIZE

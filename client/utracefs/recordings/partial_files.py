@@ -8,14 +8,26 @@ import contextlib
 import errno
 import io
 import os
-import tempfile
+import stat
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["NO_ROOM", "NoRoom", "Reserve", "WholeFile", "append", "dumped_name", "name_beside", "open_part"]
+__all__ = [
+    "NO_ROOM",
+    "NoRoom",
+    "Reserve",
+    "WholeFile",
+    "append",
+    "dumped_name",
+    "errors_about",
+    "name_beside",
+    "open_part",
+    "target_of",
+]
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """The disk is full, or what the user may have of it, or what a file may have (RLIMIT_FSIZE)."""
@@ -29,6 +41,27 @@ _MORE: Final = 8
 def name_beside(path: str) -> str:
     """A new one in the folder of `path`. Who opens it does so with "x", and removes it after an error."""
     return os.path.join(os.path.dirname(path), f".utracefs-{os.urandom(8).hex()}.tmp")
+
+
+@contextlib.contextmanager
+def errors_about(path: str) -> Iterator[None]:
+    """An OSError is about `path`, as the caller wrote it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def target_of(path: str) -> str:
+    """The file that `path` means. OSError about `path`: EISDIR; EINVAL for what is not a regular file."""
+    real = os.path.realpath(path)
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(real).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is not a regular file", path)
+    return real
 
 
 def open_part(path: str) -> BinaryIO:
@@ -58,6 +91,8 @@ class Reserve:
     """Room on the disk of a folder, in a file without a name. OSError: there is none."""
 
     def __init__(self, folder: str, size: int) -> None:
+        import tempfile  # not for readers
+
         self._file = tempfile.TemporaryFile(dir=folder, prefix=".utracefs-", buffering=0)  # noqa: SIM115
         self._size = 0
         try:

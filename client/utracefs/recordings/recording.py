@@ -19,10 +19,11 @@ from utracefs.recordings._columns import Batch, ColumnBatches
 from utracefs.recordings._records import EventDecoder, MergedPages, Record, Records, RecordSource
 from utracefs.recordings.event_filters import EventFilters
 from utracefs.recordings.origin import Origin
-from utracefs.recordings.perf_data import PerfDataReader
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
-from utracefs.recordings.trace_dat import CLOCKS_IN_NS, TraceDatReader
+from utracefs.recordings.perf_data.reader import PerfDataReader
+from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
+from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.event_names import EventName, matches, no_such_event
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat

@@ -26,7 +26,8 @@ import attrs
 
 from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.event_filters import EventFilters
-from utracefs.recordings.trace_dat import CLOCKS_IN_NS, TraceDatReader
+from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
+from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.event_names import EventName, matches
 from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol.event_format import EventFormat

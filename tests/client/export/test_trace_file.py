@@ -13,7 +13,7 @@ from tests.client.recordings.test_recording import break_first_page
 from tests.client.recordings.trace_dat.example import CPU0, many_records, pages, report
 from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.export import Exported, write_trace_dat
-from utracefs.recordings.trace_dat import TraceDatReader
+from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.errors import TraceError
 
 

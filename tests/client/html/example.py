@@ -8,7 +8,7 @@ from pathlib import Path
 import utracefs
 from tests.client.recordings.events import Events
 from utracefs.html import write_html
-from utracefs.recordings.trace_dat import Contents, TraceDatWriter
+from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
 EVENTS = Events(
@@ -20,6 +20,8 @@ EVENTS = Events(
 WORKERS = 12
 DIFFERENT = 100_003
 """Entries are made once, and written again and again; more than what deflate looks back for."""
+
+MANY = 20_000
 
 
 def write_many(path: Path, count: int, *, cpus: int = 4, lost_every: int = 0) -> Path:

@@ -11,25 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import utracefs
 from tests.client.html.chromium import Chromium, Page
-from tests.client.html.example import page_of, write_many
-from tests.client.html.test_writing import COLOURS, LANES_BOX, MANY, in_view, settle, show, view
+from tests.client.html.example import MANY, page_of
+from tests.client.html.test_writing import COLOURS, LANES_BOX, in_view, settle, show, view
 from utracefs.cli.convert.report import report
 from utracefs.html import writing
 from utracefs.recordings.recording import Record
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_many(tmp_path_factory.mktemp("html") / "trace.dat", MANY, lost_every=30)
-
-
-@pytest.fixture(scope="module")
-def records(many: Path) -> list[Record]:
-    with utracefs.open(many) as recording:
-        return list(recording)
-
 
 FIRST = 5_000
 

@@ -17,7 +17,7 @@ import pytest
 import utracefs
 from tests.client.export.example import ROWS, TEXTS, write
 from tests.client.html.chromium import Chromium, Page
-from tests.client.html.example import page_of, write_many
+from tests.client.html.example import MANY, page_of, write_many
 from tests.client.recordings.events import Events
 from tests.client.recordings.perf_data import example as perf
 from tests.client.recordings.test_recording import break_first_page
@@ -27,7 +27,6 @@ from utracefs.html import writing
 from utracefs.recordings.recording import Record
 from utracefs_protocol.errors import TraceError
 
-MANY = 20_000
 SETTLED = (
     "document.getElementById('cards').getAttribute('aria-busy') === 'false'"
     " && !!document.body.dataset.complete"
@@ -57,17 +56,6 @@ def check_quiet(page: Page, path: Path) -> None:
     """Nothing was fetched but the page, nothing logged."""
     assert page.requests == [path.as_uri()]
     assert page.errors == []
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_many(tmp_path_factory.mktemp("html") / "trace.dat", MANY, lost_every=30)
-
-
-@pytest.fixture(scope="module")
-def records(many: Path) -> list[Record]:
-    with utracefs.open(many) as recording:
-        return list(recording)
 
 
 @pytest.fixture

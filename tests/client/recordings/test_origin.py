@@ -24,7 +24,7 @@ from utracefs.cli.convert.report import report
 from utracefs.cli.record.target import Target
 from utracefs.export import write_ctf, write_parquet, write_perf_data, write_perfetto, write_trace_dat
 from utracefs.recordings.origin import ClockPair, Origin, read_clocks
-from utracefs.recordings.trace_dat import TraceDatWriter
+from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.errors import TraceError
 
 SECOND = 10**9

@@ -1,5 +1,7 @@
 """The names of what is not complete yet, and the room for its end."""
 
+import errno
+import os
 import re
 import resource
 import signal
@@ -13,8 +15,10 @@ from utracefs.recordings.partial_files import (
     WholeFile,
     append,
     dumped_name,
+    errors_about,
     name_beside,
     open_part,
+    target_of,
 )
 
 
@@ -45,6 +49,18 @@ def test_names_of_what_was_dumped(tmp_path: Path) -> None:
         Path(names[-1]).touch()
     assert len(set(names)) == 3
     assert all(re.fullmatch(r".*/perf\.data\.2\d{15}", name) for name in names)
+
+
+def test_what_cannot_be_a_recording(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    assert target_of(str(tmp_path / "link")) == str(tmp_path / "file")
+    for path, number in ((str(tmp_path), errno.EISDIR), ("/dev/null", errno.EINVAL)):
+        with pytest.raises(OSError) as caught:
+            target_of(path)
+        assert (caught.value.errno, caught.value.filename) == (number, path)
+    with pytest.raises(FileNotFoundError) as missing, errors_about("short"):
+        os.stat(tmp_path / "other")
+    assert missing.value.filename == "short"
 
 
 def test_room_that_is_kept(tmp_path: Path) -> None:

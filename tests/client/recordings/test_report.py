@@ -9,7 +9,8 @@ import utracefs
 import utracefs.recordings.trace_dat.format as layout
 from tests.client.recordings.events import Events, trace_cmd
 from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat import Contents, TraceDatReader, TraceDatWriter
+from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 from utracefs_protocol.text import text_of
 

@@ -25,7 +25,7 @@ from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.filter_errors import about_the_filter
 from utracefs.cli.losses import no_room
 from utracefs.cli.terminal import own
-from utracefs.recordings.partial_files import WholeFile, name_beside
+from utracefs.recordings.partial_files import WholeFile, errors_about, name_beside
 from utracefs_protocol.errors import TraceError
 
 __all__ = [
@@ -242,18 +242,15 @@ def half_done(real: str, path: str) -> Iterator[str]:
     """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
     and after signals. path: what an OSError is said to be about."""
     temporary = name_beside(real)
-    try:
-        with ended_by_exceptions():
-            try:
-                yield temporary
-            except BaseException:
-                if os.path.isdir(temporary):
-                    shutil.rmtree(temporary, ignore_errors=True)
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
+    with errors_about(path), ended_by_exceptions():
+        try:
+            yield temporary
+        except BaseException:
+            if os.path.isdir(temporary):
+                shutil.rmtree(temporary, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 class _Ended(BaseException):

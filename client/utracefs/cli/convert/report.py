@@ -22,7 +22,7 @@ from utracefs.cli.filter_errors import about_the_filter
 from utracefs.cli.losses import lost_in_file, lost_text
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat import TraceDatReader
+from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.event_names import EventName, no_such_event, select
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of, text_of

@@ -20,7 +20,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.instance_option import TOP, Place, instance_names, instance_option
 from utracefs.cli.tables import table_lines
-from utracefs.recordings.trace_dat import clock_in_use
+from utracefs.recordings.trace_dat.format import clock_in_use
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError

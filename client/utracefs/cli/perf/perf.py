@@ -48,7 +48,7 @@ from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.cli.tables import table_lines
 from utracefs.cli.terminal import own
-from utracefs.recordings.perf_data import PerfDataReader
+from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
 from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES

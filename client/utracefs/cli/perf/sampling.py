@@ -13,8 +13,8 @@ from utracefs.cli.common import tell
 from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.partial_files import dumped_name
-from utracefs.recordings.perf_data import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.recordings.perf_data._records import Tally
+from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import PerfAttr, Tracefs

@@ -2,12 +2,12 @@
 of the file into another format.
 
     a daemon answers           it is used
-    none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
+    none, and a COMMAND        a daemon of its own, while the command runs (cli/run/embedded_daemon.py)
     none, and no COMMAND       an error: no program would find a daemon of ours
 
-In both it makes an instance for itself (cli/own_instance.py), so several recorders, a stream, and whoever
+In both it makes an instance for itself (cli/run/own_instance.py), so several recorders, a stream, and whoever
 clears the trace do not disturb each other. In order: settings, events; run the command, read pages
-(cli/recorder.py); then no more records, drain, write the file. Each step of the tree takes in first what
+(cli/run/recorder.py); then no more records, drain, write the file. Each step of the tree takes in first what
 applications sent before it, so what the command wrote before it ended is in the file.
 
 Another format is written at the end, from a trace.dat beside it that is then removed (target.py).
@@ -39,6 +39,7 @@ from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.recorder import About, Recorder, Summary
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.cli.tables import counted
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS, select
 from utracefs.tree.tracefs import Tracefs
@@ -176,7 +177,7 @@ def record(
                     found = now.finish(about)
                 size = one.finish(found.size, now.tgids)
                 lost = f", {lost_text(found.losses)}" if found.lost else ""
-                tell(f"{one.output}: {_counted(found.records)}, {_size(size)}{lost}")
+                tell(f"{one.output}: {counted(found.records, 'record')}, {_size(size)}{lost}")
 
         status = run_steps(
             command,
@@ -287,7 +288,7 @@ def _tell_what_came(
 ) -> None:
     """`own`: of a daemon that is gone when this is read, so `doctor` would find none. hint: why
     nothing came."""
-    records = _counted(summary.records)
+    records = counted(summary.records, "record")
     if snapshot:
         records += f" of {summary.recorded} in the snapshot"
     if any(one.filter for one in wanted):
@@ -305,10 +306,6 @@ def _tell_what_came(
         text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
         text += f"; {hint}" if hint else ""
     tell(text)
-
-
-def _counted(records: int) -> str:
-    return "1 record" if records == 1 else f"{records} records"
 
 
 def _size(size: int) -> str:

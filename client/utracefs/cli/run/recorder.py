@@ -29,9 +29,10 @@ from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.cli.run.own_instance import Account, Ledger
 from utracefs.recordings.origin import Origin
-from utracefs.recordings.trace_dat import Contents, TraceDatWriter, clock_in_use
 from utracefs.recordings.trace_dat._pages import count_events
+from utracefs.recordings.trace_dat.format import clock_in_use
 from utracefs.recordings.trace_dat.texts import with_small_signs
+from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.subbuf import MARKER_IP

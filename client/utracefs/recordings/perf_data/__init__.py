@@ -7,9 +7,6 @@
 | reader | PerfDataReader: such a file, or one of perf's own, says what it is and gives its samples |
 | _samples | Samples: finds them and puts them in the order of time (compiled) |
 | _records | Tally: what is done once per record of a ring (compiled) |
+
+Nothing is imported here: who reads needs no writer.
 """
-
-from utracefs.recordings.perf_data.reader import PerfDataReader
-from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
-
-__all__ = ["Contents", "PerfDataEvent", "PerfDataReader", "PerfDataWriter"]

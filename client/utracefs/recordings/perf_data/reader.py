@@ -20,7 +20,8 @@ import utracefs.recordings.perf_data.format as layout
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.perf_data._samples import Samples
 from utracefs.recordings.perf_data.format import Feature
-from utracefs.recordings.trace_dat import Cursor, TraceTexts, contents_of
+from utracefs.recordings.trace_dat.reader import contents_of
+from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE
 from utracefs_protocol.text import text_of

@@ -10,9 +10,7 @@ them, the more so as those of different rings are not in that order either.
 """
 
 import contextlib
-import errno
 import os
-import stat
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +20,14 @@ import attrs
 
 import utracefs.recordings.perf_data.format as layout
 from utracefs.recordings.origin import Origin
-from utracefs.recordings.partial_files import NO_ROOM, Reserve, name_beside, open_part
+from utracefs.recordings.partial_files import (
+    NO_ROOM,
+    Reserve,
+    errors_about,
+    name_beside,
+    open_part,
+    target_of,
+)
 from utracefs.recordings.perf_data.format import Feature
 from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 from utracefs_protocol.text import bytes_of
@@ -85,14 +90,8 @@ class PerfDataWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._shown = os.fspath(path)
-        self.path: Final = os.path.realpath(path)
-        with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(self.path).st_mode
-            if stat.S_ISDIR(mode):
-                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), self._shown)
-            if not stat.S_ISREG(mode):
-                raise OSError(errno.EINVAL, "is not a regular file", self._shown)
-        with self._named_errors():
+        self.path: Final = target_of(self._shown)
+        with errors_about(self._shown):
             self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
             try:
                 self._file = open_part(self.path)
@@ -132,7 +131,7 @@ class PerfDataWriter:
 
     def add(self, records: bytes | bytearray) -> None:
         """Whole records with sample_type 0x10587, and the identifiers of this file."""
-        with self._named_errors():
+        with errors_about(self._shown):
             if self._missing:
                 lost = b"".join(_lost_record(*one, time.monotonic_ns()) for one in self._missing.items())
                 if self._append(lost) == len(lost):
@@ -235,14 +234,6 @@ class PerfDataWriter:
     def _forget_description(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.part}.events")
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """An OSError is about the path as the caller wrote it."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._shown) from None
 
 
 def _records(data: bytes | bytearray) -> Iterator[tuple[int, int, int, int]]:

@@ -10,10 +10,8 @@ behind those of the page before it, with a time extend between them.
 """
 
 import contextlib
-import errno
 import functools
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, BinaryIO, Final, Self
 
@@ -21,7 +19,7 @@ import attrs
 
 import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings.origin import Origin
-from utracefs.recordings.partial_files import NO_ROOM, Reserve, name_beside
+from utracefs.recordings.partial_files import NO_ROOM, Reserve, errors_about, name_beside, target_of
 from utracefs.recordings.trace_dat.part import STEP, Part
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.text import bytes_of
@@ -75,12 +73,11 @@ class TraceDatWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, nr_cpus: int, page_size: int = SUBBUF_SIZE) -> None:
-        self.path: Final = os.path.realpath(path)
         self._shown = os.fspath(path)
+        self.path: Final = target_of(self._shown)
         self._page_size = page_size
         self._nr_cpus = nr_cpus
-        self._check_target()
-        with self._named_errors():
+        with errors_about(self._shown):
             self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
             try:
                 self._part = Part(self.path, nr_cpus=nr_cpus, page_size=page_size)
@@ -125,19 +122,19 @@ class TraceDatWriter:
         """The next sub-buffer of a cpu, as `trace_pipe_raw` gives it."""
         if len(page) != self._page_size:
             raise ValueError(f"page of {len(page)} bytes; this file's have {self._page_size}")
-        with self._named_errors():
+        with errors_about(self._shown):
             self._part.add_page(cpu, page)
         self.pages_bytes += len(page)
 
     def sync(self) -> None:
         """Write the pages that wait."""
-        with self._named_errors():
+        with errors_about(self._shown):
             self._part.sync()
 
     def add_texts(self, contents: Contents) -> None:
         """What is known now, for a reader of NAME.part; `finish` is given all of it again. Also writes the
         pages that wait."""
-        with self._named_errors():
+        with errors_about(self._shown):
             for key, make in _texts(contents, self._nr_cpus, self._page_size):
                 if key not in self._noted:
                     text = make()
@@ -183,24 +180,6 @@ class TraceDatWriter:
                     return None
             raise
         return size
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """An OSError is about the path as the caller wrote it."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._shown) from None
-
-    def _check_target(self) -> None:
-        try:
-            mode = os.stat(self.path).st_mode
-        except FileNotFoundError:
-            return
-        if stat.S_ISDIR(mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), self._shown)
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "is not a regular file", self._shown)
 
     def _write(self, file: BinaryIO, contents: Contents) -> tuple[list[int], int]:
         """All but the pages; where those of each cpu belong, and the size of the file."""

@@ -13,7 +13,7 @@ from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.recordings.perf_data.test_writer import EVENTS, work
 from tests.judges import judge
 from utracefs.cli import cli as cli_group
-from utracefs.recordings.perf_data import Contents, PerfDataWriter
+from utracefs.recordings.perf_data.writer import Contents, PerfDataWriter
 
 REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
 COMMANDS = ["stat", "record", "script", "trace", "top"]

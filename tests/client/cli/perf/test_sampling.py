@@ -15,7 +15,7 @@ from utracefs.cli.common import connect
 from utracefs.cli.event_options import Wanted
 from utracefs.cli.perf.attached import Attached
 from utracefs.cli.perf.sampling import Comms, Line, PerfRecorder
-from utracefs.recordings.perf_data import PerfDataReader
+from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.event_format import format_text, parse_format

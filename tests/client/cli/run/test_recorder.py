@@ -7,7 +7,7 @@ from tests.client.cli.kit import Cli
 from tests.client.recordings.events import trace_cmd
 from utracefs.cli.run.recorder import About, Recorder, Summary
 from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat import TraceDatReader
+from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.tracefs import Tracefs
 
 

@@ -14,7 +14,8 @@ from tests.client.recordings.perf_data.example import comm, sample, write
 from tests.client.recordings.perf_data.test_writer import written
 from tests.client.recordings.trace_dat.example import EVENTS
 from tests.judges import run_judge
-from utracefs.recordings.perf_data import Contents, PerfDataReader, PerfDataWriter
+from utracefs.recordings.perf_data.reader import PerfDataReader
+from utracefs.recordings.perf_data.writer import Contents, PerfDataWriter
 from utracefs_protocol.errors import TraceError
 
 RECORDS = [

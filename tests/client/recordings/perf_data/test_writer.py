@@ -11,7 +11,8 @@ import pytest
 
 import utracefs
 from tests.judges import judge, run_judge
-from utracefs.recordings.perf_data import Contents, PerfDataEvent, PerfDataReader, PerfDataWriter
+from utracefs.recordings.perf_data.reader import PerfDataReader
+from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text, parse_format

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 import utracefs.recordings.trace_dat.format as layout
-from utracefs.recordings.trace_dat import clock_in_use
+from utracefs.recordings.trace_dat.format import clock_in_use
 
 SECTION_IDS = {
     0: b"options",

@@ -24,14 +24,15 @@ from tests.client.recordings.trace_dat.example import (
     report,
     write,
 )
-from utracefs.recordings.trace_dat import TraceDatReader, TraceDatWriter
+from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.errors import TraceError
 
 
 def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
     """Every page, joined or not, of the cpu that it came from; the clock and what else was known."""
     program = (
-        "import os, signal, sys, pickle; from utracefs.recordings.trace_dat import *\n"
+        "import os, signal, sys, pickle; from utracefs.recordings.trace_dat.writer import *\n"
         "cpus, contents = pickle.loads(sys.stdin.buffer.read())\n"
         "w = TraceDatWriter(sys.argv[1], nr_cpus=len(cpus))\n"
         "w.add_texts(contents)\n"

@@ -24,7 +24,8 @@ from tests.client.recordings.trace_dat.example import (
 )
 from tests.judges import judge
 from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat import TraceDatReader, clock_in_use
+from utracefs.recordings.trace_dat.format import clock_in_use
+from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
 

@@ -4,8 +4,7 @@ import struct
 
 import pytest
 
-from utracefs.recordings.trace_dat import Cursor, TraceTexts
-from utracefs.recordings.trace_dat.texts import with_small_signs
+from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts, with_small_signs
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.event_format import format_text
 

@@ -22,7 +22,8 @@ from tests.client.recordings.trace_dat.example import (
     report,
     write,
 )
-from utracefs.recordings.trace_dat import TraceDatReader, TraceDatWriter
+from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.subbuf import PageWriter, header_page_text
 
 
