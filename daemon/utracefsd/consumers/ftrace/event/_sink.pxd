@@ -11,11 +11,11 @@ cdef class FtraceSink:
     cdef readonly RingBuffer _buffer
     cdef readonly int number            # of the instance: 0 is the top one
     cdef readonly Cells cells           # of the triggers of this instance
-    cdef bint on                        # what `tracing_on` shows
+    cdef bint on                        # value of `tracing_on`
     cdef bint _paused
     cdef bint records                   # on, and not paused
-    cdef public uint32_t tracing_cell   # where triggers change `on`; 0: there are none that do
-    cdef public int tracing_switches    # how many such triggers there are
+    cdef public uint32_t tracing_cell   # the cell in which triggers change `on`; 0: no trigger does
+    cdef public int tracing_switches    # number of such triggers
     cdef int _clock
     cdef str _clock_name
     cdef uint64_t offset_ns         # of the clock to CLOCK_MONOTONIC, as sampled at offset_at_ns
@@ -25,7 +25,7 @@ cdef class FtraceSink:
     cdef object _pids
     cdef object _notrace_pids
     cdef public object inherits
-    cdef set strangers              # threads that `inherits` was asked about
+    cdef set strangers              # threads for which `inherits` was called
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept
     cdef void switch(self, bint on) noexcept
@@ -36,10 +36,10 @@ cdef class FtraceSink:
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef rb_cpu *ring_of(self, int cpu) noexcept
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept
-    # Take a snapshot within a record, not between its reserve and its commit (RingBuffer.swap_rings). Trigger
-    # and record are known by their numbers in the cells. False: no spare is allocated.
+    # Take a snapshot within a record, not between its reserve and its commit (RingBuffer.swap_rings). The
+    # numbers in the cells identify trigger and record. False: no spare is allocated.
     cdef bint take_snapshot(self, uint64_t trigger, uint64_t serial) noexcept
-    # Whether the last snapshot was taken so: a trigger whose record is handed over again asks.
+    # Whether this trigger and record took the last snapshot; for a record that is dispatched again.
     cdef bint has_taken_snapshot(self, uint64_t trigger, uint64_t serial) noexcept
     cdef int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept
 
@@ -47,9 +47,9 @@ cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
     cdef public bint soft_disabled
     cdef public Filter filter
-    cdef public uint32_t soft_cell  # where triggers change that: 1 is not soft-disabled; 0: there are none
-    cdef tuple _triggers            # None: there are none
-    cdef bint conditional           # one of them waits for the record
+    cdef public uint32_t soft_cell  # its cell, with 1 unless soft-disabled; 0: no trigger changes that
+    cdef tuple _triggers            # None: no triggers
+    cdef bint conditional           # a trigger needs the record
     cdef bint has_it                # the record is in the ring buffer already: see emit_again() of Intake
 
     cdef int judge(self, Record *r) noexcept

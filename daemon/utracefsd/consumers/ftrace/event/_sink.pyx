@@ -1,5 +1,6 @@
 # cython: boundscheck=False, wraparound=False
-"""An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
+"""An ftrace instance on the record path: its switches, its trace clock, and the stores into its ring
+buffer."""
 
 import sys
 
@@ -53,7 +54,7 @@ cdef extern from * nogil:
 
 
 cdef enum Clock:
-    # What `_clock` holds. The clocks that are CLOCK_MONOTONIC under several names share MONO.
+    # Values of `_clock`. All names of CLOCK_MONOTONIC share MONO.
     MONO
     COUNTER
     UPTIME
@@ -65,27 +66,26 @@ cdef enum Clock:
 # local, global and perf are the producer's CLOCK_MONOTONIC: nanoseconds since boot, as in the kernel.
 _CLOCK_OF = dict(zip(CLOCKS, (MONO, MONO, COUNTER, UPTIME, MONO, MONO, MONO_RAW, BOOT, TAI, TSC)))
 
-# How far from the last sampling of a clock's offset a record may lie before the offset is sampled again.
-# mono_raw drifts against mono by at most 500 ppm: half a microsecond in this time.
+# A clock's offset is sampled again for a record this far from the last sample. mono_raw drifts against mono
+# by at most 500 ppm: half a microsecond in this time.
 cdef enum:
     RESAMPLE_NS = 1000000
-    # Threads that were asked about; from so many on they are asked about again. A number for each thread id
-    # that a machine has by default.
+    # Limit of `strangers`; then they are checked again. The default number of thread ids of a machine.
     MAX_STRANGERS = 32768
 
 
 cdef class FtraceSink:
-    """Where all FtraceProbes of one instance write.
+    """The common sink of all FtraceProbes of one instance.
 
     tracing_on: Records are stored. A trigger may change it from within a record.
-    paused: They are not for the moment, whatever tracing_on says.
+    paused: Records are not stored for now, whatever tracing_on says.
     cells: Of its triggers.
     clock: One of CLOCKS. Setting it does not clear the buffer: the instance does that. ValueError: unknown.
     cpumask: Bit per cpu that may record; None (default): all.
-    pids: Only these threads' events; None: all. Markers are recorded all the same.
-    notrace_pids: Not these threads' events; None: all.
+    pids: Record only these threads; None: all. Markers are recorded regardless.
+    notrace_pids: Do not record these threads; None: record all.
     inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
-        None: nobody is asked.
+        None: not called.
     ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     number: Of the instance; 0 is the top one.
     """
@@ -169,7 +169,7 @@ cdef class FtraceSink:
         self.strangers = set()
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
-        """The trace clock's time for one of CLOCK_MONOTONIC. `counter` goes on by one with each call."""
+        """Convert a time of CLOCK_MONOTONIC to the trace clock. Each call increments `counter`."""
         global trace_counter
         cdef int clock = self._clock
         cdef uint64_t before
@@ -181,7 +181,7 @@ cdef class FtraceSink:
         if clock == UPTIME:
             return ts_ns // 10000000  # jiffies since boot in USER_HZ: 10 ms
         if clock == TSC:
-            return read_tsc()  # now: a record of another moment has no cycle count
+            return read_tsc()  # now: there is no cycle count for an earlier time
         if ts_ns - self.offset_at_ns > RESAMPLE_NS:  # unsigned: also when the record is older than the sample
             before = machine_clock_ns(CLOCK_MONOTONIC)
             self.offset_ns = machine_clock_ns(
@@ -196,7 +196,7 @@ cdef class FtraceSink:
         return self._cpumask is None or bool(self._cpumask >> cpu & 1)
 
     cdef void switch(self, bint on) noexcept:
-        """What tracing_on says, but for its cell."""
+        """Set tracing_on without its cell."""
         self.on = on
         self.records = on and not self._paused
 
@@ -211,14 +211,14 @@ cdef class FtraceSink:
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
 
     cdef void ask(self, int32_t pid) noexcept:
-        """Find out, once for each thread, whether it belongs to the pid lists by its parents."""
+        """Find out, once for each thread, whether the pid lists inherit it from an ancestor."""
         if len(<set>self.strangers) >= MAX_STRANGERS:
             (<set>self.strangers).clear()
         (<set>self.strangers).add(pid)
         try:
             self.inherits(pid)
         except Exception:
-            sys.excepthook(*sys.exc_info())  # our mistake: the thread belongs to none
+            sys.excepthook(*sys.exc_info())  # a bug of the daemon: the thread is in no list
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
@@ -239,8 +239,8 @@ cdef class FtraceSink:
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
         """rb_reserve() at a time in the trace clock.
 
-        As in rb_reserve_next_event() of the kernel, the clock is read again on each page, which only
-        `counter` shows, and an entry that is too large is refused before the clock is read.
+        As in rb_reserve_next_event() of the kernel, the clock is read again on each page, which is visible
+        only with `counter`, and an entry that is too large is refused before the clock is read.
         """
         cdef int code = RB_AGAIN
         if self.is_too_large(size):
@@ -250,7 +250,7 @@ cdef class FtraceSink:
         return code
 
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept:
-        """Show readers that `n` records did not get here, in front of the next one of this cpu."""
+        """Mark `n` lost records before the next one of this cpu."""
         rb_mark_lost(self.ring_of(cpu), n)
 
     def now(self):
@@ -279,8 +279,8 @@ cdef class FtraceSink:
 cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
-    soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
-    filter: Which records it stores; None: all.
+    soft_disabled: Attached (the status bit is on) but stores nothing (see EventFile).
+    filter: Selects the records to store; None: all.
     triggers: Of the event in this instance, in the order in which they fire.
     recorded: In the ring buffer.
     filtered: Soft-disabled, or by the filter, tracing_on, the cpumask or the pid lists.
@@ -293,7 +293,7 @@ cdef class FtraceProbe(Probe):
 
     cdef bint lose(self, uint64_t n) noexcept:
         if self.soft_disabled or not self.sink.records:
-            # The ring buffer would not have had them, but triggers missed them.
+            # The ring buffer would not have taken them, but triggers missed them.
             self.counts[LOST if self.soft_disabled and self._triggers is not None else FILTERED] += n
             return False
         self.counts[LOST] += n
@@ -313,10 +313,10 @@ cdef class FtraceProbe(Probe):
         return self.store_wanted(r) if self._triggers is None else self.take_with_triggers(r)
 
     cdef inline int store_wanted(self, Record *r) noexcept:
-        """Store a record unless something keeps it out, in the order of user_event_ftrace() in the kernel.
+        """Store a record if all checks pass, in the order of user_event_ftrace() in the kernel.
 
-        What decides against a record by its content comes before `reserve`, which reads the trace clock and
-        may give up the oldest page (`judge`).
+        Checks of its content come before `reserve`, which reads the trace clock and may drop the oldest page
+        (`judge`).
         """
         cdef int verdict
         if self.filter is not None:
@@ -328,7 +328,7 @@ cdef class FtraceProbe(Probe):
         return self.store(r)
 
     cdef inline int store(self, Record *r) noexcept:
-        """An invalid record is refused after `reserve`: without a place for it, its fault goes unnoticed."""
+        """An invalid record is refused after `reserve`: when that fails, its fault is not noticed."""
         cdef FtraceSink sink = self.sink
         cdef rb_cpu *ring
         cdef rb_place place
@@ -347,17 +347,17 @@ cdef class FtraceProbe(Probe):
         """The same for an event with triggers, in the order of trace_trigger_soft_disabled() and
         __event_trigger_test_discard() of the kernel.
 
-        As long as none of the triggers needs the record, all fire before anything else is decided. With one
-        that does (TRIGGER_COND), they wait until it is known to be a record, stored or not: the kernel gets a
-        place for it elsewhere when tracing is off. `tracing_on` is looked at when that place is taken, so
-        a `traceon` that waits does not store its own record.
+        If no trigger needs the record, all fire before anything else is decided. With a trigger that does
+        (TRIGGER_COND), they wait until the record is known to be valid, stored or not: the kernel reserves it
+        in another buffer when tracing is off. `tracing_on` is read when that is reserved, so a `traceon` that
+        waits does not store its own record.
 
-        What fires while the kernel's record is reserved and not committed fires here before it is stored if
-        it can still keep it out, and after that otherwise: then it is the last record of a snapshot, and
-        comes before what a histogram's action records.
+        Triggers that the kernel fires between reserve and commit fire here before the record is stored if
+        they can prevent that, otherwise after it: then it is the last record of a snapshot, and precedes
+        records of a histogram's actions.
         """
         cdef FtraceSink sink = self.sink
-        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        cdef Filter filter = self.filter    # a reference: it may be replaced while a name is looked up
         cdef bint on, aside
         cdef int outcome
         if not self.conditional:
@@ -371,7 +371,7 @@ cdef class FtraceProbe(Probe):
         if not r.valid:
             return -EFAULT
         tc_begin(sink.cells.header, r.origin, r.origin_at)
-        # What may be thrown away again gets its place in the ring buffer when it is kept.
+        # A record that may be discarded is not reserved in the ring buffer before it is certain to be stored.
         aside = self.soft_disabled or filter is not None
         on = sink.records and not self.has_turned_on()
         self.fire_stage(r, BEFORE)
@@ -388,7 +388,7 @@ cdef class FtraceProbe(Probe):
         return outcome
 
     cdef bint has_turned_on(self) noexcept:
-        """Whether a traceon of ours fired for this record in a daemon before this one: tracing was off."""
+        """Whether a traceon fired for this record in the previous daemon, so that tracing was off before."""
         cdef Trigger trigger
         if self.sink.cells.again is None:
             return False
@@ -398,7 +398,7 @@ cdef class FtraceProbe(Probe):
         return False
 
     cdef void fire_all(self, Record *r) noexcept:
-        """Fire what needs no record."""
+        """Fire triggers that need no record."""
         cdef tuple triggers = self._triggers
         cdef Trigger trigger
         cdef Py_ssize_t i
@@ -408,7 +408,7 @@ cdef class FtraceProbe(Probe):
                 trigger.fire(r)
 
     cdef void fire_stage(self, Record *r, Stage stage) noexcept:
-        """Fire what belongs to a stage and wants the record."""
+        """Fire the triggers of a stage whose filter matches."""
         cdef tuple triggers = self._triggers
         cdef Trigger trigger
         cdef Py_ssize_t i
@@ -418,15 +418,15 @@ cdef class FtraceProbe(Probe):
                 trigger.fire(r)
 
     cdef int judge(self, Record *r) noexcept:
-        """RECORDED if the filter lets a record pass, or else what `take` is to return.
+        """RECORDED if the filter lets a record pass, else the result for `take`.
 
-        The kernel puts a record for which there is a filter aside before it knows whether there is a place
-        for it (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick
-        of the clock `counter`, and an invalid one is refused whatever the filter would say, even while
-        tracing is off (tests/conformance/scripts/12_filter.txt). One that is too large to be put aside goes
-        the way of those without a filter.
+        With a filter, the kernel copies a record to another buffer before it reserves space
+        (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick of the
+        clock `counter`, and an invalid one is refused whatever the filter says, even while tracing is off
+        (tests/conformance/scripts/12_filter.txt). A record too large for that buffer is handled as without a
+        filter.
         """
-        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        cdef Filter filter = self.filter    # a reference: it may be replaced while a name is looked up
         if self.soft_disabled or not self.sink.wants_thread(r.pid):
             return FILTERED
         if self.sink.is_too_large(r.size):
@@ -436,8 +436,8 @@ cdef class FtraceProbe(Probe):
         return RECORDED if filter.matches(r) else FILTERED
 
     def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None):
-        """Take a record that comes from no producer. Counted nowhere; True: it is recorded. ValueError: cpu
-        negative, or no event has this id."""
+        """Take a record that no producer wrote. It is not counted; True: it is recorded. ValueError: cpu
+        negative, or the id is impossible."""
         cdef Record r
         if cpu < 0 or not 0 < id < 65536:
             raise ValueError(f"cpu {cpu}, id {id}")
@@ -453,7 +453,7 @@ cdef class FtraceProbe(Probe):
 
 
 def recorded_ids(RingBuffer buffer not None):
-    """The set of the events' ids of all unread records, the spare's too; each of them is looked at."""
+    """The set of the event ids of all unread records, also the spare's. Reads each record."""
     cdef bytearray seen = bytearray(1 << 16)
     cdef Cursor cursor
     cdef uint16_t event_id

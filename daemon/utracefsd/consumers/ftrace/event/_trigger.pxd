@@ -1,4 +1,4 @@
-"""What a trigger is on the record path: FtraceProbe.take fires it, a kind of trigger is a subclass."""
+"""A trigger on the record path: FtraceProbe.take fires it, a kind of trigger is a subclass."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -7,9 +7,9 @@ from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 
 cdef enum Stage:
-    # When it fires, once the record is known to be one (`Trigger.fire`).
-    BEFORE      # decides whether the record is stored: switches
-    STORED      # the record is in the ring buffer, if it gets there
+    # When a trigger that needs the record fires (`Trigger.fire`).
+    BEFORE      # may prevent that the record is stored: switches
+    STORED      # after the record was stored, if it is
     LAST        # EVENT_CMD_FL_POST_TRIGGER
 
 cdef class Trigger:

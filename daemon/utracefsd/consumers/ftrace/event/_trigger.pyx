@@ -3,19 +3,19 @@
 
 from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_at
 
-# As the kernel's count of -1: it never ends.
+# The kernel's count of -1: unlimited.
 UNLIMITED = 0xffffffffffffffff
 
 
 cdef class Trigger:
-    """One trigger of an event in an instance, as `struct event_trigger_data`; by itself it does nothing.
+    """One trigger of an event in an instance, as `struct event_trigger_data`; the base class does nothing.
 
     count: How often it may still fire.
-    filter: What it fires for; None: for every record.
-    needs_record: It looks at the record.
+    filter: Selects the records for which it fires; None: every record.
+    needs_record: It reads the record.
     paused: It is attached and does not fire.
-    cells, cell: Where the count is. A cell belongs to its trigger until `close`.
-    key: The cell's number; the log of the state names it.
+    cells, cell: The cell of the count. A cell belongs to its trigger until `close`.
+    key: The cell's number, used in the log of the state.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ cdef class Trigger:
         int stage=BEFORE,
         bint needs_record=False,
     ):
-        """kept: (index, key) of the cell that it had in the daemon before; then that has the count.
+        """kept: (index, key) of its cell in the previous daemon; then that has the count.
 
-        OSError, MemoryError: no room for its cell.
+        OSError, MemoryError: no space for its cell.
         """
         self.cells = cells
         self.filter = filter
@@ -43,7 +43,7 @@ cdef class Trigger:
         self.key = cells.key(self.cell)
 
     def close(self):
-        """It is not attached any more. Idempotent."""
+        """It was detached. Idempotent."""
         if self.cell:
             self.cells.take_back(self.cell)
             self.cell = 0
@@ -54,7 +54,8 @@ cdef class Trigger:
 
     @property
     def is_conditional(self):
-        """With such a one among them, triggers wait for the record (`update_cond_flag()` in the kernel)."""
+        """If one of its event's triggers is conditional, all wait for the record (`update_cond_flag()` in the
+        kernel)."""
         return self.filter is not None or self.needs_record or self.stage == LAST
 
     cdef bint wants(self, Record *r) noexcept:
@@ -62,16 +63,17 @@ cdef class Trigger:
         return self.filter is None or self.filter.matches(r)
 
     cdef void fire(self, Record *r) noexcept:
-        """Do it. The record's payload is valid only if the trigger is conditional.
+        """Carry out the trigger. The record's payload is valid only if the trigger is conditional.
 
-        What changes is stored with tc_fire(), which also notes that it is done with this record.
+        tc_fire() stores the changes, and notes that it has fired for this record.
         """
 
     cdef bint is_done(self) noexcept:
-        """Whether it has fired for this record, which is handed over again after a daemon's death."""
+        """Whether it has already fired for this record, which is dispatched again after a daemon was
+        killed."""
         return self.cells.again is not None and self.key in self.cells.again
 
     cdef inline uint64_t counted(self) noexcept:
-        """The count once it has fired now; UINT64_MAX also for one that is unlimited."""
+        """The count after firing now; UINT64_MAX also if unlimited."""
         cdef uint64_t count = tc_at(self.cells.header, self.cell).value
         return count if count == <uint64_t>-1 else count - 1

@@ -1,4 +1,4 @@
-"""What triggers use of their cells; include/trigger_cells.h says what they are."""
+"""Cells of triggers; include/trigger_cells.h describes them."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -38,17 +38,17 @@ cdef class Cells:
     cdef tc_header *header
     cdef readonly object refused        # str or None
     cdef readonly uint64_t lost_put_off
-    # While a record that was under way is handed over again: keys of the triggers that fired for it.
+    # While a record is dispatched again: keys of the triggers that had fired for it.
     cdef public object again
-    # Keys of the triggers that fired for the record that the daemon before had under way, a set; None: there
-    # is no such record. A trigger that finds out later that it had fired adds itself.
+    # Keys of the triggers that had fired for the record that the previous daemon was dispatching, a set;
+    # None: there is no such record. A trigger that finds out later that it had fired adds itself.
     cdef readonly object fired
     cdef int fd
     cdef size_t map_bytes
     cdef readonly uint32_t limit
-    cdef readonly uint32_t room         # cells that the file has
+    cdef readonly uint32_t room         # cells in the file
     cdef list unused
-    cdef list returned                  # not needed any more, but a log that is not written yet may name them
+    cdef list returned                  # freed cells that the log may still name
     cdef set given
 
     cdef int open_old(self, path) except -1

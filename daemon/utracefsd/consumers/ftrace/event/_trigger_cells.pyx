@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Cells: the numbers that triggers change from within a record (include/trigger_cells.h)."""
+"""Cells: numbers that triggers change from within a record (include/trigger_cells.h)."""
 
 import os
 
@@ -9,8 +9,8 @@ from posix.unistd cimport close as close_fd
 
 from utracefsd.machine.kept_file import made_whole, open_kept
 
-# A trigger takes one cell and perhaps another for what it switches: more than anybody writes by hand. The
-# mapping is as large as all of them (32 MiB of addresses), the file grows by the page.
+# A trigger takes one cell and perhaps another for its switch: more than anyone writes by hand. The mapping is
+# large enough for all of them (32 MiB of addresses), the file grows by the page.
 MAX_CELLS = 1 << 20
 
 cdef enum:
@@ -18,14 +18,14 @@ cdef enum:
 
 
 cdef class Cells:
-    """The cells of a daemon, in the file `path`, where a successor finds them; None: in memory of this
+    """The cells of a daemon, in the file `path`, where the next daemon finds them; None: in memory of this
     process.
 
-    What a dead daemon left is gone on with: `keep` says which cells are still meant, `drop_the_rest` ends
-    that. limit: of cells at once. OSError: the file cannot be opened or made.
+    The previous daemon's cells are kept: `keep` confirms those in use, `drop_the_rest` frees the others.
+    limit: of cells at once. OSError: the file cannot be opened or made.
 
-    refused: What was wrong with the file that was there and has been replaced; None if nothing.
-    lost_put_off: Synthetic events that the daemon before had not recorded yet.
+    refused: The error of an old file that has been replaced; None if nothing.
+    lost_put_off: Synthetic events that the previous daemon had not recorded yet.
     """
 
     def __cinit__(self):
@@ -55,7 +55,7 @@ cdef class Cells:
             self.header.redo.valid = 0
 
     cdef int open_old(self, path) except -1:
-        """Open and map the file that is there. False: there is none, or it cannot be used."""
+        """Open and map an old file. False: there is none, or it cannot be used."""
         opened = open_kept(path)
         if opened is None:
             return False
@@ -80,7 +80,7 @@ cdef class Cells:
         return False
 
     cdef void begin(self) noexcept:
-        """The memory is new."""
+        """Initialise new memory."""
         self.header.version = TC_VERSION
         self.header.cell_bytes = TC_CELL_BYTES
         self.header.magic = TC_MAGIC
@@ -107,7 +107,7 @@ cdef class Cells:
             close_fd(self.fd)
 
     def __len__(self):
-        """How many are given out."""
+        """How many cells are in use."""
         return len(self.given)
 
     cdef int grow(self) except -1:
@@ -132,7 +132,7 @@ cdef class Cells:
         return tc_at(self.header, index)
 
     def give(self, uint64_t value):
-        """The index of a cell that was not in use. OSError: no room for it. MemoryError: the limit."""
+        """The index of a free cell, now in use. OSError: no space for it. MemoryError: the limit."""
         if not self.unused:
             self.grow()
         index = self.unused.pop()
@@ -141,46 +141,46 @@ cdef class Cells:
         return index
 
     def take_back(self, uint32_t index):
-        """The cell is not needed any more. ValueError: it is not given out.
+        """Free a cell. ValueError: it is not in use.
 
-        It is not given again before `recycle`: until the log is written, a successor believes in it.
+        It is not reused before `recycle`: until the log is written, the next daemon would use it.
         """
         self.one(index)
         self.given.discard(index)
         self.returned.append(index)
 
     def recycle(self):
-        """The log is written: nobody knows the cells that were taken back."""
+        """The log is written: it names no freed cells."""
         self.unused.extend(self.returned)
         self.returned.clear()
 
     def key(self, uint32_t index):
-        """No other cell has or had this number."""
+        """A number that no other cell has or had."""
         return self.one(index).key
 
     def value(self, uint32_t index):
         return self.one(index).value
 
     def set_value(self, uint32_t index, uint64_t value):
-        """One store: a successor finds this or what was before."""
+        """One store: after a kill the next daemon finds the old or the new value."""
         self.one(index).value = value
 
     def keep(self, index, key):
-        """Go on with a cell that a log names: whether it is that one still."""
+        """Keep using a cell that a log names; returns whether it still is that cell."""
         if not 0 < index <= self.room or (<tc_cell *>tc_at(self.header, index)).key != key or key == 0:
             return False
         self.given.add(index)
         return True
 
     def drop_the_rest(self):
-        """What was kept is all of what the daemon before had."""
+        """All cells of the previous daemon that are in use were kept; free the others."""
         self.unused = [index for index in range(self.room, 0, -1) if index not in self.given]
 
     cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino):
         """Keys of the triggers that fired for the record at `at` of a data ring, a set; None: that was not
-        under way. The set is `fired` from now on.
+        being dispatched. The set is `fired` from now on.
 
-        ring: how the daemon before called it.
+        ring: the ring's number in the previous daemon.
         """
         cdef uint32_t index
         cdef tc_cell *cell
@@ -195,7 +195,7 @@ cdef class Cells:
         return self.fired
 
     cdef void end_judging(self) noexcept:
-        """All data rings were looked at: a number of a data ring means nothing from now on."""
+        """All data rings were judged: the old numbers of data rings are invalid from now on."""
         if self.header.ring != TC_NAMED:
             self.header.ring = 0
 

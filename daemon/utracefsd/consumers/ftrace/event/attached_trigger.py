@@ -1,4 +1,4 @@
-"""A trigger that is attached to an event in an instance: what its event file and a successor know of it."""
+"""A trigger attached to an event in an instance, as its event file and the daemon's state have it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +12,16 @@ __all__ = ["AttachedTrigger", "SavedTrigger", "count_text"]
 
 @attrs.frozen
 class SavedTrigger:
-    """A trigger as one daemon hands it to the next; a line of the state's log (state/log.py)."""
+    """A trigger in the daemon's state; a line of the log (state/log.py)."""
 
     command: bytes
-    """What makes it when it is written to the file `trigger`."""
+    """The command that makes it when written to the file `trigger`."""
 
     cells: tuple[tuple[int, int], ...]
     """Index and key: first of its own cell, then of the one that it switches, if any (_trigger_cells)."""
 
     extra: Any = None
-    """What else its kind wants to know, as plain values."""
+    """Further data of its kind, as plain values."""
 
 
 @attrs.frozen(eq=False)
@@ -29,22 +29,22 @@ class AttachedTrigger:
     """One trigger of one event in one instance."""
 
     trigger: Trigger
-    """What fires."""
+    """The compiled part, which fires."""
 
     slot: tuple[Any, ...]
-    """An event has one trigger of each slot; the next is EEXIST."""
+    """An event has at most one trigger of each slot; another one is EEXIST."""
 
     text: Callable[[], bytes]
     """Its line in the file `trigger`, without the newline."""
 
     saved: Callable[[], SavedTrigger]
-    """What a successor gets."""
+    """Its entry in the state."""
 
     let_go: Callable[[], None] = lambda: None
-    """Called once when it is not attached any more, before its own cell is taken back."""
+    """Called once after it was detached, before its own cell is freed."""
 
     comes_last: bool = False
-    """Listed and fired behind all others, in the order of attaching; the others are newest first."""
+    """Listed and fired after all others, in the order of attaching; the others are newest first."""
 
 
 def count_text(count: int) -> bytes:

@@ -1,7 +1,7 @@
 """An event in an instance, as the kernel's `struct trace_event_file` (include/linux/trace_events.h).
 
-An event is one for all instances; what an instance does with it is its EventFile: whether the event is
-attached here, whether its records are stored, and whether the buffer may hold some.
+All instances share an event; an instance's own state of it is its EventFile: whether the event is attached,
+whether its records are stored, and whether the buffer may hold some.
 
     enabled   soft references   probe                       `enable` shows
     no        0                 none                        0
@@ -9,16 +9,16 @@ attached here, whether its records are stored, and whether the buffer may hold s
     no        1 or more         attached, soft-disabled     0*
     yes       1 or more         attached, stores            1*
 
-Soft mode is for what needs the event to fire without storing it, or switches it on and off from within a
-record: triggers. Each takes a soft reference. Turning the event on and off is then a flag in the probe, and
-the programs' enable words stay 1.
+Soft mode is for triggers: they need the event to fire without storing it, or switch its storing on and off
+from within a record. Each takes a soft reference. Turning the event on and off is then a flag in the probe,
+and the programs' enable words stay 1.
 
-Most events are never attached in most instances. So an EventFile is made when it is first needed, and 4,000
-events in 200 instances are not 800,000 objects. It is removed with its event and no earlier, because
-`was_enabled` is never taken back.
+Most events are never attached in most instances. So an EventFile is made when first needed, and 4,000 events
+in 200 instances are not 800,000 objects. It is removed only with its event, because `was_enabled` is never
+reset.
 
-The filter says which records of the event are stored, from whenever it is enabled. A text that is no filter
-takes the place of the one before, too: nothing is filtered then, and the file `filter` shows what is wrong.
+The filter selects the records to store whenever the event is enabled. An invalid filter, too, replaces the
+previous one: then nothing is filtered, and the file `filter` shows the error.
 """
 
 import errno
@@ -42,13 +42,13 @@ __all__ = ["MAX_TRIGGERS", "EventFile", "EventFiles", "SavedEventFile"]
 
 
 MAX_TRIGGERS = 256
-"""Of one event in one instance: each is looked at for every record, and written down with every change of one
-of them."""
+"""Of one event in one instance: every record passes each of them, and a change of one writes all to the
+log."""
 
 
 @attrs.frozen
 class SavedEventFile:
-    """An event file as one daemon hands it to the next; a line of the state's log (state/log.py)."""
+    """An event file in the daemon's state; a line of the log (state/log.py)."""
 
     enabled: bool
     """As in EventFile."""
@@ -60,10 +60,10 @@ class SavedEventFile:
     """As in EventFile."""
 
     filter_holds: bool = False
-    """There is a filter; else `filter_text` says why not."""
+    """The filter is valid; else `filter_text` has its error."""
 
     triggers: tuple[SavedTrigger, ...] = ()
-    """In the order in which they are listed."""
+    """In the listed order."""
 
 
 @attrs.define(eq=False)
@@ -74,23 +74,23 @@ class EventFile:
     """
 
     event: Event
-    """Which."""
+    """The event."""
 
     soft_references: int = 0
     """`sm_ref`; above 0 is EVENT_FILE_FL_SOFT_MODE: attached whether enabled or not."""
 
     was_enabled: bool = False
-    """EVENT_FILE_FL_WAS_ENABLED, which is never taken back: the buffer may hold records of it."""
+    """EVENT_FILE_FL_WAS_ENABLED, which is never reset: the buffer may hold records of it."""
 
     probe: FtraceProbe | None = None
-    """What is attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: nothing is."""
+    """The probe attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: not attached."""
 
     filter: Filter | None = None
-    """Which records are stored (EVENT_FILE_FL_FILTERED); None: all."""
+    """Selects the records to store (EVENT_FILE_FL_FILTERED); None: all."""
 
     filter_text: bytes | None = None
-    """What the file `filter` shows but for the newline; None: no filter. Without a `filter` it is a text that
-    was refused, and why."""
+    """The content of the file `filter` without the newline; None: no filter. Without a `filter` it is an
+    invalid filter and its error."""
 
     triggers: list[AttachedTrigger] = attrs.Factory(list)
     """In the order in which they are listed and fire; each has a soft reference."""
@@ -99,16 +99,16 @@ class EventFile:
     """Triggers that turn the storing of this event on or off; each has a soft reference."""
 
     told: tuple[bool, bool] = (False, False)
-    """`enabled` and `was_enabled` as the state knows them."""
+    """`enabled` and `was_enabled` in the state."""
 
     @property
     def enabled(self) -> bool:
-        """Its records go into the ring buffer: attached, and not EVENT_FILE_FL_SOFT_DISABLED. A trigger may
-        change that from within a record."""
+        """Its records are stored: attached, and not EVENT_FILE_FL_SOFT_DISABLED. A trigger may change that
+        from within a record."""
         return self.probe is not None and not self.probe.soft_disabled
 
     def saved(self) -> SavedEventFile:
-        """What a successor gets."""
+        """Its entry in the state."""
         return SavedEventFile(
             self.enabled,
             self.was_enabled,
@@ -137,11 +137,11 @@ class EventFiles:
         nr_cpus: int = MAX_CPUS,
         names: WriterNames | None = None,
     ) -> None:
-        """consumer: how the probes are called in an event's `stats`. now_ns: CLOCK_MONOTONIC.
+        """consumer: name of the probes in an event's `stats`. now_ns: CLOCK_MONOTONIC.
 
         before_enabling: may raise, and then nothing is enabled. recorded_event_gone: called when an event was
-        removed that was attached here at some time; its id may be given to another event now. nr_cpus, names:
-        for filters, see `parse_filter`.
+        removed that was ever attached here; another event may get its id now. nr_cpus, names: for filters,
+        see `parse_filter`.
         """
         self._table = table
         self._sink = sink
@@ -151,23 +151,23 @@ class EventFiles:
         self._recorded_event_gone = recorded_event_gone
         self._nr_cpus = nr_cpus
         self.names = names
-        """Of the threads that write."""
+        """Names of the writing threads."""
         self._files: dict[Event, EventFile] = {}
         self._listening = False
         self.on_changed: Callable[[EventFile], None] | None = None
-        """Told of each file that was enabled or disabled."""
+        """Called with each file that was enabled or disabled."""
         self.followers: list[Callable[[Event], None]] = []
-        """Told of each event that was, after that."""
+        """Called, after `on_changed`, with its event."""
         self.on_filter_changed: Callable[[EventFile], None] | None = None
-        """Told of each file that has another `filter_text`."""
+        """Called with each file whose `filter_text` changed."""
         self.on_triggers_changed: Callable[[EventFile], None] | None = None
-        """Told of each file that has a trigger more or less."""
+        """Called with each file whose list of triggers changed."""
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __iter__(self) -> Iterator[EventFile]:
-        """All that were made, in no order that means anything."""
+        """All files made so far, in no particular order."""
         return iter(self._files.values())
 
     def get(self, event: Event) -> EventFile | None:
@@ -185,15 +185,14 @@ class EventFiles:
         return file is not None and file.was_enabled
 
     def enable(self, event: Event) -> None:
-        """Store its records; nothing if that is so. ENODEV, and what `before_enabling` raises."""
+        """Store its records; nothing if enabled already. ENODEV, and errors of `before_enabling`."""
         file = self._files.get(event) or EventFile(event)
         if not file.enabled:
             self._before_enabling()
             self._set(file, True, file.soft_references)
 
     def disable(self, event: Event) -> None:
-        """Store its records no more; nothing if that is so. Not attached any more, the event may go with
-        it."""
+        """Stop storing its records; nothing if disabled already. Detaching it may remove the event."""
         file = self._files.get(event)
         if file is not None and file.enabled:
             self._set(file, False, file.soft_references)
@@ -204,17 +203,17 @@ class EventFiles:
         self._set(file, file.enabled, file.soft_references + 1)
 
     def drop_soft_reference(self, event: Event) -> None:
-        """The reverse of `take_soft_reference`. ValueError: there is none."""
+        """Undo `take_soft_reference`. ValueError: there is none."""
         file = self._files.get(event)
         if file is None or not file.soft_references:
             raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
         self._set(file, file.enabled, file.soft_references - 1)
 
-    # Triggers. What they change from within a record is in their cells (_trigger_cells): when a file is told
-    # of, its `enabled` and counts are what they were then.
+    # Triggers. Their changes from within a record are in their cells (_trigger_cells), so `enabled` and
+    # counts are saved with the value at the last change of the file.
 
     def triggers(self, event: Event) -> list[AttachedTrigger]:
-        """Of the event, in the order in which they are listed."""
+        """Of the event, in the listed order."""
         file = self._files.get(event)
         return [] if file is None else file.triggers
 
@@ -224,9 +223,9 @@ class EventFiles:
             raise TraceError(errno.EEXIST, "the event has such a trigger already; remove it with ! first")
 
     def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
-        """Attach a trigger, with a soft reference. at_end: behind those that are there.
+        """Attach a trigger, with a soft reference. at_end: behind existing ones.
 
-        ENODEV, E2BIG; then it is let go of.
+        ENODEV, E2BIG; then its `let_go` is called.
         """
         try:
             if len(self.triggers(event)) >= MAX_TRIGGERS:
@@ -254,9 +253,9 @@ class EventFiles:
                 return
 
     def hold_switch(self, event: Event, kept: tuple[int, int] | None = None) -> FtraceProbe:
-        """The probe of an event whose storing a trigger is to turn on and off, until `drop_switch`.
+        """The probe of an event whose storing a trigger turns on and off, until `drop_switch`.
 
-        kept: index and key of the cell that had that in the daemon before. ENODEV, OSError, MemoryError.
+        kept: index and key of the cell for that in the previous daemon. ENODEV, OSError, MemoryError.
         """
         self.take_soft_reference(event)
         file = self._files[event]
@@ -276,8 +275,8 @@ class EventFiles:
         return probe
 
     def drop_switch(self, event: Event) -> None:
-        """The reverse of `hold_switch`. As in the kernel, the event stays as it was switched: what was
-        enabled before, and was turned off, is not enabled any more."""
+        """Undo `hold_switch`. As in the kernel, the event stays as it was switched: if it was enabled and
+        then turned off, it is disabled now."""
         file = self._files[event]
         file.switches -= 1
         if not file.switches and file.probe is not None:
@@ -307,13 +306,13 @@ class EventFiles:
                 follower(file.event)
 
     def set_enabled(self, events: Iterable[Event], value: bool) -> None:
-        """Enable or disable all of them; at the first that fails it stops."""
+        """Enable or disable all of them; stops at the first error."""
         change = self.enable if value else self.disable
         for event in list(events):
             change(event)
 
     def disable_all(self) -> None:
-        """What truncating `set_event` does."""
+        """Truncating `set_event` calls this."""
         self.set_enabled(self._files, False)
 
     def parse_filter(self, event: Event, text: bytes) -> Filter:
@@ -323,9 +322,9 @@ class EventFiles:
     def set_filter(self, event: Event, text: bytes, *, instead: FilterError | None = None) -> None:
         """Store only records that pass; `0` stores all again.
 
-        FilterError: the text is no filter for the event. It replaces the one before all the same, as in
-        apply_event_filter() of the kernel, and all records are stored. `instead` is shown then in place of
-        what is wrong.
+        FilterError: the text is not a valid filter for the event. It replaces the previous one all the same,
+        as in apply_event_filter() of the kernel, and all records are stored. `instead` is then shown in place
+        of the error.
         """
         if is_no_filter(text):
             self._set_filter(event, None, None)
@@ -372,8 +371,8 @@ class EventFiles:
         probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
-        """Be as the file was in the daemon before, but for its triggers. ENODEV, and what `before_enabling`
-        raises."""
+        """Restore the file of the previous daemon, without its triggers. ENODEV, and errors of
+        `before_enabling`."""
         file = self._keep(self._files.get(event) or EventFile(event))
         file.was_enabled |= saved.was_enabled
         event.was_recorded |= saved.was_enabled
@@ -381,13 +380,13 @@ class EventFiles:
         if saved.filter_text is not None and saved.filter_holds:
             try:
                 file.filter = self.parse_filter(event, saved.filter_text)
-            except FilterError as error:  # it names a cpu that is gone
+            except FilterError as error:  # it names a removed cpu
                 file.filter_text = error.shown(saved.filter_text)
         if saved.enabled:
             self.enable(event)
 
     def close(self) -> None:
-        """Detach everything and let go of the table."""
+        """Detach everything, and stop observing the table."""
         for file in list(self._files.values()):
             for attached in list(file.triggers):
                 self.remove_trigger(file.event, attached.slot)
@@ -429,7 +428,7 @@ class EventFiles:
         return file is not None and file.probe is not None
 
     def _set(self, file: EventFile, enabled: bool, soft_references: int) -> None:
-        """Bring probe and table to what is wanted. What raises does so before anything has changed."""
+        """Change probe and table to this state. Errors occur before anything has changed."""
         probe = file.probe
         if probe is None and (enabled or soft_references):
             probe = FtraceProbe(self._sink, self._consumer)
@@ -450,8 +449,7 @@ class EventFiles:
         self._tell(file)
 
     def _keep(self, file: EventFile) -> EventFile:
-        """From the first file on the table has to tell of events that go; before that there is nothing to
-        hear."""
+        """Observe removals of events from the first file on."""
         if not self._listening:
             self._listening = True
             self._table.on_removed.append(self._removed)

@@ -1,12 +1,12 @@
-"""Which events a word means: the words of `set_event` and the globs of `standing_events`.
+"""Select events by a word: the words of `set_event` and the globs of `standing_events`.
 
     set_event         SYS:EV   SYS:*   SYS:   *:EV   :EV   EV   SYS   *:*   whole names, `*` only as a whole
                                                                             part
     standing_events   the same, and every part may be a glob: `user_events:http_*`, `*_begin`
 
-What a glob means is utracefs_protocol.event_names. `!` in front of either takes back. As in the kernel
-(kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: what follows it is left for the
-next write, and the short count says so. Shells and stdio loop over it.
+utracefs_protocol.event_names defines globs. `!` before either undoes. As in the kernel
+(kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: the rest is left for the next
+write, and the short count says so. Shells and stdio loop over it.
 """
 
 import errno
@@ -24,7 +24,7 @@ _SEPARATORS = b" \t\n\v\f\r\0"
 
 
 class NamedEvent(Protocol):
-    """What a word can be compared with."""
+    """An object that a word can match."""
 
     @property
     def system(self) -> bytes: ...
@@ -36,8 +36,8 @@ E = TypeVar("E", bound=NamedEvent)
 
 
 def first_word(data: bytes) -> tuple[bytes, int]:
-    """The first word of one write, and how many bytes of it that uses: blanks before it and one separator
-    after it.
+    """The first word of one write, and how many bytes it uses, with blanks before it and one separator after
+    it.
 
     An empty word: nothing but blanks, all of them used. EINVAL: 128 bytes or more.
     """
@@ -51,10 +51,10 @@ def first_word(data: bytes) -> tuple[bytes, int]:
 
 
 def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | None]) -> list[E]:
-    """The events that a word of `set_event` (without `!`) means, in the order of `events`.
+    """The events that match a word of `set_event` (without `!`), in the order of `events`.
 
-    find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: it
-    means none.
+    find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: no
+    match.
     """
     system, name = event_names.split(word)
     if system is None:
@@ -78,13 +78,14 @@ def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | 
 
 
 def glob_matches(glob: bytes, event: NamedEvent) -> bool:
-    """Whether a line of `standing_events` means this event. A bare word may match the name or the system."""
+    """Whether a line of `standing_events` matches this event. A bare word may match the name or the
+    system."""
     return event_names.matches(glob, event.system, event.tracepoint_name)
 
 
 def check_glob(glob: bytes) -> None:
-    """EINVAL for what is too long, and for what could never match: more parts than system and name, or a
-    broken bracket expression."""
+    """EINVAL for a glob that is too long or can never match: more parts than system and name, or a broken
+    bracket expression."""
     event_names.check_length(glob)
     try:
         re.compile(translate(glob.decode("latin-1")))

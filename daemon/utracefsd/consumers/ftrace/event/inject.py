@@ -2,8 +2,8 @@
 
     count=3 name="some text" common_pid=17
 
-Fields that are not named are 0 or empty; of one that is named twice the last holds. Text longer than its
-array is cut. The record goes the way of any other of the event in the instance, whether the event is enabled
+Fields that are not named are 0 or empty; the last value of a repeated field counts. Text longer than its
+array is cut. The record is handled like any other of the event in the instance, whether the event is enabled
 or not.
 """
 
@@ -21,7 +21,7 @@ from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 __all__ = ["Injected", "parse_entry"]
 
 _MAX_TEXT = 256
-"""MAX_FILTER_STR_VAL: text of so many bytes and more is EINVAL."""
+"""MAX_FILTER_STR_VAL: text of so many bytes or more is EINVAL."""
 
 _COMMON = {
     b"common_type": (0, 2, False),
@@ -34,7 +34,7 @@ _COMMON = {
 _GENERIC = frozenset(
     (b"CPU", b"cpu", b"common_cpu", b"COMM", b"comm", b"STACKTRACE", b"stacktrace", b"common_stacktrace")
 )
-"""Fields that a filter knows and no record has."""
+"""Fields of filters that no record has."""
 
 _WHITE = rb"[ \t\n\v\f\r\xa0]*"
 _NAME = re.compile(_WHITE + rb"(\w+)")
@@ -46,24 +46,24 @@ _INTEGER = re.compile(rb"(-?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
 @attrs.frozen
 class Injected:
-    """A record as it was written."""
+    """A record made from text."""
 
     common: bytes
     """Its first 8 bytes."""
 
     payload: bytes
-    """What follows them."""
+    """The payload."""
 
 
 def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int) -> Injected:
     """The record that `command` describes, of the event with these fields, by the thread `pid`.
 
-    TraceError: ENOENT (no such field), EINVAL (anything else that cannot be read), ERANGE (a number of more
-    than 64 bits).
+    TraceError: ENOENT (no such field), EINVAL (other syntax errors), ERANGE (a number of more than 64
+    bits).
     """
     by_name: dict[bytes, Field] = {field.name: field for field in fields}
     entry = bytearray(max((field.offset + field.size for field in fields), default=ENTRY_HEADER_SIZE))
-    # As in the kernel a NUL stands between the fixed part and the texts.
+    # As in the kernel there is a NUL between the fixed part and the texts.
     struct.pack_into("<HBBi", entry, 0, event_id, 0, 0, pid)
     for one in fields:
         if _is_dynamic_text(one):

@@ -1,41 +1,41 @@
-/* What triggers change from within a record, kept where a successor finds it.
+/* Values that triggers change from within a record, in a file that the next daemon finds.
  *
  * A trigger's remaining count, tracing_on (traceon, traceoff) and whether an event is soft-disabled
  * (enable_event, disable_event) change per record, so they cannot wait for the log of the state, which is
- * written after a batch. They stand in cells of one mapped file in the daemon's state folder, mode 0600:
+ * written after a batch. They are in cells of one mapped file in the daemon's state folder, mode 0600:
  *
  *     header | cell 1 | cell 2 | ...             each cell is a number: a count, a switch
  *
- * One firing changes two cells (the count and what it switches) and notes that the trigger is done with this
- * record. Killed in between, a daemon must leave all of it or nothing. So a firing is written twice, all
- * values absolute:
+ * One firing changes two cells (the count and its switch) and notes that the trigger has fired for this
+ * record. A kill in between must leave all of that or nothing. So a firing is written twice, all values
+ * absolute:
  *
- *     1. redo.cell, .value, .effect, .effect_value, .serial      what will be
+ *     1. redo.cell, .value, .effect, .effect_value, .serial      the new values
  *     2. redo.valid = 1                                          one store: from here on it has happened
- *     3. effect's value, cell's value, cell's done               now it is
+ *     3. effect's value, cell's value, cell's done               carry it out
  *     4. redo.valid = 0
  *
- * A successor that finds redo.valid does 3 and 4 again.
+ * A daemon that finds redo.valid repeats 3 and 4.
  *
- * Which record? The record that was under way when a daemon was killed is handed over once more (journal.h of
- * intake). A trigger that had fired for it does not fire again, one that was not reached does; so every
- * firing is said to belong to a record. Records that have triggers are numbered (header.serial), the header
- * says which one the present number stands for (data ring and position), and done is the number of the record
- * that a trigger fired for last.
+ * Which record? The record that was being dispatched when a daemon was killed is dispatched again (journal.h
+ * of intake). A trigger that had fired for it does not fire again, one that had not does; so every firing is
+ * stored with its record. Records for which there are triggers are numbered (header.serial), the header has
+ * the data ring and position of the present one, and done is the number of the last record for which a
+ * trigger fired.
  *
  *     begin     ring = 0;  at, serial + 1;  ring = number of the data ring
  *
- * A record is under way when the journal's tail of that data ring stands at it. The journal knows this record
- * by the data ring's dev and ino, because numbers of data rings are given anew by each daemon: tc_name()
- * writes them down before the journal takes the number away. From then on the state's log and the journal
- * keep the list of what has fired (Journal.fired), because the data ring may come back only when other
- * records have had their turn. A record that came another way (ring 0) is not handed over again.
+ * A record is being dispatched when the journal's tail of that data ring is at it. The journal identifies it
+ * by the data ring's dev and ino, because each daemon numbers data rings anew: tc_name() stores them here
+ * before the journal drops the number. From then on the state's log and the journal keep the list of fired
+ * triggers (Journal.fired), because the data ring may come back after other records were dispatched. A record
+ * that came another way (ring 0) is not dispatched again.
  *
- * A record may bring others: synthetic events, which are recorded when it has been dealt with. They wait in
- * the daemon's memory and go with it. put_off says how many wait: it grows before the histogram counts the
- * record that brings them, and falls when one has been recorded. So a successor that finds n knows that at
- * most n are lost, and that no other is. One that was being recorded may be told as lost, and so may one
- * whose record is counted by the successor, which brings it again.
+ * A record may cause others: synthetic events, which are recorded after it. They wait in the daemon's memory
+ * and are lost with it. put_off counts them: it is incremented before the histogram counts the record that
+ * causes them, and decremented after one is recorded. So a daemon that finds n knows that at most n are lost,
+ * and no others. One that was being recorded may be reported as lost, and so may one that the next daemon
+ * causes again by counting its record.
  *
  * Memory order: as in journal.h. The reader starts after the writer's death, so the compiler's order is
  * enough.
@@ -49,13 +49,13 @@
 #define TC_VERSION 1u
 #define TC_CELL_BYTES 32u
 #define TC_HEADER_BYTES 128u
-#define TC_NAMED UINT64_MAX /* in ring: the record is named by dev and ino */
+#define TC_NAMED UINT64_MAX /* in ring: dev and ino identify the record */
 #define TC_NONE 0u          /* no cell has this index */
 
 struct tc_redo {
     uint64_t valid;
     uint32_t cell;
-    uint32_t effect; /* the other cell that changes; TC_NONE: none does */
+    uint32_t effect; /* the other cell that changes; TC_NONE: none */
     uint64_t value;
     uint64_t effect_value;
     uint64_t serial;
@@ -65,21 +65,21 @@ struct tc_header {
     uint64_t magic;
     uint32_t version;
     uint32_t cell_bytes;
-    uint64_t keys;   /* given so far */
+    uint64_t keys;   /* allocated so far */
     uint64_t serial; /* of the last record that had triggers */
-    uint64_t ring;   /* where that is: number of the data ring, 0, or TC_NAMED */
+    uint64_t ring;   /* its data ring's number, 0, or TC_NAMED */
     uint64_t at;     /* its position there */
     uint64_t dev;    /* with TC_NAMED: of the data ring */
     uint64_t ino;
     struct tc_redo redo;
-    uint64_t put_off; /* synthetic events that wait to be recorded */
+    uint64_t put_off; /* synthetic events not recorded yet */
     unsigned char zero[TC_HEADER_BYTES - 72 - sizeof(struct tc_redo)];
 };
 
 struct tc_cell {
-    uint64_t key;   /* never given twice: a log that names another is out of date */
+    uint64_t key;   /* unique: a log with another key is out of date */
     uint64_t value;
-    uint64_t done;  /* serial of the record that the trigger fired for last */
+    uint64_t done;  /* serial of the last record for which the trigger fired */
     uint64_t zero;
 };
 
@@ -94,7 +94,7 @@ static inline struct tc_cell *tc_at(struct tc_header *h, uint32_t index)
     return (struct tc_cell *)((unsigned char *)h + TC_HEADER_BYTES) + (index - 1);
 }
 
-/* Triggers see the record at `at` of data ring `ring`, perhaps those of several instances. */
+/* Triggers see the record at `at` of data ring `ring`, perhaps in several instances. */
 static inline void tc_begin(struct tc_header *h, uint64_t ring, uint64_t at)
 {
     if (ring && h->ring == ring && h->at == at)
@@ -137,7 +137,7 @@ static inline void tc_fire(struct tc_header *h, uint32_t cell, uint64_t value, u
     tc_apply(h);
 }
 
-/* Whether the record at `at` of a data ring is that of `serial`. ring: how the daemon before called it. */
+/* Whether the record at `at` of a data ring is that of `serial`. ring: its number in the previous daemon. */
 static inline int tc_is_under_way(const struct tc_header *h, uint64_t ring, uint64_t at, uint64_t dev,
                                   uint64_t ino)
 {
@@ -148,7 +148,7 @@ static inline int tc_is_under_way(const struct tc_header *h, uint64_t ring, uint
     return ring && h->ring == ring;
 }
 
-/* From now on that record is known by its data ring's file. */
+/* From now on the data ring's file identifies that record. */
 static inline void tc_name(struct tc_header *h, uint64_t dev, uint64_t ino)
 {
     TC_STORE(h->dev, dev);
