@@ -50,7 +50,6 @@ NOT_YET = [
     "client/c",
     "client/utracefs",
     "daemon/utracefsd/connections",
-    "daemon/utracefsd/consumers/ftrace",
     "daemon/utracefsd/daemon.py",
     "daemon/utracefsd/events",
     "docs/c-client.md",

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False
-"""What a histogram held at one moment, in the order in which it is shown.
+"""A copy of a histogram's entries, sorted for display.
 
-A full table has 131,072 entries. Copying and sorting them is done at once, in C; they become Python's objects
-a few at a time, as the file is read.
+A full table has 131,072 entries. They are copied and sorted at once, in C; they become Python objects a few
+at a time, as the file is read.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -26,12 +26,12 @@ cdef enum:
     MAX_SORT_KEYS = 2
 
 cdef struct Item:
-    uint64_t first          # the first sort key as a number that compares as it; 0: it is a string
+    uint64_t first          # the first sort key as a number with the same order; 0: it is a string
     uint32_t index
 
 cdef struct SortBy:
-    uint32_t at             # in the entry
-    uint32_t size           # 1 to 8 bytes; of a string all of them
+    uint32_t at             # offset in the entry
+    uint32_t size           # 1 to 8 bytes; of a string all its bytes
     bint is_string
     bint signed
     bint descending
@@ -44,10 +44,10 @@ cdef struct Sorting:
 
 
 cdef class Entries:
-    """Entries of `table` as they are now."""
+    """The present entries of `table`."""
 
     cdef unsigned char *memory      # words and key of each
-    cdef Item *items                # in the order in which they are shown
+    cdef Item *items                # in the sorted order
     cdef uint64_t count
     cdef size_t entry_bytes
     cdef uint32_t nr_words
@@ -76,7 +76,7 @@ cdef class Entries:
         return self.count
 
     def stats(self):
-        """(the largest, the sum modulo 2^64) of each word; nothing where there are no entries."""
+        """(the maximum, the sum modulo 2^64) of each word; empty without entries."""
         cdef uint64_t most, total, n
         cdef uint32_t word
         cdef const uint64_t *words
@@ -91,9 +91,9 @@ cdef class Entries:
         return found
 
     def sort(self, by):
-        """Sort by up to two of (is a string, in the key or else in the words, offset there, bytes, signed,
-        descending), the first decides; what ties in all keeps the order of the table. ValueError: bytes that
-        an entry does not have."""
+        """Sort by one or two keys (is a string, in the key or else in the words, offset there, bytes, signed,
+        descending), the first one decides; equal entries keep the order of the table. ValueError: bytes
+        outside an entry."""
         cdef Sorting sorting
         cdef SortBy *one
         cdef uint64_t n
@@ -121,7 +121,7 @@ cdef class Entries:
         entries_sort(self.items, self.count, sizeof(Item), &sorting)
 
     def piece(self, Py_ssize_t start=0, stop=None):
-        """(key, words) of those from `start` to before `stop`, in their order."""
+        """(key, words) of the entries from `start` to before `stop`, in their order."""
         cdef Py_ssize_t i, end = self.count if stop is None else min(stop, <Py_ssize_t>self.count)
         cdef uint32_t word
         cdef const unsigned char *entry
@@ -136,7 +136,7 @@ cdef class Entries:
 
 
 cdef inline uint64_t number_of(const unsigned char *entry, const SortBy *by) noexcept nogil:
-    """A number that compares, unsigned, as this entry is to be sorted."""
+    """A number whose unsigned order is the order of the entries."""
     cdef uint64_t value = 0
     cdef int unused = 64 - 8 * <int>by.size
     memcpy(&value, entry + by.at, by.size)
@@ -161,7 +161,7 @@ cdef int entries_compare "entries_compare" (const void *a, const void *b, void *
     for i in range(sorting.count):
         by = &sorting.by[i]
         if by.is_string:
-            # Behind its end a string is zeros (HistTable).
+            # Behind its end a string has zeros (HistTable).
             order = memcmp(p + by.at, q + by.at, by.size)
             if order:
                 return -order if by.descending else order

@@ -59,7 +59,7 @@ cdef struct Key:
     int end
 
 cdef struct Slot:
-    # A variable, or what else an entry keeps: see program.Variable.
+    # A variable, or another value that an entry keeps: see program.Variable.
     int when
     int first               # of its steps
     int end
@@ -69,7 +69,7 @@ cdef struct Slot:
     int string_word         # -1: it is a number
 
 cdef struct Resolved:
-    # What a reference was resolved to, for one record.
+    # The value of a reference, for one record.
     uint64_t value
     const uint8_t *string   # NULL: it is a number
 

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""A histogram on the record path: what it is counted under, what is added up, and the table of that.
+"""A histogram on the record path: computes keys and values, and adds them up in a table.
 
-No Python runs per record. Payloads are hostile: whatever a field's offset or a location word says is checked
-against the record's size before it is read; what is not there counts as 0, or as an empty string.
+No Python runs per record. Payloads are hostile: every field's offset and every location word is checked
+against the record's size before it is read; a missing field counts as 0, or as an empty string.
 """
 
 import logging
@@ -65,15 +65,15 @@ cdef enum:
     STRING_BYTES = 256
 
 cdef enum:
-    # Records dropped between two tries to get memory for a table.
+    # Dropped records between two attempts to get memory for a table.
     TRY_AGAIN = 1000
-    # Numbers that wait on the stack. Three operators need four.
+    # Size of the stack. Three operators need four numbers.
     MAX_STACK = 8
     DIV_SHIFT = 20
 
 logger = logging.getLogger("utracefsd")
 
-# How many operands a step takes, by its op.
+# Number of operands of a step, by its op.
 _TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromkeys(
     (Op.ADD, Op.SUB, Op.MULT, Op.DIV), 2
 )
@@ -82,9 +82,9 @@ _TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromke
 cdef class HistTable:
     """The counts of a histogram: see include/hist_table.h.
 
-    path: The file that it lives in, where a successor finds it; None: memory of this process.
-    has_memory: Whether all of it is there: since the first record that was counted.
-    check_room: Called before that; raises TraceError when it may not. A record without memory is dropped.
+    path: Its file, where the next daemon finds it; None: memory of this process.
+    has_memory: All of it is allocated: since the first record that was counted.
+    check_room: Called before that; raises TraceError to refuse. A record without memory is dropped.
     """
 
     def __init__(self):
@@ -92,7 +92,7 @@ cdef class HistTable:
 
     @staticmethod
     def bytes_of(uint32_t bits, uint32_t key_size, uint32_t nr_words):
-        """What a table takes. ValueError: there is none of this shape."""
+        """The size of a table in bytes. ValueError: an impossible shape."""
         if not ht_is_possible(bits, key_size, nr_words):
             raise ValueError(f"a table of 2^{bits} keys of {key_size} bytes and {nr_words} words")
         return ht_bytes(bits, key_size, nr_words)
@@ -101,7 +101,7 @@ cdef class HistTable:
     def create(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path=None):
         """An empty table of 2^bits keys, in a new file or, without path, in memory.
 
-        ValueError: there is none of this shape. OSError: no room for the file. MemoryError.
+        ValueError: an impossible shape. OSError: no space for the file. MemoryError.
         """
         cdef HistTable table = HistTable.__new__(HistTable)
         cdef int fd = -1
@@ -126,7 +126,7 @@ cdef class HistTable:
 
     @staticmethod
     def adopt(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path not None):
-        """What a daemon before this one left in `path`, as a whole, whenever that ended.
+        """The previous daemon's table in `path`, consistent whenever that daemon ended.
 
         OSError. ValueError: it is not a table of this shape.
         """
@@ -157,7 +157,7 @@ cdef class HistTable:
         return 0
 
     cdef bint take_memory(self) noexcept:
-        """For the first record that it counts. False: there is none; asked for now and then only."""
+        """Allocate all of it, for the first record. False: no memory; tried again only now and then."""
         if self.c.header.drops % TRY_AGAIN:
             return False
         try:
@@ -181,18 +181,18 @@ cdef class HistTable:
 
     @property
     def nr_bytes(self):
-        """What it takes now."""
+        """Its present size in bytes."""
         cdef ht_header *header = self.c.header
         return self.bytes if self.has_memory else ht_first_bytes(header.key_size, header.nr_words)
 
     @property
     def full_bytes(self):
-        """What it takes once it has memory."""
+        """Its size in bytes once all of it is allocated."""
         return self.bytes
 
     @property
     def bits(self):
-        """Logarithm of how many entries it has room for."""
+        """Logarithm of its number of entries."""
         return self.c.header.bits
 
     @property
@@ -202,37 +202,37 @@ cdef class HistTable:
 
     @property
     def drops(self):
-        """Records that found it full, or no memory for it."""
+        """Records that found it full, or without memory."""
         return self.c.header.drops
 
     def __len__(self):
         return self.c.header.entries
 
     def clear(self):
-        """Forget everything."""
+        """Drop all entries."""
         ht_clear(&self.c)
 
     def has_taken(self, uint64_t who, uint64_t serial):
-        """Whether the last record that it counted or dropped was this one of this trigger."""
+        """Whether the last record that it counted or dropped was this one, by this trigger."""
         return ht_has_taken(&self.c, who, serial)
 
     @property
     def taken(self):
-        """(key, value) for which the last snapshot was taken; None: there was none."""
+        """(key, value) of the last snapshot; None: there was none."""
         cdef ht_header *header = self.c.header
         if not header.taken.valid:
             return None
         return (<const char *>header.taken.key)[: header.key_size], header.taken.value
 
     def remove(self):
-        """Its file is of no use any more."""
+        """Remove its file."""
         if self.path is not None:
             path, self.path = self.path, None
             os.unlink(path)
 
 
 cdef class Link:
-    """A variable of another histogram. once: reading it takes it away."""
+    """A variable of another histogram. once: reading it unsets it."""
 
     def __init__(self, Hist hist not None, int slot, bint once):
         if not 0 <= slot < hist.nr_slots:
@@ -245,7 +245,7 @@ cdef class Link:
 cdef class Emission:
     """A synthetic event that an action records. size: bytes of its slots.
 
-    params: (is a reference, which, offset in the payload, bytes, is a string, is dynamic) of each field.
+    params: (is a reference, its number, offset in the payload, bytes, is a string, is dynamic) of each field.
     """
 
     def __init__(self, Tracepoint tracepoint not None, int size, params):
@@ -255,13 +255,13 @@ cdef class Emission:
 
 
 cdef class Hist:
-    """What runs for each record. program: see `program.Program`.
+    """The compiled part of a hist trigger. program: see `program.Program`.
 
     table: Of its key size, with a word for the count of hits and one for each value.
 
-    names: Of the threads that write; needed by variables that are such a name.
+    names: Of the writing threads; needed by variables with such a name.
 
-    clock_is_ns: Whether time stamps that come are nanoseconds.
+    clock_is_ns: Whether time stamps are nanoseconds.
     """
 
     def __init__(self, program, HistTable table not None, WriterNames names=None):
@@ -332,10 +332,10 @@ cdef class Hist:
         self.nr_slots = len(program.variables)
 
     def link(self, links, actions):
-        """What it reads and does. links: a Link for each reference of the program.
+        """Set its references and actions. links: a Link for each reference of the program.
 
-        actions: (slot that it compares with or -1, whether for larger ones only, slot of the variable,
-        whether it saves, whether it takes a snapshot, Emission or None) of each.
+        actions: (slot to compare with or -1, whether only larger values count, slot of the variable, whether
+        it saves, whether it takes a snapshot, Emission or None) of each.
         """
         self.links = tuple(links)
         self.actions = tuple(actions)
@@ -348,7 +348,7 @@ cdef class Hist:
         PyMem_Free(self.value_ends)
 
     cdef uint64_t evaluate(self, int first, int end, const Record *r, uint64_t ts) noexcept:
-        """What the steps leave. `check_depth` has seen them: nothing is taken from an empty stack."""
+        """The result of the steps. `check_depth` has checked them: the stack never underflows."""
         cdef uint64_t stack[MAX_STACK]
         cdef uint64_t top = 0
         cdef int depth = 0, i
@@ -356,7 +356,7 @@ cdef class Hist:
         for i in range(first, end):
             step = &self.steps[i]
             if step.op < OP_LOG2:
-                # The present top goes below.
+                # The present top is pushed below.
                 stack[depth] = top
                 depth += 1
                 if step.op == OP_FIELD:
@@ -417,8 +417,8 @@ cdef class Hist:
     cdef bint add(self, const Record *r, uint64_t ts, uint64_t who, uint64_t serial) noexcept:
         """Count a record. False: the table was full, and it was dropped.
 
-        ts: Its time in the instance's clock. who, serial: Which trigger counts, and for which of its records;
-        a successor asks (`HistTable.has_taken`).
+        ts: Its time in the instance's clock. who, serial: The trigger and the number of its record, for the
+        next daemon (`HistTable.has_taken`).
         """
         cdef ht *t = &self.table.c
         cdef ht_place place
@@ -466,8 +466,8 @@ cdef class Hist:
         return True
 
     cdef bint resolve(self) noexcept:
-        """Read the variables of other histograms under this record's key, or what it begins with where they
-        have fewer keys (resolve_var_refs(), tracing_map_lookup()). False: one of them is not set."""
+        """Read the variables of other histograms under this record's key, or its beginning if they have fewer
+        keys (resolve_var_refs(), tracing_map_lookup()). False: one of them is not set."""
         cdef Link link
         cdef Hist other
         cdef ht *t
@@ -495,7 +495,7 @@ cdef class Hist:
         return True
 
     cdef void end_reads(self, uint64_t *key, uint64_t who, uint64_t serial) noexcept:
-        """Take away what was read once. Done again, it changes nothing."""
+        """Unset the variables that were read once. Repeating it changes nothing."""
         cdef Link link
         cdef ht *t
         cdef ht_place place
@@ -518,7 +518,7 @@ cdef class Hist:
             ht_change(t, place.element)
 
     cdef void set_slots(self, int when, const Record *r, uint64_t ts) noexcept:
-        """Those of the entry in the image that are set at this time."""
+        """Set the slots of the image's entry that are set at this time."""
         cdef uint64_t *image = self.table.c.image
         cdef Slot *slot
         cdef int i
@@ -527,7 +527,7 @@ cdef class Hist:
             if slot.when != when:
                 continue
             if slot.string_word >= 0 and slot.key.kind == COMM:
-                # That of the entry's first record, as hist_trigger_elt_data_init().
+                # The name for the entry's first record, as in hist_trigger_elt_data_init().
                 if not image[slot.string_word]:
                     memcpy(&image[slot.string_word], self.names.name_of(r), COMM_SIZE)
             elif slot.string_word >= 0:
@@ -543,7 +543,7 @@ cdef class Hist:
             image[self.mask_word] |= <uint64_t>1 << i
 
     cdef int act(self, const Record *r, uint64_t ts) except -1:
-        """Do the actions; what they record comes when this record has been dealt with."""
+        """Run the actions; records that they cause are emitted after this one."""
         cdef uint64_t *image = self.table.c.image
         cdef uint64_t value, before
         cdef int tracker, subject
@@ -559,7 +559,8 @@ cdef class Hist:
                 if saves:
                     self.set_slots(SAVED, r, ts)
                 if takes:
-                    # cond_snapshot_update(): also larger, or another, than that of the last snapshot.
+                    # cond_snapshot_update(): also larger than, or different from, the value of the last
+                    # snapshot.
                     before = self.table.c.header.taken.value
                     if value > before if larger else value != before:
                         ht_take(&self.table.c, value)
@@ -598,7 +599,7 @@ cdef class Hist:
                 else:
                     payload[offset : offset + length] = text
             else:
-                # As the kernel: what is shorter than its slot leaves the rest of it alone.
+                # As in the kernel: a value smaller than its slot leaves the rest unchanged.
                 payload[offset : offset + size] = value.to_bytes(8, "little")[:size]
         put_off(emission.tracepoint, r, bytes(payload), self.owner, self.pending)
         return 0
@@ -607,7 +608,7 @@ cdef class Hist:
         self, const unsigned char[:] payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0,
         int id=0, uint64_t who=0, uint64_t serial=0, int times=1
     ):
-        """Count a record that came from no tracepoint, for tests and measurements. Whether it had room."""
+        """Count a record without a tracepoint, for tests and measurements. Returns whether it had space."""
         cdef Record r
         cdef bint counted = True
         cdef uint8_t nothing = 0
@@ -626,7 +627,7 @@ cdef class Hist:
 
 
 def check_depth(steps, bint wanted):
-    """ValueError when they take from an empty stack, need too much of it, or do not leave one number if
+    """ValueError when the steps underflow the stack, need too much of it, or do not leave one number if
     `wanted`, none otherwise."""
     depth = 0
     for step in steps:
@@ -663,7 +664,7 @@ cdef inline uint64_t load_field(const Record *r, const Step *step) noexcept:
 
 
 cdef void copy_string(const Record *r, uint64_t start, uint64_t length, uint8_t *to, uint32_t size) noexcept:
-    """Up to the first NUL, and less than `size` bytes, of what is in the entry at `start`: it is there."""
+    """Copy up to the first NUL, and less than `size` bytes, of the entry's bytes at `start`, which exist."""
     cdef uint64_t common = common_word(r.id, r.pid)
     cdef uint64_t i
     cdef uint8_t c
@@ -677,7 +678,7 @@ cdef void copy_string(const Record *r, uint64_t start, uint64_t length, uint8_t 
 
 
 cdef void copy_dynamic(const Record *r, const Key *key, uint8_t *to) noexcept:
-    """A dynamic string; nothing if it is not all within the entry."""
+    """Copy a dynamic string; nothing if a part of it is outside the entry."""
     cdef uint32_t word
     cdef uint64_t start
     if key.at + 4 > r.size:

@@ -1,11 +1,11 @@
-"""Actions of a hist trigger: what it does besides counting.
+"""Actions of a hist trigger: effects besides counting.
 
     onmatch(SYSTEM.EVENT).trace(SYNTHETIC,PARAM,...)      or the older onmatch(...).SYNTHETIC(PARAM,...)
     onmax($VARIABLE).save(FIELD,...)                      onchange likewise, and either with trace()
     onmax($VARIABLE).snapshot()                           or snapshot()
 
-A parameter is a field of the trigger's own event, or `$x`, a variable of the trigger or of one of the event
-that is matched. Messages and their order are those of onmatch_parse(), action_parse() and action_create().
+A parameter is a field of the trigger's own event, or `$x`, a variable of the trigger or of a trigger of the
+matched event. Messages and their order follow onmatch_parse(), action_parse() and action_create().
 """
 
 import enum
@@ -24,45 +24,46 @@ MAX_PARAMS = 64
 
 
 class Handler(enum.Enum):
-    """When an action is done; the values are how they are written."""
+    """The condition of an action; the values are their syntax."""
 
     ONMATCH = b"onmatch"
-    """The key has an entry in a histogram of the other event, and all variables that are read are set."""
+    """The key has an entry in a histogram of the other event, and all variables to read are set."""
     ONMAX = b"onmax"
-    """A variable is larger than it has been for this key."""
+    """A variable is larger than ever before for this key."""
     ONCHANGE = b"onchange"
-    """It is another than the last time."""
+    """Its value differs from the previous one."""
 
 
 class Kind(enum.Enum):
-    """What is done."""
+    """The effect of an action."""
 
     TRACE = enum.auto()
     """A synthetic event is recorded."""
     SAVE = enum.auto()
-    """Fields are kept with the entry, which shows them."""
+    """Fields are saved in the entry, which shows them."""
     SNAPSHOT = enum.auto()
-    """The instance's buffers are swapped, if the variable is also larger, or another, than the last time."""
+    """The instance's buffers are swapped, if the variable is larger than, or differs from, the last
+    snapshot's."""
 
 
 @attrs.frozen
 class Action:
-    """One action, as it was written."""
+    """One action, as written."""
 
     handler: Handler
-    """When."""
+    """The condition."""
 
     subject: bytes
-    """What stands in the handler's parentheses."""
+    """The text in the handler's parentheses."""
 
     name: bytes
-    """Of the action: trace, save, snapshot or that of a synthetic event."""
+    """Name of the action: trace, save, snapshot or that of a synthetic event."""
 
     kind: Kind
-    """What."""
+    """The effect."""
 
     params: tuple[bytes, ...]
-    """Without the name of the synthetic event that trace() has in front."""
+    """Without the name of the synthetic event, which is the first one of trace()."""
 
     synthetic: bytes = b""
     """With TRACE: the name of that event."""
@@ -74,7 +75,7 @@ class Action:
         return system, event
 
     def text(self) -> bytes:
-        """As the trigger's line has it."""
+        """Its text in the trigger's line."""
         params = self.params if self.name != b"trace" else (self.synthetic, *self.params)
         return b":%s(%s).%s(%s)" % (self.handler.value, self.subject, self.name, b",".join(params))
 
@@ -119,7 +120,7 @@ def parse_action(text: bytes, log: Log, event_exists: Callable[[bytes, bytes], b
 
 
 def _parse_params(text: bytes, log: Log) -> tuple[bytes, ...]:
-    """parse_action_params(): each has two characters at least."""
+    """parse_action_params(): each has at least two characters."""
     params = [param.strip() for param in text.split(b",")]
     for param in params[: MAX_PARAMS + 1]:
         if len(param) < 2:
@@ -133,7 +134,7 @@ def check_parameter(target: Field, source: HistField) -> bool:
     """Whether a value may be a field of a synthetic event (check_synth_field())."""
     dynamic = target.is_loc
     if dynamic or target.is_string or source.is_string:
-        # A fixed string takes one of its own size only; dynamic ones count 256.
+        # A fixed string only accepts one of its own size; dynamic ones count 256.
         return source.is_string and (dynamic or target.size == source.size)
     if target.type == source.type:
         return True

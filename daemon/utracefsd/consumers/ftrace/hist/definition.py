@@ -1,7 +1,7 @@
-"""What a hist trigger counts: keys, values, variables and how entries are sorted (create_hist_data()).
+"""The definition of a hist trigger: keys, values, variables and sort keys (create_hist_data()).
 
-A Definition is what the text of a trigger means for one event. It knows its canonical text, which `trigger`
-shows, and what makes two definitions the same.
+A Definition is the meaning of a trigger's text for one event. It has its canonical text, which `trigger`
+shows, and an identity that tells whether two definitions are the same.
 """
 
 import errno
@@ -23,13 +23,13 @@ MAX_VALUES = 3
 """TRACING_MAP_VALS_MAX, the count of hits included."""
 
 _MAX_SLOTS = 64
-"""As in program.py: a word has as many bits."""
+"""As in program.py: a word has 64 bits."""
 
 MAX_SORT_KEYS = 2
 """TRACING_MAP_SORT_KEYS_MAX."""
 
 MAX_KEY_SIZE = 256 + 31 * 8
-"""HIST_KEY_SIZE_MAX: bytes of all keys together. So there is room for one dynamic string and a stack."""
+"""HIST_KEY_SIZE_MAX: bytes of all keys together: one dynamic string and a stack fit."""
 
 _VALUE_REFUSES = Flag.BUCKET | Flag.LOG2 | Flag.SYM | Flag.SYM_OFFSET | Flag.SYSCALL | Flag.STACKTRACE
 _VARIABLE_REFUSES = Flag.GRAPH | Flag.PERCENT | Flag.BUCKET | Flag.LOG2
@@ -37,7 +37,7 @@ _VARIABLE_REFUSES = Flag.GRAPH | Flag.PERCENT | Flag.BUCKET | Flag.LOG2
 
 @attrs.frozen
 class SortKey:
-    """What entries are sorted by."""
+    """A key by which entries are sorted."""
 
     index: int
     """0: the count of hits; then the values, then the keys."""
@@ -48,13 +48,13 @@ class SortKey:
 
 @attrs.frozen(eq=False)
 class Definition:
-    """What a hist trigger of one event counts."""
+    """The definition of a hist trigger of one event."""
 
     keys: tuple[HistField, ...]
     """One to three."""
 
     values: tuple[HistField, ...]
-    """Behind the count of hits, which is always there."""
+    """Without the count of hits, which always comes first."""
 
     variables: tuple[HistField, ...]
     """In the order of their definition."""
@@ -66,29 +66,29 @@ class Definition:
     """Bytes of all keys."""
 
     parts: Parts
-    """What was written."""
+    """The parts as written."""
 
     uses_timestamp: bool
-    """The instance's clock is set to that of the trigger."""
+    """The instance's clock is set to the trigger's."""
 
     timestamp_in_usecs: bool
     """Time stamps are microseconds."""
 
     actions: tuple[Action, ...] = ()
-    """In their order."""
+    """In the written order."""
 
     references: tuple[Reference, ...] = ()
     """Variables of other triggers that it reads."""
 
     slots: tuple[tuple[int, HistField | None], ...] = ()
-    """What each entry keeps besides sums: when it is set (program.When) and from what. The variables come
-    first."""
+    """Values of each entry besides sums: when they are set (program.When) and from which field. The variables
+    come first."""
 
     trackers: tuple[int, ...] = ()
-    """Of each action with onmax or onchange: the slot that it compares with."""
+    """Of each action with onmax or onchange: the slot to compare with."""
 
     parameters: tuple[tuple[tuple[bool, int], ...], ...] = ()
-    """Of each action's parameters: whether it is a reference, and which; else which slot."""
+    """Of each action's parameters: (True, its number) for a reference, else (False, its slot)."""
 
     @property
     def keeps_variables(self) -> bool:
@@ -96,7 +96,7 @@ class Definition:
         return bool(self.slots)
 
     def text(self) -> bytes:
-        """The trigger's line, up to its actions (event_hist_trigger_print())."""
+        """The trigger's line, without its actions (event_hist_trigger_print())."""
         text = b"hist:"
         if self.parts.name is not None:
             text += self.parts.name + b":"
@@ -114,7 +114,7 @@ class Definition:
         return text
 
     def actions_text(self) -> bytes:
-        """And its actions."""
+        """The part of the line with the actions."""
         return b"".join(action.text() for action in self.actions)
 
     def _sort_text(self, key: SortKey) -> bytes:
@@ -122,14 +122,15 @@ class Definition:
         return text + (b".descending" if key.descending else b"")
 
     def column(self, key: SortKey) -> HistField:
-        """The value or key that it sorts by; not for the count of hits."""
+        """The value or key of a sort key; not for the count of hits."""
         return (*self.values, *self.keys)[key.index - 1]
 
     def identity(self) -> tuple[object, ...]:
-        """What makes two definitions the same (hist_trigger_match()): all but size, clock and name.
-        Those that are the same keep the same in each entry.
+        """Equal for definitions that are the same (hist_trigger_match()): all parts but size, clock and name.
+        Their entries have the same layout.
 
-        The kernel compares expressions by their kind alone, and `.buckets` not by their width; to it
+        The kernel compares expressions by their kind alone, and `.buckets` not by their width; for it
+        `vals=a+b` is `vals=a-b`.
         `vals=a+b` is `vals=a-b`.
         """
         return (
@@ -166,8 +167,8 @@ def define(parts: Parts, context: Context) -> Definition:
         taken = context.variables is not None and context.variables.is_defined(name)
         if taken or any(name == other.var_name for other in variables):
             raise log.fault("Variable already defined", name)
-        # The kernel cuts up the text of an expression while it reads it, so that the variable stands for what
-        # was in front of the operator from then on. Here it stands for the expression.
+        # The kernel modifies the text of an expression while it parses it, so that the variable then refers
+        # to the part before the operator. Here it refers to the whole expression.
         own = context.own.get(text[1:], text) if any(text == b"$" + v.var_name for v in variables) else text
         text = text if own.startswith(b"$") else own
         variables.append(_variable(context, name, text))
@@ -200,7 +201,7 @@ def _no_event(system: bytes, event: bytes) -> bool:
 
 
 class _Actions:
-    """What the actions of a definition need in each entry (create_actions())."""
+    """The slots that the actions of a definition need in each entry (create_actions())."""
 
     def __init__(self, context: Context, variables: list[HistField], keys: list[HistField]) -> None:
         self._context = context
@@ -294,7 +295,7 @@ class _Actions:
     def _field_parameter(
         self, action: Action, system: bytes, event: bytes, name: bytes
     ) -> tuple[bool, int, HistField]:
-        """trace_action_create_field_var(): a field of this event, else of the one that is matched."""
+        """trace_action_create_field_var(): a field of this event, else of the matched one."""
         context = self._context
         logged = len(context.log.entries)
         if not system or (system, event) == (context.system, context.event):

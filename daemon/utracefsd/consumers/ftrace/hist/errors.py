@@ -1,7 +1,7 @@
 """Why a hist definition is refused: an errno, and entries for `error_log`.
 
 TraceError
-└── HistError       the errno of the write; `entries` are what the kernel logs before it answers that, in
+└── HistError       the errno of the write; `entries` are the kernel's log entries before that, in
                     its order; several, or none.
 """
 
@@ -21,9 +21,9 @@ class HistError(TraceError):
 
 
 class Log:
-    """What the kernel would log while it reads one command, which is shown and searched for positions.
+    """The log entries that the kernel would make for one command, which is shown and searched for positions.
 
-    command: the definition with `hist:` in front, as last_cmd_set() of trace_events_hist.c keeps it.
+    command: the definition with `hist:` before it, as last_cmd_set() of trace_events_hist.c keeps it.
     """
 
     def __init__(self, command: bytes) -> None:
@@ -31,15 +31,15 @@ class Log:
         self.entries: list[tuple[str, int]] = []
 
     def add(self, message: str, at: bytes = b"") -> None:
-        """An entry that points at the first occurrence of `at` in the command; at its beginning if there is
-        none (errpos())."""
+        """Add an entry that points at the first occurrence of `at` in the command; at its beginning if there
+        is none (errpos())."""
         self.entries.append((message, max(0, self.command.find(at))))
 
     def fault(self, message: str, at: bytes = b"", errno: int = errno_numbers.EINVAL) -> HistError:
-        """To be raised: the entries up to now, and one more."""
+        """The error to raise: the entries so far, and one more."""
         self.add(message, at)
         return self.refused(f"{message}: {at[:200].decode('utf-8', 'backslashreplace')}", errno)
 
     def refused(self, text: str, errno: int = errno_numbers.EINVAL) -> HistError:
-        """To be raised: the entries up to now and no other. text: for the one who wrote the command."""
+        """The error to raise: the entries so far. text: for the user who wrote the command."""
         return HistError(errno, text, tuple(self.entries))

@@ -4,8 +4,8 @@
                | -( expression )
     operand    = number | FIELD[.MODIFIER] | [SYSTEM.EVENT.]$VARIABLE
 
-The kernel splits the text at the last operator that binds least and goes on with both halves. So do we: what
-it accepts by accident is accepted, and its messages come in its order.
+The kernel splits the text at the last operator of lowest precedence and continues with both halves. This code
+does the same: it accepts what the kernel accepts by accident, and gives its messages in its order.
 """
 
 import errno
@@ -61,30 +61,30 @@ _MODIFIERS = {
 """`.sym-offset` comes as `.symXoffset`: the minus would pass for an operator."""
 
 _BY_PREFIX = ((b"percent", Flag.PERCENT), (b"graph", Flag.GRAPH))
-"""What may follow them is not looked at."""
+"""Text behind these is ignored."""
 
 
 class Variables(Protocol):
-    """Where `$x` is looked up: the triggers of an instance."""
+    """Lookup of `$x`: the triggers of an instance."""
 
     def reference(self, context: "Context", system: bytes, event: bytes, name: bytes) -> HistField | None:
         """A field with VAR_REF for a variable of another trigger, which is in `context.references` then;
-        None: there is no such variable. system and event: where to look; empty: wherever it is."""
+        None: no such variable. system and event: where to look; empty: anywhere."""
 
     def field_variable(
         self, context: "Context", system: bytes, event: bytes, name: bytes, keys: Sequence[HistField]
     ) -> HistField | None:
-        """The same for a field of that event, which a trigger with keys like these makes a variable of. None:
-        there cannot be one, and `context.log` says why."""
+        """The same for a field of that event, of which a trigger with keys like these makes a variable. None:
+        not possible, and `context.log` has the reason."""
 
     def is_defined(self, name: bytes) -> bool:
         """Another trigger of the event has a variable of this name."""
 
     def event_exists(self, system: bytes, event: bytes) -> bool:
-        """There is such an event."""
+        """Whether there is such an event."""
 
     def synthetic(self, name: bytes) -> Sequence[Field] | None:
-        """Fields of a synthetic event; None: there is none of this name."""
+        """Fields of a synthetic event; None: no such event."""
 
 
 @attrs.frozen(eq=False)
@@ -95,15 +95,15 @@ class Reference:
     """That trigger."""
 
     slot: int
-    """Which variable of it."""
+    """The variable's number there."""
 
     field: HistField
-    """How it is referred to; says whether it is read once."""
+    """The reference; says whether it is read once."""
 
 
 @attrs.define
 class Context:
-    """What one definition is read with."""
+    """The context for parsing one definition."""
 
     fields: Sequence[Field]
     """Of the event."""
@@ -121,22 +121,22 @@ class Context:
     """Its name."""
 
     own: Mapping[bytes, bytes] = attrs.Factory(dict)
-    """Expressions of the variables that this definition has, by name."""
+    """Expressions of this definition's own variables, by name."""
 
     uses_timestamp: bool = False
-    """Some field was `common_timestamp`."""
+    """A field was `common_timestamp`."""
 
     matches: Sequence[tuple[bytes, bytes]] = ()
     """System and event of each onmatch: variables are looked up there first."""
 
     references: list[Reference] = attrs.Factory(list)
-    """What is referred to."""
+    """All references so far."""
 
     timestamp_in_usecs: bool = False
-    """And one of them with `.usecs`, which holds for all."""
+    """One of them had `.usecs`, which then applies to all."""
 
     def find(self, name: bytes) -> Field | None:
-        """A field of the event, or one that all have. Of several the last: the kernel's list is reversed."""
+        """A field of the event, or a common one. Of several the last: the kernel's list is reversed."""
         for field in reversed(self.fields):
             if field.name == name:
                 return field
@@ -148,7 +148,7 @@ def parse_expression(
 ) -> HistField:
     """The tree of a key (flags: KEY), a variable (VAR, with its name) or a value (none).
 
-    HistError: EINVAL, EDOM (division by the constant 0), ENOMEM (a field of a size that no number has).
+    HistError: EINVAL, EDOM (division by the constant 0), ENOMEM (a field whose size is not that of a number).
     """
     depth = [0] if depth is None else depth
     if depth[0] > MAX_OPERATORS:
@@ -217,8 +217,8 @@ def _parse_unary(context: Context, text: bytes, flags: Flag, var_name: bytes, de
 
 
 def _root(text: bytes) -> tuple[Operator | None, int]:
-    """Where to split, contains_operator(): the last of + and -, else the last of * and /. A minus in front
-    comes first of all, if it is the last one."""
+    """The operator at which to split, contains_operator(): the last of + and -, else the last of * and /. A
+    unary minus comes first, if it is the last one."""
     minus, plus = text.rfind(b"-"), text.rfind(b"+")
     if minus == 0:
         return Operator.UNARY_MINUS, 0
@@ -254,7 +254,8 @@ def parse_atom(context: Context, text: bytes, flags: Flag, var_name: bytes = b""
 
 
 def _own_variable(context: Context, system: bytes, event: bytes, name: bytes) -> bytes | None:
-    """The field that a variable of this definition stands for; None: it is an expression, or not ours."""
+    """The field of a variable of this definition; None: it is an expression, or not a variable of this
+    one."""
     if (system or event) and (system, event) != (context.system, context.event):
         return None
     text = context.own.get(name)
@@ -264,7 +265,7 @@ def _own_variable(context: Context, system: bytes, event: bytes, name: bytes) ->
 
 
 def _alias(reference: HistField, var_name: bytes) -> HistField:
-    """A variable that is another one."""
+    """A variable that is an alias of another one."""
     return HistField(
         Flag.ALIAS | Flag.VAR | reference.flags & (Flag.TIMESTAMP | Flag.TIMESTAMP_USECS),
         type=reference.type,
@@ -309,7 +310,7 @@ def _parse_field(context: Context, text: bytes, flags: Flag, var_name: bytes) ->
 
 
 def _cpu_field(name: bytes) -> Field:
-    """`cpu` under its old names: entries show it as it was written."""
+    """`cpu` under its old names: entries show the name as written."""
     return Field(b"unsigned int", name, 0, 0, False, FieldKind.INTEGER)
 
 
@@ -320,7 +321,7 @@ def _parse_modifier(context: Context, name: bytes, modifier: bytes, flags: Flag)
         return _MODIFIERS[modifier], 0
     if modifier.startswith(b"bucket"):
         number = modifier.removeprefix(b"bucket").removeprefix(b"s")
-        # The message points at what is left of the modifier where reading stopped.
+        # The message points at the unread rest of the modifier.
         if not number.startswith(b"="):
             raise context.log.fault("Invalid field modifier", number)
         try:
@@ -337,7 +338,7 @@ def _parse_modifier(context: Context, name: bytes, modifier: bytes, flags: Flag)
 
 
 def _typed(context: Context, result: HistField) -> HistField:
-    """Fill in what its values are (create_hist_field())."""
+    """Fill in type and size of its values (create_hist_field())."""
     flags, field = result.flags, result.field
     if Flag.HITCOUNT in flags:
         result.type, result.size = b"u64", 8
@@ -379,7 +380,7 @@ def _constant(operator: Operator, a: int, b: int) -> int:
 
 
 def divided(value: int, divisor: int) -> int:
-    """By a constant, as hist_field_get_div_fn() has it done: below 2^20 not always rounded down."""
+    """Division by a constant, as in hist_field_get_div_fn(): below 2^20 not always rounded down."""
     if not divisor & (divisor - 1) or divisor > 1 << _DIV_SHIFT or value >= 1 << _DIV_SHIFT:
         return value // divisor
     return (value * ((1 << _DIV_SHIFT) // divisor) + (1 << _DIV_SHIFT) - 1) >> _DIV_SHIFT

@@ -1,8 +1,8 @@
 """A key, value or variable of a histogram, or a part of one: struct hist_field of trace_events_hist.c.
 
-A tree: an expression has operands, `.log2` and `.buckets` have what they round, all others are leaves. Its
-names are a matter of their own, because they are shown in three places that differ (entries, the trigger's
-line, expressions within that) and looked for in a fourth (sort keys).
+A tree: an expression has operands, `.log2` and `.buckets` have the field that they round, all others are
+leaves. Its names differ in three places (entries, the trigger's line, expressions within that), and sort keys
+look for them in a fourth form.
 """
 
 import enum
@@ -14,11 +14,11 @@ from utracefs_protocol.declaration import Field, FieldKind
 __all__ = ["COMMON_FIELDS", "MAX_STRING", "Flag", "HistField", "Operator", "expression_text", "field_text"]
 
 MAX_STRING = 256
-"""Bytes that a dynamic string takes as a key, with its NUL (MAX_FILTER_STR_VAL)."""
+"""Bytes of a dynamic string as a key, with its NUL (MAX_FILTER_STR_VAL)."""
 
 
 class Flag(enum.Flag):
-    """HIST_FIELD_FL_*: what a field is, and how it is shown."""
+    """HIST_FIELD_FL_*: kind of a field, and its display."""
 
     HITCOUNT = enum.auto()
     KEY = enum.auto()
@@ -57,11 +57,11 @@ _MODIFIERS = (
     (Flag.PERCENT, b"percent"),
     (Flag.GRAPH, b"graph"),
 )
-"""As get_hist_field_flags() looks for them; the first that a field has is shown."""
+"""In the order of get_hist_field_flags(); the first one that a field has is shown."""
 
 
 class Operator(enum.Enum):
-    """enum field_op_id; the values are how they are written."""
+    """enum field_op_id; the values are their syntax."""
 
     PLUS = b"+"
     MINUS = b"-"
@@ -76,67 +76,67 @@ COMMON_FIELDS = {
     b"common_preempt_count": Field(b"unsigned char", b"common_preempt_count", 3, 1, False, FieldKind.INTEGER),
     b"common_pid": Field(b"int", b"common_pid", 4, 4, True, FieldKind.INTEGER),
 }
-"""Fields that every event has, at their offsets in the entry."""
+"""Fields of every event, at their offsets in the entry."""
 
 
 @attrs.define(eq=False)
 class HistField:
-    """One of them."""
+    """One node of the tree."""
 
     flags: Flag = NONE
-    """What it is."""
+    """Kind and display."""
 
     field: Field | None = None
-    """Of the event. With CPU and STACKTRACE only its name is of use."""
+    """Of the event. With CPU and STACKTRACE only its name is used."""
 
     buckets: int = 0
-    """With BUCKET: how wide they are."""
+    """With BUCKET: their width."""
 
     type: bytes = b""
     """Of its values, as a field's."""
 
     size: int = 0
-    """Bytes of its values. As a key: that it takes in the table, a multiple of 8."""
+    """Bytes of its values. As a key: its bytes in the table, a multiple of 8."""
 
     signed: bool = False
     """Of its values, for comparing keys."""
 
     offset: int = 0
-    """As a key: where it begins in the table's keys."""
+    """As a key: its offset in the table's keys."""
 
     operator: Operator | None = None
     """With EXPR."""
 
     operands: tuple["HistField", ...] = ()
-    """Of an expression; what LOG2 and BUCKET round; what an ALIAS stands for."""
+    """Of an expression; the rounded field of LOG2 and BUCKET; the target of an ALIAS."""
 
     constant: int = 0
-    """With CONST; of a constant divisor what it is, too."""
+    """With CONST; also the value of a constant divisor."""
 
     name: bytes = b""
     """Of EXPR: its text. Of VAR_REF and ALIAS: the variable's name."""
 
     system: bytes = b""
-    """Of VAR_REF and ALIAS that say so: the system of the event whose trigger has the variable."""
+    """Of VAR_REF and ALIAS, if given: the system of the event whose trigger has the variable."""
 
     event: bytes = b""
-    """And its event."""
+    """The same for its event."""
 
     var_name: bytes = b""
-    """With VAR: how it is called."""
+    """With VAR: its name."""
 
     var_index: int = -1
-    """With VAR: which of its trigger's variables it is. With VAR_REF: which of the trigger's references."""
+    """With VAR: its number among its trigger's variables. With VAR_REF: its number among the references."""
 
     read_once: bool = False
-    """With VAR_REF: it is an operand, so what it reads is taken away from the trigger that set it."""
+    """With VAR_REF: it is an operand, so reading it unsets the variable."""
 
     @property
     def is_string(self) -> bool:
         return Flag.STRING in self.flags
 
     def shown_name(self, level: int = 0) -> bytes:
-        """What entries and sort keys call it (hist_field_name())."""
+        """Its name in entries and sort keys (hist_field_name())."""
         if level > 1:
             return b""
         if self.field is not None:
@@ -164,7 +164,7 @@ class HistField:
 
 
 def field_text(field: HistField) -> bytes:
-    """How the trigger's line shows it (hist_field_print())."""
+    """Its text in the trigger's line (hist_field_print())."""
     text = field.var_name + b"=" if field.var_name else b""
     if Flag.CPU in field.flags:
         text += b"common_cpu"
@@ -182,7 +182,7 @@ def field_text(field: HistField) -> bytes:
 
 
 def expression_text(field: HistField, level: int = 0) -> bytes:
-    """How an expression is called (expr_str()). What is nested too deeply is left out, as there."""
+    """The text of an expression (expr_str()). Parts nested too deeply are left out, as there."""
     if level > 1:
         return b""
     if not field.operands or field.operator is None:

@@ -6,7 +6,7 @@ _MAX = (1 << 64) - 1
 
 
 def parse_unsigned(text: bytes) -> int:
-    """Decimal, 0x hexadecimal or 0 octal, with a `+` in front if one likes; one newline may follow.
+    """Decimal, 0x hexadecimal or 0 octal, with an optional leading `+`; one newline may follow.
 
     ValueError: anything else. OverflowError: more than 64 bits.
     """

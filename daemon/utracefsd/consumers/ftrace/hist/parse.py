@@ -1,9 +1,9 @@
-"""The parts of a hist definition, before anybody looks at fields: parse_hist_trigger_attrs().
+"""The parts of a hist definition, before fields are looked up: parse_hist_trigger_attrs().
 
     keys=K,K:vals=V,V:sort=S,S.descending:size=N:name=N:clock=C:x=EXPR,y=EXPR:nohitcount:pause:
         HANDLER(...).ACTION(...)
 
-Parts are separated by colons, in any order; the last of several wins. What has a `=` and no name of its own
+Parts are separated by colons, in any order; the last of several counts. A part with a `=` and an unknown name
 defines variables. ` if FILTER` is cut off before (`split_filter`).
 """
 
@@ -45,7 +45,7 @@ _BLANKS = b" \t\n\v\f\r"
 
 
 class Command(enum.Enum):
-    """What a definition does to the trigger that has it already."""
+    """Operation on the trigger that already has this definition."""
 
     NONE = enum.auto()
     PAUSE = enum.auto()
@@ -55,31 +55,31 @@ class Command(enum.Enum):
 
 @attrs.frozen
 class Parts:
-    """What was written, part by part."""
+    """The parts as written."""
 
     keys: bytes
     """Separated by commas, like the next two."""
 
     values: bytes | None
-    """None: there is no such part, like in all that follow."""
+    """None: there is no such part, as for all that follow."""
 
     sort: bytes | None
     """Sort keys."""
 
     name: bytes | None
-    """With `name=` in front, as it is shown."""
+    """With `name=`, as shown."""
 
     clock: bytes
-    """Used only if there are time stamps."""
+    """Used only with time stamps."""
 
     bits: int
-    """Logarithm of how many entries the table has."""
+    """Logarithm of the number of entries."""
 
     no_hitcount: bool
-    """Do not show how often."""
+    """Do not show the count of hits."""
 
     command: Command
-    """What to do with a trigger of this definition."""
+    """Operation on a trigger with this definition."""
 
     assignments: tuple[bytes, ...]
     """`x=EXPR,y=EXPR`."""
@@ -89,19 +89,19 @@ class Parts:
 
 
 def split_filter(text: bytes, log: Log) -> tuple[bytes, bytes | None]:
-    """The definition and the filter behind ` if `; None: there is none. HistError: EINVAL, `if` without
-    one."""
+    """The definition and the filter behind ` if `; None: no filter. HistError: EINVAL, `if` without a
+    filter."""
     text = text.strip(_BLANKS)
     found = _FILTER.search(text)
     if found is None:
         if text.startswith(b"if") or text.endswith((b" if", b"\tif")):
-            raise log.refused("a filter must follow 'if', and a definition stand in front of it")
+            raise log.refused("a definition must precede 'if', and a filter follow it")
         return text, None
     return text[: found.start()].strip(_BLANKS), text[found.end() :].strip(_BLANKS)
 
 
 def parse_parts(text: bytes, log: Log) -> Parts:
-    """HistError: EINVAL (no keys, a word that is none, a bad size); ERANGE (a size of more than 64 bits)."""
+    """HistError: EINVAL (no keys, an unknown word, a bad size); ERANGE (a size of more than 64 bits)."""
     found: dict[str, bytes] = {}
     bits = _DEFAULT_BITS
     command: list[Command] = []
@@ -112,7 +112,7 @@ def parse_parts(text: bytes, log: Log) -> Parts:
         name, equals, value = part.partition(b"=")
         if equals and not value:
             raise log.fault("Empty assignment", part)
-        # A handler's parameters may have a `=` in them: the kernel takes that for an assignment, too.
+        # A handler's parameters may contain a `=`: the kernel takes that for an assignment, too.
         if not equals:
             if part == b"pause":
                 command.append(Command.PAUSE)
@@ -144,7 +144,7 @@ def parse_parts(text: bytes, log: Log) -> Parts:
             assignments.append(part)
     if "keys" not in found:
         raise log.refused("a hist trigger needs keys=FIELD")
-    # As existing_hist_update_only() asks: pause first, then cont, then clear.
+    # The order of existing_hist_update_only(): pause first, then cont, then clear.
     for one in (Command.PAUSE, Command.CONTINUE, Command.CLEAR):
         if one in command:
             break

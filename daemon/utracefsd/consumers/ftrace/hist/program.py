@@ -1,7 +1,7 @@
-"""A Definition as the compiled Hist runs it: fields become steps of a stack machine.
+"""A Definition as a program for the compiled Hist: fields become steps of a stack machine.
 
-`.log2`, operators and the rest stand behind their operands. MAX_OPERATORS and one modifier bound the depth,
-and Hist refuses programs that are deeper.
+`.log2`, operators and the like come after their operands. MAX_OPERATORS and one modifier bound the depth, and
+Hist refuses deeper programs.
 """
 
 import enum
@@ -15,7 +15,7 @@ __all__ = ["Key", "KeyKind", "Op", "Program", "Step", "compile_definition"]
 
 
 class Op(enum.IntEnum):
-    """What a step does. The order is that of `_hist.pyx`."""
+    """The operation of a step. The order is that of `_hist.pyx`."""
 
     CONST = 0
     """Push `value`."""
@@ -30,7 +30,7 @@ class Op(enum.IntEnum):
     TIMESTAMP = 5
     """Push the time stamp, in microseconds if `value`."""
     REF = 6
-    """Push what reference number `value` was resolved to."""
+    """Push the value of reference number `value`."""
     LOG2 = 7
     """Round up to a power of two, and take its logarithm."""
     BUCKET = 8
@@ -41,12 +41,12 @@ class Op(enum.IntEnum):
     DIV = 12
     """All ones for a division by 0."""
     DIV_CONST = 13
-    """By `value`, which is no power of two and small: rounded as `expressions.divided`."""
+    """Divide by `value`, which is small and no power of two: rounded as in `expressions.divided`."""
     NEGATE = 14
 
 
 class Step(NamedTuple):
-    """One step; what it does not use is 0."""
+    """One step; unused members are 0."""
 
     op: int
     value: int = 0
@@ -56,16 +56,16 @@ class Step(NamedTuple):
 
 
 class KeyKind(enum.IntEnum):
-    """How a key comes into the table."""
+    """How a key is stored in the table."""
 
     NUMBER = 0
-    """Eight bytes, what `steps` leave."""
+    """Eight bytes, the result of `steps`."""
     FIXED_STRING = 1
     """Up to the first NUL."""
     DATA_LOC = 2
     """A dynamic string; its location word counts from the beginning of the entry."""
     REL_LOC = 3
-    """From its own end."""
+    """The same, counted from the end of its location word."""
     NOTHING = 4
     """Zeros: there is no stack."""
     COMM = 5
@@ -73,15 +73,15 @@ class KeyKind(enum.IntEnum):
 
 
 class Key(NamedTuple):
-    """One key, or a string that a variable takes."""
+    """One key, or the string of a variable."""
 
     kind: int
     offset: int
-    """Where it begins in the table's keys."""
+    """Its offset in the table's keys."""
     size: int
-    """Bytes that it takes there."""
+    """Its bytes there."""
     at: int
-    """Of a string: where the field is in the payload."""
+    """Of a string: offset of the field in the payload."""
     length: int
     """Of a fixed string: its bytes."""
     steps: tuple[Step, ...]
@@ -91,7 +91,7 @@ STRING_WORDS = 32
 """Of a variable's string: STR_VAR_LEN_MAX bytes."""
 
 MAX_SLOTS = 64
-"""Variables, fields that actions want, and what they track: as many as a word has bits."""
+"""Variables, fields needed by actions, and tracked values: a word has 64 bits."""
 
 
 class When(enum.IntEnum):
@@ -102,7 +102,7 @@ class When(enum.IntEnum):
     SAVED = 1
     """When an action saves it."""
     TRACKED = 2
-    """By the action that compares with it."""
+    """By the action that tracks it."""
 
 
 class Variable(NamedTuple):
@@ -116,7 +116,7 @@ class Variable(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What runs for each record."""
+    """The program of a histogram."""
 
     key_size: int
     keys: tuple[Key, ...]
@@ -129,7 +129,7 @@ class Program(NamedTuple):
 
     @property
     def nr_words(self) -> int:
-        """Of each entry of the table."""
+        """Words of each entry of the table."""
         if not self.variables:
             return 1 + len(self.values)
         strings = sum(variable.key is not None for variable in self.variables)
@@ -137,15 +137,15 @@ class Program(NamedTuple):
 
     @property
     def mask_word(self) -> int:
-        """Which word has a bit for each variable that is set; the variables are behind it, then strings."""
+        """The word with a bit for each variable that is set; the variables follow, then strings."""
         return 1 + len(self.values)
 
     def word_of(self, variable: int) -> int:
-        """Of a variable."""
+        """The word of a variable."""
         return self.mask_word + 1 + variable
 
     def string_word_of(self, variable: int) -> int:
-        """Where its string begins; -1: it is a number."""
+        """The first word of its string; -1: it is a number."""
         if self.variables[variable].key is None:
             return -1
         before = sum(other.key is not None for other in self.variables[:variable])
@@ -185,8 +185,8 @@ def _key(field: HistField, definition: Definition) -> Key:
 
 
 def string_key(field: HistField, offset: int, size: int) -> Key:
-    """A string of the event, or the name of its thread. size: bytes that there are for it; the last one is
-    always NUL."""
+    """A string of the event, or the name of its thread. size: bytes available for it; the last one is always
+    NUL."""
     if Flag.EXECNAME in field.flags:
         return Key(KeyKind.COMM, offset, size, 0, 0, ())
     declared = field.field

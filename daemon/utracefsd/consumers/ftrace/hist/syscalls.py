@@ -1,8 +1,8 @@
 """Names of system calls, for `.syscall`: those of x86-64, as the kernel's syscalls_metadata has them.
 
-A number in a field was written by a program that runs on this machine. On other machines all are unknown.
-Numbers come from arch/x86/entry/syscalls/syscall_64.tbl of Linux 6.12; the names are those of the functions
-(`newstat` for stat), and what has none is `-`.
+A field's number was written by a program on this machine. On other machines all are unknown. Numbers come
+from arch/x86/entry/syscalls/syscall_64.tbl of Linux 6.12; the names are those of the functions (`newstat` for
+stat), and `-` for a number without one.
 """
 
 import platform

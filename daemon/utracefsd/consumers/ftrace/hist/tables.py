@@ -1,10 +1,10 @@
-"""All tables of a daemon's histograms: where they live, how much they take, and which have a name.
+"""All tables of a daemon's histograms: their files, sizes and names.
 
-A table lives in a file of the state's folder, `hist.N`, which a successor takes over; when there is no room
-for it, in memory of this process, and it ends with that. A definition that is too large is refused when it is
-made. Its memory is taken when the first record is counted: triggers may be set for thousands of events that
-nobody emits, which would leave none to others. So that may fail, and then the records are dropped, which
-`hist` shows, and the log says why.
+A table is in a file of the state's folder, `hist.N`, which the next daemon takes over; without space for it,
+in memory of this process, and ends with that. A definition that is too large is refused when it is made. The
+memory is allocated when the first record is counted: triggers may be set for thousands of events that no
+program emits, which would leave no memory to others. So allocation may fail, and then the records are
+dropped, which `hist` shows, and the reason is logged.
 """
 
 import errno
@@ -23,17 +23,17 @@ from utracefsd.machine.kept_file import remove
 __all__ = ["MAX_BYTES", "MAX_INSTANCE_BYTES", "Tables", "is_table_name"]
 
 MAX_INSTANCE_BYTES = 128 << 20
-"""Of all tables of an instance: the largest that there can be (131072 entries with a dynamic string and a
-stack as keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
+"""Of all tables of an instance: the largest possible one (131072 entries with a dynamic string and a stack as
+keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
 
 MAX_BYTES = 256 << 20
-"""Of all tables of a daemon. An administrator who asks for more gets ENOMEM, and the daemon goes on."""
+"""Of all tables of a daemon. Above that an administrator gets ENOMEM."""
 
 _NO_ROOM = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     | {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
 )
-"""As in buffer_store: no file can be had, memory may."""
+"""As in buffer_store: no file is possible, memory may be."""
 
 logger = logging.getLogger("utracefsd")
 
@@ -44,9 +44,9 @@ def is_table_name(name: str) -> bool:
 
 
 class Tables:
-    """folder: where files go; None: nowhere, tables are in memory.
+    """folder: for files; None: tables are in memory.
 
-    free_memory_kb: what tables may take at most besides their own limits; None: unbounded.
+    free_memory_kb: further limit of all tables; None: unbounded.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Tables:
         self._instance_bytes = instance_bytes
         self._in_all = in_all
         self._holders: dict[HistTable, list[int]] = {}
-        """Numbers of the instances whose triggers count in it."""
+        """Numbers of the instances whose triggers use the table."""
         self.named: dict[bytes, list[Any]] = {}
         """Histograms by `name=NAME`, the oldest first (`named_triggers` of the kernel: of all instances)."""
         self._last = 0
@@ -83,8 +83,8 @@ class Tables:
         return self._hold_first(table, instance)
 
     def adopt(self, instance: int, name: str, bits: int, key_size: int, nr_words: int) -> HistTable:
-        """The table that a daemon before this one had in the file of this name, held by that instance; an
-        empty one where it cannot be used. bits: of an empty one. ENOMEM."""
+        """The previous daemon's table in the file of this name, held by that instance; an empty one if it
+        cannot be used. bits: of an empty one. ENOMEM."""
         for table in self._holders:
             if table.path is not None and os.path.basename(table.path) == name:
                 self.hold(table, instance)
@@ -99,8 +99,8 @@ class Tables:
         return self.make(instance, bits, key_size, nr_words)
 
     def _adopt(self, path: Path, bits: int, key_size: int, nr_words: int) -> HistTable:
-        """Of several triggers that share a table by its name the first decided on its size, and may be gone.
-        OSError, ValueError."""
+        """Of several triggers that share a table by its name, the first set its size, and may be removed
+        since. OSError, ValueError."""
         size = path.stat().st_size
         for n in range(MIN_BITS, MAX_BITS + 1):
             if HistTable.bytes_of(n, key_size, nr_words) == size:
@@ -116,11 +116,11 @@ class Tables:
         self._check(self._holders[table][0], table.full_bytes - table.nr_bytes)
 
     def hold(self, table: HistTable, instance: int) -> None:
-        """Another trigger counts in it."""
+        """One more trigger uses it."""
         self._holders[table].append(instance)
 
     def drop(self, table: HistTable, instance: int) -> None:
-        """One less does; with the last one it is removed."""
+        """One trigger less uses it; with the last one it is removed."""
         self._holders[table].remove(instance)
         if not self._holders[table]:
             del self._holders[table]
@@ -131,11 +131,11 @@ class Tables:
                 logger.warning("the file of a histogram cannot be removed: %s", error.strerror)
 
     def bytes_of(self, instance: int) -> int:
-        """What an instance's tables take; one that several share counts for the first of them."""
+        """Bytes of an instance's tables; a shared one counts for the first instance."""
         return sum(table.nr_bytes for table, held in self._holders.items() if held[0] == instance)
 
     def remove_the_rest(self) -> None:
-        """After everything was adopted: files of tables that nobody counts in."""
+        """After everything was adopted: remove files of unused tables."""
         used = {table.path for table in self._holders}
         for path in self._files():
             if str(path) not in used:

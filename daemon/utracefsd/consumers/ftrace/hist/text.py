@@ -1,4 +1,4 @@
-"""The `hist` file: what hist_show() of trace_events_hist.c prints for a trigger."""
+"""The `hist` file, as printed by hist_show() of trace_events_hist.c for a trigger."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["Contents", "hist_pieces", "key_text"]
 
 _MASK = (1 << 64) - 1
 _PIECE = 256
-"""Entries that are printed at once: about half a millisecond."""
+"""Entries printed at once: about half a millisecond."""
 
 _BAR = 20
 """Columns of `.graph`."""
@@ -25,10 +25,10 @@ Entry = tuple[bytes, tuple[int, ...]]
 
 @attrs.frozen(eq=False)
 class Contents:
-    """What a table holds."""
+    """The contents of a table."""
 
     entries: Entries
-    """A copy of them."""
+    """A copy of its entries."""
 
     hits: int
     """Records that were counted."""
@@ -52,7 +52,7 @@ def hist_pieces(
 ) -> Iterator[bytes]:
     """One trigger's part of the file, some entries at a time. line: of `trigger`, with its state and newline.
 
-    comm: the name of a thread. more: what actions add to an entry. below: what they add to all.
+    comm: the name of a thread. more: the actions' text for an entry. below: their text behind all entries.
     """
     yield b"# event histogram\n#\n# trigger info: " + line + b"#\n\n"
     entries = contents.entries
@@ -68,8 +68,8 @@ def hist_pieces(
 
 
 def _sort_by(definition: Definition, key: SortKey) -> tuple[bool, bool, int, int, bool, bool]:
-    """As `Entries.sort` takes it: sums are compared unsigned, strings by their bytes, numbers of keys by
-    their size and sign. Stacks have no frames: they are all the same."""
+    """The argument of `Entries.sort`: sums are compared unsigned, strings by their bytes, numbers of keys by
+    their size and sign. Stacks have no frames: they are all equal."""
     if key.index <= len(definition.values):
         return False, False, key.index * 8, 8, False, key.descending
     field = definition.column(key)
@@ -85,7 +85,7 @@ def _sort_by(definition: Definition, key: SortKey) -> tuple[bool, bool, int, int
 def _entry_printer(
     definition: Definition, stats: Sequence[tuple[int, int]], comm: Callable[[int], bytes]
 ) -> Callable[[Entry], bytes]:
-    """hist_trigger_entry_print(). What a field is asks once, not each of a hundred thousand entries."""
+    """hist_trigger_entry_print(). The kind of each field is checked once, not for each entry."""
     key_of = _keys_printer(definition, comm)
     shows_hits = not definition.parts.no_hitcount
     values = [
@@ -121,13 +121,13 @@ def _keys_printer(definition: Definition, comm: Callable[[int], bytes]) -> Calla
 
 
 def _key_printer(field: HistField, comm: Callable[[int], bytes]) -> Callable[[bytes], bytes]:
-    """Of one key's bytes."""
+    """Prints one key's bytes."""
     name, flags, buckets = field.shown_name(), field.flags, field.buckets
     if Flag.STACKTRACE in flags:
         return lambda key: b"common_stacktrace:\n"
     numbers: dict[Flag, Callable[[int], bytes]] = {
         Flag.HEX: lambda number: b"%s: %x" % (name, number),
-        # What no kernel symbol lies at; the field width is that of what %ps prints then.
+        # An address without a kernel symbol; the field width is that of the output of %ps for it.
         Flag.SYM: lambda number: b"%s: [%x] %-45s" % (name, number, b"0x%x" % number),
         Flag.SYM_OFFSET: lambda number: b"%s: [%x] %-55s" % (name, number, b"0x%x" % number),
         Flag.EXECNAME: lambda number: b"%s: %-16s[%10d]" % (name, comm(number), number),

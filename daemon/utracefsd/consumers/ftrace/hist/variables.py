@@ -1,16 +1,16 @@
-"""Variables of the hist triggers of an instance: who has which, and who reads them.
+"""Variables of the hist triggers of an instance: which trigger has them, and which triggers read them.
 
     hist:keys=id:ts0=common_timestamp.usecs                 has ts0
     hist:keys=id:d=common_timestamp.usecs-$ts0              reads it, of the entry with the same key
 
 A trigger whose variable another one reads cannot be removed (EBUSY). An operand of an expression is read
-once: then it is not set any more until the other event fires again.
+once: then it is unset until the other event fires again.
 
-A field of the event that is matched may be a parameter of an action, too. A trigger of that event with the
-same keys makes a variable of it, and goes with the last one that reads it (create_field_var_hist()):
+A field of the matched event may be a parameter of an action, too. A trigger of that event with the same keys
+makes a variable of it, and is removed with the last reader (create_field_var_hist()):
 
     hist:keys=id:onmatch(sys.start).lat(id,w)               on sys.start makes
-    hist:keys=id:synthetic_w=w                              with the filter of the trigger that was there
+    hist:keys=id:synthetic_w=w                              with the filter of the existing trigger
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,15 @@ __all__ = ["InstanceVariables", "Owner", "is_read"]
 
 
 class Owner(Protocol):
-    """A hist trigger that is attached."""
+    """An attached hist trigger."""
 
     @property
     def definition(self) -> Definition:
-        """What it counts."""
+        """Its definition."""
 
     @property
     def filter_text(self) -> bytes | None:
-        """Behind `if`."""
+        """The text behind `if`."""
 
 
 def _no_making(event: Event, command: bytes) -> Owner | None:
@@ -43,7 +43,7 @@ def _no_making(event: Event, command: bytes) -> Owner | None:
 
 
 class InstanceVariables:
-    """What a definition for `event` may refer to (`expressions.Variables`).
+    """Variables for a definition of `event` (`expressions.Variables`).
 
     hists: The triggers of all events of the instance, each event's in their order. fresh: The definition is
     to be attached, not to be removed. make: Attach another trigger, for a field of its event; None: it is
@@ -68,7 +68,7 @@ class InstanceVariables:
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField | None:
         """find_event_var() and create_var_ref()."""
         if not system and not event:
-            # First in what onmatch names.
+            # First the events named by onmatch.
             places = [place for place in context.matches if self._find(place, name)]
             if len(places) > 1:
                 context.log.add(_NOT_UNIQUE, name)
@@ -145,13 +145,13 @@ class InstanceVariables:
 
 
 def _key_types(keys: Sequence[HistField]) -> list[tuple[bytes, int, bool]]:
-    """What has to be the same (compatible_keys())."""
+    """The properties that must be equal (compatible_keys())."""
     return [(key.type, key.size, key.signed) for key in keys]
 
 
 def _definition_for(like: Owner, variable: bytes, name: bytes) -> bytes:
-    """The definition of a trigger that has the variable. As large as the other one, while the kernel's has
-    2048 entries, and with the modifiers of its keys, which the kernel leaves out: else entries would be
+    """The definition of a trigger that has the variable: of the other one's size, where the kernel always has
+    2048 entries, and with the modifiers of its keys, which the kernel omits: otherwise entries would be
     missed."""
     definition = like.definition
     text = b"keys=" + b",".join(map(field_text, definition.keys))

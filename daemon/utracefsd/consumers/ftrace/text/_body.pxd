@@ -104,12 +104,12 @@ cdef class BodyPlan:
     cdef Step *steps
     cdef Py_ssize_t count
     cdef bint known
-    cdef uint32_t checked    # the render call that last compared name and fields with the event table
+    cdef uint32_t checked    # the last render call that compared name and fields with the event table
     cdef object name
     cdef object fields
     cdef bint synthetic
     cdef bytes title         # "NAME:"
-    cdef list labels         # owns what Step.label points to
+    cdef list labels         # owns the memory of Step.label
 
     cdef Op _op(self, field) except *
     cdef bint same(self, event)

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""How the body of a user event is printed: one step per field, made once per event id from its declaration.
+"""Prints the body of a user event: one step per field, made once per event id from its declaration.
 
     step     prints                                 declared as
     INT1     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
@@ -13,8 +13,8 @@
 
     UNSIGNED, SIGNED, HEXADECIMAL                   fields of synthetic events (print_synth_event())
 
-This is print_fields() in kernel/trace/trace_output.c, not the event's print fmt. What reaches past the end of
-the entry (`_fields` of the protocol looks) prints `<OVERFLOW>`.
+This follows print_fields() in kernel/trace/trace_output.c, not the event's print fmt. A field that reaches
+beyond the end of the entry (checked in `_fields` of the protocol) prints `<OVERFLOW>`.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -58,7 +58,7 @@ cdef class BodyPlan:
         if self.synthetic:
             if field.type == b"gfp_t":
                 return HEXADECIMAL
-            # What is shorter is printed as it lies in its slot: -1 of an s8 is 255.
+            # A smaller value is printed from its whole slot: -1 of an s8 is 255.
             return SIGNED if field.signed and size in (4, 8) else UNSIGNED
         if size == 1:
             return INT1

@@ -1,12 +1,12 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The records of `trace` and `trace_pipe` as text: one entry in, one line (sometimes more) out.
 
-A line is a context (who, where, when) and a body. The context depends on the options alone; the part that
-names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is
-printed by its `BodyPlan`, the body of another record here.
+A line is a context (task, cpu, flags, time) and a body. The context depends on the options alone; the part
+that names the task is formatted once per pid and kept for the rest of a `render` call. `BodyPlan` prints the
+body of a user event, this module that of any other record.
 
-A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what
-one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
+A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is the
+capacity of one `trace_seq` of the kernel: 8192 bytes less its header, 8156.
 """
 
 from utracefs_protocol.subbuf import MARKER_IP
@@ -34,7 +34,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport Cursor
 
 cdef enum:
     LINE_MAX = 8156       # bytes of text for one record
-    KEEP_MAX = 1 << 20    # bytes of working memory that an idle renderer may hold
+    KEEP_MAX = 1 << 20    # bytes of working memory that an idle renderer may keep
     SPARE = 128           # room for the lines that _lines_before() prints
     MAX_CPUS = 8192       # the largest NR_CPUS a kernel can be built with
     TASK_SLOTS = 64       # pids whose context is kept; a power of two
@@ -91,7 +91,7 @@ cdef inline void put_flags(Line *line, uint8_t flags, uint8_t counts) noexcept n
 
 
 cdef inline char gap_mark(uint64_t gap_us) noexcept nogil:
-    """The mark for the time until the next record, as trace_find_mark() of the kernel has it."""
+    """The mark for the time until the next record, as in trace_find_mark() of the kernel."""
     if gap_us > 1000000:
         return c'$'
     if gap_us > 100000:
@@ -122,8 +122,8 @@ cdef struct PlanSlot:
 cdef class TextRenderer:
     """Renders the records of one open `trace` or `trace_pipe`.
 
-    One object per open file: it remembers which cpus' records were seen and how many records were shown. An
-    option or clock that changes while the file is open needs a new object.
+    One object per open file: it remembers which cpus' records were seen and how many records were shown. When
+    an option or clock changes while the file is open, a new object is needed.
     """
 
     cdef object _lookup
@@ -138,7 +138,7 @@ cdef class TextRenderer:
     cdef bint _record_tgid
     cdef bint _annotate
     cdef bint _message_only
-    cdef bytes _marker_label       # what stands before the text of a marker
+    cdef bytes _marker_label       # text before the text of a marker
     cdef bint _clock_is_ns
     cdef bint _one_line
     cdef uint64_t _time_start
@@ -148,7 +148,7 @@ cdef class TextRenderer:
     cdef size_t _used
     cdef uint64_t _index           # records rendered so far
     cdef uint32_t _call            # number of the present render call, never 0 in one
-    cdef uint8_t *_kept            # latency-format: the record at hand while the cursor looks at the next one
+    cdef uint8_t *_kept            # latency-format: the present record while the cursor reads the next one
     cdef uint32_t _kept_size
     cdef bint _opened              # a render call has decided about _mark_starts
     cdef bint _mark_starts         # print the `buffer started` lines
@@ -163,15 +163,15 @@ cdef class TextRenderer:
         """The arguments.
 
         events: id -> (tracepoint name, fields) or (..., whether it is synthetic), None for an id of no event;
-            asked at most once per id and `render` call.
-        comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive
+            called at most once per id and `render` call.
+        comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Called for positive
             pids only, normally once per pid and call.
-        tgid: None or 0 if unknown; asked with record-tgid only.
-        time_start: When the buffer was last cleared, in its own clock; latency-format counts from there.
-        one_line: `?` for a newline in a string, for a terminal; the kernel prints it.
+        tgid: None or 0 if unknown; called with record-tgid only.
+        time_start: When the buffer was last cleared, in its own clock; latency-format counts from that time.
+        one_line: `?` for a newline in a string, for a terminal; the kernel prints the newline.
 
-        The first three may be asked in the middle of a `render` call; what they raise comes out of it, and
-        the record at hand is lost.
+        The first three may be called in the middle of a `render` call; their exceptions pass through it, and
+        the present record is lost.
         """
         self._lookup = events if callable(events) else events.get
         self._comm = comm
@@ -201,7 +201,7 @@ cdef class TextRenderer:
     def render(self, Cursor cursor not None, Py_ssize_t max_bytes):
         """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more records.
 
-        A consuming cursor's record is gone as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
+        A consuming cursor's record is removed as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
         the first record after a gap. `##### CPU n buffer started ####` comes before the first one of each
         further cpu, if the cursor does not consume and anything was overwritten before the first call.
         ValueError: max_bytes < 1.
@@ -214,7 +214,7 @@ cdef class TextRenderer:
             raise ValueError("max_bytes must be at least 1")
         self._begin()
         if not self._opened:
-            # As in the kernel, decided once per open file and for the whole buffer, whatever cpus are shown.
+            # As in the kernel, decided once per open file and for the whole buffer, whichever cpus are shown.
             self._opened = True
             self._mark_starts = self._annotate and not cursor.consume and cursor.buffer.overruns() > 0
         while self._used < <size_t>max_bytes and cursor.next():
@@ -225,7 +225,7 @@ cdef class TextRenderer:
             data = cursor.data
             size = cursor.size
             if self._latency:
-                # Looking at the next record makes the cursor forget this one.
+                # Reading the next record invalidates the cursor's present one.
                 if size > self._kept_size:
                     self._keep(size)
                 memcpy(self._kept, data, size)
@@ -254,7 +254,7 @@ cdef class TextRenderer:
     cdef void _begin(self) noexcept:
         self._used = 0
         self._call += 1
-        if self._call == 0:  # what 2^32 calls ago was stamped must not look fresh
+        if self._call == 0:  # a stamp of 2^32 calls ago must not look valid
             memset(self._tasks, 0, sizeof(self._tasks))
             memset(self._slots, 0, sizeof(self._slots))
             for plan in self._plans.values():
@@ -283,7 +283,7 @@ cdef class TextRenderer:
         return 0
 
     cdef int _lines_before(self, int cpu, uint64_t lost, bint overrun) except -1:
-        """Say that records of this cpu are missing before this one, and that this is its first one shown.
+        """Add lines: records of this cpu are missing before this one, and this is its first one shown.
 
         lost: How many are missing.
         overrun: Some are missing; how many is unknown.
@@ -312,7 +312,7 @@ cdef class TextRenderer:
     cdef int _append(
         self, int cpu, uint64_t ts, const uint8_t *data, size_t size, uint64_t next_ts
     ) except -1:
-        """Add one record. `data` must stay where it is while comm, tgid and the event table are asked."""
+        """Add one record. `data` must stay valid while comm, tgid and the event table are called."""
         cdef Line line
         cdef uint8_t header[HEADER]
         cdef int32_t pid
@@ -409,7 +409,7 @@ cdef class TextRenderer:
         cdef int64_t since_start = <int64_t>(ts - self._time_start)
         cdef int64_t gap = <int64_t>(next_ts - ts)
         cdef uint64_t start_us, gap_us
-        # Negative only when the clock was changed in between; 0 says more than 2^64 - 1 then.
+        # Negative only if the clock was changed in between; for 0 the value below exceeds 2^64 - 1.
         start_us = since_start if since_start > 0 else 0
         gap_us = gap if gap > 0 else 0
         if not self._clock_is_ns:
@@ -491,7 +491,7 @@ cdef class TextRenderer:
             put_char(line, c'\n')
 
     cdef BodyPlan _plan(self, uint16_t id):
-        """The plan of an id. Each render call asks the event table anew: an id may change its event."""
+        """The plan of an id. Each render call compares it with the event table: the id's event may change."""
         cdef PlanSlot *slot = &self._slots[id & (PLAN_SLOTS - 1)]
         cdef BodyPlan plan
         if slot.call == self._call and slot.id == id:
@@ -538,7 +538,7 @@ cdef class TextRenderer:
 
 
 cdef bytes marker_label(options):
-    """seq_print_ip_sym() of kernel/trace/trace_output.c, for the one function that our markers name."""
+    """seq_print_ip_sym() of kernel/trace/trace_output.c, for the one function named by markers."""
     return b"tracing_mark_write%s%s: " % (
         b"+0x0/0x170" if options.sym_offset else b"",
         b" <%016x>" % MARKER_IP if options.sym_addr else b"",

@@ -1,15 +1,15 @@
-"""The text around the records of `trace`: headers, and the options that shape all of it.
+"""The text around the records of `trace`: headers, and options for all of the text.
 
 Everything here is a pure function of its arguments and returns bytes; no clock, no file, no /proc. The
-records themselves are rendered by the compiled `_text.TextRenderer`, which takes the same `TextOptions`.
+compiled `_text.TextRenderer` renders the records; it takes the same `TextOptions`.
 
 A reader of `trace` sees, in this order:
 
     header(...)                          printed also for an empty buffer; `trace_pipe` never prints one
-    TextRenderer.render(cursor, ...)     the records, with `CPU:n [LOST k EVENTS]` and
-                                         `##### CPU n buffer started ####` where they belong
+    TextRenderer.render(cursor, ...)     the records, with lines `CPU:n [LOST k EVENTS]` and
+                                         `##### CPU n buffer started ####`
 
-Which header is printed is decided as in the kernel (kernel/trace/trace.c, `trace_default_header`):
+The choice of the header follows the kernel (kernel/trace/trace.c, `trace_default_header`):
 
     context-info off                     the two lines `# tracer: NAME` and `#`
     latency-format, buffer empty         the same two lines
@@ -29,14 +29,14 @@ __all__ = ["TRACER", "TextOptions", "header"]
 
 @attrs.frozen
 class TextOptions:
-    """The trace options that change text; the defaults are those of a fresh instance."""
+    """The trace options that change text; the defaults are those of a new instance."""
 
     raw: bool = False
     """Numbers instead of columns, and `type: ID` instead of the fields of an event."""
     hex: bool = False
-    """Like raw, in hexadecimal; wins over raw."""
+    """Like raw, in hexadecimal; takes precedence over raw."""
     bin: bool = False
-    """Like raw, in binary; wins over hex and raw."""
+    """Like raw, in binary; takes precedence over hex and raw."""
     fields: bool = False
     """Print by field declarations: changes nothing for user events, internal records become `UNKNOWN
     TYPE N`."""
@@ -53,12 +53,12 @@ class TextOptions:
     annotate: bool = True
     """`##### CPU n buffer started ####` lines in `trace`, once anything was overwritten."""
     printk_msg_only: bool = False
-    """A marker prints its text and nothing else (needs the option trace_printk too, on by default)."""
+    """A marker prints only its text (needs the option trace_printk too, on by default)."""
 
     sym_addr: bool = False
     """The address behind the function's name: `tracing_mark_write <ffffffff81000000>`."""
     sym_offset: bool = False
-    """Where in the function it is: `tracing_mark_write+0x0/0x170`."""
+    """The offset in the function: `tracing_mark_write+0x0/0x170`."""
 
     @classmethod
     def from_names(cls, on: Container[str]) -> "TextOptions":
@@ -81,7 +81,7 @@ class TextOptions:
 
 
 TRACER = b"# tracer: nop\n#\n"
-"""What every header begins with: nop is the one tracer here."""
+"""The beginning of every header: nop is the only tracer here."""
 
 # The pictures as the kernel prints them, blanks at the ends of lines included.
 _COLUMNS = b"""\
@@ -144,11 +144,11 @@ def header(
 ) -> bytes:
     """The comment lines at the head of `trace`.
 
-    entries: records that are in the buffer and not consumed; overruns: those overwritten there, which
-    `entries-written` counts too (consumed ones count in neither). empty: whether there are none to be shown;
-    None: when there are no entries.
-    kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (of a tracer that measures)
-    and preemption_model, which the kernel takes from its configuration and a process cannot ask for.
+    entries: unread records in the buffer; overruns: overwritten ones, which `entries-written` counts too
+    (consumed ones count in neither). empty: whether there are none to be shown; None: when there are no
+    entries.
+    kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (of a measuring tracer)
+    and preemption_model, which the kernel takes from its configuration and a process cannot read.
     """
     head = b"# tracer: %s\n#\n" % tracer
     if not options.context_info:

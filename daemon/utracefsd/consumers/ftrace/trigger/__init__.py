@@ -1,7 +1,7 @@
 """Triggers: actions when an event fires (Documentation/trace/events.rst, 6).
 
 commands        the file `trigger`: the table of kinds; reading, writing, restoring
-kind            what all kinds share: place, command, filter, count
+kind            common to all kinds: place, command, filter, count
 simple_kinds    traceon, traceoff, snapshot, stacktrace, enable_event, disable_event
 hist_kinds      hist, enable_hist, disable_hist, and the file `hist`
 _actions        compiled: the simple kinds on the record path

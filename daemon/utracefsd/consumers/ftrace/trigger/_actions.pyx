@@ -1,12 +1,12 @@
 # cython: boundscheck=False, wraparound=False
-"""What the simple kinds of triggers do when they fire (kernel/trace/trace_events_trigger.c).
+"""The simple kinds of triggers when they fire (kernel/trace/trace_events_trigger.c).
 
     TracingSwitch   traceon, traceoff                the instance's tracing_on
     EventSwitch     enable_event, disable_event      whether another event is soft-disabled
     SnapshotTrigger snapshot                         the live buffer and the spare
-    Stacktrace      stacktrace                       nothing yet: there is no kernel stack
+    Stacktrace      stacktrace                       no action: there is no kernel stack
 
-The count of a switch goes down only when something changes.
+The count of a switch decreases only when something changes.
 """
 
 from libc.stdint cimport uint64_t
@@ -26,7 +26,7 @@ cdef class TracingSwitch(Trigger):
     cdef bint on
 
     def __init__(self, FtraceSink sink not None, bint on, count=UNLIMITED, *, filter=None, kept=None):
-        """The sink's `tracing_cell` must be there as long as this is attached."""
+        """The sink's `tracing_cell` must exist as long as this is attached."""
         Trigger.__init__(
             self, sink.cells, count, filter=filter, kept=kept, stage=BEFORE if on else LAST
         )
@@ -74,8 +74,8 @@ cdef class Stacktrace(Trigger):
 cdef class SnapshotTrigger(Trigger):
     """Swap the live buffer and the spare of an instance.
 
-    The swap is one store of its own (include/spare.h), which names this trigger and the record; what is done
-    with it, here, comes after. Killed in between, the successor finds that name and does the rest.
+    The swap is one store of its own (include/spare.h), which stores trigger and record; the count is stored
+    after it. If the daemon is killed in between, the next one finds that key and stores the count.
     """
 
     cdef FtraceSink sink

@@ -4,7 +4,7 @@
     HistTrigger   hist                         counts
     HistSwitch    enable_hist, disable_hist    whether the histograms of another event count
 
-The cell of a hist trigger, where others have their count, is 1 while it counts and 0 while it is paused.
+The cell of a hist trigger, in which others have their count, is 1 while it counts and 0 while it is paused.
 """
 
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -20,10 +20,10 @@ from utracefsd.consumers.ftrace.event._trigger import UNLIMITED
 
 
 cdef class HistTrigger(Trigger):
-    """Count each record in `hist`. uses_timestamp: it wants to know when.
+    """Count each record in `hist`. uses_timestamp: it needs the time of a record.
 
-    A record that is handed over again after a daemon's death is not counted twice: the table says which
-    record it counted last, and the cell that it is done with it. active: False: it begins paused.
+    A record that is dispatched again after a daemon was killed is not counted twice: the table has the last
+    record that it counted, and the cell the last one for which it fired. active: False: it begins paused.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ cdef class HistTrigger(Trigger):
             self.cells.fired.add(self.key)  # killed between the table and the cell
 
     def finish(self):
-        """After a restart, once `Hist.link` was called: for the record that was under way, take away what it
-        had read once and take the snapshot, if the daemon before did not come to that."""
+        """After a restart, once `Hist.link` was called: for the record that was being dispatched, remove the
+        values that it read once and take the snapshot, unless the previous daemon did."""
         cdef uint64_t element = self.hist.table.c.header.redo.element
         cdef uint64_t serial = self.cells.header.serial
         if tc_at(self.cells.header, self.cell).done == serial:
@@ -54,7 +54,7 @@ cdef class HistTrigger(Trigger):
 
     @property
     def active(self):
-        """It counts. Others set it from within a record."""
+        """It counts. Other triggers set it from within a record."""
         return not self.paused
 
     @active.setter
@@ -62,12 +62,12 @@ cdef class HistTrigger(Trigger):
         self.switch(on)
 
     cdef bint has_counted(self) noexcept:
-        """Whether the table has the record that was under way last."""
+        """Whether the table has counted the last record that was being dispatched."""
         return ht_has_taken(&self.hist.table.c, self.key, self.cells.header.serial)
 
     cdef void take_snapshot(self) noexcept:
-        """For the present record, unless that was done: the swap is one store, which names the record as
-        SnapshotTrigger does, and comes after the count."""
+        """For the present record, unless already taken: the swap is one store, after the count, with the same
+        key as in SnapshotTrigger."""
         cdef uint64_t serial = self.cells.header.serial
         if not self.sink.has_taken_snapshot(self.key, serial):
             self.sink.take_snapshot(self.key, serial)
@@ -97,7 +97,7 @@ cdef class HistSwitch(Trigger):
         self.on = on
 
     cdef void fire(self, Record *r) noexcept:
-        """Killed in between, it is done again and comes to the same; only then it says that it is done."""
+        """After a kill in between it is repeated, with the same result; the cell is stored last."""
         cdef tuple triggers = self.target._triggers
         cdef Py_ssize_t i
         if tc_at(self.cells.header, self.cell).value == 0:

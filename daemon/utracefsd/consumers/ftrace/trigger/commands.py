@@ -1,4 +1,4 @@
-"""The file `trigger` of an event in an instance: the table of kinds, and what reading and writing do."""
+"""The file `trigger` of an event in an instance: the table of kinds, reading, writing, restoring."""
 
 import errno
 import logging
@@ -53,25 +53,25 @@ class Triggers:
         self._place = place
 
     def text(self, event: Event) -> bytes:
-        """What the file shows."""
+        """The content of the file."""
         lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
         return b"".join(lines) or AVAILABLE
 
     def hist_pieces(self, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
-        """What the file `hist` shows, piece by piece. comm: the name of a thread."""
+        """The content of the file `hist`, piece by piece. comm: the name of a thread."""
         return hist_file(self._place, event, comm)
 
     def may_go(self, event: Event) -> bool:
-        """Whether no trigger of another event needs one of this event's."""
+        """Whether no trigger of another event depends on one of this event's."""
         return not is_read_by_others(self._place, event)
 
     def hist_hits(self, event: Event) -> int:
-        """How many records the histograms of the event have counted in all."""
+        """How many records all histograms of the event have counted."""
         return hist_hits(self._place, event)
 
     def write(self, event: Event, data: bytes) -> None:
-        """One write, shorter than a page: nothing, or one command. EINVAL, also of an empty line, EEXIST, and
-        what the kind says."""
+        """One write, shorter than a page: nothing, or one command. EINVAL, also for an empty line, EEXIST,
+        and errors of the kind."""
         if not data:
             return
         command = split_command(data)
@@ -84,15 +84,15 @@ class Triggers:
         kind.write(self._place, event, command)
 
     def truncate(self, event: Event) -> None:
-        """What opening with O_TRUNC does."""
+        """Opening with O_TRUNC calls this."""
         for kind in KINDS.values():
             kind.remove_all(self._place, event)
 
     def restore_all(self, saved: Iterable[tuple[Event, Iterable[SavedTrigger]]]) -> None:
-        """Attach what the daemon before had, each event's in the order in which they were listed. What cannot
-        be is left out and said.
+        """Attach the triggers of the previous daemon, each event's in the listed order. One that cannot be
+        attached is left out and logged.
 
-        A hist trigger may read variables of another event's, which must be there first.
+        A hist trigger may read variables of another event's, which must be restored first.
         """
         waiting = [(event, list(triggers)) for event, triggers in saved]
         going = True
@@ -108,7 +108,7 @@ class Triggers:
     def _may_restore(
         self, event: Event, one: SavedTrigger, waiting: Iterable[tuple[Event, list[SavedTrigger]]]
     ) -> bool:
-        """Whether it reads no variable of one that is still to be restored."""
+        """Whether it reads no variable of a trigger that is still to be restored."""
         others = [
             other for other_event, triggers in waiting for other in triggers if other_event is not event
         ]
@@ -132,8 +132,8 @@ class Triggers:
 
 
 def _names_read(command: bytes) -> set[bytes]:
-    """What variables of others a definition may read: `$x`, and fields that actions take from another event
-    (hist/variables.py)."""
+    """Variables of other triggers that a definition may read: `$x`, and fields that actions take from another
+    event (hist/variables.py)."""
     names = set(re.findall(rb"\$([^,:.()+*/ $-]+)", command))
     for params in re.findall(rb"\(([^()]*)\)", command) if command.startswith(b"hist") else ():
         names.update(b"synthetic_" + param.strip().rpartition(b".")[2] for param in params.split(b","))
@@ -141,6 +141,6 @@ def _names_read(command: bytes) -> set[bytes]:
 
 
 def _may_define(command: bytes, names: set[bytes]) -> bool:
-    """Whether a definition has a variable of one of these names. Too often yes does no harm: what waits for
-    each other is tried in the end."""
+    """Whether a definition has a variable of one of these names. Returning True too often is harmless:
+    triggers that wait for each other are tried at the end."""
     return command.startswith(b"hist") and not names.isdisjoint(re.findall(rb"[:,]([^,:=]+)=", command))

@@ -1,10 +1,10 @@
-"""The kinds of triggers that have to do with histograms, for the file `trigger`, and the file `hist`.
+"""The histogram kinds of triggers for the file `trigger`, and the file `hist`.
 
     hist:DEFINITION[ if FILTER]                      any number for an event, each definition once
-    hist:DEFINITION:pause|cont|clear                 acts on the one that has this definition
+    hist:DEFINITION:pause|cont|clear                 acts on the trigger with this definition
     enable_hist:SYSTEM:EVENT[:COUNT][ if FILTER]     and disable_hist: for all hist triggers of another event
 
-Errors and their order are those of event_hist_trigger_parse() and hist_register_trigger().
+Errors and their order follow event_hist_trigger_parse() and hist_register_trigger().
 """
 
 import errno
@@ -39,30 +39,30 @@ __all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits", "is_read_by_o
 SLOT = b"hist"
 
 Make = Callable[[Event, bytes], "EventHist | None"]
-"""Attach a trigger, for a field that another one wants; None: it is refused."""
+"""Attach a trigger for a field that another one needs; None: refused."""
 
 
 @attrs.frozen(eq=False)
 class EventHist:
-    """A hist trigger that is attached, or to be: what `AttachedTrigger.slot` of one has behind SLOT."""
+    """A hist trigger that is attached, or to be: `AttachedTrigger.slot` of one has it behind SLOT."""
 
     definition: Definition
-    """What it counts."""
+    """Its definition."""
 
     filter_text: bytes | None
-    """Behind `if`."""
+    """The text behind `if`."""
 
     command: bytes
-    """What makes it again."""
+    """The command that makes it again."""
 
     trigger: HistTrigger
-    """What fires."""
+    """The compiled part, which fires."""
 
     program: Program
-    """What it runs."""
+    """The histogram that it counts in."""
 
     is_made: bool = False
-    """For a field that another trigger wants, and to go with that (variables.py)."""
+    """Made for a field that another trigger needs, and removed with that (variables.py)."""
 
     @property
     def name(self) -> bytes | None:
@@ -81,7 +81,7 @@ class EventHist:
         return text + (b" [active]" if self.trigger.active else b" [paused]")
 
     def more_text(self, entry: tuple[bytes, tuple[int, ...]]) -> bytes:
-        """What actions add to an entry (track_data_print())."""
+        """The actions' text for an entry (track_data_print())."""
         definition, words = self.definition, entry[1]
         program = self.program
         text = b""
@@ -103,7 +103,7 @@ class EventHist:
         return b"%s: %-32s" % (field.shown_name(), string.partition(b"\0")[0])
 
     def below_text(self, comm: Callable[[int], bytes]) -> bytes:
-        """What they add behind all entries (track_data_snapshot_print())."""
+        """The actions' text behind all entries (track_data_snapshot_print())."""
         taken = self.table.taken
         for action in self.definition.actions:
             if action.kind is Kind.SNAPSHOT and taken is not None:
@@ -123,25 +123,24 @@ class EventHist:
         )
 
     def is_like(self, definition: Definition, filter_text: bytes | None) -> bool:
-        """hist_trigger_match() without its names."""
+        """hist_trigger_match() without comparing names."""
         return self.definition.identity() == definition.identity() and self.filter_text == filter_text
 
 
 def hists_of(place: Place, event: Event) -> Iterator[EventHist]:
-    """Those of an event, in the order of the file `trigger`."""
+    """The hist triggers of an event, in the order of the file `trigger`."""
     for attached in place.files.triggers(event):
         if attached.slot[0] == SLOT:
             yield attached.slot[1]
 
 
 def all_hists(place: Place) -> list[tuple[Event, EventHist]]:
-    """Of all events of an instance."""
+    """The hist triggers of all events of an instance."""
     return [(file.event, one) for file in place.files for one in hists_of(place, file.event)]
 
 
 def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The file `hist` in pieces; all of what its histograms hold when the first is asked for. comm: the name
-    of a thread."""
+    """The file `hist` in pieces; the first one copies all histograms. comm: the name of a thread."""
     between = b""
     for one, contents, line, below in [
         (one, Contents.of(one.table), one.text() + b"\n", one.below_text(comm))
@@ -153,7 +152,7 @@ def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> Itera
 
 
 def hist_hits(place: Place, event: Event) -> int:
-    """What they have counted, all together."""
+    """The number of records that they have counted, all together."""
     return sum(one.table.hits for one in hists_of(place, event))
 
 
@@ -190,7 +189,7 @@ class HistKind:
 
     @contextmanager
     def _making(self, place: Place) -> Iterator[Make]:
-        """Triggers for fields that a definition wants; they go again if it comes to nothing."""
+        """Make triggers for fields that a definition needs; they are removed if it fails."""
         made: list[tuple[Event, EventHist]] = []
 
         def make(event: Event, text: bytes) -> EventHist | None:
@@ -387,7 +386,7 @@ class HistKind:
 
 
 def _remove_unread(place: Place, definition: Definition) -> None:
-    """This one reads no more: what was made for it goes, unless another reads that, too."""
+    """This one reads no more: remove triggers made for it, unless another one reads them, too."""
     owners = [reference.owner for reference in definition.references]
     hists = all_hists(place)
     for event, one in hists:
@@ -403,7 +402,8 @@ def _table(place: Place, definition: Definition, program: Program, namesake: Eve
 
 
 def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Callable[[], None]:
-    """Keep the snapshot for the action that takes it, if there is one: what lets go. EBUSY, ENOMEM."""
+    """Reserve the snapshot for the action that takes it, if any; returns the release function. EBUSY,
+    ENOMEM."""
     takes = [action for action in definition.actions if action.kind is Kind.SNAPSHOT]
     if not takes:
         return lambda: None
@@ -413,7 +413,8 @@ def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Ca
 
 
 def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
-    """Let it read and do what the definition says. The synthetic events that it records, each acquired."""
+    """Link the variables and actions of the definition. Returns the synthetic events that it records, each
+    acquired."""
     links = [
         Link(reference.owner.trigger.hist, reference.slot, reference.field.read_once)
         for reference in definition.references

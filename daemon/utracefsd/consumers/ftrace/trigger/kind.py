@@ -1,9 +1,9 @@
-"""What a kind of trigger is to the file `trigger`, and what its commands share.
+"""The interface of a kind of trigger, and parsing of the commands.
 
     NAME[:PARAM][ if FILTER]        !NAME... removes
 
-A kind takes what stands behind its name and attaches, removes or restores (`Kind`). The parsing here is that
-of kernel/trace/trace_events_trigger.c: `trigger_process_regex()`, `event_trigger_separate_filter()`,
+A kind gets the text behind its name and attaches, removes or restores (`Kind`). The parsing here follows
+kernel/trace/trace_events_trigger.c: `trigger_process_regex()`, `event_trigger_separate_filter()`,
 `event_trigger_parse_num()`, `set_trigger_filter()`.
 """
 
@@ -42,7 +42,7 @@ __all__ = [
 WHITESPACE = b" \t\n\v\f\r"
 
 Kept = tuple[tuple[int, int], ...]
-"""As SavedTrigger.cells; empty: it is new."""
+"""As SavedTrigger.cells; empty: a new trigger."""
 
 
 @attrs.frozen
@@ -50,64 +50,64 @@ class Command:
     """One write to the file `trigger`."""
 
     name: bytes
-    """Of the kind."""
+    """Name of the kind."""
 
     rest: bytes | None
-    """What follows the name and one separator, without the blanks in front; None: nothing does."""
+    """The text behind the name and one separator, without leading blanks; None: nothing."""
 
     removes: bool
     """It began with `!`."""
 
     text: bytes
-    """All of it, without white space at both ends."""
+    """The whole command, without white space at both ends."""
 
 
 @attrs.frozen(eq=False)
 class Place:
-    """An instance as its triggers see it."""
+    """An instance as its triggers need it."""
 
     table: EventTable
-    """The events there are."""
+    """All events."""
 
     sink: FtraceSink
-    """Where the instance's records go."""
+    """Stores the instance's records."""
 
     files: EventFiles
     """Its event files, which own the triggers."""
 
     error_log: ErrorLog
-    """Why filters are refused."""
+    """For errors of filters."""
 
     snapshot: Snapshot
-    """Where a trigger takes a snapshot to."""
+    """Takes the snapshots of triggers."""
 
     tracing_switched: Callable[[], None]
-    """The last trigger that might turn tracing on or off is gone: write down what is so now."""
+    """Called when the last trigger that can switch tracing on or off is removed: save the present state."""
 
     set_clock: Callable[[bytes], None] = lambda name: None
-    """What writing to `trace_clock` does. EINVAL."""
+    """A write to `trace_clock`. EINVAL."""
 
     tables: Tables = attrs.Factory(Tables)
     """Of the histograms of all instances."""
 
     @property
     def cells(self) -> Cells:
-        """Where counts and switches are."""
+        """Memory of counts and switches."""
         return self.sink.cells
 
     def make_filter(self, event: Event, text: bytes) -> Filter:
-        """The filter of a trigger of that event. Its errors, which are in the error log as well."""
+        """The filter of a trigger of that event. Errors are also added to the error log."""
         try:
             return self.files.parse_filter(event, text)
         except FilterError as error:
-            # append_filter_err() of kernel/trace/trace_events_filter.c: `Error` where it has no word for it.
+            # append_filter_err() of kernel/trace/trace_events_filter.c: `Error` for an error without a text.
             message = error.message or "Error"
             self.error_log.add("event filter parse error", message, text, error.position or 0)
             raise
 
 
 class Kind(Protocol):
-    """One kind of trigger. Errors are TraceError, with nothing attached or removed then."""
+    """One kind of trigger. Errors are TraceError; nothing is attached or removed then."""
 
     name: bytes
 
@@ -115,14 +115,14 @@ class Kind(Protocol):
         """Attach, or remove."""
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
-        """A trigger as the daemon before had it; whoever calls attaches it."""
+        """A trigger of the previous daemon; the caller attaches it."""
 
     def remove_all(self, place: Place, event: Event) -> None:
-        """What opening with O_TRUNC does."""
+        """Opening with O_TRUNC calls this."""
 
 
 def split_command(data: bytes) -> Command:
-    """What one write says. The name ends at `:`, blank or tab; blanks behind that are skipped."""
+    """Parse one write. The name ends at `:`, blank or tab; blanks behind that are skipped."""
     text = data.split(b"\0", 1)[0].strip(WHITESPACE)
     end = next((i for i, byte in enumerate(text) if byte in b": \t"), len(text))
     rest = text[end + 1 :].lstrip(WHITESPACE)
@@ -131,8 +131,8 @@ def split_command(data: bytes) -> Command:
 
 
 def separate_filter(rest: bytes | None, *, needs_param: bool) -> tuple[bytes | None, bytes | None]:
-    """Parameter and filter (from its `if` on). A parameter that is not needed begins with a digit, or is
-    none. EINVAL: it is missing."""
+    """Parameter and filter (from its `if` on). An optional parameter must begin with a digit. EINVAL: a
+    needed one is missing."""
     if rest is None:
         if needs_param:
             raise TraceError(errno.EINVAL, "the trigger needs a parameter")
@@ -146,8 +146,7 @@ def separate_filter(rest: bytes | None, *, needs_param: bool) -> tuple[bytes | N
 
 
 def filter_text(clause: bytes | None) -> bytes | None:
-    """What stands behind `if` and one separator, further blanks kept. EINVAL: no `if`, or nothing behind
-    it."""
+    """The text behind `if` and one separator, further blanks kept. EINVAL: no `if`, or nothing behind it."""
     if clause is None:
         return None
     end = next((i for i, byte in enumerate(clause) if byte in b" \t"), len(clause))
@@ -159,7 +158,7 @@ def filter_text(clause: bytes | None) -> bytes | None:
 
 
 def parse_count(param: bytes | None) -> int:
-    """How often a trigger may fire: kstrtoul() with base 0 of what stands in front of `:`.
+    """How often a trigger may fire: kstrtoul() with base 0 of the text before `:`.
 
     EINVAL: no number. ERANGE: from 2^64 on.
     """
@@ -190,7 +189,7 @@ def parse_count(param: bytes | None) -> int:
 
 
 def memory_errors(make: Callable[[], Any]) -> Any:
-    """What `make` makes. ENOMEM, ENOSPC: there is no room for a trigger's cell."""
+    """The result of `make`. ENOMEM, ENOSPC: no space for a trigger's cell."""
     try:
         return make()
     except MemoryError as error:

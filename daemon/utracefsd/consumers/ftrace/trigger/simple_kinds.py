@@ -43,20 +43,20 @@ logger = logging.getLogger("utracefsd")
 
 @attrs.frozen
 class Named:
-    """How a trigger is called: its line, and what makes it again."""
+    """The texts of a trigger: its line, and the command that makes it again."""
 
     name: bytes
-    """With its target, if it has one."""
+    """With its target, if any."""
 
     filter_text: bytes | None
-    """Behind `if`."""
+    """The text behind `if`."""
 
     def text(self, trigger: Trigger) -> bytes:
         """Its line."""
         return self.name + count_text(trigger.count) + self._condition()
 
     def saved(self, trigger: Trigger, *switch: int) -> SavedTrigger:
-        """What a successor gets. switch: the cell that it switches."""
+        """Its entry in the state. switch: the cell of the switch that it changes."""
         cells = trigger.cells
         return SavedTrigger(
             b"%s:%d%s" % (self.name, trigger.count, self._condition()),
@@ -122,7 +122,7 @@ class StacktraceKind(_Simple):
 
 
 class SnapshotKind(_Simple):
-    """snapshot. Attaching it makes the spare buffer, which stays when it goes."""
+    """snapshot. Attaching it makes the spare buffer, which stays after removing it."""
 
     def __init__(self) -> None:
         super().__init__(b"snapshot", b"snapshot")
@@ -185,7 +185,7 @@ class EventSwitchKind:
 
     _slot_name = b"event"
     _switch: Callable[..., Trigger] = EventSwitch
-    """Makes the trigger of the target's probe, whether it turns on, a count, `filter` and `kept`."""
+    """Makes the trigger: the target's probe, True to switch it on, a count, `filter` and `kept`."""
 
     def __init__(self, name: bytes, *, on: bool) -> None:
         self.name = name
@@ -242,9 +242,9 @@ class EventSwitchKind:
 
 
 def split_target(place: Place, command: Command) -> tuple[Event, bytes | None, bytes | None]:
-    """Of SYSTEM:EVENT[:COUNT][ if FILTER]: the event, the count and the filter with its `if`.
+    """Parse SYSTEM:EVENT[:COUNT][ if FILTER]: the event, the count and the filter with its `if`.
 
-    EINVAL: too few parts, or there is no such event.
+    EINVAL: too few parts, or no such event.
     """
     param, clause = separate_filter(command.rest, needs_param=True)
     assert param is not None

@@ -3,42 +3,40 @@
  *     header | redo image | map                        | elements
  *            | 1 element  | 2 * size words of 64 bits  | size of them
  *
- * An element is a key of key_size bytes (a multiple of 8) and nr_words words of 64 bits: sums, and whatever
- * else the histogram keeps for each key. The map finds it by its key: open addressing, one step at a time,
- * never more than half full. A word of the map is the upper half of the key's hash and, in its lower half,
- * the element's number + 1; 0: free. Elements are given out in order and come back only when all of them do
- * (ht_clear); a key that finds it full is dropped and counted.
+ * An element is a key of key_size bytes (a multiple of 8) and nr_words words of 64 bits: sums, and other
+ * values that the histogram keeps for each key. The map finds it by its key: open addressing, one step at a
+ * time, never more than half full. A word of the map is the upper half of the key's hash and, in its lower
+ * half, the element's number + 1; 0: free. Elements are allocated in order and freed only all together
+ * (ht_clear); a key that finds the table full is dropped and counted.
  *
- * The header and the image have memory from the beginning, the rest from the first record on, all at once
- * (the kernel allocates everything when a trigger is made; ours may be set for thousands of events of which
- * nobody emits any). A table without entries is never read behind its image.
+ * The header and the image are allocated at the beginning, the rest at the first record, all at once (the
+ * kernel allocates everything when a trigger is made; here triggers may be set for thousands of events that
+ * no program emits). A table without entries is never read behind its image.
  *
- * The seed of the hash is random: keys come from programs, which must not be able to choose those that
- * collide.
+ * The seed of the hash is random: programs choose the keys, and must not be able to choose colliding ones.
  *
  * One record changes several words: hits, sums, perhaps the map and a new key. The daemon may be killed
- * between any two stores, and its successor must find the record counted either as a whole or not at all;
- * and the successor is handed that record again (intake/include/journal.h), which may not count twice. So
- * what is to become is written beside the table first, as absolute values:
+ * between any two stores, and the next daemon must find the record counted either completely or not; and it
+ * gets that record again (intake/include/journal.h), which must not count twice. So the new values are
+ * written beside the table first, as absolute values:
  *
  *     1. valid = 0
- *     2. which record it is: the key of the trigger that counts it (several may share a table), and the
+ *     2. the record: the key of the trigger that counts it (several may share a table), and the
  *        record's number among those with triggers (event/include/trigger_cells.h)
  *     3. the new values: hits, drops, entries, the element's number, its words, the map's word; its key if it
  *        is new
  *     4. valid = 1
- *     5. the same values, to where they belong
+ *     5. the same values, at their places in the table
  *
- * and a successor that finds valid = 1 does step 5 again, which changes nothing if it had been done
- * (ht_redo). Then it compares the record with the one that was under way: if it is the same, it is counted.
- * If valid is 0, nothing of the record under way has reached the table, and the record before it had been
- * counted as a whole before step 1.
+ * and a daemon that finds valid = 1 repeats step 5, which changes nothing if it was done (ht_redo). Then it
+ * compares the record with the one that was being dispatched: if it is the same, it is counted. If valid is
+ * 0, that record has not changed the table, and the record before it was counted completely before step 1.
  *
  * A record may take a snapshot (the action `snapshot()`): then `taken` changes with its count. The snapshot
- * itself comes after that, and _hist_triggers.pyx finds out whether it was taken. Clearing leaves
- * `taken` alone.
+ * itself is taken after that, and _hist_triggers.pyx finds out whether it was. Clearing does not change
+ * `taken`.
  *
- * Clearing is `clearing` = 1, zeroing, `clearing` = 0; a successor that finds it 1 begins again.
+ * Clearing is `clearing` = 1, zeroing, `clearing` = 0; a daemon that finds it 1 clears again.
  *
  * Memory order: as in journal.h. A process is killed between two instructions, the reader of these stores
  * starts after its death, so it is enough that the compiler keeps the order.
@@ -58,25 +56,25 @@
 #define HT_MAX_WORDS 2048u /* of an element: 64 variables, and their strings of 256 bytes */
 
 struct ht_redo {
-    uint64_t valid;   /* 1: all of this holds */
-    uint64_t who;     /* the trigger's key; 0: nobody asks */
+    uint64_t valid;   /* 1: all of this is valid */
+    uint64_t who;     /* the trigger's key; 0: unused */
     uint64_t serial;  /* the record's number */
-    uint64_t hits;    /* the header's three counts as they become */
+    uint64_t hits;    /* new values of the header's three counts */
     uint64_t drops;
     uint64_t entries;
-    uint64_t element; /* number + 1; 0: none changes */
-    uint64_t slot;    /* which word of the map changes */
-    uint64_t map_word; /* to what; 0: none does, and the key is there already */
-    uint64_t takes;    /* 1: `taken` becomes this record's, with the element's key */
-    uint64_t value;    /* and this value */
+    uint64_t element; /* number + 1; 0: unchanged */
+    uint64_t slot;    /* the word of the map to change */
+    uint64_t map_word; /* its new value; 0: unchanged, the key is in the map already */
+    uint64_t takes;    /* 1: `taken` is set for this record, with the element's key */
+    uint64_t value;    /* its value */
 };
 
-/* For what the last snapshot was taken. */
+/* The trigger, key and value of the last snapshot. */
 struct ht_taken {
     uint64_t valid;  /* 0: there was none */
     uint64_t who;    /* as in ht_redo */
     uint64_t serial;
-    uint64_t value;  /* that was larger, or another */
+    uint64_t value;  /* that was larger, or different */
     unsigned char key[HT_MAX_KEY];
 };
 
@@ -98,7 +96,7 @@ struct ht_header {
 
 _Static_assert(sizeof(struct ht_header) == HT_HEADER_BYTES, "the image follows");
 
-/* One process' handle: the mapping, and what follows from its header. */
+/* One process' handle: the mapping, and values derived from its header. */
 struct ht {
     struct ht_header *header;
     uint64_t *image;      /* words, then the key: in the order in which they are needed most */
@@ -110,14 +108,14 @@ struct ht {
 
 struct ht_place {
     uint64_t element; /* number + 1 of the key's element; 0: it has none */
-    uint64_t slot;    /* the map word where it is, or belongs */
-    uint64_t map_word; /* what makes it found there */
+    uint64_t slot;    /* the key's map word, present or future */
+    uint64_t map_word; /* its value for the key */
 };
 
 #define HT_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define HT_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
-/* What has memory before the first record. */
+/* The part that is allocated before the first record. */
 static inline size_t ht_first_bytes(uint32_t key_size, uint32_t nr_words)
 {
     return HT_HEADER_BYTES + key_size + (size_t)nr_words * 8;
@@ -135,7 +133,7 @@ static inline int ht_is_possible(uint32_t bits, uint32_t key_size, uint32_t nr_w
         && key_size % 8 == 0 && nr_words && nr_words <= HT_MAX_WORDS;
 }
 
-/* Derive the handle from a header that holds. */
+/* Derive the handle from a valid header. */
 static inline void ht_attach(struct ht *t, void *memory)
 {
     struct ht_header *header = memory;
@@ -187,7 +185,7 @@ static inline uint64_t ht_hash(const struct ht *t, const uint64_t *key)
     return ht_mix(hash, 0xd6e8feb86659fd93ull);
 }
 
-/* Where a key (8-byte aligned) is, or would go. */
+/* Find a key (8-byte aligned), or its future place. */
 static inline void ht_find(const struct ht *t, const uint64_t *key, struct ht_place *place)
 {
     uint64_t hash = ht_hash(t, key), slot = hash & t->mask, high = hash & ~(uint64_t)0xffffffff;
@@ -211,7 +209,7 @@ static inline void ht_find(const struct ht *t, const uint64_t *key, struct ht_pl
     place->map_word = high;
 }
 
-/* Step 5; also by a successor. */
+/* Step 5; also repeated by the next daemon. */
 static inline void ht_apply(struct ht *t)
 {
     struct ht_header *header = t->header;
@@ -256,7 +254,7 @@ static inline void ht_take(struct ht *t, uint64_t value)
     HT_STORE(t->header->redo.takes, 1);
 }
 
-/* Steps 3 to 5 for a key that was looked for; there is a free element if it has none. */
+/* Steps 3 to 5 for a key that was looked up; there is a free element if it has none. */
 static inline void ht_count(struct ht *t, const struct ht_place *place, const uint64_t *key)
 {
     struct ht_header *header = t->header;
@@ -280,7 +278,7 @@ static inline void ht_count(struct ht *t, const struct ht_place *place, const ui
     ht_apply(t);
 }
 
-/* Change an element and nothing else: a variable of it was read once. */
+/* Change only an element: its variable was read once. */
 static inline void ht_change(struct ht *t, uint64_t element)
 {
     struct ht_redo *redo = &t->header->redo;
@@ -329,16 +327,17 @@ static inline void ht_clear(struct ht *t)
     HT_ORDER();
 }
 
-/* Whether all of a successor's table has memory, as far as its header knows; else there is nothing in it, and
- * what follows the image must be zeros before ht_adopt. */
+/* Whether all of a previous daemon's table is allocated, by its header; else it has no entries, and the
+memory
+ * behind the image must be zeroed before ht_adopt. */
 static inline int ht_is_used(const void *memory)
 {
     const struct ht_header *header = memory;
     return header->entries || (header->redo.valid && header->redo.element);
 }
 
-/* What a successor does first, in a mapping of `bytes`. 0: it is no table of this shape, or a damaged one:
- * our folder is ours alone, but an earlier version may have written it. */
+/* The next daemon's first step, in a mapping of `bytes`. 0: not a table of this shape, or a damaged one: only
+ * this user can write to the folder, but an earlier version may have written the file. */
 static inline int ht_adopt(struct ht *t, void *memory, size_t bytes, uint32_t bits, uint32_t key_size,
                            uint32_t nr_words)
 {
@@ -372,14 +371,14 @@ static inline int ht_adopt(struct ht *t, void *memory, size_t bytes, uint32_t bi
     return used == header->entries;
 }
 
-/* Whether the last snapshot was taken for this record, or is to be. */
+/* Whether the last snapshot was, or is to be, taken for this record. */
 static inline int ht_takes(const struct ht *t, uint64_t who, uint64_t serial)
 {
     const struct ht_taken *taken = &t->header->taken;
     return taken->valid && taken->who == who && taken->serial == serial;
 }
 
-/* Whether the table has counted, or dropped, this record, so that it is not to be counted again. */
+/* Whether the table has counted, or dropped, this record, which then must not be counted again. */
 static inline int ht_has_taken(const struct ht *t, uint64_t who, uint64_t serial)
 {
     const struct ht_redo *redo = &t->header->redo;
