@@ -1,6 +1,6 @@
-"""A socket that a port accepted, what stands behind it, and the rules of its port.
+"""A socket that a port accepted, the connection behind it, and the rules of its port.
 
-There are two ports, one for producers (DATA) and one for administrators (TRACEFS); `Rules` says what differs.
+There are two ports, one for producers (DATA) and one for administrators (TRACEFS), with different `Rules`.
 """
 
 import select
@@ -11,88 +11,88 @@ import attrs
 
 from utracefsd.connections.link import Link
 
-# Beyond what the socket's own buffer holds, this much may wait to be read before requests are left alone: of
-# a producer the answers to some thousand registrations, of an administrator one reply may be larger
-# (read_file up to 64 MiB).
+# Bytes that may wait to be read, beyond the socket's own buffer, before reading requests stops: of a producer
+# the responses to some thousand registrations, of an administrator one response may be larger (read_file up
+# to 64 MiB).
 MAX_WAITING_BYTES = 128 << 10
 MAX_WAITING_BYTES_OF_TREE = 1 << 20
 
-# Every descriptor that is sent and not received counts against the daemon's user (ETOOMANYREFS, unix(7)); a
+# Every descriptor that is sent and not received counts for the daemon's user (ETOOMANYREFS, unix(7)); a
 # producer maps the status page once.
 MAX_DESCRIPTORS_SENT = 64
 
 READ = select.EPOLLIN | select.EPOLLRDHUP
-"""What epoll watches of a connection that is listened to."""
+"""Events that epoll watches while the connection is read."""
 
 Message = tuple[bytes, Sequence[int]]
-"""What is sent as a whole, and the descriptors that go with its first byte."""
+"""One message, and the descriptors sent with its first byte."""
 
 
 class Connection(Protocol):
-    """What stands behind a socket: bytes and descriptors in, messages out."""
+    """The protocol behind a socket: bytes and descriptors in, messages out."""
 
     @property
     def closing(self) -> bool:
-        """It has said its last words."""
+        """It has sent its last message."""
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes received and not yet carried out."""
+        """Bytes received and not yet processed."""
 
     @property
     def pending_head(self) -> int | None:
-        """The first of them, which says what they are."""
+        """The first of them, which shows their kind."""
 
     @property
     def held(self) -> bool:
-        """What was received has to wait, nothing is carried out until `Port.go_on`; or, after `last_answers`,
-        an answer is to come yet."""
+        """Received requests have to wait, nothing is carried out until `Port.go_on`; or, after
+        `last_answers`, a response is still to come."""
 
     @property
     def waiting(self) -> bool:
-        """A request waits for something to happen: `speak` may answer it after any step."""
+        """A request waits for an event: `speak` may have its response after any step."""
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int, /) -> Iterable[Message | None]:
-        """What to send in answer, and None where others may have their turn before it goes on. The
-        descriptors are its own from now on."""
+        """The responses, and None where other connections may be served in between. The connection owns the
+        descriptors from now on."""
 
     def next_timer_ns(self) -> int | None:
-        """When `speak` has something to say without being asked."""
+        """When `speak` has a message without a request."""
 
     def speak(self, now_ns: int, /) -> Iterable[Message]:
-        """What there is to say without being asked."""
+        """Messages without a request."""
 
     def last_answers(self) -> Iterable[Message]:
-        """It is asked nothing any more: answers that were withheld and need not wait for anything."""
+        """No more requests will come: the delayed responses that can be given at once."""
 
     def pass_over_requests(self) -> None:
-        """The peer is gone and had its time."""
+        """The peer is gone, and the time for its requests is over."""
 
     def close(self, now_ns: int, /) -> None:
-        """The client is gone: drop what it holds."""
+        """The client is gone: release all that it holds."""
 
 
 @attrs.frozen
 class Rules:
-    """What differs between the two ports."""
+    """Differences between the two ports."""
 
     name: str
     """For the log."""
 
     max_waiting_bytes: int
-    """While more wait to be read, requests are left alone."""
+    """Limit of responses that wait to be read; beyond it no requests are read."""
 
     turn_ns: int
-    """How long a connection is served before others have their turn."""
+    """How long a connection is served before the next one."""
 
     limited: bool
-    """Connections and what is kept for them are counted for each user."""
+    """Connections and their memory are counted for each user."""
 
     max_descriptors_sent: int | None
     """To one connection; None: no limit."""
 
     full: str
-    """Why a connection too many is refused; `{}` is how many there are."""
+    """Error when there are too many connections; `{}` is their number."""
 
 
 DATA = Rules(
@@ -116,47 +116,47 @@ TRACEFS = Rules(
 
 @attrs.define(eq=False)
 class AcceptedConnection:
-    """An accepted socket together with the connection behind it."""
+    """An accepted socket and the connection behind it."""
 
     link: Link
     connection: Connection
 
     fd: int
-    """The link's, also when that is closed."""
+    """The link's descriptor, also after closing."""
 
     used_ns: int
     served_ns: int
-    """For its turns (fair_scheduler.py)."""
+    """Service time (fair_scheduler.py)."""
 
     mask: int = READ
-    """What epoll watches."""
+    """Events that epoll watches."""
 
     pumping: bool = False
-    """Being pumped: an operation in it must not pump it again."""
+    """`pump` is running: an operation in it must not pump it again."""
 
     answers: Iterator[Message | None] | None = None
-    """The rest of the answers to what was received, to be carried out; None when there is no rest."""
+    """The remaining responses to received requests, still to be carried out; None when there are none."""
 
     descriptors_sent: int = 0
 
     descriptors_kept: int = 0
-    """That came with what `answers` answers: its user's DESCRIPTORS until there is no rest."""
+    """Descriptors of the requests of `answers`, counted as its user's DESCRIPTORS until they are done."""
 
     held_bytes: int = 0
-    """What is counted as its user's MESSAGE_BYTES."""
+    """Bytes counted as its user's MESSAGE_BYTES."""
 
     gone_ns: int | None = None
-    """When it was seen first that the peer is gone altogether; None: it is there."""
+    """When the peer was first seen gone in both directions; None: it is there."""
 
     ending_ns: int | None = None
     """ENDING: closed at this time at the latest; None while OPEN."""
 
     @property
     def share(self) -> int:
-        """The user in whose share it is counted."""
+        """The user charged for it."""
         return self.link.peer.share
 
     @property
     def open(self) -> bool:
-        """Whether it is listened to."""
+        """Whether it is read."""
         return self.ending_ns is None and not self.link.closed

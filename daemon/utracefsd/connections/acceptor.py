@@ -1,17 +1,17 @@
-"""Taking connections from a listening socket, fairly: a flood of them does not keep others out.
+"""Accepts connections from a listening socket, fairly: a flood of them does not keep others out.
 
 The kernel's queue is first come, first served, and a process that connects and leaves again fills it with
-thousands. Making a connection of one costs some 100 us. So there are two steps: all that waits is taken
-off the queue, which costs some 10 us each, and then connections are made for the user first who had least
-of the daemon's time (fair_scheduler.py).
+thousands. Setting up a connection takes some 100 us. So there are two steps: all waiting sockets are taken
+off the queue, some 10 us each, and then connections are set up for the user with the least service time first
+(fair_scheduler.py).
 
     kernel's queue ── take ──> arrived, by user ── next ──> Port.add
                         └── too many of one user ──> `refuse`
 
-When accept(2) fails for the want of a descriptor (EMFILE, ENFILE), a reserve is given up to take the
-connection from the queue and close it, so that its client learns at once; when the kernel has no memory
-(ENOMEM, ENOBUFS) listening pauses. Neither ends the daemon; these are the errors that trio's serve_listeners
-survives, and the pause is as long as there.
+When accept(2) fails for lack of a descriptor (EMFILE, ENFILE), a reserve is closed to take the connection
+from the queue and close it, so that its client gets an end of file at once; when the kernel has no memory
+(ENOMEM, ENOBUFS) accepting pauses. Neither ends the daemon; these are the errors that trio's serve_listeners
+survives, and the pause has the same length.
 """
 
 import contextlib
@@ -32,24 +32,24 @@ from utracefsd.machine.shares import Resource, Shares
 
 logger = logging.getLogger("utracefsd")
 
-# Connections of a user that were taken off the queue and wait to be made: half of what he may have, so
-# that all of his programs can come back at once after a restart.
+# Sockets of a user that were taken off the queue and wait for a connection: half of the user's limit, so that
+# all of his programs can come back at once after a restart.
 MAX_ARRIVED = 512
 
-# And of all, twice as many. Beyond it those are refused of whom as many wait as of the others, or more. They
-# are descriptors that nobody's share has yet, of those in reserve (RESERVED_DESCRIPTORS of server/serve.py).
+# Of all users, twice as many. Beyond it, sockets of a user are refused who has at least half of all that
+# wait. They are descriptors that no user is charged for yet, from RESERVED_DESCRIPTORS of server/serve.py.
 MAX_ARRIVED_IN_ALL = 2 * MAX_ARRIVED
 
-# What part of all descriptors for producers they may be at most; where those are few, so is the reserve.
+# Largest part of all descriptors for producers that they may be; a small limit means a small reserve.
 ARRIVED_PART = 4
 
-# How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as
-# a cpu is to be had.
+# How long taking off the queue may last in a turn: long enough for all of it (BACKLOG of server/listeners.py)
+# when the daemon gets a cpu.
 TAKE_NS = 10_000_000
 _LOOK_EVERY = 16
 
-# What part of all descriptors for producers may wait to be closed (machine/closing.py) before nobody is
-# accepted for a while: unread connections of a user whose sockets linger (SO_LINGER), as many as he makes.
+# Part of all descriptors for producers that may wait to be closed (machine/closing.py) before accepting
+# pauses: unread connections of a user whose sockets linger (SO_LINGER), as many as he makes.
 CLOSING_PART = 4
 
 ACCEPT_PAUSE_NS = 100_000_000
@@ -59,7 +59,7 @@ _CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 class Acceptor:
     """The listening side of one port. `epoll` is the port's, and watches the listening socket.
 
-    refuse: told of a connection that is one too many; closes it.
+    refuse: called with a socket that exceeds a limit; closes it.
     """
 
     def __init__(
@@ -77,28 +77,28 @@ class Acceptor:
         self._refuse = refuse
         self._listener: socket.socket | None = None
         self._arrived: dict[int, deque[socket.socket]] = {}
-        """By the user in whose share they are; without empty ones."""
+        """By the user charged for them; no queue is empty."""
         self._number = 0
         self.again_ns: int | None = None
-        """When a pause ends; None: there is none."""
+        """When a pause ends; None: no pause."""
         self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def listen(self, sock: socket.socket) -> None:
-        """Accept from `sock`, which listens already and stays the caller's to close, after this."""
+        """Accept from `sock`, which already listens; the caller closes it after this."""
         sock.setblocking(False)
         self._listener = sock
         self._epoll.register(sock, select.EPOLLIN)
 
     def is_listener(self, fd: int) -> bool:
-        """Whether epoll speaks of the listening socket."""
+        """Whether an epoll event is of the listening socket."""
         return self._listener is not None and fd == self._listener.fileno()
 
     def __len__(self) -> int:
-        """Connections that wait to be made."""
+        """Sockets that wait for a connection."""
         return self._number
 
     def take(self, now_ns: Callable[[], int], for_ns: int = TAKE_NS) -> None:
-        """Take what waits off the kernel's queue."""
+        """Take waiting sockets off the kernel's queue."""
         listener = self._listener
         if listener is None or self.again_ns is not None:
             return
@@ -142,7 +142,7 @@ class Acceptor:
         self._number += 1
 
     def next(self) -> tuple[int, socket.socket] | None:
-        """The next connection to be made, and in whose share it is; None: none waits."""
+        """The next socket to set up, and the user charged for it; None: none waits."""
         if not self._arrived:
             return None
         share = min(self._arrived, key=self._scheduler.used_ns)
@@ -154,7 +154,7 @@ class Acceptor:
         return share, sock
 
     def on_time(self, now_ns: int) -> None:
-        """End a pause whose time is over."""
+        """End a pause that is over."""
         if self.again_ns is not None and self.again_ns <= now_ns:
             self.again_ns = None
             self._take_reserve()
@@ -162,7 +162,7 @@ class Acceptor:
                 self._epoll.modify(self._listener, select.EPOLLIN)
 
     def close(self) -> None:
-        """Close what was not made."""
+        """Close sockets without a connection."""
         while found := self.next():
             with contextlib.suppress(OSError):
                 Link(found[1], stranger(found[1])).abandon()
@@ -171,7 +171,7 @@ class Acceptor:
             self._reserve = None
 
     def _turn_away(self, listener: socket.socket, error: OSError, now_ns: int) -> bool:
-        """There is no room for a connection: close it at once, or pause. True when the next one may be
+        """No connection is possible: close it at once, or pause. Returns True if the next one may be
         tried."""
         name = self._rules.name
         if error.errno in (errno.EMFILE, errno.ENFILE) and self._reserve is not None:

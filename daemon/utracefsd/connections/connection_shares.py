@@ -13,7 +13,7 @@ _OF_A_CONNECTION = (Resource.CONNECTIONS, Resource.DESCRIPTORS)
 
 
 class ConnectionShares:
-    """`limited`: the port's rule; where it is False nothing but bytes in disorder is counted."""
+    """`limited`: the port's rule; if False, only unprocessed bytes are counted."""
 
     def __init__(self, shares: Shares, limited: bool) -> None:
         self.shares = shares
@@ -26,24 +26,24 @@ class ConnectionShares:
                 self.shares.check(resource, peer.share, privileged=peer.privileged)
 
     def add(self, peer: Peer) -> None:
-        """A connection more."""
+        """Add a connection."""
         if self.limited:
             for resource in _OF_A_CONNECTION:
                 self.shares.add(resource, peer.share)
 
     def drop(self, peer: Peer) -> None:
-        """A connection less."""
+        """Remove a connection."""
         if self.limited:
             for resource in _OF_A_CONNECTION:
                 self.shares.drop(resource, peer.share)
 
     def scarce(self, peer: Peer) -> bool:
-        """Much is kept for the peer's user."""
+        """The peer's user holds much of its limits."""
         return self.limited and self.shares.scarce(Resource.MESSAGE_BYTES, peer.share)
 
     def belongs_to(self, accepted: AcceptedConnection, peer: Peer) -> None:
-        """The connection is this process's from now on, with all that is kept for it. TraceError(EMFILE) as
-        `check`, and nothing has changed."""
+        """Charge the connection, with all that it holds, to this process from now on. TraceError(EMFILE) as
+        `check`, with nothing changed."""
         before = accepted.link.peer
         if before.share != peer.share:
             self.check(peer)
@@ -58,7 +58,7 @@ class ConnectionShares:
         accepted.link.peer = peer
 
     def keep_descriptors(self, accepted: AcceptedConnection, number: int) -> TraceError | None:
-        """Count what came with messages that wait for another turn; why there is no room for it."""
+        """Count the descriptors of messages that wait for another turn; returns the error of a full share."""
         if not number or not self.limited:
             return None
         peer = accepted.link.peer
@@ -77,7 +77,7 @@ class ConnectionShares:
             self.shares.drop(Resource.DESCRIPTORS, accepted.share, kept)
 
     def count_bytes(self, accepted: AcceptedConnection) -> TraceError | None:
-        """Count what is kept for it now; why that is too much."""
+        """Count the bytes held for it now; returns the error if that is too much."""
         if not self.limited or accepted.link.closed:
             return None
         held = accepted.link.waiting_bytes
@@ -97,6 +97,6 @@ class ConnectionShares:
         return refusal
 
     def drop_bytes(self, accepted: AcceptedConnection) -> None:
-        """Nothing is kept for it any more."""
+        """No bytes are held for it any more."""
         self.shares.drop(Resource.MESSAGE_BYTES, accepted.share, accepted.held_bytes)
         accepted.held_bytes = 0

@@ -13,39 +13,39 @@ from typing import Protocol, TypeVar
 from utracefsd.machine.shares import HEAVIEST
 
 HALF_LIFE_NS = 1_000_000_000
-"""After this time what was used counts half."""
+"""Half-life of service time: after it, earlier time counts half."""
 
 
 class Served(Protocol):
-    """What is served, and for whom."""
+    """An object that is served, for a user."""
 
     used_ns: int
-    """How long it had been served at `served_ns`, what is long ago counting less."""
+    """Its service time at `served_ns`, with decay."""
 
     served_ns: int
-    """When it was served last."""
+    """When it was last served."""
 
     @property
     def share(self) -> int:
-        """The user in whose share it is counted."""
+        """The user charged for it."""
 
 
 T = TypeVar("T", bound=Served)
 
 
 class FairScheduler:
-    """What the users of one port have used."""
+    """Service times of the users of one port."""
 
     def __init__(self) -> None:
         self._used: Counter[int] = Counter()
         self._halved_ns = 0
 
     def used_ns(self, share: int) -> int:
-        """How much time this user was served lately."""
+        """The user's recent service time."""
         return self._used.get(share, 0)
 
     def heaviest(self, now_ns: int) -> list[tuple[int, int]]:
-        """(user, nanoseconds) of those who were served longest lately, the first of them first."""
+        """(user, nanoseconds) of the users with the most recent service time, in descending order."""
         halvings = min((now_ns - self._halved_ns) // HALF_LIFE_NS, 63)
         return [
             (share, left) for share, used in self._used.most_common(HEAVIEST) if (left := used >> halvings)
@@ -58,20 +58,20 @@ class FairScheduler:
         self.charge(one.share, began_ns, now_ns)
 
     def charge(self, share: int, began_ns: int, now_ns: int) -> None:
-        """Something was done for a user from `began_ns` to `now_ns`."""
+        """Work for a user took from `began_ns` to `now_ns`."""
         self._used[share] += now_ns - began_ns
         if now_ns - self._halved_ns >= HALF_LIFE_NS:
             self._halved_ns = now_ns
             self._used = Counter({share: half for share, used in self._used.items() if (half := used // 2)})
 
     def in_order(self, waiting: Iterable[T], now_ns: int) -> list[T]:
-        """Those that wait, first who is served first."""
+        """The waiting ones in the order of service."""
         return sorted(
             waiting, key=lambda one: (self._used.get(one.share, 0), _left(one, now_ns), one.served_ns)
         )
 
 
 def _left(one: Served, now_ns: int) -> int:
-    """How much of what it used counts now."""
+    """Its service time now, after decay."""
     # It may have been accepted after `now_ns`.
     return one.used_ns >> min(max(now_ns - one.served_ns, 0) // HALF_LIFE_NS, 63)

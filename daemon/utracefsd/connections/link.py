@@ -1,14 +1,12 @@
-"""One connected Unix stream socket that never waits: what comes in with its descriptors, what goes out in a
-queue.
+"""One connected Unix stream socket that never waits: receives bytes with descriptors, and queues output.
 
-Both ports build on it. Receiving asks the socket once; sending tries at once and keeps what the socket does
-not take, so that a peer that stops reading costs memory, which its port bounds, and never time. Who waits
-for the socket to become writable is the port's matter.
+Both ports build on it. Receiving makes one system call; sending tries at once and queues what the socket does
+not take, so that a peer that stops reading costs memory, which its port bounds, and never time. The port
+waits for the socket to become writable.
 
-Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them, or of one
-that is sent together with it. A received
-one is the caller's to close; one that was queued belongs to the link, which closes it once it is sent or the
-link is closed.
+Descriptors (SCM_RIGHTS, unix(7)) travel with the first byte of the message to which they belong, or of one
+that is sent together with it. The caller closes received descriptors; a queued one belongs to the link, which
+closes it once it is sent or the link is closed.
 """
 
 import array
@@ -25,40 +23,40 @@ import attrs
 from utracefsd.machine.closing import close_foreign, close_unread, is_behind
 from utracefsd.machine.peer import Peer
 
-# Descriptors taken from one message: all that it can have (SCM_MAX_FD). What does not fit would be closed by
-# the kernel in our recvmsg(2), and such a close may block.
+# Descriptors taken from one message: the maximum that it can have (SCM_MAX_FD). The kernel would close excess
+# ones in recvmsg(2), and such a close may block.
 DESCRIPTORS_IN_A_MESSAGE = 253
 _ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 
-# Buffers and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer holds.
+# Buffers and bytes in one sendmsg(2): below IOV_MAX (1024), and about the size of a socket's buffer.
 _GATHER_BUFFERS = 512
 _GATHER_BYTES = 256 << 10
 
 GATHER_DESCRIPTORS = 3
-"""Descriptors in one sendmsg(2): what a client's first requests bring, the status file's and two of a data
-ring. A client must have room for them, and for no more."""
+"""Descriptors in one sendmsg(2): those for a client's first requests, the status file's and two of a data
+ring. A client must have space for them, and need not have it for more."""
 
-# Messages are put together up to this size, so that a response of five bytes costs five bytes. A larger one
-# is kept as it is: joining it would copy it.
+# Messages up to this size are joined, so that a response of five bytes costs five bytes. A larger one stays
+# separate: joining it would copy it.
 _BUFFER_BYTES = 32 << 10
 
 
 @attrs.define
 class _Outgoing:
-    """Messages that wait, or the rest of them."""
+    """Queued messages, or their rest."""
 
     data: bytes | bytearray
-    """A bytearray may get more at its end."""
+    """A bytearray can be extended."""
 
     fds: Sequence[int]
-    """Descriptors that go with the first byte; empty once it went."""
+    """Descriptors to send with the first byte; empty once sent."""
 
     sent: int = 0
     """Bytes that the socket has taken."""
 
 
 class Link:
-    """`sock` becomes the link's own: non-blocking, closed by `close`."""
+    """`sock` is owned by the link: made non-blocking, closed by `close`."""
 
     def __init__(self, sock: socket.socket, peer: Peer) -> None:
         sock.setblocking(False)
@@ -78,8 +76,8 @@ class Link:
         return int.from_bytes(answer, "little")
 
     def receive(self, size: int) -> tuple[bytes, list[int]] | None:
-        """What is there, at most `size` bytes, and the descriptors that came along; None when nothing is
-        there now.
+        """Available bytes, at most `size`, and the descriptors that came with them; None when there are none
+        now.
 
         Empty bytes are the end: the peer closed, was killed, or reset the connection.
         """
@@ -87,7 +85,7 @@ class Link:
             data, ancillary, _flags, _ = self.sock.recvmsg(size, _ANCILLARY_SIZE, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
             return None
-        except OSError:  # ECONNRESET: the peer closed without reading all we sent
+        except OSError:  # ECONNRESET: the peer closed without reading everything
             return b"", []
         if not ancillary:
             return data, []
@@ -114,7 +112,7 @@ class Link:
         return bool(flags & socket.MSG_CTRUNC)
 
     def queue(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Put a message behind those that wait; `flush` sends. On a closed link it vanishes, its descriptors
+        """Append a message to the queue; `flush` sends. On a closed link it is dropped, its descriptors
         closed."""
         if self.closed or not data:
             _close_all(fds)
@@ -129,11 +127,10 @@ class Link:
         self._queue.append(_Outgoing(kept, list(fds)))
 
     def flush(self) -> bool:
-        """Send what the socket takes; True when nothing waits any more.
+        """Send what the socket takes; True when the queue is empty.
 
-        When sending fails (EPIPE, ECONNRESET; ETOOMANYREFS when descriptors that we sent and the peer does
-        not receive are piling up) the connection is of no more use: what waits is dropped and what arrived is
-        followed by the end.
+        After an error (EPIPE, ECONNRESET; ETOOMANYREFS when too many sent descriptors are not received by the
+        peer) the connection is unusable: the queue is dropped, and the arrived bytes are followed by the end.
         """
         while self._queue:
             try:
@@ -149,23 +146,23 @@ class Link:
         return True
 
     def stop_receiving(self) -> None:
-        """The peer's next send, or the one it is blocked in, is EPIPE; it can still read what it is sent."""
+        """The peer's next send, or the one in which it is blocked, fails with EPIPE; it can still read."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
-        """Close now, whatever still waits. Twice is harmless."""
+        """Close now, with whatever is queued. A second call is harmless."""
         if not self.closed:
             self.closed = True
             self._drop_queue()
             self.sock.close()
 
     def finish(self) -> None:
-        """Close so that the peer reads what was sent and then the end, even if it sent more than we want to
-        know.
+        """Close so that the peer reads what was sent and then the end, even if it sent bytes that were not
+        read.
 
-        Closing a Unix socket with unread bytes in it is ECONNRESET at the other end, so these are thrown away
-        first; after SHUT_RDWR nothing can be added to them.
+        Closing a Unix socket with unread bytes in it is ECONNRESET at the other end, so these are discarded
+        first; after SHUT_RDWR no more can arrive.
         """
         if self.closed:
             return
@@ -185,21 +182,21 @@ class Link:
         self.close()
 
     def abandon(self) -> None:
-        """Close without a look at what has arrived. Descriptors in it are closed with the socket, which may
-        block, so that is not done here."""
+        """Close without reading what has arrived. Descriptors in it are closed with the socket, which may
+        block, so that happens in a thread."""
         if self.closed:
             return
         self.closed = True
         self._drop_queue()
         with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)  # nothing is added any more
+            self.sock.shutdown(socket.SHUT_RDWR)  # nothing more can arrive
         if self.peek() is None:
             self.sock.close()
         else:
             close_unread(self.sock.detach(), self.peer.share)
 
     def _send_some(self) -> int:
-        # One call for all that fits: each wakes the peer, which would look at a part and sleep again before
+        # One call for all that fits: each call wakes the peer, which would read a part and sleep again before
         # the next one is sent.
         gathered: list[memoryview] = []
         fds: list[int] = []
@@ -207,7 +204,7 @@ class Link:
         for waiting in self._queue:
             if size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
                 break
-            # Behind messages without any they would come long before the one that speaks of them.
+            # Appended to messages without descriptors they would arrive long before their own message.
             if waiting.fds and gathered and not 0 < len(fds) <= GATHER_DESCRIPTORS - len(waiting.fds):
                 break
             fds += waiting.fds
@@ -216,7 +213,7 @@ class Link:
         if not fds:
             return self.sock.sendmsg(gathered)
         sent = socket.send_fds(self.sock, gathered, fds)
-        # All descriptors are with the first byte, which is gone.
+        # All descriptors were sent with the first byte.
         for waiting in self._queue:
             if not fds:
                 break

@@ -1,36 +1,32 @@
 """A listening socket of the daemon: accepting, pumping and ending the connections to it.
 
-There are two, one for producers (DATA) and one for administrators (TRACEFS). What they do alike is here;
-`Rules` says what differs. What a connection talks about is the matter of its DataConnection or
-TracefsConnection.
+There are two, one for producers (DATA) and one for administrators (TRACEFS), with different `Rules`. The
+protocol of a connection is in DataConnection or TracefsConnection.
 
-All connections of a port hang on one epoll(7) instance. So one system call answers, however many producers
-there are, the question at the start of every operation on the tree: has anything been sent that was not taken
-in?
+All connections of a port are in one epoll(7) instance. So one system call tells at the start of every
+operation on the tree, for any number of producers, whether they have sent anything that was not taken in.
 
 The edge (server/serve.py) waits for the epoll descriptor, unless `has_more`, and calls `ready` and `pump`. A
 connection gets a bounded share of bytes and of time, in an order that is fair to users (fair_scheduler.py).
-Nothing here waits and nothing here reads a clock: `now_ns` is given.
+Nothing here waits or reads a clock: `now_ns` is given.
 
-**What `take_in_all` takes in** is what was sent before it: connections that were not accepted yet,
-records, requests, ends. All of it, if TAKE_IN_NS are enough. They are, unless somebody floods the daemon
-with requests; and then those who had least of its time come first, so what waits for a turn of its own is
-the flood. Of a connection that waits, records that no request stands before are taken in nevertheless,
-again those first who had least, for TAKE_RECORDS_NS. What a connection sent is always carried out in its
-order.
+**`take_in_all`** takes in what was sent before the call: unaccepted connections, records, requests, ends. It
+takes in all of that if TAKE_IN_NS are enough. They are, unless a client floods the daemon with requests; then
+users with the least service time come first, so that the flood is what waits for its own turn. Of a
+connection that waits, the records before its first request are taken in nevertheless, again in the order of
+service time, for TAKE_RECORDS_NS. The requests of a connection are always carried out in order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
-                 └── over a limit, broken framing ──> ENDING ───> closed: last words sent, or not read in time
+                 └── over a limit, broken framing ──> ENDING ───> closed: last message sent, or not read in
+                 time
 
-Slow readers: while much waits to be read, a connection's further requests are left in its socket, whose
-buffer fills, so the peer waits for itself. What is kept for a user in all is bounded
-(`Resource.MESSAGE_BYTES`).
+Slow readers: while a connection has many unread responses, its further requests are left in its socket, whose
+buffer fills, so that the peer blocks. The bytes held for a user are bounded (`Resource.MESSAGE_BYTES`).
 
-Mistakes of ours: an exception that nobody expected costs the connection in whose handling it was raised,
-and is counted and logged (machine/faults.py).
+Bugs of the daemon: an unexpected exception ends the connection in whose handling it was raised, and is
+counted and logged (machine/faults.py).
 
-How connections are accepted, and what happens when they are too many, is in acceptor.py; whose they are
-counted in connection_shares.py.
+acceptor.py accepts connections and handles too many of them; connection_shares.py charges users for them.
 """
 
 import contextlib
@@ -57,44 +53,44 @@ from utracefsd.machine.shares import Shares
 
 logger = logging.getLogger("utracefsd")
 
-# One recvmsg(2), and one where the user's messages take much memory, or where only records are wanted.
+# Size of one recvmsg(2), and of one when the user's messages take much memory, or when only records are
+# wanted.
 PIECE_BYTES = 64 << 10
 SMALL_PIECE_BYTES = 4 << 10
 
-# What one connection may have taken in before others have their turn: about what a Unix socket's buffer
-# holds.
+# Bytes taken in from one connection before others are served: about the size of a Unix socket's buffer.
 TURN_BYTES = 256 << 10
 
-# How long the requests of producers may hold up an operation on the tree.
+# How long requests of producers may delay an operation on the tree.
 TAKE_IN_NS = 10_000_000
 
-# And how long the records behind that, of those who wait.
+# And how long the records of connections that wait may delay it.
 TAKE_RECORDS_NS = 10_000_000
 
-# And how long those of one connection before others are looked at.
+# And how long the records of one connection before those of others.
 SLICE_NS = 1_000_000
 
-# Where the daemon does not get a cpu, time passes in which it did nothing. So that many have their slice (and
-# are accepted) whatever the clock says: a program or two that flood nobody are not passed over.
+# When the daemon does not get a cpu, time passes without work. So this many are served (and accepted)
+# whatever the clock says: one or two programs that do not flood are not passed over.
 FEW = 8
 
-# Connections made in one turn. take_in_all wants all that wait, but for no longer than this: each costs some
-# 100 us. (They are taken off the kernel's queue before that, see acceptor.py.)
+# Connections set up in one turn. take_in_all wants all that wait, but for no longer than this: each takes
+# some 100 us. (They are taken off the kernel's queue before that, see acceptor.py.)
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
 ACCEPT_NS = 3_000_000
 
-# While more connections than this have something to be taken in, only a few are made.
+# While more connections than this have input, only a few are set up.
 MOST_TO_SERVE = 128
 
-# A connection that ends has this long to read its last words.
+# How long a connection that ends may take to read its last message.
 LAST_WORDS_NS = 1_000_000_000
 
-# What a peer that is gone had asked for is carried out for this long. A flood that it left is then passed
-# over, but for its records.
+# How long the requests of a peer that is gone are carried out. The rest of a flood is then skipped, but not
+# its records.
 LAST_REQUESTS_NS = 2_000_000_000
 
-# A budget beyond what a socket can hold.
+# More bytes than a socket can hold.
 _TO_THE_END = 1 << 62
 
 _GONE = select.EPOLLHUP | select.EPOLLERR
@@ -105,7 +101,8 @@ class Port:
     """`new_connection` makes the connection behind a socket. `close` closes every socket.
 
     `shares` counts what each user holds, where that is limited; `max_connections` bounds all connections.
-    `before_sending` is called before anything is sent. `closed` is told who left, `faults` what went wrong.
+    `before_sending` is called before anything is sent. `closed` is called for each connection that ends;
+    `faults` counts unexpected exceptions.
     """
 
     def __init__(
@@ -139,44 +136,44 @@ class Port:
         self._ending: set[AcceptedConnection] = set()
         self._stalled = StalledConnections()
         self._unfinished: dict[AcceptedConnection, None] = {}
-        """Those with `answers`, in the order in which they have their turns."""
+        """Connections with `answers`, in the order in which they are served."""
         self._speaking: set[AcceptedConnection] = set()
-        """Those that wait for something to happen, or for a time."""
+        """Connections that wait for an event, or for a time."""
         self._due_ns: int | None = None
-        """When the first of them may have something to say, or sooner."""
+        """When the first of them may have a message, or sooner."""
         self._taking_in = False
 
     def fileno(self) -> int:
-        """Readable when there is something for `ready`."""
+        """Readable when `ready` has connections."""
         return self._epoll.fileno()
 
     @property
     def has_more(self) -> bool:
-        """There is something for `ready` though the descriptor may not be readable."""
+        """`ready` has connections though the descriptor may not be readable."""
         return len(self._acceptor) > 0 or any(not self._paused(accepted) for accepted in self._unfinished)
 
     def __len__(self) -> int:
-        """Connections, those that are ending included."""
+        """Connections, also ending ones."""
         return len(self._accepted)
 
     def __iter__(self) -> Iterator[AcceptedConnection]:
         return iter(list(self._accepted.values()))
 
     def heaviest(self) -> list[tuple[int, int]]:
-        """(user, nanoseconds) of those that it was busy with lately."""
+        """(user, nanoseconds) of the users with the most recent service time."""
         return self._scheduler.heaviest(self._now_ns())
 
     @property
     def arrived(self) -> int:
-        """Connections that were taken from the listening socket's queue and wait to be made."""
+        """Sockets taken from the listening socket's queue that wait for a connection."""
         return len(self._acceptor)
 
     def listen(self, sock: socket.socket) -> None:
-        """Accept from `sock`, which listens already and stays the caller's to close, after this port."""
+        """Accept from `sock`, which already listens; the caller closes it after this port."""
         self._acceptor.listen(sock)
 
     def add(self, sock: socket.socket) -> AcceptedConnection | None:
-        """A new connection; None, and `sock` is told EMFILE and closed, when there are too many."""
+        """A new connection; None, after sending EMFILE and closing `sock`, when there are too many."""
         try:
             peer = peer_of(sock, owner_uid=self.owner_uid)
         except OSError:
@@ -211,7 +208,7 @@ class Port:
         return accepted
 
     def ready(self) -> list[AcceptedConnection]:
-        """The connections to pump now, new ones among them. Closed in between: `pump` does nothing."""
+        """The connections to pump now, also new ones. `pump` ignores one that is closed in between."""
         found = dict.fromkeys(self._unfinished)
         for fd, events in self._poll(TURN_ACCEPTS, TAKE_NS):
             accepted = self._accepted.get(fd)
@@ -227,12 +224,12 @@ class Port:
         return self._scheduler.in_order(ready, self._now_ns()) if len(ready) > 1 else ready
 
     def pump(self, accepted: AcceptedConnection, budget_bytes: int = TURN_BYTES) -> None:
-        """Its turn: take in what has arrived, at most `budget_bytes` and until its time is over; closes the
-        connection when its end is read."""
+        """Serve it: take in what has arrived, at most `budget_bytes` and for its time; closes the connection
+        when its end is read."""
         self._pump(accepted, budget_bytes, self._now_ns() + self._rules.turn_ns)
 
     def _pump(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
-        """Returns how many of the bytes are left for want of time; 0: it is done."""
+        """Returns how many of the bytes are left for lack of time; 0: done."""
         if accepted.pumping:
             return 0
         began_ns, left = self._now_ns(), 0
@@ -246,7 +243,7 @@ class Port:
 
     def _serve(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
         if accepted.ending_ns is not None:
-            self._close(accepted)  # it is only reported here when the peer hung up
+            self._close(accepted)  # it is reported only when the peer hung up
         while accepted.open and not self._paused(accepted):
             if accepted.answers is not None:
                 self._carry_out(accepted, until_ns)
@@ -261,7 +258,7 @@ class Port:
         return 0
 
     def _receive(self, accepted: AcceptedConnection, size: int, until_ns: int) -> int:
-        """Receive once and carry that out; returns how many bytes it was, all there may be when nothing is
+        """Receive once and carry out the requests; returns the number of bytes, or `size` when nothing was
         there."""
         if closing.is_behind(accepted.share) and accepted.link.brings_descriptors(size):
             self._end(accepted, TraceError(errno.EMFILE, "descriptors of this user wait to be closed"))
@@ -281,11 +278,10 @@ class Port:
         return SMALL_PIECE_BYTES if self._connection_shares.scarce(accepted.link.peer) else PIECE_BYTES
 
     def take_in_all(self) -> None:
-        """Take in what had been sent, and see the ends that had come, before this call: see the head of the
-        file.
+        """Take in what was sent before this call, and see earlier ends: see the head of the file.
 
-        What arrives meanwhile waits for the next turn, so a flooding producer does not hold up the caller. An
-        operation on a data connection may call this: that connection itself is left alone, it is being
+        Later input waits for the next turn, so a flooding producer does not delay the caller. An
+        operation on a data connection may call this: that connection itself is skipped, since it is being
         pumped.
         """
         if self._taking_in:
@@ -306,7 +302,7 @@ class Port:
                         self._flush(accepted)
                     self._note_gone(accepted, events)
                     if events & _HUNG_UP:
-                        # nothing can be added any more, so this ends, and it is the connection's own
+                        # nothing more can arrive, so this ends, and it is the connection's own
                         left[accepted] = _TO_THE_END
                     elif events & select.EPOLLIN:
                         left[accepted] = accepted.link.bytes_readable()
@@ -326,10 +322,10 @@ class Port:
             self._taking_in = False
 
     def take_in_ended(self) -> None:
-        """Take in what connections had sent that are gone by now, and their end with it.
+        """Take in what closed connections had sent, and their end.
 
-        An operation of another client may call this: what a client held is free once it is gone. Connections
-        that are being pumped are left alone.
+        An operation of another client may call this: it frees what closed clients held. Connections that are
+        being pumped are skipped.
         """
         if self._taking_in or self._epoll.closed:
             return
@@ -355,8 +351,8 @@ class Port:
     def _take_records_of(
         self, waiting: Iterable[AcceptedConnection], left: dict[AcceptedConnection, int]
     ) -> None:
-        """Of what has arrived, the records that no request stands before: for TAKE_RECORDS_NS, those first
-        who had least of the daemon's time."""
+        """Take in arrived records that are before any request: for TAKE_RECORDS_NS, users with the least
+        service time first."""
         until_ns = self._now_ns() + TAKE_RECORDS_NS
         for number, accepted in enumerate(self._scheduler.in_order(waiting, until_ns)):
             if number >= FEW and self._now_ns() >= until_ns:
@@ -381,24 +377,23 @@ class Port:
         self._scheduler.served(accepted, began_ns, now_ns)
 
     def go_on(self) -> None:
-        """Nothing is held any more: `ready` comes to what was."""
+        """Nothing is held any more: `ready` returns the connections with unprocessed input."""
         for accepted in self._unfinished:
             if accepted.open and not self._paused(accepted):
-                # A socket that can be written to makes the epoll descriptor readable, whatever has come.
+                # A writable socket makes the epoll descriptor readable, whether or not input has come.
                 self._watch(accepted, READ | select.EPOLLOUT)
 
     def speak_up(self, connection: Connection) -> None:
-        """It has something to say without being asked: after this step (`answer_waiting`)."""
+        """It has a message without a request: send it after this step (`answer_waiting`)."""
         if (accepted := self._by_connection.get(connection)) is not None and accepted.open:
             self._speaking.add(accepted)
 
     def belongs_to(self, connection: Connection, peer: Peer) -> None:
-        """It speaks for this process from now on. TraceError(EMFILE): that user has too many."""
+        """It represents this process from now on. TraceError(EMFILE): that user has too many."""
         self._connection_shares.belongs_to(self._by_connection[connection], peer)
 
     def answer_waiting(self) -> None:
-        """After a step: answer the requests for which something has come meanwhile, and say what there is to
-        say."""
+        """After a step: send responses that are ready now, and messages without a request."""
         for accepted in list(self._speaking):
             with self._at_its_cost(accepted):
                 if accepted.connection.waiting and not self._paused(accepted):
@@ -413,7 +408,7 @@ class Port:
                     self._end(accepted, None)
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_time` has something to do; None while nothing has a deadline."""
+        """When `on_time` has work; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
         deadlines += [self._acceptor.again_ns, self._stalled.next_ns()]
         if self._speaking:
@@ -421,7 +416,7 @@ class Port:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_time(self, now_ns: int) -> None:
-        """Do what is due."""
+        """Handle deadlines that have passed."""
         for accepted in list(self._ending):
             if accepted.ending_ns is not None and accepted.ending_ns <= now_ns:
                 with self._at_its_cost(accepted):
@@ -451,20 +446,20 @@ class Port:
     # Accepting
 
     def _poll(self, most: int, take_ns: int) -> list[tuple[int, int]]:
-        """(descriptor, events) of every connection with something to do; accepts what waits before that, at
-        most so many."""
-        # one more than there are connections: the listener; so one call tells all
+        """(descriptor, events) of every connection with work; first accepts waiting connections, at most so
+        many."""
+        # one more than the connections, for the listener; so one call is enough
         found = self._epoll.poll(0, len(self._accepted) + 1)
         if any(self._acceptor.is_listener(fd) for fd, _ in found):
             self._acceptor.take(self._now_ns, take_ns)
         if len(self._acceptor):
-            # Those that have to be served come first, or their number grows and grows.
+            # Connections with input are served first, or their number would grow without limit.
             self._admit(FEW if len(found) > MOST_TO_SERVE else most, self._now_ns() + ACCEPT_NS)
             found = self._epoll.poll(0, len(self._accepted) + 1)
         return found
 
     def _admit(self, most: int, until_ns: int) -> None:
-        """Make connections of those that were taken off the kernel's queue."""
+        """Set up connections for sockets taken off the kernel's queue."""
         for admitted in range(most):
             began_ns = self._now_ns()
             if admitted >= FEW and began_ns >= until_ns:
@@ -492,7 +487,7 @@ class Port:
     def _carry_out(
         self, accepted: AcceptedConnection, until_ns: int, data: bytes = b"", fds: Sequence[int] = ()
     ) -> None:
-        """What was received, up to where others may have their turn and it has had its own."""
+        """Carry out received requests, until other connections may be served and its own time is over."""
         connection, link, most = accepted.connection, accepted.link, self._rules.max_waiting_bytes
         if accepted.answers is None:
             accepted.answers = iter(connection.receive(data, fds, self._now_ns()))
@@ -540,7 +535,7 @@ class Port:
             self._speaking.discard(accepted)
 
     def _paused(self, accepted: AcceptedConnection) -> bool:
-        """It has to read before it is listened to again, or is held."""
+        """It must read its responses before its requests are read again, or it is held."""
         return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.held
 
     def _queue(self, accepted: AcceptedConnection, message: Message) -> None:
@@ -549,7 +544,7 @@ class Port:
         accepted.descriptors_sent += len(fds)
 
     def _send(self, accepted: AcceptedConnection) -> None:
-        """Send what can be sent of what is queued."""
+        """Send the part of the queue that the socket takes."""
         link, most = accepted.link, self._rules.max_descriptors_sent
         if link.waiting_bytes and self._before_sending is not None:
             self._before_sending()
@@ -558,7 +553,7 @@ class Port:
             self._end(accepted, TraceError(errno.EMSGSIZE, "asked for too many descriptors; once is enough"))
 
     def _count(self, accepted: AcceptedConnection) -> None:
-        """Count what is kept for it, and end it if that is too much."""
+        """Count the bytes held for it, and end it if they are too many."""
         if (refusal := self._connection_shares.count_bytes(accepted)) is not None:
             self._end(accepted, refusal)
 
@@ -570,8 +565,8 @@ class Port:
         if done and accepted.ending_ns is not None:
             self._close(accepted)
             return
-        # A client that is not listened to is not watched either: epoll would report it again and again. So it
-        # would the end of one that is held.
+        # epoll does not watch a client that is not read, since it would report it again and again; nor the
+        # end of a held one.
         listened_to = accepted.open and not self._paused(accepted)
         if accepted.open and not listened_to:
             self._stalled.add(accepted, self._now_ns())
@@ -593,8 +588,8 @@ class Port:
     # Ending
 
     def _end_of_file(self, accepted: AcceptedConnection) -> None:
-        """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment; one
-        that is held while it waits for an answer reads its end again after that."""
+        """The peer sends no more. It may still read (shutdown(2)), so waiting responses get a moment; a held
+        connection that waits for a response reads its end again after that."""
         self._send_last_answers(accepted)
         if accepted.connection.held and accepted.gone_ns is None:
             return
@@ -610,7 +605,7 @@ class Port:
             self._send(accepted)
 
     def _end(self, accepted: AcceptedConnection, reason: TraceError | None) -> None:
-        """Stop listening to it, drop its references, and close once the last words are out."""
+        """Stop reading it, release its references, and close it once its last message is sent."""
         if not accepted.open:
             return
         if reason is not None:
@@ -643,7 +638,7 @@ class Port:
 
     @contextlib.contextmanager
     def _at_its_cost(self, accepted: AcceptedConnection) -> Iterator[None]:
-        """A mistake of ours while `accepted` is handled ends it, and the rest goes on."""
+        """An unexpected exception while `accepted` is handled ends it; all others continue."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - counted and logged
@@ -657,7 +652,7 @@ class Port:
                 self._discard(accepted)
 
     def _discard(self, accepted: AcceptedConnection) -> None:
-        """`_close` of what is in disorder: nothing here fails."""
+        """`_close` of a connection in an unknown state: nothing here fails."""
         self._finished(accepted)
         self._speaking.discard(accepted)
         self._stalled.discard(accepted)

@@ -17,10 +17,10 @@ from utracefsd.connections.accepted_connection import AcceptedConnection
 __all__ = ["LOOK_NS", "StalledConnections"]
 
 LOOK_NS: Final = 5_000_000_000
-"""A program that was stopped for a moment with requests under way has this long."""
+"""Time for a program that was stopped for a moment after sending requests."""
 
 _LOOK_BYTES: Final = 1 << 20
-"""More than the buffer of a socket holds."""
+"""More than a socket's buffer holds."""
 
 
 class StalledConnections:
@@ -39,7 +39,7 @@ class StalledConnections:
 
     def next_ns(self) -> int | None:
         """When `ended` has a connection to check."""
-        # each has the same time, so the first is due first
+        # all have the same interval, so the first is due first
         return next(iter(self._look_ns.values()), None)
 
     def ended(self, now_ns: int, is_paused: Callable[[AcceptedConnection], bool]) -> list[AcceptedConnection]:

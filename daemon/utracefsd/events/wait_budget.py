@@ -24,50 +24,50 @@ FREE_NS = 50_000_000
 MOST_NS = 1_000_000_000
 """Ten of the longest waits, one directly after the other."""
 
-FORGIVEN = 10
-"""One nanosecond is refilled in this many."""
+REFILL_DIVISOR = 10
+"""The budget refills by one nanosecond in this many."""
 
 
 @attrs.define
 class _Waited:
-    """For one user."""
+    """The waits of one user."""
 
     until_ns: int
-    """What was waited up to this time is counted."""
+    """Waits before this time are counted."""
 
-    forgiven_ns: int
-    """When all of it is forgiven."""
+    full_ns: int
+    """When the budget is full again."""
 
-    told: bool = False
-    """The log says that nobody waits any more."""
+    is_logged: bool = False
+    """The log says that operations no longer wait."""
 
 
 class WaitBudget:
-    """Of all operations, for each user that is no administrator."""
+    """The budgets of all users but administrators."""
 
     def __init__(self) -> None:
         self._waited: dict[int, _Waited] = {}
 
     def __len__(self) -> int:
-        """Users of whom something is not forgiven yet, or was not at the last wait that counted."""
+        """Users whose budget was not full at the last counted wait."""
         return len(self._waited)
 
     def is_left(self, peer: Peer, now_ns: int) -> bool:
-        """Whether an operation waits for this program."""
+        """Whether an operation waits for this peer's program."""
         waited = self._waited.get(peer.share)
-        return waited is None or peer.privileged or waited.forgiven_ns - now_ns < MOST_NS * FORGIVEN
+        return waited is None or peer.privileged or waited.full_ns - now_ns < MOST_NS * REFILL_DIVISOR
 
     def waited(self, peer: Peer, from_ns: int, until_ns: int) -> None:
-        """An operation waited for this program from `from_ns` to `until_ns`."""
+        """An operation waited for this peer's program from `from_ns` to `until_ns`."""
         if until_ns - from_ns <= FREE_NS or peer.privileged:
             return
-        self._waited = {share: one for share, one in self._waited.items() if one.forgiven_ns > from_ns}
+        self._waited = {share: one for share, one in self._waited.items() if one.full_ns > from_ns}
         waited = self._waited.setdefault(peer.share, _Waited(from_ns, from_ns))
         counted_ns = max(0, until_ns - max(from_ns, waited.until_ns))
         waited.until_ns = max(waited.until_ns, until_ns)
-        waited.forgiven_ns = max(waited.forgiven_ns, until_ns) + counted_ns * FORGIVEN
-        if not waited.told and not self.is_left(peer, until_ns):
-            waited.told = True
+        waited.full_ns = max(waited.full_ns, until_ns) + counted_ns * REFILL_DIVISOR
+        if not waited.is_logged and not self.is_left(peer, until_ns):
+            waited.is_logged = True
             logger.warning(
                 "enable bits of user %d took %d ms of what operations have to wait; for a while none waits "
                 "for that user's programs",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefsd.events.wait_budget import FORGIVEN, FREE_NS, MOST_NS, WaitBudget
+from utracefsd.events.wait_budget import FREE_NS, MOST_NS, REFILL_DIVISOR, WaitBudget
 from utracefsd.machine.peer import Peer
 
 WAIT_NS = 2 * FREE_NS
@@ -35,11 +35,11 @@ def test_each_user_has_his_own() -> None:
 def test_it_comes_back_with_time() -> None:
     wait_budget = WaitBudget()
     end_ns = use_up(wait_budget, USER)
-    assert wait_budget.is_left(USER, end_ns + FORGIVEN * WAIT_NS)
+    assert wait_budget.is_left(USER, end_ns + REFILL_DIVISOR * WAIT_NS)
     for n in range(2):
-        at_ns = end_ns + (FORGIVEN + n) * WAIT_NS
+        at_ns = end_ns + (REFILL_DIVISOR + n) * WAIT_NS
         wait_budget.waited(USER, at_ns, at_ns + WAIT_NS)
-    assert not wait_budget.is_left(USER, end_ns + (FORGIVEN + 2) * WAIT_NS)
+    assert not wait_budget.is_left(USER, end_ns + (REFILL_DIVISOR + 2) * WAIT_NS)
 
 
 def test_what_is_short_and_administrators_are_free(log: pytest.LogCaptureFixture) -> None:
@@ -64,18 +64,18 @@ def test_the_log_says_it_once(log: pytest.LogCaptureFixture) -> None:
     wait_budget = WaitBudget()
     end_ns = use_up(wait_budget, USER)
     for n in range(10):
-        at_ns = end_ns + n * FORGIVEN * WAIT_NS
+        at_ns = end_ns + n * REFILL_DIVISOR * WAIT_NS
         wait_budget.waited(USER, at_ns, at_ns + WAIT_NS)
     (line,) = log.messages
     assert "of user 1000 took 1000 ms" in line
 
 
-def test_who_is_forgiven_is_forgotten() -> None:
+def test_full_budgets_are_forgotten() -> None:
     wait_budget = WaitBudget()
     for uid in range(100):
         wait_budget.waited(Peer(1, uid, uid, privileged=False), 0, WAIT_NS)
     assert len(wait_budget) == 100
-    later_ns = (FORGIVEN + 1) * WAIT_NS
+    later_ns = (REFILL_DIVISOR + 1) * WAIT_NS
     wait_budget.waited(USER, later_ns, later_ns + WAIT_NS)
     assert len(wait_budget) == 1
 
@@ -91,4 +91,4 @@ def test_whatever_comes_no_more_than_its_share_is_waited(waits: list[tuple[int, 
             wait_budget.waited(USER, now_ns, now_ns + wait_ns)
             now_ns += wait_ns
             waited_ns += wait_ns if wait_ns > FREE_NS else 0
-    assert waited_ns <= MOST_NS + now_ns // FORGIVEN + WAIT_NS
+    assert waited_ns <= MOST_NS + now_ns // REFILL_DIVISOR + WAIT_NS
