@@ -53,7 +53,6 @@ NOT_YET = [
     "daemon/utracefsd/connections/tracefs_connection.py",
     "daemon/utracefsd/daemon.py",
     "daemon/utracefsd/events/event_table.py",
-    "docs/differences.md",
     "examples",
     "protocol/utracefs_protocol/frozen.py",
     "protocol/utracefs_protocol/messages",
