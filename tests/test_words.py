@@ -66,7 +66,11 @@ def made(path: Path) -> bool:
     inside = path.relative_to(ROOT).parts
     return (
         inside[:3] in [("client", "c", "build"), ("client", "utracefs", "c")]
-        or (path.suffix == ".c" and path.with_suffix(".pyx").exists())
+        or (
+            path.suffix == ".c"
+            and inside[0] in ("protocol", "client", "daemon")
+            and inside[:2] != ("client", "c")
+        )
         or any(part.startswith(".") or part in ("build", "site") for part in inside)
     )
 
