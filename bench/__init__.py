@@ -1,1 +1,1 @@
-"""Measurements: `python -m bench [NAME]...`. Each figure stands beside a baseline taken in the same run."""
+"""Measurements: `python -m bench [NAME]...`. Each figure has a baseline from the same run."""

@@ -1,4 +1,4 @@
-"""What an event costs the application: disabled, enabled through the data ring, through the socket."""
+"""The application's cost of an event: disabled, enabled through the data ring, through the socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.measure import Row, daemon, in_turns, ratio_row, statement_ns
 from utracefs.tree.tracefs import Tracefs
 
 RECORD = bytes(20)
-"""A write_index and two u64, as one write would carry it."""
+"""A write_index and two u64, as in one write."""
 
 BURST = 10_000
 """Emits in one timed run: they fit the ring, so the daemon's work on a shared core is not measured."""
@@ -22,7 +22,7 @@ BURST = 10_000
 
 @contextlib.contextmanager
 def drained(write_end: Callable[[], tuple[Any, int]]) -> Iterator[Any]:
-    """The writing end of a pipe or socket that another process empties, as the daemon would: a reader in this
+    """The writing end of a pipe or socket that another process empties, like the daemon: a reader in this
     process would compete for the GIL."""
     writer, reader = write_end()
     child = os.fork()

@@ -4,11 +4,10 @@ For each kind of attack (bench/attackers.py) hostile processes of other users ha
 SECONDS. Meanwhile an honest administrator opens a connection and reads a small file, an honest program of
 yet another user registers an event, and both measure how long that takes; 200 times at least.
 
-On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. How long it
-did is known exactly (`queued_ns`), and what is left without that is shown as *net*, and judged. Beside it
-stands a *control*, asked in the same moments: a server that answers one byte with one byte and takes as
-much cpu time as the daemon does (it looks at the daemon's and spins as long). What that needs is the
-noise of the machine and of this program.
+On a busy machine a part of that time is waiting for a cpu. That part is known exactly (`queued_ns`); the rest
+is shown as *net*, and judged. Beside it is a *control*, measured at the same moments: a server that answers
+one byte with one byte and uses as much cpu time as the daemon (it reads the daemon's and spins as long). Its
+time is the noise of the machine and of this program.
 
 `python -m bench.attack KIND...` runs some kinds alone.
 """
@@ -40,17 +39,17 @@ CONNECTIONS = 200
 PROCESSES = 4
 SECONDS = 5.0
 LEAST = 200
-"""Reads of a kind, if that does not take longer than LONGEST_S."""
+"""Reads per kind, unless that takes longer than LONGEST_S."""
 LONGEST_S = 20.0
 PROMISED_MS = 100.0
-"""What an attack may add, at worst, to what the control needs."""
+"""The most that an attack may add to the control's time."""
 
 PAUSE_S = 0.005
-"""Between two looks: an administrator who never pauses would be a flood himself."""
+"""Between two reads: an administrator who never pauses would be a flood himself."""
 
 MEMORY_MIB = 200
 REST_S = 10.0
-"""After an attack, until the daemon sleeps."""
+"""After an attack, until the daemon is idle."""
 
 _HONEST_UID = 61_900
 _TIMEOUT = struct.pack("ll", 30, 0)
@@ -60,8 +59,8 @@ _MOST_DEBT_NS = 20_000_000
 
 @attrs.define
 class Waits:
-    """Nanoseconds that the three kinds of questions took, and what is left of those to the daemon without the
-    time in which it could have run and had no cpu."""
+    """Nanoseconds of the three kinds of requests, and those to the daemon without the time in which it was
+    runnable and had no cpu."""
 
     read: list[int] = attrs.field(factory=list)
     net_read: list[int] = attrs.field(factory=list)
@@ -93,7 +92,7 @@ def spun_ns(pid: int) -> int:
 
 
 def queued_ns(pid: int) -> int:
-    """How long it waited for a cpu although it could have run (sched_info.run_delay of the kernel)."""
+    """How long it was runnable without a cpu (sched_info.run_delay of the kernel)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
 
 
@@ -128,7 +127,7 @@ def echoing(path: str, pid: int) -> Job:
 
 
 class Bench:
-    """One daemon, the honest ones, and the control beside it."""
+    """One daemon, the honest clients, and the control beside it."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -149,7 +148,7 @@ class Bench:
         self.at_start = Usage.of(self.pid)
 
     def mount(self) -> bool:
-        """Files that hang. False: nothing may be mounted."""
+        """Files whose close hangs. False: mounting is not permitted."""
         try:
             self.fuse = FuseFiles(os.path.join(self.directory, "fuse"))
         except OSError:
@@ -158,7 +157,7 @@ class Bench:
         return True
 
     def unmount(self) -> None:
-        """Ends all that hangs there."""
+        """Ends all hanging closes."""
         if self.fuse is not None:
             self.fuse.close()
             self.fuse = None
@@ -178,7 +177,7 @@ class Bench:
         """A program of another user, with an event of its own."""
         self.registered += 1
         with socket.socket(socket.AF_UNIX) as sock:
-            # connect(2) waits for a place in the queue, as a program's does; not so with settimeout
+            # connect(2) waits for a place in the queue, as a program's does; with settimeout it would not
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEOUT)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT)
             if os.getuid() == 0:
@@ -222,7 +221,7 @@ class Bench:
         return waits
 
     def attacked(self, kind: str) -> Waits:
-        """While it is attacked in this way."""
+        """While this attack runs."""
         for number in range(PROCESSES):
             where = Where(
                 self.directory, number, CONNECTIONS // PROCESSES, self.fuse.path if self.fuse else None
@@ -239,7 +238,7 @@ class Bench:
         return waits
 
     def _wait_for_rest(self) -> float:
-        """Until the daemon takes no cpu; seconds, REST_S when it does not come to rest."""
+        """Wait until the daemon uses no cpu; returns seconds, REST_S if it never does."""
         begin = time.monotonic()
         while time.monotonic() < begin + REST_S:
             before = spun_ns(self.pid)
@@ -249,7 +248,7 @@ class Bench:
         return time.monotonic() - begin
 
     def left(self) -> tuple[float, int]:
-        """(seconds until it rests, descriptors more than at the start)."""
+        """(seconds until it is idle, descriptors more than at the start)."""
         rest_s = self._wait_for_rest()
         return rest_s, Usage.of(self.pid).descriptors - self.at_start.descriptors
 
@@ -289,7 +288,7 @@ def rows(kinds: list[str] | None = None) -> Iterator[Row]:
 
 
 def _judged(kind: str, waits: Waits) -> Iterator[Row]:
-    """The worst of what honest ones waited, beside the control's."""
+    """The longest waits of honest clients, beside the control's."""
     control = _ms(max(waits.control))
     for what, found in (("read", waits.net_read), ("registration", waits.net_register)):
         worst = _ms(max(found))

@@ -1,9 +1,8 @@
 """Hostile connections for `bench.attack`: a function for each kind of attack, run in processes of its own.
 
-A job makes its share of the connections and keeps them busy without ever waiting for one of them: what
-the daemon does not take now is sent later, what it ends is made again. All of them speak bytes that were
-made before, so that an attacker costs the machine as little as possible and the daemon as much as
-possible.
+A job makes its share of the connections and keeps them busy without ever waiting for one of them: bytes that
+the daemon does not take now are sent later, a closed connection is made again. All of them send prepared
+bytes, so that an attacker costs the machine as little as possible and the daemon as much as possible.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from tests.soak.descriptors import Descriptors
 from tests.soak.plain import COMMITTED, HEADER_BYTES, PlainConnection
 
 LOOK_S = 0.05
-"""How often a job looks whether it shall end, when the daemon gives it nothing to do."""
+"""How often a job checks whether to end, when the daemon gives it nothing to do."""
 
 PAUSE_S = 0.01
-"""After a connection was refused: connecting is not what most kinds are about."""
+"""Pause after a refused connection: most kinds do not attack by connecting."""
 
 _READ = 1 << 16
 _LARGEST_PAYLOAD = 65529
@@ -39,19 +38,19 @@ _PROCESS_EVENTS = 400
 
 @attrs.frozen
 class Where:
-    """What a job is given."""
+    """The arguments of a job."""
 
     directory: str
-    """Of the daemon's sockets."""
+    """The daemon's sockets."""
 
     number: int
-    """Of this attacker; each has names of its own."""
+    """This attacker's number; each has names of its own."""
 
     connections: int
-    """How many it has at once."""
+    """Its connections at a time."""
 
     fuse: str | None
-    """A folder with files whose last close hangs; None: nothing may be mounted."""
+    """A folder with files whose last close hangs; None: mounting is not permitted."""
 
 
 Job = Callable[[Where, Notes], Counter[str]]
@@ -68,7 +67,7 @@ def registration(name_args: str, **more: Any) -> bytes:
 
 
 class _Talk:
-    """One connection that says `first` and then `again` for ever; a packet with descriptors goes in one
+    """One connection that sends `first` and then `again` for ever; a packet with descriptors is sent in one
     piece."""
 
     def __init__(self, path: str, first: bytes, again: bytes, fds: Sequence[int], rounds: int | None) -> None:
@@ -86,7 +85,7 @@ class _Talk:
             raise
 
     def say(self) -> bool:
-        """Send what the socket takes. False: it is over."""
+        """Send what the socket takes. False: the connection has ended."""
         while True:
             if not self.rest:
                 if self.rounds is not None:
@@ -119,9 +118,9 @@ def talking(
     reads: bool = True,
     rounds: int | None = None,
 ) -> Counter[str]:
-    """Connections that say what `make(number)` gives: once, and again and again.
+    """Connections that send the result of `make(number)`: once, and again and again.
 
-    reads: they read their answers. rounds: after so many a connection is closed and made again.
+    reads: they read their responses. rounds: after this many a connection is closed and made again.
     """
     counts: Counter[str] = Counter()
     path = os.path.join(where.directory, socket_name)
@@ -239,7 +238,7 @@ def connecting(where: Where, notes: Notes) -> Counter[str]:
 
 
 def halves(where: Where, notes: Notes) -> Counter[str]:
-    """A message that stays incomplete, with as many descriptors as it may keep."""
+    """A message that stays incomplete, with the maximum of descriptors."""
     fds = [os.memfd_create("attack") for _ in range(2)]
     return talking(where, notes, lambda n: (registration("attack_half u32 a")[:-3], b""), fds=fds)
 
@@ -270,7 +269,7 @@ def drops(where: Where, notes: Notes) -> Counter[str]:
 
 
 def descriptors(where: Where, notes: Notes) -> Counter[str]:
-    """As many as a packet may have, none of which any request wants."""
+    """The maximum of descriptors in a packet, which no request uses."""
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(16)]
     return talking(where, notes, lambda n: (b"", request("sync") * 4), fds=fds)
 
@@ -288,7 +287,7 @@ def hanging_descriptors(where: Where, notes: Notes) -> Counter[str]:
 
 
 def unread_descriptors(where: Where, notes: Notes) -> Counter[str]:
-    """Connections that are closed with descriptors in them before the daemon looked."""
+    """Connections closed with descriptors in them before the daemon read them."""
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(253)]
     return talking(where, notes, lambda n: (b"\xc1", request("sync") * 8), fds=fds, rounds=1)
 
@@ -298,7 +297,7 @@ def rings_made(where: Where, notes: Notes) -> Counter[str]:
 
 
 def rings_adopted(where: Where, notes: Notes) -> Counter[str]:
-    """What looks like a ring of a daemon before this one: each adopts it, and leaves it to the next."""
+    """Imitations of a ring of an earlier daemon: each connection adopts it, and leaves it to the next."""
     held = Descriptors(where.directory, None)
     fds = [held.make("like a ring"), os.eventfd(0, os.EFD_NONBLOCK)]
     return talking(where, notes, lambda n: (b"", request("adopt_ring", {}) * 20), fds=fds, rounds=2)
@@ -317,8 +316,7 @@ def enable_words(where: Where, notes: Notes) -> Counter[str]:
 
 
 def enable_tokens(where: Where, notes: Notes) -> Counter[str]:
-    """Enablers that come and go, of events that everybody may have; what is told of them is acknowledged
-    never."""
+    """Enablers that come and go, of events that many programs use; their changes are never acknowledged."""
     first = request("notify_enablers", {}) + b"".join(
         registration(f"attack_token_{n}", enable_token=n) for n in range(16)
     )
@@ -330,7 +328,7 @@ def enable_tokens(where: Where, notes: Notes) -> Counter[str]:
 
 
 def ring_records(where: Where, notes: Notes) -> Counter[str]:
-    """Data rings of the usual size that are always full of the smallest records."""
+    """Data rings of the default size, always full of the smallest records."""
     return _filled_rings(where, notes, 1 << 20)
 
 
@@ -379,7 +377,7 @@ def _filled_rings(where: Where, notes: Notes, size: int) -> Counter[str]:
 
 
 def listings(where: Where, notes: Notes) -> Counter[str]:
-    """An administrator that lists and reads what is large, without a pause."""
+    """An administrator that lists and reads large files and directories, without a pause."""
     if where.number:
         return registrations(where, notes)
     again = request("list_dir", "events/user_events") + request("read_file", "user_events_status")
@@ -389,7 +387,7 @@ def listings(where: Where, notes: Notes) -> Counter[str]:
 
 
 def mixed(where: Where, notes: Notes) -> Counter[str]:
-    """Each process another one."""
+    """Each process runs another kind."""
     kinds = (small_records, registrations, connecting, syncs)
     return kinds[where.number % len(kinds)](where, notes)
 

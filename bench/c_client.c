@@ -1,13 +1,13 @@
-/* What the C client costs: `c_client`. Each line of stdin is a letter and a number of turns of one loop;
- * the answer is a line of thread cpu time and wall clock, nanoseconds each turn, and the records lost since
- * the beginning.
+/* The cost of the C client: `c_client`. Each line of stdin is a letter and a number of turns of one loop; the
+ * response is a line of thread cpu time and wall clock, nanoseconds each turn, and the records lost since the
+ * beginning.
  *
  *     e   an emit of two numbers, the same record as ring.c's and lttng.c's
  *     s   one of two numbers and a text of 20 bytes
  *     v   the two numbers by an iovec
  *     d   a check of an event that is off
  *     n   the loop alone
- *     f   nothing: all that was emitted has been taken in */
+ *     f   nothing: wait until all records have been taken in */
 #include "clock.h"
 
 #include <utracefs.h>

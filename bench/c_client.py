@@ -44,7 +44,7 @@ def measured(stack: contextlib.ExitStack, folder: str) -> Iterator[Row]:
     pid = int(os.environ["UTRACEFS_BENCH_DAEMON"])
 
     def asleep(take: Callable[[], float]) -> Callable[[], float]:
-        """The daemon takes nothing in meanwhile: what the program pays alone. All of it is taken in then."""
+        """Without the intake meanwhile: the cost of the program alone. All is taken in afterwards."""
 
         def run() -> float:
             os.kill(pid, signal.SIGSTOP)

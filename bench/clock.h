@@ -1,4 +1,4 @@
-/* What the loops in C are timed with. */
+/* Clocks of the loops in C. */
 #ifndef UTRACEFS_BENCH_CLOCK_H
 #define UTRACEFS_BENCH_CLOCK_H
 

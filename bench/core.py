@@ -1,4 +1,4 @@
-"""What the compiled core costs a record, without sockets."""
+"""The cost of a record in the compiled core, without sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def rows() -> Iterator[Row]:
 
 
 def filtered(buffer: RingBuffer) -> Iterator[Row]:
-    """A record of two u64 from the tracepoint on: stored without a filter, or judged by one of two fields."""
+    """A record of two u64 from the tracepoint on: stored without a filter, or filtered by one of two
+    fields."""
     declaration = parse(b"bench u64 status; u64 usec")
 
     def emit(text: bytes | None) -> float:

@@ -1,8 +1,8 @@
-"""What a program pays that declares one event: all from `import utracefs` to the end of the first emit, in a
-fresh interpreter, beside `import asyncio` in another.
+"""The cost of a program that declares one event: from `import utracefs` to the end of the first emit, in a
+fresh interpreter, compared with `import asyncio` in another.
 
-Interpreters run without `site`, which imports for reasons of the installation (an editable one pathlib,
-typing).
+Interpreters run without `site`, whose imports depend on the installation (pathlib and typing in an editable
+one).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What tracing costs a program that forks: each fork, and the first emit of a child, which connects and gets
-a data ring of its own before it returns.
+"""The cost of tracing in a program that forks: each fork, and the first emit of a child, which connects and
+gets a data ring of its own before it returns.
 
-Medians of many children, each after the daemon has gone to sleep; with a session and without one in turns.
-How long a child takes depends on how many pages it copies: it writes into nearly each that it looks at,
-because of reference counts.
+Medians of many children, each after the daemon has become idle; with a session and without one in turns. The
+time of a child depends on the pages that it copies: it writes into nearly each that it reads, because of
+reference counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two hundred instances and 4,000 events: what operations on the tree cost then, and the memory."""
+"""Operations on the tree with two hundred instances and 4,000 events, and the memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENTS = 4_000
 INSTANCES = 200
 FILTERS = 40
 EACH = 20
-"""Times that an operation is done; the worst counts."""
+"""Repetitions of an operation; the slowest counts."""
 
 
 def rows() -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""How many records a second the daemon takes in, on one core, and what it does while idle."""
+"""Records per second that the daemon takes in, on one core, and its idle cost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a record costs a program that emits in a loop, beside what else it could have used.
+"""The cost of a record in a program that emits in a loop, compared with alternatives.
 
 Every number of a loop is a new object, the ring is larger than the caches, and no record is lost. `asleep`:
-the daemon is stopped, so nothing but the producer touches the ring. `taken in`: it takes the records in
-meanwhile, on another cpu. Figures are cpu time of the thread; where the wall clock said more than a tenth
-more, a line says so.
+the daemon is stopped, so only the producer uses the ring. `taken in`: the daemon takes the records in
+meanwhile, on another cpu. Figures are cpu time of the thread; where the wall clock was more than a tenth
+higher, a line says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REPEATS = 9
 
 
 class Clocks:
-    """The best wall clock of each subject, beside the cpu time that `in_turns` keeps."""
+    """The best wall clock time of each subject, beside the cpu time that `in_turns` keeps."""
 
     def __init__(self) -> None:
         self.wall: dict[str, float] = {}
@@ -94,7 +94,7 @@ def kernel_marker() -> Iterator[int | None]:
 
 
 class InC:
-    """A program that emits as many records as a line of its stdin says."""
+    """A program that emits as many records as each line of its stdin demands."""
 
     def __init__(self, program: list[str], fds: list[int], environment: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -128,7 +128,7 @@ def compiled(folder: str, source: str, *flags: str) -> str:
 
 @contextlib.contextmanager
 def ring_in_c(folder: str, directory: str) -> Iterator[tuple[InC, Callable[[], object]]]:
-    """ring.c with a ring of the daemon's, and what waits until that is taken in."""
+    """ring.c with a ring of the daemon's, and a function that waits until its records are taken in."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(os.path.join(directory, "user_events_data"))
         registered: Any = call(sock, 1, "DIAG_IOCSREG", {"name_args": "bench_c u64 a; u64 b"})
@@ -154,7 +154,7 @@ def mapped_ring(sock: socket.socket) -> list[int]:
 
 @contextlib.contextmanager
 def lttng_in_c(folder: str) -> Iterator[InC | None]:
-    """lttng.c with a session that discards what does not fit, or None where LTTng is not installed."""
+    """lttng.c with a session that discards excess records, or None where LTTng is not installed."""
     environment = {"LTTNG_HOME": folder, "LTTNG_UST_REGISTER_TIMEOUT": "-1"}
     sessions: subprocess.Popen[bytes] | None = None
     name = f"utracefs-bench-{os.getpid()}"
@@ -190,7 +190,7 @@ def lttng_in_c(folder: str) -> Iterator[InC | None]:
             and lttng("start", name)
         )
         if not ready:
-            print("  (left out: LTTng-UST; its session daemon does not carry out what is asked)")
+            print("  (left out: LTTng-UST; its session daemon does not carry out commands)")
             yield None
             return
         producer = InC([program], [], environment)

@@ -1,7 +1,7 @@
-"""How a figure is taken: the best of several repeats, baseline and subject in turns.
+"""Taking a figure: the best of several repeats, baseline and subject in turns.
 
-Machines are shared and noisy. The best of several is what the code costs; the baseline is measured between
-the subject's repeats, so that a slow moment hits both. A row says what was promised, and whether it held.
+Machines are shared and noisy. The best of several is the code's cost; the baseline is measured between the
+subject's repeats, so that a slow moment affects both. A row has the promised limit, and whether it was kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPEATS = 7
 class Row:
     what: str
     value: float
-    """What was measured, in `unit`."""
+    """The measured figure, in `unit`."""
     unit: str
     promise: str
     """`<= 0.5 x` and the like, as text."""

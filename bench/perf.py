@@ -22,7 +22,7 @@ from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events._tracepoint import Tracepoint
 
 ROOM = 40_000
-"""Samples of 88 bytes that a ring of 4 MiB has room for."""
+"""Samples of 88 bytes that fit into a ring of 4 MiB."""
 
 
 def event(*sinks: PerfSink, with_ftrace: bool = False) -> Tracepoint:
@@ -36,7 +36,7 @@ def event(*sinks: PerfSink, with_ftrace: bool = False) -> Tracepoint:
 
 
 def every_record() -> Iterator[Row]:
-    """Into a ring that is emptied between; nothing is lost."""
+    """Into a ring that is emptied in between; nothing is lost."""
     fields = parse(b"bench_in u64 a; u64 b").fields
     for what, filter_text in (("", b""), (", with a filter", b"a == 0 || b > 5")):
         sink = PerfSink(1, sample_period=1, data_pages=1024)
@@ -64,7 +64,7 @@ def one_of_a_thousand() -> Iterator[Row]:
 
 
 def recording() -> Iterator[Row]:
-    """What `perf record` does with what it reads, without the daemon."""
+    """The work of `perf record` on its samples, without the daemon."""
     raw = struct.pack("<IHHQQIIQIIQI", 9, 2, 88, 1, 0, 7, 8, 1 << 40, 0, 0, 1, 28) + bytes(28)
     data = bytearray(raw * ROOM)
     best = float("inf")

@@ -1,8 +1,7 @@
-/* What a record costs a program in C: `ring FD DOORBELL SIZE WRITE_INDEX`, a data ring that its parent was
- * given.
+/* The cost of a record in a program in C: `ring FD DOORBELL SIZE WRITE_INDEX`, for a data ring of its parent.
  *
- * Each line of stdin is a number of records to emit in one loop; the answer is a line of thread cpu time and
- * wall clock, nanoseconds each record, and the records lost since the beginning. */
+ * Each line of stdin is a number of records to emit in one loop; the response is a line of thread cpu time
+ * and wall clock, nanoseconds each record, and the records lost since the beginning. */
 #include "producer.h"
 
 #include "clock.h"

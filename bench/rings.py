@@ -31,7 +31,7 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 
 DATA = 65536
-"""Where the data area of a ring begins."""
+"""Offset of the data area in a ring's memory."""
 
 
 def taking_in() -> Iterator[Row]:
@@ -56,8 +56,8 @@ def taking_in() -> Iterator[Row]:
 def taken_in_s(
     tracepoint: Tracepoint, count: int | None = None, between: Callable[[], object] | None = None
 ) -> float:
-    """Records in a second, at best. count: that are taken in at a time; None: a whole ring. between: called
-    after each."""
+    """Records per second, at best. count: taken in at a time; None: a whole ring. between: called after each
+    time."""
     table = IndexTable()
     table.append(tracepoint)
     size = 16 << 20
@@ -130,7 +130,7 @@ def produce(directory: str, count: int, go: Any, done: Any) -> None:
     while not event:
         time.sleep(0.001)
     emit = event.emit
-    for i in range(WARM_UP):  # the ring's pages are there, in both processes
+    for i in range(WARM_UP):  # the ring's pages are mapped, in both processes
         emit(i, i)
     session.flush(60)
     done.release()

@@ -29,7 +29,7 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
 RECORDS = 80_000
-"""Of 48 bytes: what the default ring has room for."""
+"""Of 48 bytes: they fit into the default ring."""
 
 DECLARED = parse(b"bench_in u64 a; u64 b")
 DECODERS = {2000: EventDecoder("user_events", "bench_in", DECLARED.fields)}
@@ -56,7 +56,7 @@ def counted(ring: StreamRing) -> None:
 
 
 def rate(read: Callable[[StreamRing], None], filter_text: bytes = b"") -> float:
-    """Records in a second, from the data ring to what `read` makes of them."""
+    """Records per second, from the data ring to the result of `read`."""
     filter_ = parse_filter(filter_text, DECLARED.fields) if filter_text else None
     sink = StreamSink(STREAM_RING_SIZE)
     probe = StreamProbe(sink, "stream:1", 2000, lambda: b"user_events\0", filter_)
@@ -99,7 +99,7 @@ class Counting:
 
 
 class Iterating(Counting):
-    """One that takes an object for each record."""
+    """A plug-in that takes an object for each record."""
 
     def take_raw(self, batch: RawBatch) -> None:
         for record in batch:
@@ -107,7 +107,7 @@ class Iterating(Counting):
 
 
 def into_plugin(kind: type[Counting]) -> float:
-    """Records in a second, until the plug-in's thread has taken them."""
+    """Records per second, until the plug-in's thread has taken them."""
     made: list[Counting] = []
 
     def make() -> Counting:
@@ -158,7 +158,7 @@ def produce(directory: str, go: Any) -> None:
 
 
 def live() -> Iterator[Row]:
-    """What arrives in a second where the program, the daemon and the reader share the machine."""
+    """Records per second when the program, the daemon and the reader share the machine."""
     context: Any = multiprocessing.get_context("fork")
     best = 0.0
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Enabling an event of which 100 processes are told: each sets a bit of its own and says so."""
+"""Enabling an event with 100 notified processes: each sets a bit of its own and acknowledges it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENABLE = "events/user_events/bench_told/enable"
 
 
 def _program(directory: str, states: mmap.mmap, number: int, ready: int) -> None:
-    """Does as it is told until it is killed."""
+    """Acknowledges each notification until it is killed."""
     connection = PlainConnection(directory)
     connection.sock.settimeout(None)
     connection.call("notify_enablers", {})

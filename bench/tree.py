@@ -14,7 +14,7 @@ LINES = 100_000
 
 
 def register() -> float:
-    """Microseconds an event: `utracefs.events` with all of them, until the daemon has them all."""
+    """Microseconds per event: `utracefs.events` with all of them, until the daemon has them all."""
     with daemon() as directory, Tracefs(directory) as tree:
         declarations = [f"bench_{i} u32 a; u64 b; __rel_loc char[] c" for i in range(EVENTS)]
         session = utracefs.Session(directory)

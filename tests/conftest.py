@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.judges import LEFT_OUT, Judges
 from tests.left_over import LeftOver, watch
 from utracefsd.server.runtime import Runtime
 
-# A shell that runs something in the background lets it ignore SIGINT, and nohup SIGHUP; so would every
-# program that a test starts and interrupts.
+# A shell makes background programs ignore SIGINT, and nohup SIGHUP; programs that a test starts and
+# interrupts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     Judges.all_needed = config.getoption("ci")
-    # How long an example takes says how busy the machine is.
+    # the duration of an example shows how busy the machine is
     hypothesis.settings.register_profile("ci", deadline=None)
     hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
     hypothesis.settings.load_profile("ci" if config.getoption("ci") else "quick")
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line for what --ci would have run."""
+    """One line about tests that only --ci runs."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     judges = collections.Counter(
         word.rstrip("')") for reason in reasons for word in reason.partition(LEFT_OUT)[2].split()[:1]
@@ -70,13 +70,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session", autouse=True)
 def left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftOver]:
-    """The last test of this process fails if one of them left files, daemons' folders or programs."""
-    tmp_path_factory.getbasetemp()  # pytest's own, which stays for who looks
+    """The last test of this process fails if the tests left files, daemons' folders or programs."""
+    tmp_path_factory.getbasetemp()  # pytest's own, which stays for inspection
     left_over = watch()
     yield left_over
     end_template()
     gc.collect()
-    deadline = time.monotonic() + 5  # for those that are just ending
+    deadline = time.monotonic() + 5  # some are just ending
     while (found := left_over.report()) and time.monotonic() < deadline:
         time.sleep(0.1)
     left_over.remove()
@@ -85,7 +85,7 @@ def left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftOver]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A daemon that is cancelled leaves its state to a successor; after a test there is none."""
+    """A cancelled daemon leaves its state to the next one; after a test there is no next one."""
     folders: set[Path] = set()
     prepare = Runtime.prepare
 

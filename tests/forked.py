@@ -1,4 +1,4 @@
-"""`python -m utracefs.cli`, `-m utracefsd` and `-c PROGRAM` as processes, without the start of Python.
+"""`python -m utracefs.cli`, `-m utracefsd` and `-c PROGRAM` as processes, without the time to start Python.
 
     test ── Popen ─── request, file descriptors ──▶ template ── fork ──▶ runs the module as `__main__`
                  ◀──── pid, then exit status ──────
@@ -7,9 +7,9 @@ Each test process has one template, which imports the command line and the daemo
 after a few ms, where a new interpreter needs 140. A fork has its own pid, arguments, environment, working
 directory, standard streams, session and process group; signals, its exit and os.getppid are as usual. Two
 things differ: for the kernel its parent is the template, and /proc/PID/cmdline and environ are those of the
-template. Where that matters, use subprocess. A daemon that a forked command line starts is a fork, too.
+template. Where that matters, use subprocess. A daemon started by a forked command line is a fork, too.
 
-`Popen` starts a new interpreter for any other command, and for everything that the template cannot give:
+`Popen` starts a new interpreter for any other command, and for everything that the template cannot provide:
 a test's `preexec_fn`, other users, a variable that an interpreter or the dynamic linker reads at its start.
 """
 
@@ -45,14 +45,14 @@ ROOT = Path(__file__).parents[1]
 MODULES = ("utracefs", "utracefs.cli", "utracefsd")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "COVERAGE_")
 ABOVE = 512
-"""Received descriptors are moved above this number, out of the way of the numbers that they shall have."""
+"""Received descriptors are moved above this number, away from the numbers that they get later."""
 
 _RIGHTS = 253
 _PID = struct.Struct("=i")
 
 
 class Template:
-    """The process that is forked, started when it is first needed."""
+    """The template process, started at first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,7 +63,7 @@ class Template:
         self._is_started = False
 
     def can_give(self, environ: Mapping[str, str]) -> bool:
-        """Only what is read at the start of an interpreter must be as in the template."""
+        """Only variables that are read at the start of an interpreter must be equal in the template."""
         return all(
             environ.get(name) == self._environ.get(name)
             for name in {*environ, *self._environ}
@@ -106,13 +106,13 @@ class Template:
         self._is_started = True
 
     def adopt(self, fd: int) -> None:
-        """In a fork: programs that it starts are forks of the same template. fd: of the requests."""
+        """In a fork: programs that it starts are forks of the same template. fd: for requests."""
         self._requests = socket.socket(fileno=fd)
         self._is_started = True
         subprocess.Popen = Popen  # type: ignore[misc]
 
     def end(self) -> None:
-        """Its children go on."""
+        """Its children continue."""
         if self._process is not None and os.getpid() == self._owner:
             self._requests.send(b"end")
             self._process.wait(20)
@@ -168,7 +168,7 @@ class Popen(subprocess.Popen[Any]):
         self._close_pipe_fds(*(given[name] for name in ends))  # type: ignore[attr-defined]
 
     def _waitpid(self, pid: int, flags: int) -> tuple[int, int]:
-        """As os.waitpid, which is for children of our own."""
+        """Like os.waitpid, which works only for children of this process."""
         if self._status is None:
             return os.waitpid(pid, flags)
         self._status.setblocking(not flags & os.WNOHANG)
@@ -236,7 +236,8 @@ def _import_all() -> None:
 
 
 def _become(fds: list[int], answers: socket.socket) -> NoReturn:
-    """In the fork: run the requested module and exit. fds: request, answers, requests, then its own files."""
+    """In the fork: run the requested module and exit. fds: request, responses, requests, then its own
+    files."""
     with open(fds[0], "rb") as file:
         file.seek(0)
         request = pickle.load(file)
@@ -286,7 +287,7 @@ def _become(fds: list[int], answers: socket.socket) -> NoReturn:
     except BaseException:  # noqa: BLE001 - as the interpreter does
         sys.excepthook(*sys.exc_info())
         status = 1
-    # As Python ends, but for taking the modules apart, which takes longer than most commands.
+    # As Python ends, but without freeing the modules, which takes longer than most commands.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,6 @@
-"""The real readers that judge what is written.
+"""The real readers that judge written files.
 
-`make ci` installs all of them, and there a test that needs a missing one fails. Elsewhere the test is left
+`make ci` installs all of them, and there a test whose reader is missing fails. Elsewhere the test is left
 out, and the last line of pytest names the reader: many are large.
 """
 
@@ -50,11 +50,11 @@ PACKAGES = {
 """A program, and the Debian package that has it."""
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-"""The one that sees python3-bt2, the binding of babeltrace2."""
+"""The Python that has python3-bt2, the binding of babeltrace2."""
 
 
 LEFT_OUT = "left out without "
-"""Begin of the reason of a skipped test."""
+"""Beginning of the reason of a skipped test."""
 
 
 class Judges:
@@ -78,7 +78,7 @@ def judge(name: str) -> str:
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    """A test that is left out where the program is missing, with --ci too: not every machine can run it."""
+    """A test that is left out where the program is missing, also with --ci: not every machine can run it."""
     return pytest.mark.skipif(shutil.which(name) is None, reason=LEFT_OUT + name)
 
 
@@ -91,9 +91,9 @@ def library(name: str) -> Any:
 
 
 def run_judge(name: str, *words: object, timeout_s: float = 100, may_warn: bool = False) -> bytes:
-    """What it prints; a judge that fails, or says something on stderr, does not agree.
+    """Its output; a judge that fails, or writes to stderr, disagrees.
 
-    may_warn: what it says on stderr is no matter.
+    may_warn: ignore its stderr.
     """
     environ = {**os.environ, "LC_ALL": "C.UTF-8", "PERF_PAGER": "cat", "PERF_CONFIG": os.devnull}
     done = subprocess.run(

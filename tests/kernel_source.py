@@ -1,7 +1,7 @@
 """The kernel's own tests, from Debian's package of its source, which is fetched once into the user's cache.
 
-Nothing of it is in this repository, and nothing is installed. Where the package cannot be had, the test that
-asks is left out, and pytest prints why.
+Nothing of it is in this repository, and nothing is installed. Without the package the test is left out, and
+pytest prints why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.judges import LEFT_OUT, Judges
 __all__ = ["kernel_source"]
 
 PREFERRED = "linux-source-6.12"
-"""The kernel of the transcripts in tests/conformance; without it the newest is taken."""
+"""The kernel of the transcripts in tests/conformance; without it the newest one is used."""
 
 UNPACKED = (
     "tools/testing/selftests/ftrace",
@@ -36,11 +36,11 @@ dpkg-deb --fsys-tarfile "$1" | tar -xO --wildcards './usr/src/linux-source-*.tar
 """
 
 TIMEOUT_S = 400
-"""Of a download, which is 150 MB, or of the unpacking, which takes about 10 s of one processor."""
+"""Of a download (150 MB), or of the unpacking, which takes about 10 s of one processor."""
 
 
 def kernel_source() -> Path:
-    """The folder with `UNPACKED`. Skips the test where there is none."""
+    """The folder with `UNPACKED`. Skips the test if there is none."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "utracefs-tests"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:

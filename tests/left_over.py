@@ -1,9 +1,9 @@
-"""What tests leave behind: folders, daemons' folders in /dev/shm, and processes.
+"""Leftovers of tests: folders, daemons' folders in /dev/shm, and processes.
 
-Other runs of these tests may be under way, so what is ours is known by how it came about: `watch` notes, by
-Python's audit events, every temporary file and folder that this process makes, and of every program that it
-starts the directory of daemons that it is told. Programs are known by a variable of their environment.
-The helpers of multiprocessing, and their folder, go with this process.
+Other runs of these tests may be in progress, so only what this run made counts: `watch` records, by Python's
+audit events, every temporary file and folder that this process makes, and the daemon directory of every
+program that it starts. Programs are recognised by a variable of their environment. The helpers of
+multiprocessing, and their folder, end with this process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class LeftOver:
-    """What was made since, by which test."""
+    """Things made since, and by which test."""
 
     def __init__(self) -> None:
         self.paths: dict[Path, str] = {}
@@ -32,7 +32,7 @@ class LeftOver:
         self.pid = os.getpid()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        """An audit hook. What forked children do is theirs: they end without a word to us."""
+        """An audit hook. Forked children are ignored: they end without notice."""
         if event in ("tempfile.mkdtemp", "tempfile.mkstemp") and os.getpid() == self.pid:
             self.paths[Path(str(arguments[0]))] = _test()
         elif event == "subprocess.Popen" and os.getpid() == self.pid:
@@ -41,7 +41,7 @@ class LeftOver:
                 self.directories.setdefault(Path(os.path.abspath(directory)), _test())
 
     def found(self) -> Iterator[tuple[Path, str]]:
-        """What is still there, and the test that made it."""
+        """Things that still exist, and the test that made them."""
         for path, test in self.paths.items():
             if os.path.lexists(path) and not path.name.startswith("pymp-"):
                 yield path, test
@@ -50,7 +50,7 @@ class LeftOver:
                 yield path, test
 
     def processes(self) -> Iterator[str]:
-        """Programs of ours that still run: pid and command line."""
+        """Programs of this run that still run: pid and command line."""
         mine = f"{VARIABLE}={self.word}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ class LeftOver:
                     yield f"{folder.name} {words.replace(bytes(1), b' ').decode(errors='replace')}"
 
     def report(self) -> list[str]:
-        """All of it, a line each."""
+        """All leftovers, a line each."""
         return [*(f"{path}, made in {test}" for path, test in self.found()), *self.processes()]
 
     def remove(self) -> None:
@@ -71,7 +71,7 @@ class LeftOver:
 
 
 def watch(environ: MutableMapping[str, str] = os.environ) -> LeftOver:
-    """From now on to the end of this process: an audit hook cannot be taken away."""
+    """From now on to the end of this process: an audit hook cannot be removed."""
     left_over = LeftOver()
     environ[VARIABLE] = left_over.word
     sys.addaudithook(left_over.note)

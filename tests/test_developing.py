@@ -1,4 +1,4 @@
-"""Whatever docs/developing.md names is there: files, make targets, commands, and names in the sources."""
+"""Files, make targets, commands and names of the sources that docs/developing.md mentions exist."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ NEW = {
     "_exists",
     "longest",
 }
-"""What the recipes make."""
+"""Results of the recipes."""
 SOURCES = [
     path
     for folder in ("protocol", "client", "daemon", "tests")
@@ -95,7 +95,7 @@ def text() -> str:
 
 
 def test_names(text: str) -> None:
-    """Names with an underscore or two capitals, in sentences and in what the examples use."""
+    """Names with an underscore or two capitals, in sentences and in the examples."""
     words = {word for span in [*SPANS, *BLOCKS] for word in re.findall(r"(?<![\w/.])[A-Za-z_]\w*", span)}
     wanted = {word for word in words if re.search(r"\w_\w|[a-z][A-Z]", word) and not word.startswith("__pyx")}
     names = set(re.findall(r"\w+", text))

@@ -38,7 +38,7 @@ def test_output_and_status(words: list[str], tmp_path: Path) -> None:
 
 
 def test_environment_and_descriptors(tmp_path: Path) -> None:
-    """A daemon that says that it is ready, with a plug-in that is found by PYTHONPATH only."""
+    """A daemon that reports that it is ready, with a plug-in found by PYTHONPATH only."""
     (tmp_path / "tally.py").write_text("class Tally:\n    name = 'tally'\n    take = report = None\n")
     info = tmp_path / "tally-1.dist-info"
     info.mkdir()

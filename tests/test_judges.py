@@ -1,4 +1,4 @@
-"""Every judge is installed by `make ci`, and no test of a format is left out where one is missing."""
+"""`make ci` installs every judge, and only judges that are listed may cause a test to be left out."""
 
 import re
 from pathlib import Path

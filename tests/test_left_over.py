@@ -1,4 +1,4 @@
-"""What is ours is found, whoever made it; what is others' is not."""
+"""Leftovers of this run are found, whichever process made them; those of others are not."""
 
 from __future__ import annotations
 

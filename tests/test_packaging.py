@@ -1,6 +1,6 @@
-"""What is in a wheel and in a source distribution, and that the C client works wherever a wheel is unpacked.
+"""The contents of a wheel and of a source distribution, and the C client in an unpacked wheel, anywhere.
 
-Built without the compiled modules but one, since all would take a minute.
+Built with only one compiled module, since all would take a minute.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""What holds for every source file: which room imports which, no circles, length of files and lines, a test
-of its name.
+"""Rules for every source file: imports between packages, no circles, length of files and lines, a test of its
+name.
 
-import-linter looks at Python files; the arrows of compiled modules (import and cimport), imports inside
-functions and those for type checkers are looked at here.
+import-linter checks Python files; imports of compiled modules (import and cimport), imports inside functions
+and those for type checkers are checked here.
 """
 
 import ast
@@ -26,7 +26,7 @@ TEXTS = sorted(
     for path in folder.rglob("*")
     if not any(path.is_relative_to(made) for made in MADE)
     if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".h", ".hpp", ".cpp", ".js", ".css", ".html")
-    # Of the folders with compiled modules, the others are Cython's.
+    # In folders with compiled modules the other .c files are made by Cython.
     or (path.suffix == ".c" and (folder not in FOLDERS or path.is_relative_to(C_CLIENT)))
 )
 LONGEST_LINE = 110
@@ -40,7 +40,7 @@ LONGER_FILES = {
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of ours that a source names, at whatever place: Python's imports and Cython's."""
+    """This project's modules that a source imports, at any place: Python's imports and Cython's."""
     text = path.read_text()
     if path.suffix == ".pyx" and path.with_suffix(".pxd").exists():
         text += path.with_suffix(".pxd").read_text()
@@ -61,7 +61,7 @@ def imported(path: Path) -> set[str]:
 
 
 def module_of(name: str) -> str | None:
-    """The module that `name` is or lies in."""
+    """The module that `name` is, or that contains it."""
     while name:
         if name in MODULES:
             return name
@@ -73,7 +73,7 @@ IMPORTS = {name: imported(path) - {name} for name, path in MODULES.items()}
 
 
 def test_no_import_circle() -> None:
-    """A package's own __init__ is left out when it is only passed through."""
+    """A package's own __init__ is left out when it is only passed."""
     done: set[str] = set()
     way: list[str] = []
 

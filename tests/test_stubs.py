@@ -1,6 +1,6 @@
-"""A stub says of its compiled module what the module says of itself: the same names and parameters.
+"""A stub has the same names and parameters as its compiled module.
 
-A docstring stands in the .pyx alone: two copies drift apart.
+Docstrings are only in the .pyx: two copies drift apart.
 """
 
 import ast
@@ -22,7 +22,7 @@ def module_name(path: Path) -> str:
 
 
 def names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """What a stub declares at one level, once each. A bare assignment or a TypeAlias is a name for a type."""
+    """The names that a stub declares at one level. A bare assignment or a TypeAlias is a name for a type."""
     found: dict[str, ast.stmt] = {}
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -41,7 +41,7 @@ def is_property(node: ast.stmt) -> bool:
 
 
 def own(members: dict[str, object], module: str) -> set[str]:
-    """The public ones that are made here, not imported."""
+    """The public names made here, not imported."""
     return {
         name
         for name, value in members.items()
@@ -84,7 +84,7 @@ def runtime_parameters(function: object) -> list[tuple[str, str, bool]]:
 
 
 def init_parameters(cls: type) -> list[str] | None:
-    """The names in the first line of a compiled class' docstring: its constructor's, put there by Cython."""
+    """The names in the first line of a compiled class' docstring: its constructor's, added by Cython."""
     first = (cls.__doc__ or "").splitlines()[0]
     if not first.startswith(cls.__name__ + "("):
         return None
@@ -96,7 +96,7 @@ def init_parameters(cls: type) -> list[str] | None:
 
 
 def _without_c_types(parameters: str) -> str:
-    """`int a, bytes b=None, *` as Python has it: `a, b=None, *`."""
+    """`int a, bytes b=None, *` in Python's form: `a, b=None, *`."""
     return ", ".join(
         part
         if part.strip() in ("*", "/")

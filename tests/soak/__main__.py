@@ -1,12 +1,12 @@
-"""`python -m tests.soak`: attack the daemon for a time, and say what was done and what was found.
+"""`python -m tests.soak`: attack the daemon for a time, and report actions and findings.
 
     data      hostile clients of the data socket
     tracefs   hostile clients of the tracefs socket
     memory    hostile memory: data rings, doorbells, enable words, perf rings
-    chaos     daemons and producers killed, stopped, restarted, without room and without descriptors
+    chaos     daemons and producers killed, stopped, restarted, without space and without descriptors
 
-The time is shared out evenly. A seed does the same again; a finding prints it. Exit status: 0 nothing found,
-1 something, 2 the run itself failed.
+The time is divided evenly. The same seed repeats a run; a finding prints it. Exit status: 0 nothing found, 1
+something, 2 the run itself failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _sanitized(folder: str) -> dict[str, str]:
-    """What a daemon needs that was built there with sanitizers (see `make sanitize`)."""
+    """Libraries that a daemon built with sanitizers needs (see `make sanitize`)."""
     libraries = [
         subprocess.run(
             ["gcc", f"-print-file-name={name}"], stdout=subprocess.PIPE, check=True, text=True

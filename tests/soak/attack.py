@@ -3,9 +3,9 @@
     attackers   a process and a user each; round after round a script that follows from
                 SEED/PART/ATTACKER/ROUND
     honest      two programs whose every record must arrive, in the parts where no administrator is attacking
-    judge       this process: reads the tree again and again, and the records of the honest ones
+    judge       this process: reads the tree again and again, and the records of the honest programs
 
-A finding says which rounds were under way. `--attacker A --round R` carries out that one alone.
+A finding lists the rounds in progress. `--attacker A --round R` runs only that one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SHOWN_STEPS = 6
 
 @attrs.frozen
 class Setting:
-    """What a run is asked for."""
+    """The arguments of a run."""
 
     seed: str
     seconds: float
@@ -60,13 +60,13 @@ class Setting:
     """... and only this round of it."""
 
     def options(self, part: str) -> str:
-        """What brings the part back."""
+        """The arguments that repeat the part."""
         left_out = f" --without {','.join(sorted(self.without))}" if self.without else ""
         return f"--seed {self.seed} --only {part}{left_out}"
 
 
 def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
-    """Run the part for its time; what is wrong is in the report."""
+    """Run the part for its time; findings are in the report."""
     label = setting.options(part)
     house = House(folder / part, report, label, open_to_all=True, options=("--buffer-size-kb", "256"))
     crew = Crew()
@@ -114,18 +114,18 @@ def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
 
 
 def _make_events(house: House) -> None:
-    """Those of the pool, all on, to stay."""
+    """The events of the pool, all enabled, to stay."""
     rng = random.Random(house.report.seed)
     with house.tree() as tree:
         for number in range(wire.EVENTS):
             line = f"u:{wire.declaration(rng, number)}\n".encode()
-            with contextlib.suppress(OSError):  # a name of its own, drawn by chance, may be there already
+            with contextlib.suppress(OSError):  # a random name of its own may exist already
                 tree.write_file("dynamic_events", line, truncate=False)
         tree.write_file("standing_events", b"user_events:*\n")
 
 
 def _fuse_files(house: House) -> FuseFiles | None:
-    """None where nothing may be mounted."""
+    """None where mounting is not permitted."""
     try:
         files = FuseFiles(os.fspath(house.folder / "fuse"))
     except OSError:
@@ -140,7 +140,7 @@ def _all_done(crew: Crew, setting: Setting) -> bool:
 
 
 def attacking(part: str, number: int, setting: Setting, directory: str, fuse: str | None) -> Job:
-    """What attacker `number` of a part does."""
+    """The job of attacker `number` of a part."""
 
     def job(notes: Notes) -> Counter[str]:
         # in the part tracefs one is a producer, so that there are records
@@ -174,7 +174,7 @@ def attacking(part: str, number: int, setting: Setting, directory: str, fuse: st
 
 
 def _shown(steps: list[tuple[object, ...]]) -> str:
-    """The last ones, in short: the seed gives them all again."""
+    """The last rounds, in short: the seed repeats them all."""
     lines = [f"{len(steps)} steps, at last", *map(repr, steps[-_SHOWN_STEPS:])]
     return "\n  ".join(line if len(line) < 160 else line[:157] + "..." for line in lines)
 
@@ -209,7 +209,7 @@ class _Honest:
             self._members[name] = crew.add(name, job, crew.next_uid())
 
     def look(self) -> None:
-        """Take what has come."""
+        """Take new records."""
         for name, (_, ring) in self._rings.items():
             for found in ring:
                 if isinstance(found, Sample):
@@ -220,7 +220,7 @@ class _Honest:
 
     def judge(self) -> list[str]:
         """After they have ended."""
-        self._tree.read_file("tracing_on")  # whatever they sent is taken in
+        self._tree.read_file("tracing_on")  # now all their records are taken in
         self.look()
         faults = []
         for name, member in self._members.items():

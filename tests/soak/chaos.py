@@ -1,16 +1,15 @@
-"""The part chaos: everything ends at the wrong moment, and every record is accounted for.
+"""The part chaos: daemons and producers end at the wrong moment, and every record is accounted for.
 
-An epoch is a daemon, honest producers and restless readers for some seconds. What happens to them follows
-from SEED/chaos/EPOCH:
+An epoch is a daemon, honest producers and restless readers for some seconds. Its events follow from
+SEED/chaos/EPOCH:
 
     kills       the daemon is killed, also while it starts, ended and started again, stopped and continued;
-                producers are killed, stopped and continued; /dev/shm is full; descriptors are few and others
-                take them. ftrace stays on, so every record of a producer that ends well is in `trace`, once,
-                or told lost.
-    switches    the daemon lives; events and recording are switched on and off, consumers come and go,
-                producers are killed. Records are judged by their numbers in `stats`.
+                producers are killed, stopped and continued; /dev/shm is full; descriptors are scarce. ftrace
+                stays on, so every record of a producer that ends well is in `trace`, once, or reported lost.
+    switches    the daemon lives; events and recording are switched on and off, consumers attach and detach,
+                producers are killed. Records are judged by the counts in `stats`.
 
-`--round N` is one epoch alone.
+`--round N` runs only one epoch.
 """
 
 from __future__ import annotations
@@ -60,11 +59,11 @@ _BUFFER_KB = 8192
 _THREADS = 2
 _FEW_DESCRIPTORS = 320
 _STARTS_IN_FULL = 4
-"""Half of those that a daemon keeps room for; a producer that maps each status file for ever takes it up."""
+"""Half of the reserved ones of a daemon; a producer that maps each status file forever uses one up."""
 
 
 def chaos(setting: Setting, report: Report, folder: Path, *, may_fill: bool) -> None:
-    """Epochs until the time is over, one at least."""
+    """Epochs until the time is over, at least one."""
     deadline = time.monotonic() + setting.seconds if setting.round is None else math.inf
     number = setting.round or 0
     while True:
@@ -78,7 +77,7 @@ def chaos(setting: Setting, report: Report, folder: Path, *, may_fill: bool) -> 
 
 @attrs.define
 class _Producer:
-    """One of them, with what the judges must know."""
+    """One epoch, with the data for its judges."""
 
     event: str
     member: Member
@@ -135,7 +134,7 @@ class _Epoch:
         self.library = compile_numbered(folder)
 
     def run(self, setting: Setting, deadline: float) -> None:
-        """All of it; Found ends it early."""
+        """The whole epoch; Found ends it early."""
         try:
             self.house.start()
             with self.house.tree() as tree:
@@ -149,7 +148,7 @@ class _Epoch:
                         self.house.directory, f"{self.seed}/reader {i}", destructive=not self.kills
                     )
                     self.others.add(f"reader {i}", job)
-                if self.kills:  # what these leave in rings and journal, a successor finds
+                if self.kills:  # the next daemon finds their records in rings and journal
                     calm = attrs.evolve(setting, round=None, without=setting.without | {"flood", "hang"})
                     for number, part in ((1, "memory"), (2, "memory"), (1, "data")):
                         job = attacking(part, number, calm, self.house.directory, None)
@@ -173,10 +172,10 @@ class _Epoch:
             self.crew.close()
             self.house.clear()
 
-    # What happens
+    # Events
 
     def _do_things(self, until: float) -> None:
-        """As many as are drawn, unless the time is over; alone, an epoch takes the time that it needs."""
+        """As many as were drawn, unless the time is over; a single epoch takes the time that it needs."""
         things: dict[Callable[[], None], int] = {
             self._stop_daemon: 2,
             self._stop_producer: 3,
@@ -213,7 +212,7 @@ class _Epoch:
         self._start_again()
 
     def _end_daemon(self) -> None:
-        """SIGTERM with --keep-state: what there is goes on."""
+        """SIGTERM with --keep-state: the state is taken over."""
         assert self.house.process is not None
         self.house.process.terminate()
         self.house.wait_for_end(self._context())
@@ -252,14 +251,14 @@ class _Epoch:
             producer.member.signal(signal.SIGCONT)
 
     def _kill_producer(self) -> None:
-        """Once the daemon has taken in what it left, that is safe from all that comes."""
+        """Once the daemon has taken in its records, those are safe from all later events."""
         producer = self._living()
         if producer is None or len(self.producers) > 12:
             return
         producer.member.kill()
         producer.killed = True
-        # what was on its way when a daemon was killed, or waited in a ring for one that had just come, may
-        # be gone
+        # records that were in flight when a daemon was killed, or waited in a ring for one that had just
+        # started, may be lost
         producer.may_miss = producer.over_socket or self.restarts > 0
         self.house.probe(self._context())
         self.report.counts["kills of producers"] += 1
@@ -281,12 +280,12 @@ class _Epoch:
         self.producers.append(_Producer(event, member, over_socket))
 
     def _hoard(self) -> None:
-        """Somebody takes all connections that he can get, for a while."""
+        """A client takes all connections that it can get, for a while."""
         if len(self.others.members) < 9:
             self.others.add("hoarder", _hoarding(self.house.directory, self.seed), self.others.next_uid())
 
     def _fill(self) -> None:
-        """No room in /dev/shm, or little, until the daemon is started again."""
+        """No space in /dev/shm, or little, until the daemon is started again."""
         if self.filler is not None:
             self._free()
             return
@@ -304,10 +303,10 @@ class _Epoch:
                 os.unlink(self.filler)
             self.filler = None
 
-    # What is judged
+    # Judging
 
     def _settle(self) -> None:
-        """The readers go, the producers have all taken in, and end."""
+        """The readers end; the producers' records are all taken in, and they end."""
         self._free()
         counts, bad = self.others.stop()
         self.report.counts.update(counts)
@@ -325,7 +324,7 @@ class _Epoch:
                 producer.may_miss |= producer.over_socket
 
     def _second_instance(self, tree: Tracefs) -> None:
-        """Another one that keeps everything, where the daemon makes instances."""
+        """Another instance that keeps everything, where the daemon makes instances."""
         try:
             tree.mkdir("instances/second")
         except PermissionError:
@@ -368,7 +367,7 @@ class _Epoch:
         self.report.counts["honest records behind later ones"] += told_late - late.total()
 
     def _counters(self, tree: Tracefs) -> dict[str, int]:
-        """A consumer that counts all that is emitted, for every event that will be."""
+        """A consumer that counts all records, of every present and future event."""
         handles = {}
         for number in range(16):
             tree.write_file("dynamic_events", f"u:p{number} {FIELDS}\n".encode(), truncate=False)
@@ -399,7 +398,7 @@ def _whole(tree: Tracefs, path: str) -> Iterator[bytes]:
 
 
 def _reading(directory: str, seed: str, *, destructive: bool) -> Job:
-    """An administrator who reads and attaches; `destructive` takes records away and switches, too."""
+    """An administrator who reads and attaches; `destructive`: also consumes records and switches."""
 
     def job(notes: Notes) -> Counter[str]:
         rng = random.Random(seed)
@@ -459,7 +458,7 @@ def _read_something(tree: Tracefs, rng: random.Random, destructive: bool) -> Non
         tree.rmdir(name)
     elif kind == 10:
         tree.write_file(f"events/user_events/{event}/enable", rng.choice([b"0", b"1"]))
-        # Filters that let everything pass: the judges count on every record.
+        # Filters that pass every record: the judges need all of them.
         text = rng.choice([b"0", b"common_pid > 0 && CPU >= 0", b'comm ~ "*" || comm != ""'])
         tree.write_file(f"events/user_events/{event}/filter", text)
     else:
@@ -471,7 +470,7 @@ def _read_something(tree: Tracefs, rng: random.Random, destructive: bool) -> Non
 
 
 def _hoarding(directory: str, seed: str) -> Job:
-    """Takes connections, each with a registration and half a message, gives them back, and again."""
+    """Repeatedly takes connections, each with a registration and half a message, and closes them."""
 
     def job(notes: Notes) -> Counter[str]:
         rng = random.Random(seed)

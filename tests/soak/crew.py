@@ -1,7 +1,7 @@
-"""Processes of a run: attackers and honest programs, each of a user of its own where we may choose.
+"""Processes of a run: attackers and honest programs, each of a user of its own where that is possible.
 
-They are forked, so they need no files that other users could not read. What each did last stands in memory
-that outlives it, for the report.
+They are forked, so they need no files that other users could not read. The last action of each is in shared
+memory that outlives it, for the report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 FIRST_UID = 61_001
-"""Users that nothing else on a machine has."""
+"""Users not used for anything else on a machine."""
 
 _LOG_BYTES = 1 << 18
 _STOP_BOUND_S = 60.0
@@ -45,12 +45,12 @@ def _timed_out(number: int, frame: object) -> None:
 
 
 class Notes:
-    """What one member tells, in shared memory: numbers by name, and the text of what it is doing."""
+    """Reports of one member, in shared memory: numbers by name, and the text of its present action."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _LOG_BYTES)
         self.numbers = memoryview(self._memory)[:256].cast("Q")
-        """32 numbers that it sets as it likes; [0] is 1 when it shall stop."""
+        """32 numbers of the member's own; [0] is 1 when it shall stop."""
 
     @property
     def stopped(self) -> bool:
@@ -80,7 +80,7 @@ class Member:
     pid: int
     notes: Notes
     results: int
-    """Where its counts come from when it ends."""
+    """Reads its counts when it ends."""
 
     status: int | None = None
     """As of waitpid(2); None while it lives."""
@@ -104,14 +104,14 @@ class Member:
 
 
 class Crew:
-    """All members of a run; `close` ends whoever is left."""
+    """All members of a run; `close` ends the rest."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
         self._uids = iter(range(FIRST_UID, FIRST_UID + 4000))
 
     def next_uid(self) -> int | None:
-        """A user for the next attacker; None: we cannot choose."""
+        """A user for the next attacker; None: choosing is not permitted."""
         return next(self._uids) if os.getuid() == 0 else None
 
     def add(self, name: str, job: Job, uid: int | None = None) -> Member:
@@ -129,17 +129,17 @@ class Crew:
         return member
 
     def context(self) -> str:
-        """What each of them did last."""
+        """The last action of each member."""
         return "\n".join(f"{member.name}: {text}" for member in self.members if (text := member.notes.read()))
 
     def must_be_well(self) -> None:
-        """RuntimeError when one ended by a mistake of ours; it has printed a traceback."""
+        """RuntimeError when one ended by an exception; it has printed a traceback."""
         for member in self.members:
             if member.poll() and member.status not in (0, signal.SIGKILL):
                 raise RuntimeError(f"{member.name} failed, status {member.status}\n{member.notes.read()}")
 
     def stop(self) -> tuple[Counter[str], list[str]]:
-        """Ask all to end, wait; their counts in all, and who did not end well (a mistake of ours)."""
+        """Stop all and wait; returns the sum of their counts, and the members that ended by an exception."""
         for member in self.members:
             member.signal(signal.SIGCONT)
             member.notes.stop()
@@ -175,7 +175,7 @@ def _be(job: Job, notes: Notes, uid: int | None, results: int) -> None:
     try:
         gc.freeze()
         signal.signal(signal.SIGALRM, _timed_out)
-        os.closerange(3, results)  # our connections to the daemon among them
+        os.closerange(3, results)  # also connections to the daemon
         os.closerange(results + 1, 1 << 16)
         if uid is not None:
             os.setgroups([])

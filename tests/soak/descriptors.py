@@ -1,7 +1,7 @@
 """A descriptor of every kind that a process without rights can send.
 
-`Descriptors.make` gives one by its name and keeps what it needs (the other end of a pipe) until `close`.
-Where the machine does not offer a kind it is /dev/null: a script must mean the same everywhere.
+`Descriptors.make` gives one by its name and keeps its other objects (the other end of a pipe) until `close`.
+A kind that the machine does not have is replaced by /dev/null: a script must mean the same everywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Descriptors:
-    """`fuse`: the folder of FuseFiles; None: there is none. `own` are those that came from the daemon."""
+    """`fuse`: the folder of FuseFiles; None: there is none. `own`: descriptors sent by the daemon."""
 
     def __init__(self, directory: str, fuse: str | None) -> None:
         self.own: list[int] = []
@@ -38,7 +38,7 @@ class Descriptors:
         self._keep: list[int] = []
 
     def make(self, kind: str) -> int:
-        """Stays ours; closed by `close`."""
+        """Owned by this object; closed by `close`."""
         if kind.startswith("own"):
             index = int(kind[3:])
             return self.own[index % len(self.own)] if self.own else self._open("/dev/null")
@@ -83,7 +83,7 @@ class Descriptors:
         return sock.detach()
 
     def _carrying(self) -> int:
-        """A Unix socket with descriptors in flight, its own other end among them."""
+        """A Unix socket with descriptors in flight, also its own other end."""
         a, b = socket.socketpair()
         socket.send_fds(b, [b"x"], [a.fileno(), b.fileno()])
         self._keep.append(b.detach())
@@ -110,7 +110,7 @@ class Descriptors:
         return fd
 
     def _ring_like(self, size: int) -> int:
-        """What looks like a data ring."""
+        """An imitation of a data ring."""
         fd = self._memfd(HEADER_BYTES + size + LOST_BYTES, 0)
         os.pwrite(fd, struct.pack("<IIII", 0x52525455, 2, size, 24), 0)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -186,12 +186,12 @@ KINDS: dict[str, Callable[[Descriptors], int]] = {
         "syscall", _USERFAULTFD.get(os.uname().machine, -1), _UFFD_USER_MODE_ONLY
     ),
 }
-"""Name to maker; `own0`, `own1`, ... are further names: what the daemon sent."""
+"""Name to maker; `own0`, `own1`, ... are further names: descriptors sent by the daemon."""
 
 HANGING: Sequence[str] = ("lingering", "fuse slow", "fuse hangs")
-"""Those whose last close waits."""
+"""Kinds whose last close waits."""
 
 ORDINARY: Sequence[str] = sorted(set(KINDS) - set(HANGING))
 
 USEFUL: Sequence[str] = ("own0", "own1", "own2", "memfd sealed", "eventfd", "like a ring")
-"""Those that requests with descriptors want."""
+"""Kinds used by requests with descriptors."""

@@ -1,8 +1,7 @@
-"""A file system whose files do not close as they should: `fails` answers EIO to a flush, `hangs` does not
-answer.
+"""A file system with faulty closes: a flush of `fails` is answered with EIO, one of `hangs` is not answered.
 
-Written on /dev/fuse with struct (<linux/fuse.h>, protocol 7.31), since that needs nothing installed. Only
-closes by the daemon are treated so: an attacker closes his own descriptor without trouble.
+Written on /dev/fuse with struct (<linux/fuse.h>, protocol 7.31), since that needs no package. Only closes by
+the daemon are faulty: an attacker closes his own descriptor without trouble.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _LOOKUP, _GETATTR, _OPEN, _RELEASE, _FLUSH, _OPENDIR = 1, 3, 14, 18, 25, 27
 _NODES = {b"fails": 2, b"hangs": 3, b"slow": 4}
 _MNT_DETACH = 2
 _SLOW_REQUESTS = 20
-"""A flush of `slow` is answered when so many further requests have come."""
+"""A flush of `slow` is answered after so many further requests."""
 
 
 class FuseFiles:
-    """Mounted at `path` by root; `close` unmounts it and ends its server, which ends all that hangs there."""
+    """Mounted at `path` by root; `close` unmounts it and ends its server, which ends all hanging calls."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,7 +43,7 @@ class FuseFiles:
             os.close(device)
 
     def watch(self, daemon_pid: int) -> None:
-        """Whose closes fail and hang."""
+        """The process whose closes fail and hang."""
         self._daemon[:8] = struct.pack("<Q", daemon_pid)
 
     def close(self) -> None:
@@ -62,7 +61,7 @@ def _attributes(node: int) -> bytes:
 
 
 def _serve(device: int, daemon: mmap.mmap) -> None:
-    """Until the mount is gone, or we are killed."""
+    """Until it is unmounted, or this process is killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     delayed: list[tuple[int, int]] = []
     requests = 0

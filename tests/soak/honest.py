@@ -1,7 +1,7 @@
-"""Honest producers: programs that emit records with numbers, and tell what became of them.
+"""Honest producers: programs that emit numbered records, and report their losses.
 
-One uses the client library, over a data ring or over the socket; one is in C, has the headers alone and
-brings its ring along from daemon to daemon. All emit `u32 who; u64 n`: `who` is a thread, n counts from 0.
+One uses the client library, over a data ring or over the socket; one is in C, uses only the headers and takes
+its ring from daemon to daemon. All emit `u32 who; u64 n`: `who` is a thread, n counts from 0.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ FIELDS = "u32 who; u64 n"
 # Places in Notes.numbers.
 EMITTED, LOST, REFUSED, FINISHED, FLUSHED = 1, 2, 3, 4, 5
 TURNED_AWAY = 6
-"""How often the daemon had no room for it."""
+"""How often the daemon had no space for it."""
 OVER_SOCKET = 7
 """Whether some went over the socket: the daemon gave no ring, or did not take it over, while its descriptors
-were others'."""
+were used up."""
 PROGRESS = 8
-"""[PROGRESS + who]: the number after the last one that thread emitted, or one less."""
+"""[PROGRESS + who]: the number after the thread's last emitted one, or one less."""
 
 _FLUSH_S = 40.0
 _RING_BYTES = 1 << 20
 
 _NO_ROOM = (errno.EMFILE, errno.ENOMEM)
-"""What all users together may hold is an attacker's for the moment: as if the daemon were away."""
+"""An attacker holds the total of all users for the moment: treated like a missing daemon."""
 
 
 def compile_numbered(folder: Path) -> Path:
@@ -94,7 +94,7 @@ def python_producer(
 
 
 class _NoRing(logging.Handler):
-    """Notes when a daemon does not go on with the ring that there is."""
+    """Notes when a daemon does not take over the existing ring."""
 
     def __init__(self, notes: Notes) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def c_producer(
 
 
 class _Pace:
-    """Bursts of drawn sizes, about so many records a second, until it is told to stop."""
+    """Bursts of random sizes, about so many records a second, until it shall stop."""
 
     def __init__(self, seed: str, per_second: int, notes: Notes) -> None:
         self._rng = random.Random(seed)
@@ -158,7 +158,7 @@ class _Pace:
 def _in_threads(
     work: Callable[[int], None], number: int, meanwhile: Callable[[], None] = lambda: time.sleep(0.02)
 ) -> None:
-    """`meanwhile` is called by this thread again and again."""
+    """This thread calls `meanwhile` again and again."""
     threads = [threading.Thread(target=work, args=(who,)) for who in range(number)]
     for thread in threads:
         thread.start()
@@ -169,7 +169,7 @@ def _in_threads(
 
 
 class _CProgram:
-    """What a program in C has to do for itself: connect, register, adopt."""
+    """The work of a program in C without the library: connect, register, adopt."""
 
     def __init__(self, directory: str, event: str, library: Path) -> None:
         self._directory = directory
@@ -204,13 +204,13 @@ class _CProgram:
         return lost
 
     def stay_connected(self) -> None:
-        """Look whether the daemon is there; connect again when it is not."""
+        """Check whether the daemon is there; connect again when it is not."""
         if self._connection is not None:
             readable, _, _ = select.select([self._connection.sock], [], [], 0.02)
             if not readable:
                 return
             if self._connection.sock.recv(4096):
-                return  # a write_error: it is counted by the daemon
+                return  # a write_error: the daemon counts it
             self._connection.close()
             self._connection = None
         try:
@@ -221,7 +221,7 @@ class _CProgram:
             if error.errno in _NO_ROOM:
                 self.turned_away += 1
             elif not isinstance(error, away):
-                raise  # the daemon refuses what is right
+                raise  # the daemon refuses a correct request
             time.sleep(0.02)
 
     def _connect(self) -> None:
@@ -247,7 +247,7 @@ class _CProgram:
         self._connection = connection
 
     def finish(self) -> None:
-        """All that was committed has reached the daemon."""
+        """All committed records have reached the daemon."""
         deadline = time.monotonic() + _FLUSH_S
         while time.monotonic() < deadline:
             self.stay_connected()

@@ -1,7 +1,7 @@
-"""Where a run takes place: a folder of its own, where possible a /dev/shm of its own, and the daemon in it.
+"""The place of a run: a folder of its own, if possible a /dev/shm of its own, and the daemon in it.
 
-`private_shared_memory` gives this process, and all that it starts, a small tmpfs at /dev/shm which goes away
-with the last of them. So nothing of a run that is broken off stays on the machine, and it can be filled.
+`private_shared_memory` gives this process, and all that it starts, a small tmpfs at /dev/shm which ends with
+the last of them. So an interrupted run leaves nothing on the machine, and the tmpfs can be filled.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from utracefsd.server.runtime import SHARED_MEMORY, locate
 ROOT = Path(__file__).parents[2]
 
 ANSWER_BOUND_S = 10.0
-"""A third of systemd's watchdog. A loaded machine with two cpus needs much less, an attack shall not need
+"""A third of systemd's watchdog. A loaded machine with two cpus needs much less, and an attack must not need
 more."""
 
 OWN_MEMORY_MIB = 200.0
-"""The daemon's own memory, without rings and ring buffers, on top of what it takes when it has started."""
+"""The daemon's own memory, without rings and ring buffers, beyond its memory after the start."""
 
 START_BOUND_S = 60.0
 END_BOUND_S = 30.0
@@ -58,7 +58,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
 
 
 def private_shared_memory(size_mib: int) -> bool:
-    """/dev/shm of our own for the rest of this process's life. False where that is not permitted."""
+    """A private /dev/shm for the rest of this process's life. False where that is not permitted."""
     try:
         checked_call("unshare", _CLONE_NEWNS)
         mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
@@ -70,10 +70,10 @@ def private_shared_memory(size_mib: int) -> bool:
 
 @attrs.frozen
 class Usage:
-    """What a process takes now."""
+    """The present use of resources by a process."""
 
     own_mib: float
-    """Memory that is nobody else's, not of files: rings and ring buffers in /dev/shm are not in it."""
+    """Private memory, not of files: without rings and ring buffers in /dev/shm."""
 
     descriptors: int
     cpu_s: float
@@ -140,7 +140,7 @@ class House:
         return self.process.pid
 
     def start(self) -> None:
-        """Until it is ready. Found when it does not become so."""
+        """Wait until it is ready. Found if it does not get ready."""
         ready, ready_w = os.pipe()
         try:
             with open(self.log, "ab") as log:
@@ -173,20 +173,20 @@ class House:
         )
 
     def note_start(self) -> None:
-        """What it takes now is what it may take when all others have gone."""
+        """Its present resources are the limit when all clients have gone."""
         self.probe()
         with self.tree() as tree:  # a plug-in that was used once keeps its object and its ring
             for plugin, _ in tree.list_dir("consumers"):
                 with contextlib.suppress(OSError):
                     tree.read_file(f"consumers/{plugin}/report")
         usages = [Usage.of(self.pid)]
-        for _ in range(10):  # the probe's own connection has to go first
+        for _ in range(10):  # the probe's own connection has to end first
             time.sleep(0.02)
             usages.append(Usage.of(self.pid))
         self.at_start = min(usages, key=lambda usage: usage.descriptors)
 
     def start_and_kill(self, after_s: float) -> None:
-        """Killed at any moment on its way up."""
+        """Killed at any moment of its start."""
         with open(self.log, "ab") as log:
             self.process = self._popen(log)
         time.sleep(after_s)
@@ -210,15 +210,15 @@ class House:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and it is gone."""
+        """SIGKILL, and wait for its end."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def probe(self, context: str = "") -> None:
-        """A read of the tree on a connection of its own, and a look at its memory. Found: no answer, or it is
-        dead."""
+        """Read the tree on a new connection, and check the memory. Found: no response, or the daemon has
+        ended."""
         begin = time.monotonic()
         try:
             with self.tree() as tree:
@@ -240,7 +240,7 @@ class House:
         self.look_at_memory(context)
 
     def look_at_memory(self, context: str = "") -> None:
-        """Found: it is dead, or has grown too large."""
+        """Found: it has ended, or has grown too large."""
         try:
             usage = Usage.of(self.pid)
         except OSError:
@@ -260,7 +260,7 @@ class House:
             )
 
     def judge_rest(self, context: str = "") -> None:
-        """When all others have gone: its descriptors are back, and it sleeps."""
+        """After all clients have gone: its descriptors are closed, and it is idle."""
         assert self.at_start is not None
         deadline = time.monotonic() + IDLE_BOUND_S
         while (now := Usage.of(self.pid).descriptors) > self.at_start.descriptors:
@@ -275,7 +275,7 @@ class House:
             before = Usage.of(self.pid).cpu_s
             time.sleep(1)
             spent_s = Usage.of(self.pid).cpu_s - before
-            if spent_s <= 0.01:  # a tick is this long
+            if spent_s <= 0.01:  # the length of a tick
                 break
             if time.monotonic() > deadline:
                 text = f"{spent_s:.2f} s of cpu time in a second, and nobody is there\n{context}"
@@ -284,7 +284,7 @@ class House:
         self.report.counts["judgements"] += 2
 
     def end(self, context: str = "") -> None:
-        """SIGINT, which says that it is over: nothing may be left, and nothing in the log."""
+        """SIGINT, which discards the state: no file may be left, and no error in the log."""
         if self.process is not None:
             self.must_be_alive(context)
             self.signal(signal.SIGINT)
@@ -301,14 +301,14 @@ class House:
         self.judge_log(context)
 
     def judge_log(self, context: str = "") -> None:
-        """No traceback, no error of the daemon's own, nothing of a sanitizer in it."""
+        """No traceback, no error of the daemon's own, no sanitizer report in it."""
         text = self.log.read_text(errors="replace")
         self.report.counts["lines in the daemon's log"] += text.count("\n")
         wrong = any(
             word in text
             for word in (
                 "Traceback",
-                "mistake of ours",
+                "a mistake of ",
                 "bug of the daemon",
                 "internal error",
                 "runtime error:",
@@ -321,7 +321,7 @@ class House:
         return self.log.read_text(errors="replace")[-size:]
 
     def clear(self) -> None:
-        """Whatever the end was: no process and no file of it stays."""
+        """However it ended: no process and no file of it stays."""
         self.kill()
         folder = locate(self.directory).status_folder
         subprocess.run(["rm", "-rf", "--", os.fspath(folder), os.fspath(self.folder)], check=False)
@@ -334,7 +334,7 @@ class House:
         return found
 
     def _stuck(self) -> str:
-        """Where it stands; ends it (faulthandler prints the stack into the log)."""
+        """Log its stack, and end it (faulthandler writes the stack)."""
         if self.process is None:
             return ""
         where = []

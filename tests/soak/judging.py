@@ -1,6 +1,6 @@
-"""What the judges of records decide from, as pure functions: numbers that came, and what producers told.
+"""The judges of records, as pure functions of the received numbers and the producers' reports.
 
-Each returns sentences, one for each fault; none is right.
+Each returns sentences, one for each fault; none if all is right.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def lines_of(trace: bytes, events: Iterable[str]) -> tuple[list[Line], list[str]
 
 
 def told_lost(trace: bytes) -> int:
-    """How many records are missing, as `trace` tells where they would stand."""
+    """How many records are missing, by the lines in `trace` at their places."""
     return sum(map(int, re.findall(rb"^CPU:\d+ \[LOST (\d+) EVENTS\]$", trace, re.MULTILINE)))
 
 
 @attrs.frozen
 class Told:
-    """What one producer says of its records."""
+    """One producer's report of its records."""
 
     event: str
 
     next_numbers: Mapping[int, int]
-    """By thread: the number that follows the last one emitted."""
+    """By thread: the number after the last emitted one."""
 
     exact: bool
     """It ended in order: emitted, lost and refused are final."""
@@ -68,12 +68,11 @@ class Told:
     refused: int = 0
 
     may_miss: bool = False
-    """Some may be missing without having been told: it was killed, or the way went over a socket of a
-    daemon that was killed."""
+    """Some may be missing without a report: it was killed, or they went over a socket of a killed daemon."""
 
 
 def judge_records(came: Mapping[int, list[int]], told: Told) -> list[str]:
-    """`came`: by thread, the numbers in the order in which they were recorded. Not judged: the order."""
+    """`came`: by thread, the numbers in the order of recording. Does not judge the order."""
     faults = []
     number = 0
     for who, numbers in sorted(came.items()):
@@ -84,7 +83,7 @@ def judge_records(came: Mapping[int, list[int]], told: Told) -> list[str]:
                 sorted({n for n in unique if numbers.count(n) > 1})[:5] if len(numbers) < 10_000 else "many"
             )
             faults.append(f"{told.event}/{who}: {len(numbers) - len(unique)} came twice: {twice}")
-        # a producer that is killed may have committed a record and not noted it
+        # a killed producer may have committed a record without noting it
         beyond = [n for n in unique if n >= told.next_numbers.get(who, 0) + (not told.exact)]
         if beyond:
             text = f"emitted up to {told.next_numbers.get(who, 0)}, came {sorted(beyond)[:5]}"
@@ -104,7 +103,7 @@ def judge_records(came: Mapping[int, list[int]], told: Told) -> list[str]:
 
 
 def _gaps(came: Mapping[int, list[int]], told: Told) -> str:
-    """Where numbers are missing, in short."""
+    """The gaps in the numbers, in short."""
     texts = []
     for who, following in sorted(told.next_numbers.items()):
         gaps, expected = [], 0
@@ -117,14 +116,14 @@ def _gaps(came: Mapping[int, list[int]], told: Told) -> str:
 
 
 def late_events(stats: bytes) -> int:
-    """How many records of a cpu came late and were moved in time, by its `per_cpu/cpuN/stats`."""
+    """How many records of a cpu came late and got a later time, by its `per_cpu/cpuN/stats`."""
     told = re.search(rb"^late events: (\d+)$", stats, re.MULTILINE)
     return int(told[1]) if told else 0
 
 
 def judge_order(lines: Iterable[Line], late: Counter[int] | None = None) -> list[str]:
-    """Time on a cpu, and numbers of a thread, only grow. late: by cpu, records that are told to have come
-    late there, and may stand behind later ones of other cpus; so many, and no more: it is counted down."""
+    """Time on a cpu, and numbers of a thread, only grow. late: by cpu, reported late records, which may be
+    behind later ones of other cpus; at most so many: it is counted down."""
     told = Counter[int]() if late is None else late
     faults = []
     time_of: dict[int, int] = {}
@@ -132,7 +131,7 @@ def judge_order(lines: Iterable[Line], late: Counter[int] | None = None) -> list
     back: dict[tuple[str, int], int] = defaultdict(int)
     for line in lines:
         if line.time_us < time_of.get(line.cpu, 0):
-            faults.append(f"cpu {line.cpu}: {line} stands behind time {time_of[line.cpu]}")
+            faults.append(f"cpu {line.cpu}: {line} is behind time {time_of[line.cpu]}")
         time_of[line.cpu] = line.time_us
         key = line.event, line.who
         before = last.get(key)
@@ -140,14 +139,14 @@ def judge_order(lines: Iterable[Line], late: Counter[int] | None = None) -> list
             told[line.cpu] -= 1
         elif before is not None and line.n <= before.n:
             if not back[key]:
-                faults.append(f"{line} stands behind {before}")
+                faults.append(f"{line} is behind {before}")
             back[key] += 1
         last[key] = line
     return faults[:5] + [f"{event}/{who}: {n} times back in all" for (event, who), n in back.items() if n]
 
 
 def judge_stats(text: bytes, event: str) -> list[str]:
-    """`stats` of an event whose only consumer is the one line of it: they add up."""
+    """`stats` of an event with one consumer: the numbers add up."""
     emitted, consumers = stats_of(text)
     return [
         f"{event}: emitted {emitted}, {name}: {numbers}, in all {sum(numbers)}"

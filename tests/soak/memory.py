@@ -1,8 +1,8 @@
 """The fuzzer of shared memory: data rings, doorbells, enable words, perf rings, the status page.
 
-A round has a ring of its own and does what is drawn for it (`script`) while the daemon reads: honest records,
-damage of every field, holes, seals, lengths. What hits the daemon in the middle of a read is chance; what is
-written where is not.
+A round has a ring of its own and runs its random script (`script`) while the daemon reads: honest records,
+damage of every field, holes, seals, lengths. The timing against the daemon's reads is random; the places and
+values of the writes are not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STEPS = (
     "again",
     "pause",
 )
-"""What `--without` may leave out; `again` connects anew and has the ring adopted."""
+"""Steps that `--without` may leave out; `again` connects anew and has the ring adopted."""
 
 _FALLOC_PUNCH_HOLE = 3
 _TAIL_OF_PERF_RING = 1032
@@ -74,7 +74,7 @@ def script(rng: random.Random, without: frozenset[str] = frozenset()) -> list[St
 
 
 class RingAttacker:
-    """Carries scripts out. Nothing that the daemon does stops it."""
+    """Runs scripts. Nothing that the daemon does stops it."""
 
     def __init__(self, directory: str) -> None:
         self.counts: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class RingAttacker:
         self._words = memoryview(self._memory).cast("Q")
 
     def _connect(self) -> None:
-        for attempt in range(50):  # another daemon may be on its way
+        for attempt in range(50):  # another daemon may be starting
             try:
                 self._connection = PlainConnection(self._directory, 5.0)
                 break
@@ -154,10 +154,10 @@ class RingAttacker:
         self._fds = None
         self._others.clear()
 
-    # What is done to the ring
+    # Damage to the ring
 
     def _put(self, offset: int, data: bytes) -> None:
-        """Anywhere in the memory, around its end."""
+        """Anywhere in the memory, or just beyond its end."""
         assert self._memory is not None
         offset %= len(self._memory) - len(data)
         self._memory[offset : offset + len(data)] = data
@@ -168,7 +168,7 @@ class RingAttacker:
         return HEADER_BYTES + (self._words[field // 8] + 8 * rng.randrange(-4, 5)) % self._size
 
     def _honest(self, rng: random.Random) -> None:
-        """Records as they should be, some of them nearly."""
+        """Valid records, and some almost valid ones."""
         assert self._words is not None and self._memory is not None and self._fds is not None
         for _ in range(rng.choice([1, 10, 300])):
             body = wire.payload(rng)
@@ -183,7 +183,7 @@ class RingAttacker:
                 rng.choice([time.monotonic_ns()] * 8 + [0, (1 << 64) - 1, time.monotonic_ns() + 10**12]),
                 rng.choice([os.getpid()] * 6 + [0, 1, 0xFFFF_FFFF, rng.randrange(1 << 22)]),
                 rng.choice([0, 1, 0, 1, 9, 65535]),
-                rng.choice([0, 0, 2, 2, 0xFFFE]),  # not the counter's: that judges times
+                rng.choice([0, 0, 2, 2, 0xFFFE]),  # not the counter's, since times are judged
             )
             whole = bytes(4) + header + body
             first = min(len(whole), self._size - at)
@@ -230,7 +230,7 @@ class RingAttacker:
         self._put(HEADER_BYTES + rng.randrange(self._size), rng.randbytes(rng.choice([100, 4096, 60_000])))
 
     def _hole(self, rng: random.Random) -> None:
-        """Everything that a file may have done to it; what the seals forbid must stay forbidden."""
+        """All operations on the file; forbidden ones must fail."""
         assert self._fds is not None
         fd = self._fds[0]
         kind = rng.randrange(6)
@@ -268,7 +268,7 @@ class RingAttacker:
             fcntl.fcntl(bell, fcntl.F_SETFL, os.O_ASYNC)
 
     def _enable_words(self, rng: random.Random) -> None:
-        """A page of enable words that is torn away under the daemon."""
+        """A page of enable words that is removed under the daemon."""
         assert self._connection is not None
         fd = os.memfd_create("soak", os.MFD_ALLOW_SEALING)
         self._others.append(fd)
@@ -284,7 +284,7 @@ class RingAttacker:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, rng.choice([fcntl.F_SEAL_WRITE, 16]))
 
     def _status(self, rng: random.Random) -> None:
-        """The status page is everybody's to read and the daemon's to write."""
+        """Every user may read the status page, and only the daemon write it."""
         assert self._connection is not None
         self._connection.call("mmap_status")
         fds = self._connection.take_fds()
@@ -316,7 +316,7 @@ class RingAttacker:
         _broken("status page mapped for writing")
 
     def _pause(self, rng: random.Random) -> None:
-        """The daemon has time to look, or to be killed: then `again` is for its successor."""
+        """The daemon gets time to read, or is killed: then `again` goes to the next one."""
         time.sleep(rng.choice([0.001, 0.005, 0.2]))
 
     def _again(self, rng: random.Random) -> None:

@@ -1,11 +1,11 @@
-/* An honest producer in C that has the headers and nothing else; loaded by honest.py.
+/* An honest producer in C that uses only the headers; loaded by honest.py.
  * Records are `u32 who; u64 n`. */
 #include "data_ring.h"
 #include "producer.h"
 
 static struct data_ring ring;
 
-/* Those that found no room: the daemon takes the ring's own count out when it has counted it. */
+/* Records for which the ring was full: the daemon resets the ring's own counter when it has read it. */
 static _Atomic uint64_t lost;
 
 int numbered_map(int fd, uint32_t size)

@@ -1,5 +1,5 @@
-"""A connection to the data socket for programs of ours that need more control than the client library gives:
-written from docs/protocol.md."""
+"""A connection to the data socket for this suite's programs that need more control than the client library
+gives: written from docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ COMMITTED = 1 << 31
 
 
 class PlainConnection:
-    """`call` waits for its answer. OSError with the daemon's errno; ConnectionResetError: it hung up."""
+    """`call` waits for its response. OSError with the daemon's errno; ConnectionResetError: the daemon closed
+    it."""
 
     def __init__(self, directory: str, timeout_s: float = 30.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
@@ -44,7 +45,7 @@ class PlainConnection:
             self._unpacker.feed(data)
 
     def take_fds(self) -> list[int]:
-        """Those that came with the answers so far; the caller's from now on."""
+        """The descriptors that came with responses so far; the caller closes them."""
         fds, self._fds = self._fds, []
         return fds
 

@@ -1,7 +1,7 @@
-"""What a run did and what it found.
+"""The actions of a run, and its findings.
 
-A judge has a name, so that one can be left out while the fault that it finds is known. `Report` collects
-findings and counts of all parts and says at the end what was done; the exit status is the findings'.
+A judge has a name, so that it can be left out while its fault is known. `Report` collects findings and counts
+of all parts and prints a summary at the end; the exit status depends on the findings.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ JUDGES = {
     "leftovers": "an ended daemon leaves nothing behind",
     "end": "a signal ends it, in order",
 }
-"""Every judge, and what it holds for right."""
+"""Every judge, and the rule that it checks."""
 
 
 class Found(Exception):
-    """A part cannot go on; what it found is in the report."""
+    """A part cannot continue; its finding is in the report."""
 
 
 @attrs.frozen
 class Finding:
-    """Something that must not be."""
+    """A fault."""
 
     judge: str
-    """Whose; one of JUDGES."""
+    """The judge; one of JUDGES."""
 
     part: str
-    """Where, and which seed brings it back."""
+    """The part, and the seed that repeats it."""
 
     text: str
-    """What, with the last actions."""
+    """The fault, with the last actions."""
 
     def lines(self) -> list[str]:
         head = f"FOUND by the judge {self.judge} ({JUDGES[self.judge]}), {self.part}:"
@@ -49,12 +49,12 @@ class Finding:
 
 @attrs.define
 class Report:
-    """`ignored` are judges that are not asked. One for all parts of a run."""
+    """`ignored`: judges to leave out. One for all parts of a run."""
 
     seed: str
     ignored: frozenset[str] = frozenset()
     environ: dict[str, str] = attrs.field(factory=dict)
-    """What the daemon gets on top of ours."""
+    """Further environment of the daemon."""
     counts: Counter[str] = attrs.field(factory=Counter)
     findings: list[Finding] = attrs.field(factory=list)
     worst_answer_s: float = 0.0
@@ -67,10 +67,10 @@ class Report:
             self.counts[f"ignored findings of the judge {judge}"] += 1
             return
         self.findings.append(Finding(judge, part, text))
-        print("\n".join(self.findings[-1].lines()), flush=True)  # the rest may take its time
+        print("\n".join(self.findings[-1].lines()), flush=True)  # before the rest, which may take time
 
     def stop(self, judge: str, part: str, text: str) -> None:
-        """A finding after which the part cannot go on. Raises Found, whether it is ignored or not."""
+        """A finding after which the part cannot continue. Raises Found, ignored or not."""
         self.tell(judge, part, text)
         raise Found(text)
 
@@ -81,7 +81,7 @@ class Report:
             self.tell(judge, part, text)
 
     def lines(self) -> list[str]:
-        """What was done, then what was found, in short."""
+        """The counts, then the findings, in short."""
         width = max([len("worst answer of the tree"), *map(len, self.counts)])
         lines = [f"seed {self.seed}"]
         lines += [f"  {name:<{width}} {number:>12}" for name, number in sorted(self.counts.items())]

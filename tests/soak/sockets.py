@@ -1,14 +1,13 @@
-"""The fuzzer of the two sockets: scripts drawn from a seed, and the attacker that carries them out.
+"""The fuzzer of the two sockets: random scripts from a seed, and the attacker that runs them.
 
-A script is a list of steps, plain data that follows from the seed alone; what the daemon answers changes
-nothing in it. So the same seed does the same again, whatever happened meanwhile. A step is (name, arguments):
-
-    connect SLOT            a connection, in place of the one that was there
+A script is a list of steps, plain data that follows from the seed alone, whatever the daemon answers. So the
+same seed repeats a script, whatever happens meanwhile. A step is (name, arguments):
+    connect SLOT            a connection, replacing the slot's previous one
     send SLOT PACKET HOW    HOW: whole, bytes (one by one), halves, repeated N times without reading
-    read SLOT SIZE          what is there, at most so much; descriptors are kept
+    read SLOT SIZE          available bytes, at most SIZE; descriptors are kept
     shut SLOT HOW           shutdown(2)
     leave SLOT              close, perhaps in the middle of a message
-    crowd COUNT PACKET      so many connections at once, each says this and stays to the end of the round
+    crowd COUNT PACKET      COUNT connections at once; each sends the packet and stays to the end of the round
     pause MS
 """
 
@@ -37,9 +36,9 @@ STEPS = (
     *("send", "bytes", "halves", "flood", "crowd", "read", "shut", "leave", "pause"),
     *("descriptors", "hang", "itself"),
 )
-"""What `--without` may leave out: `flood` is many requests whose answers are not read, `descriptors` are
-those that no request needs, among them `hang`, whose last close waits, and `itself`, the connection that
-they are sent over."""
+"""Steps that `--without` may leave out: `flood` is many requests whose responses are not read, `descriptors`
+are unused ones, among them `hang`, whose last close waits, and `itself`, the connection over which they are
+sent."""
 
 _SLOTS = 4
 _SOCKETS = {"data": "user_events_data", "tracefs": "tracefs"}
@@ -81,13 +80,12 @@ def script(rng: random.Random, port: str, without: frozenset[str] = frozenset())
 
 
 def packet(rng: random.Random, port: str, without: frozenset[str]) -> Packet:
-    """Some messages; sometimes the last is cut off, sometimes there are descriptors that nobody asked
-    for."""
+    """Some messages; sometimes the last is cut off, sometimes there are descriptors that no request uses."""
     data, fds = b"", list[str]()
     for _ in range(rng.choice([1, 1, 1, 2, 5, 20])):
         more, wanted = wire.data_message(rng) if port == "data" else wire.tracefs_message(rng)
         if wanted and data:
-            break  # descriptors go with the first byte
+            break  # descriptors are sent with the first byte
         data, fds = data + more, fds + wanted
     if rng.random() < 0.04:
         data += wire.framing(rng)
@@ -105,7 +103,7 @@ def packet(rng: random.Random, port: str, without: frozenset[str]) -> Packet:
 
 
 class Attacker:
-    """Carries scripts out. Nothing that the daemon does stops it."""
+    """Runs scripts. Nothing that the daemon does stops it."""
 
     def __init__(self, directory: str, port: str, fuse: str | None) -> None:
         self.counts: Counter[str] = Counter()
@@ -126,14 +124,14 @@ class Attacker:
         }
 
     def round(self, steps: list[Step]) -> None:
-        """All steps, then every connection and descriptor is closed."""
+        """Run all steps, then close every connection and descriptor."""
         try:
             for name, *arguments in steps:
                 self.counts["actions of attackers"] += 1
                 with (
                     contextlib.suppress(OSError),
                     within(3.0),
-                ):  # refused, hung up, timed out: all of that is expected
+                ):  # refused, closed, timed out: all of that is expected
                     self._steps[name](*arguments)
         finally:
             for slot in list(self._slots):
@@ -197,7 +195,7 @@ class Attacker:
             self._learn(slot, data)
 
     def _learn(self, slot: int, data: bytes) -> None:
-        """Handles among the answers; any number may be one."""
+        """Handles among the responses; any number may be one."""
         with contextlib.suppress(ValueError, msgpack.UnpackException):
             self._unpackers[slot].feed(data)
             for message in self._unpackers[slot]:

@@ -1,6 +1,6 @@
-"""What the attacks have found: the shortest way to each fault, so that it does not come back.
+"""Faults found by attacks: the shortest way to each, so that it does not come back.
 
-Those marked are faults that are still there; whoever mends one takes its mark away.
+Marked tests are of faults that still exist; the change that mends one removes its mark.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def as_user(uid: int) -> Iterator[None]:
 
 
 def send(house: House, fds: list[int], times: int, uid: int = 0) -> None:
-    """Each time a connection of its own, which ends at once."""
+    """Each time a new connection, which ends at once."""
     for _ in range(times):
         # From the folder itself, since another user may not search those above it.
         with socket.socket(socket.AF_UNIX) as sock, contextlib.chdir(house.directory):
@@ -90,8 +90,8 @@ def test_a_file_whose_close_hangs_is_offered_as_a_ring(
 def test_closes_that_hang_do_not_keep_others_from_being_closed(
     house: House, tmp_path: Path, attacker: int
 ) -> None:
-    """Nor use up the daemon's descriptors, nor its time. Of the attacker's own what one message brings may
-    wait, where that makes too many."""
+    """They use up neither the daemon's descriptors nor its time. Of the attacker's own descriptors, those of
+    one message may wait, which may be too many."""
     files = FuseFiles(os.fspath(tmp_path / "fuse"))
     Path(house.directory).chmod(0o755)
     (Path(house.directory) / "user_events_data").chmod(0o666)
@@ -121,7 +121,7 @@ def test_closes_that_hang_do_not_keep_others_from_being_closed(
 
 def test_a_connection_that_is_sent_over_itself_ends_with_its_sender(house: House) -> None:
     """The daemon waits for the rest of a message and keeps the descriptors that came with it: the other end
-    of this very connection, which so ends when the time for that rest is over."""
+    of this very connection, which therefore ends when the time for that rest is over."""
     before = len(os.listdir(f"/proc/{house.pid}/fd"))
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as sock:
@@ -157,7 +157,7 @@ def test_a_program_that_cannot_import_any_more_is_warned(house: House, tmp_path:
     """The session thread died of it, with a traceback in the program's stderr."""
     with house.tree() as tree:
         tree.write_file("dynamic_events", b"u:soak_other u64 b\n", truncate=False)
-    # Coverage would say that it cannot write its data there.
+    # Coverage would report that it cannot write its data there.
     env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, tmp_path],

@@ -1,5 +1,5 @@
-"""The soak itself: a seed means the same every time, judges find what is planted, and a moment of each part
-runs."""
+"""The soak itself: a seed always gives the same scripts, judges find planted faults, and a moment of each
+part runs."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_order() -> None:
 
 
 def test_order_of_what_came_late() -> None:
-    """So many records of that cpu as the daemon tells; never time that goes back, never a record twice."""
+    """As many records of that cpu as the daemon reports; time never goes back, and no record comes twice."""
     moved = [line(1, 1, 5), line(0, 0, 6), line(2, 1, 7)]
     assert len(judge_order(moved)) == 2
     assert not judge_order(moved, Counter({0: 1}))
@@ -213,7 +213,7 @@ def test_a_daemon_that_does_not_answer(house: House, monkeypatch: pytest.MonkeyP
         house.probe("what was done")
     assert judges(house) == ["latency"]
     assert "what was done" in house.report.findings[0].text
-    assert "Current thread" in house.report.findings[0].text, "where it stood"
+    assert "Current thread" in house.report.findings[0].text, "its stack"
 
 
 def test_a_daemon_that_is_gone(house: House) -> None:

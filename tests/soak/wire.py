@@ -1,4 +1,4 @@
-"""Messages of both sockets drawn from a seed: mostly valid, often nearly so, sometimes nonsense.
+"""Random messages of both sockets from a seed: mostly valid, often almost valid, sometimes nonsense.
 
 Names of events are from a small pool, so that attackers meet each other's events; an event's fields follow
 from its number, so that most registrations agree and most records fit.
@@ -19,7 +19,7 @@ from tests.soak.descriptors import ORDINARY, USEFUL
 
 EVENTS = 24
 HANDLES = 8
-"""`HANDLE + n` stands for the n-th handle that the connection was given, of the last HANDLES."""
+"""`HANDLE + n` is the connection's n-th handle, of the last HANDLES."""
 HANDLE = 0xFA50_AC00
 _SHAPES = [
     "",
@@ -41,17 +41,17 @@ _NONSENSE: list[Any] = [
 
 @attrs.frozen
 class Packet:
-    """What one sendmsg(2) carries."""
+    """The contents of one sendmsg(2)."""
 
     data: bytes
     """Messages, the last perhaps incomplete."""
 
     fds: tuple[str, ...] = ()
-    """Kinds of descriptors that go along."""
+    """Kinds of descriptors in it."""
 
 
 def near(rng: random.Random, value: Any, chance: float = 0.08) -> Any:
-    """`value`, or something that is not quite it."""
+    """`value`, or a changed value."""
     if rng.random() >= chance:
         return value
     if isinstance(value, int) and rng.random() < 0.5:
@@ -68,11 +68,11 @@ def near(rng: random.Random, value: Any, chance: float = 0.08) -> Any:
 
 
 def request(rng: random.Random, method: str, params: list[Any]) -> bytes:
-    """One request, its numbers and shape nearly right."""
+    """One request, sometimes with a wrong number or shape."""
     if rng.random() < 0.04:
         params = [*params, rng.choice(_NONSENSE)] if rng.random() < 0.5 else params[:-1]
     message = [0, rng.randrange(1 << 32), near(rng, method, 0.01), params]
-    if rng.random() < 0.003:  # the connection ends here
+    if rng.random() < 0.003:  # then the connection ends here
         message[rng.randrange(3)] = rng.choice(_NONSENSE)
     data: bytes = msgpack.packb(message, unicode_errors="surrogateescape")
     return data
@@ -83,7 +83,7 @@ def event_name(rng: random.Random) -> str:
 
 
 def declaration(rng: random.Random, number: int | None = None) -> str:
-    """The command string of an event of the pool, rarely one of its own or with other fields."""
+    """The command string of an event of the pool, rarely one with a name of its own or with other fields."""
     number = rng.randrange(EVENTS) if number is None else number
     fields = _SHAPES[number % len(_SHAPES)]
     if rng.random() < 0.05:
@@ -94,7 +94,7 @@ def declaration(rng: random.Random, number: int | None = None) -> str:
 
 
 def payload(rng: random.Random) -> bytes:
-    """Bytes that fit one of the shapes, more or less."""
+    """Bytes that fit one of the shapes, or almost."""
     kind = rng.random()
     if kind < 0.3:
         text = b"t" * rng.randrange(200) + b"\0"
@@ -109,7 +109,7 @@ def record(rng: random.Random) -> bytes:
     index = near(rng, rng.randrange(6), 0.1)
     index = index if isinstance(index, int) and 0 <= index < 1 << 32 else 0xFFFF_FFFF
     body = struct.pack("<I", index)[: rng.choice([4] * 20 + [0, 3])] + payload(rng)
-    if rng.random() < 0.3:  # says who wrote it
+    if rng.random() < 0.3:  # with the writer's thread
         tid = rng.choice([os.getpid(), 1, 0, rng.randrange(1 << 22), rng.randrange(1 << 32)])
         body = struct.pack("<iIHH", -1, tid, rng.choice([0, 1, 65535]), rng.choice([0, 2, 2, 65535])) + body
     data: bytes = msgpack.packb(body)
@@ -117,7 +117,7 @@ def record(rng: random.Random) -> bytes:
 
 
 def framing(rng: random.Random) -> bytes:
-    """What is no message."""
+    """Bytes that are no message."""
     return rng.choice(
         [
             rng.randbytes(rng.randrange(1, 60)),
@@ -137,7 +137,7 @@ def framing(rng: random.Random) -> bytes:
 
 
 def data_message(rng: random.Random) -> tuple[bytes, list[str]]:
-    """A message to the data socket, and the descriptors that it speaks of."""
+    """A message to the data socket, and its descriptors."""
     kind = rng.random()
     if kind < 0.30:
         return record(rng), []
@@ -168,7 +168,7 @@ def data_message(rng: random.Random) -> tuple[bytes, list[str]]:
 
 
 def _told(rng: random.Random) -> bytes:
-    """Of enablers with tokens, and on behalf of others."""
+    """About enablers with tokens, and on behalf of others."""
     kind = rng.random()
     if kind < 0.3:
         return request(rng, "notify_enablers", [near(rng, {})])
@@ -251,7 +251,7 @@ _CONTENTS = (
 
 
 def path(rng: random.Random) -> str:
-    """A file of the tree, or nearly."""
+    """A file of the tree, or an almost valid name."""
     if rng.random() < 0.35:
         file = rng.choice(["enable", "format", "id", "stats", "filter", "nothing"])
         return f"events/user_events/{event_name(rng)}/{file}"
