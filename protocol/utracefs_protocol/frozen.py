@@ -6,8 +6,9 @@
 
 is what `@attrs.frozen class Registered` would be: made by position or by name, compared by value, with slots
 and a repr. attrs writes the source of such methods and compiles it, for each class: 0.3 ms, and 15 ms for
-itself (it imports inspect). A program's first event would wait for all of that, so the modules on its way use
-this; everywhere else it is attrs. For the same reason `Choice` is there in place of enum.Enum.
+itself (it imports inspect). A program's first event would wait for all of that, so the modules on its way
+use this. It compiles `__init__` alone, and only when a class makes its first object. Everywhere else but in
+messages it is attrs. For the same reason `Choice` is there in place of enum.Enum.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any, ClassVar, TypeVar, dataclass_transform
+    from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
     T = TypeVar("T")
 else:
@@ -24,14 +25,14 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["Choice", "Frozen"]
+__all__ = ["Choice", "Frozen", "FrozenType"]
 
 
 @dataclass_transform(frozen_default=True)
-class _FrozenType(type):
+class FrozenType(type):
     """Makes the annotated names of a class body its slots."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _FrozenType:
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **named: Any) -> FrozenType:
         members = tuple(
             member
             for member, kind in body.get("__annotations__", {}).items()
@@ -39,15 +40,14 @@ class _FrozenType(type):
         )
         defaults = {member: body.pop(member) for member in members if member in body}
         body["__slots__"] = body["__match_args__"] = members
-        made = super().__new__(cls, name, bases, body)
+        made = super().__new__(cls, name, bases, body, **named)
         if bases:
             made._names = members
             made._defaults = defaults
             made._setters = tuple(made.__dict__[member].__set__ for member in members)
         return made
 
-    def quicken(cls) -> None:
-        """Compile `__init__` as attrs would have done, for who makes thousands: a third of the time each."""
+    def _compile_init(cls) -> None:
         scope: dict[str, Any] = {
             f"set_{name}": store for name, store in zip(cls._names, cls._setters, strict=True)
         }
@@ -64,32 +64,21 @@ class _FrozenType(type):
         _setters: tuple[Callable[[object, Any], None], ...]
 
 
-class Frozen(metaclass=_FrozenType):
+class Frozen(metaclass=FrozenType):
     """Base of such a class. Its module needs `from __future__ import annotations`; what is no member is a
     ClassVar. The members of a class are its own: bases have none."""
 
     if TYPE_CHECKING:
-        _defaults: ClassVar[dict[str, Any]]
-        _setters: ClassVar[tuple[Callable[[object, Any], None], ...]]
         __match_args__: ClassVar[tuple[str, ...]]
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        if named or len(values) != len(self._setters):
-            values = self._complete(values, named)
-        for store, value in zip(self._setters, values, strict=True):
-            store(self, value)
+        """Of the first object of a class: compiles the one for this and all others."""
+        type(self)._compile_init()
+        self.__init__(*values, **named)  # type: ignore[misc]
 
-    def _complete(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """The values of all members in their order."""
-        names = self.__match_args__
-        found = {**self._defaults, **dict(zip(names, values, strict=False)), **named}
-        if (
-            len(values) > len(names)
-            or not named.keys() <= set(names[len(values) :])
-            or len(found) < len(names)
-        ):
-            raise TypeError(f"{type(self).__name__} takes {', '.join(names) or 'nothing'}")
-        return tuple([found[name] for name in names])
+    def evolve(self, **changed: Any) -> Self:
+        """Another with these members changed, as `attrs.evolve` makes it."""
+        return type(self)(**dict(zip(self.__match_args__, self._values(), strict=True)) | changed)
 
     def _values(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self.__match_args__])

@@ -60,7 +60,6 @@ from utracefs_protocol.connection import (
     encode_notification,
     encode_response,
 )
-from utracefs_protocol.declaration import Declaration
 from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
@@ -77,10 +76,6 @@ from utracefsd.intake.rings import Rings
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
-
-# A daemon makes these for each registration, a program only for its own.
-for _made_often in (Request, messages.EventRegistration, messages.Registered, Declaration):
-    _made_often.quicken()
 
 Outgoing = list[tuple[bytes, list[int]]]
 """One message each, in order; descriptors go beside the first byte of their message, and the port closes them

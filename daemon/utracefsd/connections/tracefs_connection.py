@@ -407,7 +407,7 @@ class TracefsConnection:
         entries = self._files.list_dir(message.path)
         return [messages.DirEntry(name, kind).to_wire() for name, kind in entries]
 
-    def _stat(self, message: messages.StatPath) -> dict[str, str | int]:
+    def _stat(self, message: messages.StatPath) -> dict[str, Any]:
         return self._files.stat(message.path).to_wire()
 
     def _mkdir(self, message: messages.Mkdir) -> None:

@@ -3,6 +3,7 @@
 | module | |
 |---|---|
 | values | one name, number or map at a time |
+| rows | a row for each member, and what reads and writes them |
 | params | what the classes for params have in common |
 | data | the methods of the data socket |
 | tracefs | the methods of the tracefs socket |

@@ -1,19 +1,74 @@
-"""What the classes for the params of a method have in common: for those who serve them or check types."""
+"""The params of a method: a few values in their order, or one map that stands for a C struct."""
 
-from typing import Any, ClassVar, Protocol, Self
+from __future__ import annotations
 
-__all__ = ["Params"]
+from utracefs_protocol.messages.rows import Message
+from utracefs_protocol.messages.values import params_of, refuse_unknown, wire_map
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, ClassVar, Self
+
+    from utracefs_protocol.messages.values import WireMap
+
+__all__ = ["MapParams", "Params", "methods_in"]
 
 
-class Params(Protocol):
-    """What every class for the params of a method has."""
+class Params(Message):
+    """Params that are the members, in the order of the rows."""
 
-    METHOD: ClassVar[str]
+    METHOD: ClassVar[str] = ""
     """The method's name on the wire."""
+    TAKES: ClassVar[tuple[str, ...]] = ()
+    """The names of the params, for errors."""
+
+    def __init_subclass__(cls, *, method: str = "", takes: str = "") -> None:
+        cls.METHOD = method
+        cls.TAKES = (takes,) if takes else tuple(row.name for row in cls.ROWS.values())
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
         """Read and check; TraceError for what does not fit."""
+        if not cls.LEAST <= len(params) <= len(cls.ROWS):
+            params_of(cls.METHOD, params, *cls.TAKES)
+        read: Self = cls.from_array(params)
+        return read
 
     def to_params(self) -> list[Any]:
         """As they go on the wire."""
+        params: list[Any] = self.to_array()
+        return params
+
+
+class MapParams(Params):
+    """Params that are one map of the members. An absent member is zero, and an unknown one E2BIG unless it is
+    zero: copy_struct_from_user()."""
+
+    MAP: ClassVar[str]
+    """The map's name, for errors."""
+
+    def __init_subclass__(cls, *, method: str = "", takes: str = "") -> None:
+        super().__init_subclass__(method=method, takes=takes or "map")
+        if takes or method:
+            cls.MAP = takes or method
+
+    @classmethod
+    def as_map(cls, value: object) -> WireMap:
+        return wire_map(value, cls.MAP)
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (value,) = params_of(cls.METHOD, params, *cls.TAKES)
+        members = cls.as_map(value)
+        refuse_unknown(members, cls.KNOWN, cls.MAP)
+        return cls.from_map(members)
+
+    def to_params(self) -> list[Any]:
+        return [self.to_map()]
+
+
+def methods_in(names: Mapping[str, object]) -> dict[str, type[Params]]:
+    """The classes for the methods of a socket, by the method's name: those of a module's names."""
+    kinds = [kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, Params)]
+    return {kind.METHOD: kind for kind in kinds if kind.METHOD}

@@ -24,14 +24,15 @@ E2BIG for a member of a map that is not known. Whether a path, a handle or an ev
 here.
 """
 
-import errno
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from __future__ import annotations
 
-import attrs
+import errno
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import (
+    MAX_EVENT_ID,
     MAX_FILTER,
     MAX_PERF_DATA_PAGES,
     MAX_STREAM_EVENTS,
@@ -39,14 +40,18 @@ from utracefs_protocol.limits import (
     MIN_STREAM_RING,
     STREAM_RING_SIZE,
 )
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.params import MapParams, Params, methods_in
+from utracefs_protocol.messages.rows import Message, Result, member
 from utracefs_protocol.messages.values import (
-    params_of,
+    BOOL,
+    INT,
+    TEXT,
+    U64_MAX,
+    Kind,
+    or_nil,
     refuse_unknown,
     text_bytes,
-    wire_bool,
     wire_int,
-    wire_map,
     wire_text,
 )
 from utracefs_protocol.perf_ring import (
@@ -58,6 +63,9 @@ from utracefs_protocol.perf_ring import (
     SampleType,
 )
 from utracefs_protocol.text import text_of
+
+if TYPE_CHECKING:
+    from utracefs_protocol.messages.values import WireMap
 
 __all__ = [
     "METHODS",
@@ -86,7 +94,10 @@ __all__ = [
 ]
 
 
-def _contents(value: object) -> bytes:
+# Kinds of members.
+
+
+def _contents(value: object, _: str) -> bytes:
     """str as well as bin: what is written to a file is often text."""
     if isinstance(value, bytes):
         return value
@@ -95,8 +106,8 @@ def _contents(value: object) -> bytes:
     raise TraceError(errno.EINVAL, f"bin or str wanted, not {type(value).__name__}")
 
 
-def _path(value: object) -> bytes:
-    path = _contents(value)
+def _path(value: object, what: str) -> bytes:
+    path = _contents(value, what)
     if b"\0" in path:
         raise TraceError(errno.EINVAL, "a path holds no NUL")
     return path
@@ -108,7 +119,7 @@ def _number(value: object, what: str) -> int:
     return value
 
 
-def _name(value: object) -> str:
+def _name(value: object, _: str) -> str:
     """The name of a member or of an ioctl."""
     if isinstance(value, str):
         return value
@@ -117,148 +128,99 @@ def _name(value: object) -> str:
     raise TraceError(errno.EINVAL, "str wanted")
 
 
-def _members(cls: type[attrs.AttrsInstance], value: object, what: str, form: str) -> dict[str, Any]:
-    """The members of a map by name; E2BIG for one that `cls` does not know."""
+def _truncate(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise TraceError(errno.EINVAL, f"{what} must be true (the shell's >) or false (>>)")
+    return value
+
+
+def _named(value: object, what: str, form: str = "a map") -> WireMap:
+    """The members of a map by name, str or bin."""
     if not isinstance(value, dict):
         raise TraceError(errno.EINVAL, f"{what} must be {form}")
-    members = {_name(key): member for key, member in value.items()}
-    refuse_unknown(members, attrs.fields_dict(cls).keys(), what)
-    return members
+    return {_name(key, "key"): member for key, member in value.items()}
+
+
+_PATH: Final = Kind("text", _path, wire_text)
+_CONTENTS: Final = Kind("bin", _contents)
+_NUMBER: Final = Kind("int", _number)
+_NAME: Final = Kind("str", _name)
 
 
 # Files by path. Paths are relative to the root of the tree.
 
 
-@attrs.frozen
-class _OnePath:
-    METHOD: ClassVar[str]
-
-    path: bytes
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        (path,) = params_of(cls.METHOD, params, "path")
-        return cls(_path(path))
-
-    def to_params(self) -> list[Any]:
-        return [wire_text(self.path)]
-
-
-class ReadFile(_OnePath):
+class ReadFile(Params, method="read_file"):
     """read_file: the whole content."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "read_file"
+    path: bytes = member(_PATH)
 
 
-@attrs.frozen
-class ListDir:
+class ListDir(Params, method="list_dir"):
     """list_dir."""
 
-    METHOD: ClassVar[str] = "list_dir"
-
-    path: bytes
-    modes: bool = False
+    path: bytes = member(_PATH)
+    modes: bool = member(BOOL, default=False)
     """Each entry has its mode, too."""
 
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        if len(params) == 1:
-            params = [*params, False]
-        path, modes = params_of(cls.METHOD, params, "path", "modes")
-        return cls(_path(path), wire_bool(modes, "modes"))
 
-    def to_params(self) -> list[Any]:
-        params: list[Any] = [wire_text(self.path)]
-        return [*params, True] if self.modes else params
-
-
-class StatPath(_OnePath):
+class StatPath(Params, method="stat"):
     """stat."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "stat"
+    path: bytes = member(_PATH)
 
 
-class Mkdir(_OnePath):
+class Mkdir(Params, method="mkdir"):
     """mkdir."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "mkdir"
+    path: bytes = member(_PATH)
 
 
-class Rmdir(_OnePath):
+class Rmdir(Params, method="rmdir"):
     """rmdir."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "rmdir"
+    path: bytes = member(_PATH)
 
 
-@attrs.frozen
-class DirEntry:
-    """One element of the result of list_dir."""
+class DirEntry(Message):
+    """One element of the result of list_dir: an array."""
 
-    name: bytes
-    kind: str
+    name: bytes = member(TEXT)
+    kind: str = member(_NAME)
     """`d` or `f`."""
-    mode: int | None = None
+    mode: int | None = member(INT, default=None)
     """Permission bits, where they were asked for."""
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
-        match value:
-            case [name, str() as kind]:
-                return cls(text_bytes(name, "name"), kind)
-            case [name, str() as kind, mode]:
-                return cls(text_bytes(name, "name"), kind, wire_int(mode, "mode"))
+        if isinstance(value, list) and 2 <= len(value) <= 3 and isinstance(value[1], str):
+            entry: Self = cls.from_array(value)
+            return entry
         raise TraceError(errno.EINVAL, "entry of a directory must be [name, kind]")
 
-    def to_wire(self) -> list[str | bytes | int]:
-        entry: list[str | bytes | int] = [wire_text(self.name), self.kind]
-        return entry if self.mode is None else [*entry, self.mode]
+    def to_wire(self) -> list[Any]:
+        entry: list[Any] = self.to_array()
+        return entry
 
 
-@attrs.frozen
-class Stat:
+class Stat(Result, of="stat"):
     """What the tree says about a path: the result of stat."""
 
-    kind: str
+    kind: str = member(Kind("str", lambda value, what: text_of(text_bytes(value, what))))
     """`d` or `f`."""
-    mode: int
+    mode: int = member(INT)
     """Permission bits, without the file type."""
-    size: int = 0
+    size: int = member(INT, default=0, always=True)
     """Always 0, as in tracefs: read to the end to know."""
 
-    @classmethod
-    def from_wire(cls, result: object) -> Self:
-        members = wire_map(result, "result of stat")
-        kind = text_bytes(members.get("kind"), "kind").decode("utf-8", "replace")
-        return cls(kind, wire_int(members.get("mode"), "mode"), wire_int(members.get("size"), "size"))
 
-    def to_wire(self) -> dict[str, str | int]:
-        return {"kind": self.kind, "mode": self.mode, "size": self.size}
-
-
-@attrs.frozen
-class WriteFile:
+class WriteFile(Params, method="write_file"):
     """write_file: one write to a file that is opened for it."""
 
-    METHOD: ClassVar[str] = "write_file"
-
-    path: bytes
-    data: bytes
-    truncate: bool
+    path: bytes = member(_PATH)
+    data: bytes = member(_CONTENTS, name="bin")
+    truncate: bool = member(Kind("bool", _truncate))
     """Open it as the shell's `>` does, not as `>>`."""
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        path, data, truncate = params_of(cls.METHOD, params, "path", "bin", "truncate")
-        if not isinstance(truncate, bool):
-            raise TraceError(errno.EINVAL, "truncate must be true (the shell's >) or false (>>)")
-        return cls(_path(path), _contents(data), truncate)
-
-    def to_params(self) -> list[Any]:
-        return [wire_text(self.path), self.data, self.truncate]
 
 
 # Open files.
@@ -268,373 +230,184 @@ ONE_LINE = 1 << 30
 """In the flags of `open`, beside those of open(2): `trace_pipe` shows each record as one line."""
 
 
-@attrs.frozen
-class Open:
+class Open(Params, method="open"):
     """open."""
 
-    METHOD: ClassVar[str] = "open"
-
-    path: bytes
-    flags: int
+    path: bytes = member(_PATH)
+    flags: int = member(_NUMBER)
     """The number that open(2) takes, and ONE_LINE."""
 
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        path, flags = params_of(cls.METHOD, params, "path", "flags")
-        return cls(_path(path), _number(flags, "flags"))
 
-    def to_params(self) -> list[Any]:
-        return [wire_text(self.path), self.flags]
-
-
-@attrs.frozen
-class Read:
+class Read(Params, method="read"):
     """read, of a file or a perf event."""
 
-    METHOD: ClassVar[str] = "read"
-
-    handle: int
-    size_untrusted: int
+    handle: int = member(_NUMBER)
+    size_untrusted: int = member(_NUMBER, name="size")
     """Bytes wanted; the daemon gives fewer."""
-    flags: int | None = None
+    flags: int | None = member(or_nil(_NUMBER), default=None)
     """O_NONBLOCK or not, from now on, as fcntl(F_SETFL) sets it; None leaves it as it is."""
 
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        if len(params) == 2:
-            params = [*params, None]
-        handle, size, flags = params_of(cls.METHOD, params, "handle", "size", "flags")
-        return cls(
-            _number(handle, "handle"),
-            _number(size, "size"),
-            None if flags is None else _number(flags, "flags"),
-        )
 
-    def to_params(self) -> list[Any]:
-        params = [self.handle, self.size_untrusted]
-        return params if self.flags is None else [*params, self.flags]
-
-
-@attrs.frozen
-class Writer:
+class Writer(Message):
     """On whose behalf something is written: a thread, and when it began, so that it is no other."""
 
-    pid: int
-    start_time: int
+    pid: int = member(INT, 1, (1 << 31) - 1)
+    start_time: int = member(INT)
     """Clock ticks since boot: field 22 of /proc/PID/stat."""
 
     @classmethod
-    def from_wire(cls, value: object) -> Self:
+    def from_wire(cls, value: object, _: str = "") -> Self:
         """EINVAL; E2BIG for a member that is not known."""
-        writer = _members(cls, value, "the writer", "a map of pid and start_time")
-        return cls(
-            wire_int(writer.get("pid"), "pid", 1, (1 << 31) - 1),
-            wire_int(writer.get("start_time"), "start_time"),
-        )
-
-    def to_wire(self) -> dict[str, int]:
-        return {"pid": self.pid, "start_time": self.start_time}
+        writer = _named(value, "the writer", "a map of pid and start_time")
+        refuse_unknown(writer, cls.KNOWN, "the writer")
+        return cls.from_map(writer)
 
 
-@attrs.frozen
-class Write:
+class Write(Params, method="write"):
     """write, to an open file."""
 
-    METHOD: ClassVar[str] = "write"
-
-    handle: int
-    data: bytes
-    writer: Writer | None = None
+    handle: int = member(_NUMBER)
+    data: bytes = member(_CONTENTS, name="bin")
+    writer: Writer | None = member(or_nil(Kind("map", Writer.from_wire, Writer.to_map)), default=None)
     """Who writes, if it is not the process that connected."""
 
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        if len(params) == 2:
-            params = [*params, None]
-        handle, data, writer = params_of(cls.METHOD, params, "handle", "bin", "writer")
-        return cls(
-            _number(handle, "handle"),
-            _contents(data),
-            None if writer is None else Writer.from_wire(writer),
-        )
 
-    def to_params(self) -> list[Any]:
-        params: list[Any] = [self.handle, self.data]
-        return params if self.writer is None else [*params, self.writer.to_wire()]
-
-
-@attrs.frozen
-class Seek:
+class Seek(Params, method="seek"):
     """seek: lseek(2) with SEEK_SET."""
 
-    METHOD: ClassVar[str] = "seek"
-
-    handle: int
-    offset: int
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        handle, offset = params_of(cls.METHOD, params, "handle", "offset")
-        return cls(_number(handle, "handle"), _number(offset, "offset"))
-
-    def to_params(self) -> list[Any]:
-        return [self.handle, self.offset]
+    handle: int = member(_NUMBER)
+    offset: int = member(_NUMBER)
 
 
-@attrs.frozen
-class _OneHandle:
-    METHOD: ClassVar[str]
-
-    handle: int
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        (handle,) = params_of(cls.METHOD, params, "handle")
-        return cls(_number(handle, "handle"))
-
-    def to_params(self) -> list[Any]:
-        return [self.handle]
-
-
-class Poll(_OneHandle):
+class Poll(Params, method="poll"):
     """poll: wait until reading a file, or the ring of a perf event, is worth while."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "poll"
+    handle: int = member(_NUMBER)
 
 
-class Ready(_OneHandle):
+class Ready(Params, method="ready"):
     """ready: what poll would wait for, told at once."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "ready"
+    handle: int = member(_NUMBER)
 
 
-@attrs.frozen
-class Cancel:
+class Cancel(Params, method="cancel"):
     """cancel: a read or poll of this connection that waits shall not wait any longer."""
 
-    METHOD: ClassVar[str] = "cancel"
-
-    msgid: int
+    msgid: int = member(_NUMBER)
     """Of its request."""
 
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        (msgid,) = params_of(cls.METHOD, params, "msgid")
-        return cls(_number(msgid, "msgid"))
 
-    def to_params(self) -> list[Any]:
-        return [self.msgid]
-
-
-class Close(_OneHandle):
+class Close(Params, method="close"):
     """close, of a file or a perf event."""
 
-    __slots__ = ()
-    METHOD: ClassVar[str] = "close"
+    handle: int = member(_NUMBER)
 
 
 # perf events.
 
 
-@attrs.frozen
-class PerfAttr:
+def _power_of_two(value: object, what: str, low: int, high: int) -> int:
+    number = wire_int(value, what, low, high)
+    if number & (number - 1):
+        raise TraceError(errno.EINVAL, f"{what} {number} is not a power of two")
+    return number
+
+
+def _data_pages(value: object, what: str) -> int:
+    pages = _power_of_two(value, what, 0, U64_MAX)
+    if pages > MAX_PERF_DATA_PAGES:
+        raise TraceError(errno.EINVAL, f"{what} {pages}; at most {MAX_PERF_DATA_PAGES}")
+    return pages
+
+
+def _bits(flags: type[IntFlag], default: IntFlag, known: IntFlag) -> Kind:
+    """Flags of which only some are available; 0 means the default."""
+
+    def read(value: object, what: str) -> IntFlag:
+        bits = wire_int(value or int(default), what)
+        if bits & ~int(known):
+            raise TraceError(errno.EINVAL, f"{what} {bits:#x}; at most {int(known):#x} are available")
+        return flags(bits)
+
+    return Kind("int", read, int)
+
+
+class _Attr(MapParams):
+    @classmethod
+    def as_map(cls, value: object) -> WireMap:
+        return _named(value, cls.MAP)
+
+
+_ALL: Final = (-1, (1 << 31) - 1)
+
+
+class PerfAttr(_Attr, method="perf_event_open", takes="attr"):
     """perf_event_open: what to sample. The members of struct perf_event_attr, and of the call, that mean
     something here."""
 
-    METHOD: ClassVar[str] = "perf_event_open"
-
-    config: int | None = None
+    config: int | None = member(INT, 0, MAX_EVENT_ID, default=None)
     """Trace event id; or else `name`."""
-    name: bytes | None = None
+    name: bytes | None = member(TEXT, default=None)
     """`user_events:NAME`."""
-    sample_period: int = 0
+    sample_period: int = member(INT, default=0)
     """A sample every so many records; 0 counts only."""
-    sample_freq: int = 0
+    sample_freq: int = member(INT, 0, MAX_SAMPLE_FREQ, default=0)
     """Samples a second to aim at, instead of a period."""
-    pid: int = -1
+    pid: int = member(INT, *_ALL, default=-1)
     """Thread or process to look at, -1 for all."""
-    cpu: int = -1
+    cpu: int = member(INT, *_ALL, default=-1)
     """-1 for all."""
-    filter: bytes | None = None
+    filter: bytes | None = member(TEXT, default=None)
     """An event filter, as PERF_EVENT_IOC_SET_FILTER takes it."""
-    data_pages: int = 0
+    data_pages: int = member(Kind("int", _data_pages), default=0)
     """Pages of the ring behind its metadata page: a power of two, or 0 for counting."""
-    wakeup_watermark: int = 0
+    wakeup_watermark: int = member(INT, 0, 0xFFFF_FFFF, default=0)
     """Bytes of unread data at which a reader is woken; 0 leaves it to the daemon."""
-    disabled: bool = False
+    disabled: bool = member(BOOL, default=False)
     """Begin without counting, until perf_ioctl ENABLE."""
-    sample_type: SampleType = DEFAULT_SAMPLE_TYPE
-    """Parts of a sample."""
-    read_format: ReadFormat = COUNT_ALONE
+    sample_type: SampleType = member(
+        _bits(SampleType, DEFAULT_SAMPLE_TYPE, DEFAULT_SAMPLE_TYPE), default=DEFAULT_SAMPLE_TYPE
+    )
+    """Parts of a sample; 0 means the default."""
+    read_format: ReadFormat = member(_bits(ReadFormat, COUNT_ALONE, ALL_READ_FORMAT), default=COUNT_ALONE)
     """What `read` gives behind the count."""
 
     @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        """EINVAL for what contradicts itself and for more pages than are allowed; E2BIG."""
-        (value,) = params_of(cls.METHOD, params, "attr")
-        attr = _members(cls, value, "attr", "a map")
-        config, name = attr.get("config"), attr.get("name")
-        if (config is None) == (name is None):
-            raise TraceError(
-                errno.EINVAL, "attr must have either config (the event id) or name (user_events:NAME)"
-            )
-        period = wire_int(attr.get("sample_period") or 0, "sample_period")
-        freq = wire_int(attr.get("sample_freq") or 0, "sample_freq", 0, MAX_SAMPLE_FREQ)
-        if period and freq:
+    def from_map(cls, attr: WireMap) -> Self:
+        """EINVAL, for what contradicts itself as well."""
+        made = super().from_map(attr)
+        if (made.config is None) == (made.name is None):
+            text = "attr must have either config (the event id) or name (user_events:NAME)"
+            raise TraceError(errno.EINVAL, text)
+        if made.sample_period and made.sample_freq:
             raise TraceError(errno.EINVAL, "attr has sample_period and sample_freq; choose one")
-        pages = wire_int(attr.get("data_pages") or 0, "data_pages")
-        if pages & (pages - 1):
-            raise TraceError(errno.EINVAL, f"data_pages {pages} is not a power of two")
-        if pages > MAX_PERF_DATA_PAGES:
-            raise TraceError(errno.EINVAL, f"data_pages {pages}; at most {MAX_PERF_DATA_PAGES}")
-        if (period or freq) and not pages:
+        if (made.sample_period or made.sample_freq) and not made.data_pages:
             raise TraceError(errno.EINVAL, "data_pages is missing: samples need a ring; 128 is usual")
-        sample_type = wire_int(attr.get("sample_type") or int(DEFAULT_SAMPLE_TYPE), "sample_type")
-        if sample_type & ~DEFAULT_SAMPLE_TYPE:
-            raise TraceError(
-                errno.EINVAL,
-                f"sample_type {sample_type:#x}; at most {int(DEFAULT_SAMPLE_TYPE):#x} are available",
-            )
-        read_format = wire_int(attr.get("read_format") or 0, "read_format")
-        if read_format & ~int(ALL_READ_FORMAT):
-            raise TraceError(
-                errno.EINVAL,
-                f"read_format {read_format:#x}; at most {int(ALL_READ_FORMAT):#x} are available",
-            )
-        return cls(
-            config=None if config is None else wire_int(config, "config", 0, 0xFFFF),
-            name=None if name is None else text_bytes(name, "name"),
-            sample_period=period,
-            sample_freq=freq,
-            pid=_all_or(attr.get("pid"), "pid"),
-            cpu=_all_or(attr.get("cpu"), "cpu"),
-            filter=None if attr.get("filter") is None else text_bytes(attr["filter"], "filter"),
-            data_pages=pages,
-            wakeup_watermark=wire_int(attr.get("wakeup_watermark") or 0, "wakeup_watermark", 0, 0xFFFF_FFFF),
-            disabled=wire_bool(attr.get("disabled") or False, "disabled"),
-            sample_type=SampleType(sample_type),
-            read_format=ReadFormat(read_format),
-        )
-
-    def to_params(self) -> list[Any]:
-        """All members that are not at their default."""
-        attr: dict[str, Any] = {}
-        for field in attrs.fields(type(self)):
-            value = getattr(self, field.name)
-            if value != field.default:
-                attr[field.name] = (
-                    wire_text(value)
-                    if isinstance(value, bytes)
-                    else value
-                    if isinstance(value, bool)
-                    else int(value)
-                )
-        return [attr]
+        return made
 
 
-def _all_or(value: object, what: str) -> int:
-    return -1 if value is None else wire_int(value, what, -1, (1 << 31) - 1)
-
-
-@attrs.frozen
-class PerfOpened:
+class PerfOpened(Result, of="perf_event_open"):
     """The result of perf_event_open. With data_pages, 1 descriptor comes with it: the ring's memfd."""
 
-    handle: int
+    handle: int = member(INT)
     """For read, close and perf_ioctl."""
-    id: int = 0
+    id: int = member(INT, default=0)
     """What its samples and LOST records carry as identifier; 0 if not told, then perf_ioctl ID tells it."""
-    size: int = 0
+    size: int = member(INT, default=0)
     """Bytes to map: the metadata page and the data pages; 0 if not told, then the descriptor's size."""
 
-    @classmethod
-    def from_wire(cls, result: object) -> Self:
-        members = wire_map(result, "result of perf_event_open")
-        return cls(
-            wire_int(members.get("handle"), "handle"),
-            wire_int(members.get("id") or 0, "id"),
-            wire_int(members.get("size") or 0, "size"),
-        )
 
-    def to_wire(self) -> dict[str, int]:
-        """Only what is told."""
-        told = {"handle": self.handle, "id": self.id, "size": self.size}
-        return {name: value for name, value in told.items() if value or name == "handle"}
-
-
-@attrs.frozen
-class PerfIoctl:
+class PerfIoctl(Params, method="perf_ioctl"):
     """perf_ioctl: the ioctls of perf_event_open(2), without their PERF_EVENT_IOC_."""
 
-    METHOD: ClassVar[str] = "perf_ioctl"
-
-    handle: int
-    name: str
-    arg: Any = 0
+    handle: int = member(_NUMBER)
+    name: str = member(_NAME)
+    arg: Any = member(Kind("any", lambda value, _: value), default=0, always=True)
     """What the ioctl makes of it: PERIOD an int, SET_FILTER text, the others nothing."""
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        handle, name, arg = params_of(cls.METHOD, params, "handle", "name", "arg")
-        return cls(_number(handle, "handle"), _name(name), arg)
-
-    def to_params(self) -> list[Any]:
-        return [self.handle, self.name, self.arg]
 
 
 # Streams.
-
-
-@attrs.frozen
-class StreamAttr:
-    """stream_open: which records, and the ring that they come in."""
-
-    METHOD: ClassVar[str] = "stream_open"
-
-    events: tuple[bytes, ...]
-    """Words as `standing_events` takes them: SYSTEM:NAME, NAME, or globs; later events, too."""
-    instances: tuple[bytes, ...] = ()
-    """Names of instances: of the events only those that are enabled in one of these, as that changes."""
-    filter: bytes | None = None
-    """An event filter; events that it does not fit are left out."""
-    size: int = STREAM_RING_SIZE
-    """Bytes of the ring's data area, a power of two."""
-    watermark: int = 1
-    """Bytes that wait for the reader before the doorbell rings."""
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        """EINVAL; E2BIG for too many words, a filter that is too long, or an unknown member."""
-        (value,) = params_of(cls.METHOD, params, "attr")
-        attr = _members(cls, value, "attr", "a map")
-        events = _words(attr.get("events"), "events")
-        if not events:
-            raise TraceError(errno.EINVAL, "events must have a word at least: user_events*:* means all")
-        size = wire_int(attr.get("size") or STREAM_RING_SIZE, "size", MIN_STREAM_RING, MAX_STREAM_RING)
-        if size & (size - 1):
-            raise TraceError(errno.EINVAL, f"size {size} is not a power of two")
-        filter_ = None if attr.get("filter") is None else text_bytes(attr["filter"], "filter")
-        if filter_ is not None and len(filter_) > MAX_FILTER:
-            raise TraceError(errno.E2BIG, f"a filter of {len(filter_)} bytes; at most {MAX_FILTER}")
-        return cls(
-            events,
-            _words(attr.get("instances"), "instances"),
-            filter_,
-            size,
-            wire_int(attr.get("watermark") or 1, "watermark", 1, size),
-        )
-
-    def to_params(self) -> list[Any]:
-        attr: dict[str, Any] = {"events": [wire_text(word) for word in self.events], "size": self.size}
-        if self.instances:
-            attr["instances"] = [wire_text(word) for word in self.instances]
-        if self.filter is not None:
-            attr["filter"] = wire_text(self.filter)
-        if self.watermark != 1:
-            attr["watermark"] = self.watermark
-        return [attr]
 
 
 def _words(value: object, what: str) -> tuple[bytes, ...]:
@@ -647,41 +420,55 @@ def _words(value: object, what: str) -> tuple[bytes, ...]:
     return tuple(text_bytes(word, what) for word in value)
 
 
-@attrs.frozen
-class StreamOpened:
-    """The result of stream_open. 2 descriptors come with it: the ring's memfd, the doorbell's pipe."""
+def _some_words(value: object, what: str) -> tuple[bytes, ...]:
+    if words := _words(value, what):
+        return words
+    raise TraceError(errno.EINVAL, f"{what} must have a word at least: user_events*:* means all")
 
-    handle: int
-    """For ready, poll and close, and the consumer's name in `stats`: `stream:HANDLE`."""
+
+def _filter(value: object, what: str) -> bytes:
+    text = text_bytes(value, what)
+    if len(text) > MAX_FILTER:
+        raise TraceError(errno.E2BIG, f"a {what} of {len(text)} bytes; at most {MAX_FILTER}")
+    return text
+
+
+def _ring_size(value: object, what: str) -> int:
+    return _power_of_two(value or STREAM_RING_SIZE, what, MIN_STREAM_RING, MAX_STREAM_RING)
+
+
+def _write_words(words: tuple[bytes, ...]) -> list[str | bytes]:
+    return [wire_text(word) for word in words]
+
+
+class StreamAttr(_Attr, method="stream_open", takes="attr"):
+    """stream_open: which records, and the ring that they come in."""
+
+    events: tuple[bytes, ...] = member(Kind("array", _some_words, _write_words))
+    """Words as `standing_events` takes them: SYSTEM:NAME, NAME, or globs; later events, too."""
+    instances: tuple[bytes, ...] = member(Kind("array", _words, _write_words), default=())
+    """Names of instances: of the events only those that are enabled in one of these, as that changes."""
+    filter: bytes | None = member(Kind("text", _filter, wire_text), default=None)
+    """An event filter; events that it does not fit are left out."""
+    size: int = member(Kind("int", _ring_size), default=STREAM_RING_SIZE, always=True)
+    """Bytes of the ring's data area, a power of two; 0 means the default."""
+    watermark: int = member(Kind("int", lambda value, _: value or 1), default=1)
+    """Bytes that wait for the reader before the doorbell rings; 0 means 1."""
 
     @classmethod
-    def from_wire(cls, result: object) -> Self:
-        return cls(wire_int(wire_map(result, "result of stream_open").get("handle"), "handle"))
+    def from_map(cls, attr: WireMap) -> Self:
+        """EINVAL; E2BIG for too many words, a filter that is too long."""
+        made = super().from_map(attr)
+        wire_int(made.watermark, "watermark", 1, made.size)
+        return made
 
-    def to_wire(self) -> dict[str, int]:
-        return {"handle": self.handle}
+
+class StreamOpened(Result, of="stream_open"):
+    """The result of stream_open. 2 descriptors come with it: the ring's memfd, the doorbell's pipe."""
+
+    handle: int = member(INT)
+    """For ready, poll and close, and the consumer's name in `stats`: `stream:HANDLE`."""
 
 
-METHODS: Final[Mapping[str, type[Params]]] = {
-    kind.METHOD: kind
-    for kind in (
-        ReadFile,
-        WriteFile,
-        ListDir,
-        StatPath,
-        Mkdir,
-        Rmdir,
-        Open,
-        Read,
-        Write,
-        Seek,
-        Poll,
-        Ready,
-        Cancel,
-        Close,
-        PerfAttr,
-        PerfIoctl,
-        StreamAttr,
-    )
-}
+METHODS: Final = methods_in(globals())
 """All methods of the socket, by name."""

@@ -1,5 +1,7 @@
 """Single values of a message: which name, number or map is valid. EINVAL, naming the member, for others.
 
+A kind of members has a function that reads a value and one that writes it.
+
 Text (names, paths, command strings) may come as str or as bin and is bytes within: `text_bytes`. What we send
 is str where it is UTF-8 and bin where it is not: `wire_text`.
 """
@@ -13,13 +15,20 @@ from utracefs_protocol.text import bytes_of
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any, Final, TypeAlias
 
     WireMap: TypeAlias = Mapping[Any, Any]
 
 __all__ = [
+    "BIN",
+    "BOOL",
+    "INT",
+    "TEXT",
+    "U64_MAX",
+    "Kind",
     "WireMap",
+    "or_nil",
     "params_of",
     "refuse_unknown",
     "text_bytes",
@@ -30,7 +39,7 @@ __all__ = [
     "wire_text",
 ]
 
-_U64_MAX: Final = (1 << 64) - 1
+U64_MAX: Final = (1 << 64) - 1
 
 
 def wire_text(value: bytes) -> str | bytes:
@@ -60,7 +69,7 @@ def wire_bytes(value: object, what: str) -> bytes:
     return value
 
 
-def wire_int(value: object, what: str, low: int = 0, high: int = _U64_MAX) -> int:
+def wire_int(value: object, what: str, low: int = 0, high: int = U64_MAX) -> int:
     """An integer from low to high; true and false are none."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TraceError(errno.EINVAL, f"{what} must be an integer, not {_kind(value)}")
@@ -98,6 +107,40 @@ def refuse_unknown(members: WireMap, known: Collection[str], what: str) -> None:
     for key, value in members.items():
         if key not in known and value:
             raise TraceError(errno.E2BIG, f"{what} has a member {key!r} that is not known here")
+
+
+class Kind:
+    """How the members of one kind are read and written."""
+
+    __slots__ = ("read", "word", "write")
+
+    def __init__(
+        self, word: str, read: Callable[..., Any], write: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.word = word
+        """Its name in docs/protocol.md."""
+        self.read = read
+        """From the value on the wire, the member's name and its limits. TraceError."""
+        self.write = write
+        """None: it goes on the wire unchanged."""
+
+
+INT: Final = Kind("int", wire_int)
+TEXT: Final = Kind("text", text_bytes, wire_text)
+BIN: Final = Kind("bin", wire_bytes)
+BOOL: Final = Kind("bool", wire_bool)
+
+
+def or_nil(kind: Kind) -> Kind:
+    """The same, or None."""
+
+    def read(value: Any, *more: Any) -> Any:
+        return None if value is None else kind.read(value, *more)
+
+    def write(value: Any) -> Any:
+        return value if value is None or kind.write is None else kind.write(value)
+
+    return Kind(kind.word, read, write)
 
 
 def _kind(value: object) -> str:

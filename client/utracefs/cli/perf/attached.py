@@ -225,8 +225,8 @@ class Attached:
 
     def _open(self, event: EventName) -> None:
         filter_text = filter_of(self._wanted, event)
-        attr = attrs.evolve(
-            self._attr, name=bytes_of(str(event)), filter=bytes_of(filter_text) if filter_text else None
+        attr = self._attr.evolve(
+            name=bytes_of(str(event)), filter=bytes_of(filter_text) if filter_text else None
         )
         path = f"{event.directory}/format"
         text = self.tree.read_file(path)
