@@ -40,7 +40,7 @@ from utracefs_protocol.limits import (
 )
 from utracefs_protocol.messages.params import MapParams, Params, methods_in
 from utracefs_protocol.messages.rows import WHOLE, Message, Result, member
-from utracefs_protocol.messages.values import BIN, INT, TEXT, Kind, text_bytes, wire_int, wire_text
+from utracefs_protocol.messages.values import BIN, INT, TEXT, Kind, text_bytes, wire_int, wire_map, wire_text
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Struct(MapParams):
     @classmethod
     def as_map(cls, value: object) -> WireMap:
         """The first checks of user_reg_get() and user_unreg_get()."""
-        members = super().as_map(value)
+        members = wire_map(value, cls.MAP)
         if (said := members.get("size")) is not None:
             size = wire_int(said, f"{cls.MAP} size")
             if size > MAX_STRUCT_ARGUMENT:

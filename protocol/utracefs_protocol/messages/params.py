@@ -59,9 +59,11 @@ class MapParams(Params):
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        (value,) = params_of(cls.METHOD, params, *cls.TAKES)
-        members = cls.as_map(value)
-        refuse_unknown(members, cls.KNOWN, cls.MAP)
+        if len(params) != 1:
+            params_of(cls.METHOD, params, *cls.TAKES)
+        members = cls.as_map(params[0])
+        if not members.keys() <= cls.KNOWN:
+            refuse_unknown(members, cls.KNOWN, cls.MAP)
         return cls.from_map(members)
 
     def to_params(self) -> list[Any]:
