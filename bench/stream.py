@@ -25,6 +25,7 @@ from utracefsd.consumers.plugins.contract import RawBatch
 from utracefsd.consumers.plugins.plugins import Plugin
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
@@ -116,7 +117,7 @@ def into_plugin(kind: type[Counting]) -> float:
 
     status = StatusFile()
     table = EventTable(status)
-    event = table.register(b"bench_in u64 a; u64 b", privileged=True)
+    event = table.register(CommandString.parse(b"bench_in u64 a; u64 b"), privileged=True)
     plugin = Plugin("bench", lambda: make, table)
     plugin.attach(event)
     took: list[float] = []
@@ -129,7 +130,7 @@ def into_plugin(kind: type[Counting]) -> float:
 
     taken_in = taken_in_s(event.tracepoint, RECORDS, take)
     assert made[0].count == len(took) * RECORDS
-    plugin.close(0)
+    plugin.close()
     status.close()
     return RECORDS / (RECORDS / taken_in + min(took))
 

@@ -33,8 +33,6 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-import attrs
-
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefs_protocol.messages import data as messages
@@ -51,6 +49,7 @@ from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.consumers.stream.streams import Streams
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.notifier import Change
 from utracefsd.events.status_file import PAGE_SIZE, StatusFile
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
@@ -164,7 +163,7 @@ class Daemon:
         )
         self.comms = make_comm_table()
         self.comms.on_ended = self.save
-        self._all_writers = AllWriters(self.comms)
+        self.all_writers = AllWriters(self.comms)
         nr_cpus = possible_cpus()
         taken = None
         restored: list[Event] = []
@@ -223,10 +222,10 @@ class Daemon:
                 nr_cpus,
                 shares=self.shares,
                 journal=journal,
-                all_writers=self._all_writers,
+                all_writers=self.all_writers,
                 wrote=self.comms.wrote,
                 save=self.save,
-                end_failed=lambda: self.data.end_failed(),
+                end_failed=self._end_failed,
                 known=None if taken is None else taken.rings,
                 is_running=is_running,
                 hold=self._hold,
@@ -248,9 +247,9 @@ class Daemon:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
-        self.streams = Streams(self.table, now_ns, instances=self.instances, nr_cpus=nr_cpus, names=names)
+        self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
         self.plugins = Plugins(self.table, entry_points=offered, options=plugin_options)
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns, self._stats_text)
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
         self.data = Port(
             DATA,
             self._open_data,
@@ -268,7 +267,6 @@ class Daemon:
             before_sending=self.save,
             faults=self.faults,
         )
-        self.table.enablers.notifiers.take_in = self.data.take_in_all
         self._handles = itertools.count(1)
         self._hold_records = self.gathering
         """Those that come over the socket, while rings of the daemon before may bring older ones."""
@@ -310,24 +308,27 @@ class Daemon:
         """
         self.table.process_connected(peer)
         self._remember(peer)  # it may write markers
-        notifiers = self.table.enablers.notifiers
-        return TracefsConnection(
-            self.tree,
-            self.perf,
-            self.streams,
-            attrs.evolve(peer, privileged=True),
-            take_in_all=self.take_in_all,
-            new_handle=self._handles.__next__,
-            closed=lambda: self._tracefs_closed(peer),
-            speaks_for_others=peer.privileged,
-            meet=self.comms.meet,
-            begin_change=notifiers.begin,
-            take_change=lambda: notifiers.take(self.now_ns()),
-            faults=self.faults,
-        )
+        return TracefsConnection(self, peer)
 
-    def _tracefs_closed(self, peer: Peer) -> None:
-        self.table.process_disconnected(peer, self.now_ns())
+    def tracefs_closed(self, peer: Peer) -> None:
+        """A connection of this peer to the tree is closed."""
+        self.table.process_disconnected(peer)
+
+    def new_handle(self) -> int:
+        """For an open file, perf event or stream of any connection to the tree."""
+        return next(self._handles)
+
+    def begin_change(self) -> None:
+        """An operation on the tree begins; `take_change` ends it."""
+        self.table.enablers.notifiers.begin()
+
+    def take_change(self) -> Change | None:
+        """The enablers that it changed, if they have to be acknowledged."""
+        return self.table.enablers.notifiers.take(self.now_ns())
+
+    def take_in_acknowledgements(self) -> None:
+        """Carry out all that producers sent over their sockets."""
+        self.data.take_in_all()
 
     def listens(self) -> None:
         """Programs can come back from now on: they have the times above."""
@@ -341,9 +342,9 @@ class Daemon:
         self.data.take_in_all()
         if self.rings is not None:
             self.rings.round()
-        self._hand_over()
+        self.hand_over()
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
         """To consumers that read a ring of their own: what was taken in is theirs; and to `saved_tgids`."""
         if self.comms.record_tgid and self.rings is not None:
             for tid, pid in self.rings.writers():
@@ -356,7 +357,7 @@ class Daemon:
         if self.comms.record_tgid and self.rings is not None:
             for tid, pid in self.rings.writers():
                 self.comms.wrote(tid, pid)
-        self._hand_over()
+        self.hand_over()
         self.data.answer_waiting()
         self.tracefs.answer_waiting()
         if self._hold_records and not self.gathering:
@@ -399,8 +400,8 @@ class Daemon:
             self._look_again_ns = now_ns + LOOK_AGAIN_NS
         if self._holds and self._grace_ends_ns <= now_ns:
             self._holds = False
-            self.table.end_hold(now_ns)
-        self.table.reap(now_ns)
+            self.table.end_hold()
+        self.table.reap()
         self._keep_room()
         self.hand_on()
 
@@ -430,7 +431,10 @@ class Daemon:
 
     def _let_go(self, event_ids: Sequence[int]) -> None:
         events = [self.table.by_id(event_id) for event_id in event_ids]
-        self.table.release_all([event for event in events if event is not None], self.now_ns())
+        self.table.release_all([event for event in events if event is not None])
+
+    def _end_failed(self) -> None:
+        self.data.end_failed()
 
     def _ring_gone(self, event_ids: Sequence[int], number: int) -> None:
         for event_id in event_ids:
@@ -464,7 +468,7 @@ class Daemon:
         self.data.close()
         if self.rings is not None:
             self.rings.close()
-        self.plugins.close(self.now_ns())
+        self.plugins.close()
         self.status_file.close()
 
     def _remember(self, peer: Peer) -> None:
@@ -473,22 +477,14 @@ class Daemon:
 
     def _open_data(self, peer: Peer) -> DataConnection:
         self._remember(peer)
-        return DataConnection(
-            self.table,
-            peer,
-            take_in_all=self.take_in_all,
-            flush=self._hand_over,
-            time_of_records=self._time_of_records,
-            rings=self.rings,
-            save=self.save,
-            wrote=self.comms.wrote,
-            speak_up=self.data.speak_up,
-            open_for=self._open_for,
-            meet=self.comms.meet,
-            all_writers=self._all_writers,
-        )
+        return DataConnection(self, peer)
 
-    def _open_for(self, connection: DataConnection, process: messages.OpenFor) -> Peer:
+    def speak_up(self, connection: DataConnection) -> None:
+        """It has a message to send, which answers no request."""
+        self.data.speak_up(connection)
+
+    def open_for(self, connection: DataConnection, process: messages.OpenFor) -> Peer:
+        """Charge a proxy's connection to this process. TraceError."""
         peer = Peer.of_process(
             process.pid, process.start_time, process.uid, process.gid, owner_uid=self.data.owner_uid
         )
@@ -496,7 +492,7 @@ class Daemon:
         self._remember(peer)
         return peer
 
-    def _time_of_records(self) -> int | None:
+    def time_of_records(self, packet_ns: int) -> int | None:
         """Of records that come over the socket now: no record of a ring is older that is not taken in. None:
         they wait for the rings of the daemon before."""
         if self.rings is None:

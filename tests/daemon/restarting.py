@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from utracefsd.daemon import Daemon
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.machine.peer import Peer
 from utracefsd.state.log_file import read_log_file
 
@@ -61,7 +61,7 @@ def bury() -> None:
 
 
 def register(daemon: Daemon, command: bytes, flags: int = 0) -> Event:
-    event = daemon.table.register(command, flags, privileged=True)
+    event = daemon.table.register(CommandString.parse(command), flags, privileged=True)
     daemon.table.acquire(event)
     return event
 

@@ -28,6 +28,7 @@ from tests.daemon.restarting import (
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import GRACE_NS, Daemon
+from utracefsd.events.event import CommandString
 from utracefsd.server.serve import serve
 
 
@@ -111,9 +112,9 @@ def test_everything_is_as_before(folder: Path) -> None:
     first = register(old, b"first u32 n")
     gap = register(old, b"gap")
     multi = [register(old, b"multi u32 n", REG_MULTI_FORMAT), register(old, b"multi u8 n", REG_MULTI_FORMAT)]
-    kept = old.table.register(b"kept u32 n", REG_PERSIST, privileged=True)
+    kept = old.table.register(CommandString.parse(b"kept u32 n"), REG_PERSIST, privileged=True)
     old.save()
-    old.table.release(gap, 0)
+    old.table.release(gap)
     old.on_time(1 << 62)
     write(old, b"buffer_size_kb", b"64")
     write(old, b"per_cpu/cpu0/buffer_size_kb", b"100")
@@ -386,7 +387,7 @@ def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
     old = daemon_in(folder, clock)
     for command in (b"back", b"away", b"watched"):
         register(old, command)
-    old.table.register(b"kept", REG_PERSIST, privileged=True)
+    old.table.register(CommandString.parse(b"kept"), REG_PERSIST, privileged=True)
     write(old, b"events/user_events/watched/enable", b"1")
     die(old)
     new = daemon_in(folder, clock)
@@ -408,7 +409,7 @@ def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
 
 def test_without_anything_to_wait_for_there_is_no_timer(folder: Path) -> None:
     old = daemon_in(folder)
-    old.table.register(b"kept", REG_PERSIST, privileged=True)
+    old.table.register(CommandString.parse(b"kept"), REG_PERSIST, privileged=True)
     old.save()
     die(old)
     new = daemon_in(folder)
@@ -422,7 +423,7 @@ def test_a_smaller_status_file_gives_other_indexes(folder: Path) -> None:
     for n in range(4100):
         register(old, b"e%d" % n)
     for event in old.table.events()[5:-5]:
-        old.table.release(event, 0)
+        old.table.release(event)
     old.on_time(1 << 62)
     old.save()
     die(old)

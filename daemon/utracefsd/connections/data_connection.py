@@ -45,12 +45,14 @@ in from), so what waits unanswered are requests behind responses that the peer d
 those alone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from utracefs_protocol.connection import (
     Connection,
@@ -66,7 +68,7 @@ from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.params import Params
 from utracefsd.connections.write_errors import WriteErrors
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
 from utracefsd.intake._data_ring import DataRing
@@ -74,6 +76,7 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.closing import close_foreign
+from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
 
@@ -103,59 +106,61 @@ _NO_DATA_RING = "this daemon offers no data ring; send records over this socket 
 logger = logging.getLogger("utracefsd")
 
 
+class Services(Protocol):
+    """The daemon, as a data connection uses it."""
+
+    @property
+    def table(self) -> EventTable:
+        """Where its events live."""
+
+    @property
+    def comms(self) -> CommTable:
+        """Names and processes of threads."""
+
+    @property
+    def rings(self) -> Rings | None:
+        """Makes data rings; None: offers none (ENOSYS)."""
+
+    @property
+    def all_writers(self) -> AllWriters | None:
+        """The threads of each process; None: records do not say which thread wrote them."""
+
+    def take_in_all(self) -> None:
+        """Carry out all that other connections sent before, their ends included."""
+
+    def hand_over(self) -> None:
+        """Give consumers that take records in batches the records that are taken in."""
+
+    def time_of_records(self, packet_ns: int, /) -> int | None:
+        """The time of records of a packet that came at `packet_ns`; None: they have to wait, and their
+        connection is `held`."""
+
+    def save(self) -> None:
+        """Write down the events for the next daemon, before records of them are taken in."""
+
+    def speak_up(self, connection: DataConnection, /) -> None:
+        """This connection has a message to send, which answers no request."""
+
+    def open_for(self, connection: DataConnection, process: messages.OpenFor, /) -> Peer:
+        """Charge the connection to this process from now on. Raises TraceError."""
+
+
 class DataConnection:
     """The daemon's side of one connection to the data socket.
-
-    table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL by an
-    administrator, to take in what all other connections sent before (a close among it). flush: called for
-    `sync`, to hand the consumers what waits for them in batches.
-    speak_up: called with this connection when it has something to say without being asked. open_for: makes it
-    another process's, for the port and for all else that knows who it is; returns that one, or raises
-    TraceError. meet: told a thread that writes and waits for the answer, returns its process and its cpu as
-    far as they are known. all_writers: knows the threads of each process; None: records do not say who wrote
-    them.
-    time_of_records: called before records are taken in; their time, or None while they have to wait: their
-    connection is `held` then. By default they have that of their packet.
-    rings: where data rings are made; None offers none (ENOSYS). save: called before records are taken in, to
-    write down their events for a daemon that comes after this one. wrote: told the thread and the process
-    when records have come.
 
     `closing` is set when the connection must end: send what `receive` returned, then `close`.
     """
 
-    def __init__(
-        self,
-        table: EventTable,
-        peer: Peer,
-        *,
-        take_in_all: Callable[[], None] = lambda: None,
-        flush: Callable[[], None] = lambda: None,
-        time_of_records: Callable[[], int | None] | None = None,
-        rings: Rings | None = None,
-        save: Callable[[], None] = lambda: None,
-        wrote: Callable[[int, int], None] | None = None,
-        speak_up: Callable[["DataConnection"], None] | None = None,
-        open_for: Callable[["DataConnection", messages.OpenFor], Peer] | None = None,
-        meet: Callable[[int], tuple[int | None, int | None]] = lambda tid: (None, None),
-        all_writers: AllWriters | None = None,
-    ) -> None:
-        self.table = table
+    def __init__(self, services: Services, peer: Peer) -> None:
+        self._services = services
+        self.table = services.table
         self.peer = peer
         self.closing = False
         self.index_table = IndexTable()
-        self._all_writers = all_writers
         self._set_writers()
-        self._take_in_all = take_in_all
-        self._flush = flush
-        self._time_of_records = self._time_of_packet if time_of_records is None else time_of_records
         self._packet_ns = 0
         self._held = False
-        self._rings = rings
-        self._wrote = wrote
-        self._save = save
-        self._speak_up = speak_up
-        self._open_for_process = open_for
-        self._meet = meet
+        self._rings = services.rings
         self._on_behalf = False
         self._notifier: Notifier | None = None
         self._ring: DataRing | None = None
@@ -176,7 +181,7 @@ class DataConnection:
         """The peer sends no more."""
         self._refused = WriteErrors()
         self._closed = False
-        table.process_connected(peer)
+        self.table.process_connected(peer)
 
     # What the port calls
 
@@ -205,18 +210,15 @@ class DataConnection:
         return self._held and self._must_wait()
 
     def _set_writers(self) -> None:
-        peer, writers = self.peer, self._all_writers
+        peer, writers = self.peer, self._services.all_writers
         if writers is not None:  # knows nothing of this connection: that would be a circle
             self.index_table.make_writers = lambda: writers.of(
                 peer.pid, peer.start_time or 0, peer.share, peer.lives
             )
 
     def _must_wait(self) -> bool:
-        self._held = self._time_of_records() is None
+        self._held = self._services.time_of_records(self._packet_ns) is None
         return self._held
-
-    def _time_of_packet(self) -> int:
-        return self._packet_ns
 
     def receive(
         self, data: bytes, fds: Sequence[int], now_ns: int
@@ -312,7 +314,7 @@ class DataConnection:
         self._closed = self.closing = True
         self._connection.close()
         with contextlib.ExitStack() as steps:  # from the last to the first, each also when another fails
-            steps.callback(self.table.process_disconnected, self.peer, now_ns)
+            steps.callback(self.table.process_disconnected, self.peer)
             steps.callback(self._drop_references, now_ns)
             if self._notifier is not None:
                 notifier, self._notifier = self._notifier, None
@@ -330,7 +332,7 @@ class DataConnection:
         room, self._room = self._room, 0
         self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, room)
         events, self._write_index_of = self._write_index_of, {}
-        self.table.release_all(events, now_ns)
+        self.table.release_all(events)
 
     @property
     def events(self) -> list[Event]:
@@ -374,16 +376,15 @@ class DataConnection:
         self._kept = number
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
-        time_ns = self._time_of_records()
+        time_ns = self._services.time_of_records(self._packet_ns)
         self._held = time_ns is None
         if time_ns is None:
             return offset
-        self._save()
+        self._services.save()
         end = self.index_table.take_in(buffer, offset, self.peer.pid, time_ns)
-        if self._wrote is not None:
-            pid, writers = self.peer.pid, self.index_table.writers
-            for tid in (pid,) if writers is None else (pid, *writers.threads()):
-                self._wrote(tid, pid)
+        pid, writers = self.peer.pid, self.index_table.writers
+        for tid in (pid,) if writers is None else (pid, *writers.threads()):
+            self._services.comms.wrote(tid, pid)
         if self._straddling:
             self._message_done()
         return end
@@ -446,21 +447,20 @@ class DataConnection:
         self._send(encode_response(msgid, None))
 
     def _has_news(self) -> None:
-        if self._speak_up is not None:
-            self._speak_up(self)
+        self._services.speak_up(self)
 
     def _open_for(self, msgid: int, process: messages.OpenFor, now_ns: int) -> None:
         """EBUSY, EPERM; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
         if self._on_behalf:
             raise TraceError(errno.EBUSY, f"this connection is that of process {self.peer.pid} already")
-        if self._open_for_process is None or not self.peer.privileged:
+        if not self.peer.privileged:
             raise TraceError(errno.EPERM, "only root and the daemon's own user open for another process")
         if self._ring is not None or self._notifier is not None or self._room:
             raise TraceError(errno.EBUSY, "this connection is in use; open_for comes first on a new one")
         before, kept = self.peer, self._kept
         self._keep(0)  # counted as another user's: those that came with this request, closed behind it
         try:
-            peer = self._open_for_process(self, process)
+            peer = self._services.open_for(self, process)
         except TraceError:
             self._keep(kept)
             raise
@@ -468,7 +468,7 @@ class DataConnection:
         self._set_writers()
         self._on_behalf = True
         self.table.process_connected(peer)
-        self.table.process_disconnected(before, now_ns)
+        self.table.process_disconnected(before)
         self._send(encode_response(msgid, None))
 
     def _register_token(self, msgid: int, reg: messages.EventRegistration, token: int) -> None:
@@ -478,7 +478,7 @@ class DataConnection:
             text = "enable_token without notify_enablers; ask for that first on this connection"
             raise TraceError(errno.EINVAL, text)
         self.table.enablers.check_token(notifier, token)
-        event = self._find_or_create(reg)
+        event = self._find_or_create(CommandString.parse(reg.name_args), reg)
         enabled = self.table.add_notified_enabler(event, notifier, token)
         result = messages.EnablerRegistered(event.status_index, event.id, enabled)
         self._send(encode_response(msgid, result.to_wire()))
@@ -502,7 +502,8 @@ class DataConnection:
             )
             shares.add(Resource.REGISTRATIONS, self.peer.share, REGISTRATIONS_AT_ONCE)
             self._room += REGISTRATIONS_AT_ONCE
-        event = self._find_or_create(reg)
+        asked = CommandString.parse(reg.name_args)
+        event = self._find_or_create(asked, reg)
         write_index = self._write_index_of.get(event)
         if write_index is None:
             self.table.acquire(event)
@@ -520,19 +521,19 @@ class DataConnection:
             event.id,
             tracepoint.min_size,
             tracepoint.locations,
-            0 if event.is_found_by(reg.name_args) else event.id,
+            0 if event.matches(asked.args) else event.id,
         )
         self._send(encode_response(msgid, result.to_wire()))
 
-    def _find_or_create(self, reg: messages.EventRegistration) -> Event:
+    def _find_or_create(self, asked: CommandString, reg: messages.EventRegistration) -> Event:
         peer = self.peer
         return self.table.register(
-            reg.name_args, reg.flags, reg.event_id, privileged=peer.privileged, owner_uid=peer.share
+            asked, reg.flags, reg.event_id, privileged=peer.privileged, owner_uid=peer.share
         )
 
     def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
         if self.peer.privileged:  # to others nothing is ever deleted, so what they ask holds up nobody
-            self._take_in_all()
+            self._services.take_in_all()
         self.table.delete(deletion.name, privileged=self.peer.privileged)
         self._send(encode_response(msgid, None))
 
@@ -544,7 +545,7 @@ class DataConnection:
                 raise TraceError(errno.ENOENT, f"token {unreg.token}: this connection has no tokens")
             self.table.remove_notified_enabler(self._notifier, unreg.token, now_ns)
         else:
-            self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit, now_ns)
+            self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit)
         self._send(encode_response(msgid, None))
 
     def _query_loc_offset(self, msgid: int, _: messages.LocOffsetQuery, now_ns: int) -> None:
@@ -552,7 +553,10 @@ class DataConnection:
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
         answer = encode_response(
-            msgid, messages.StatusMapped(self.table.status_file.size, self._all_writers is not None).to_wire()
+            msgid,
+            messages.StatusMapped(
+                self.table.status_file.size, self._services.all_writers is not None
+            ).to_wire(),
         )
         try:
             fd = self.table.status_file.readonly_fd()
@@ -563,7 +567,7 @@ class DataConnection:
         self._send(answer, [fd])
 
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
-        time_ns = self._time_of_records()
+        time_ns = self._services.time_of_records(self._packet_ns)
         assert time_ns is not None, "receive waits"
         tid = pid = self.peer.pid
         cpu = None
@@ -573,13 +577,12 @@ class DataConnection:
                 raise TraceError(errno.EPERM, text)
             # A file may have been inherited, so the thread's process need not be the peer's.
             tid = write.tid
-            process, cpu = self._meet(tid)
+            process, cpu = self._services.comms.meet(tid)
             pid = process or pid
         taken = self.index_table.write(write.record, tid, time_ns, pid, cpu)
-        if taken >= 0 and self._wrote is not None:
-            self._wrote(tid, pid)
         if taken < 0:
             raise TraceError(-taken, _why_refused(-taken))
+        self._services.comms.wrote(tid, pid)
         self._send(encode_response(msgid, taken))
 
     def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
@@ -605,7 +608,7 @@ class DataConnection:
         # time is moved; but nobody is looked at for an empty ring.
         if self._ring is not None and self._rings is not None and self._ring.pending_bytes:
             self._rings.take_in()
-        self._flush()
+        self._services.hand_over()
         self._send(encode_response(msgid, None))
 
     def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
@@ -630,7 +633,7 @@ class DataConnection:
         rings = self._may_have_ring()
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if rings.in_use(fd):
-            self._take_in_all()  # sees the end of a connection that had it until a moment ago
+            self._services.take_in_all()  # sees the end of a connection that had it until a moment ago
         ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
         rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))

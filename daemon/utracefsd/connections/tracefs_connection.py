@@ -21,6 +21,8 @@ known: ENOSYS. Handle not open: EBADF. Handles are numbers that no two connectio
 consumers (`perf:5`).
 """
 
+from __future__ import annotations
+
 import errno
 import logging
 import os
@@ -43,6 +45,7 @@ from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.params import Params
 from utracefsd.machine.closing import close_foreign
+from utracefsd.machine.comms import CommTable
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
 
@@ -187,40 +190,52 @@ class _Waits(Exception):
         self.size = size
 
 
+class Services(Protocol):
+    """The daemon, as a tracefs connection uses it."""
+
+    @property
+    def tree(self) -> Files: ...
+    @property
+    def perf(self) -> Perf: ...
+    @property
+    def streams(self) -> Streams: ...
+    @property
+    def comms(self) -> CommTable:
+        """Processes and cpus of threads."""
+
+    @property
+    def faults(self) -> Faults:
+        """Counts and logs our mistakes."""
+
+    def take_in_all(self) -> None:
+        """Take in all that producers sent before."""
+
+    def new_handle(self) -> int:
+        """A number that no other handle of the daemon has."""
+
+    def begin_change(self) -> None:
+        """Called before each operation."""
+
+    def take_change(self) -> Change | None:
+        """Called after it: the enablers that it changed, if they have to be acknowledged."""
+
+    def take_in_acknowledgements(self) -> None:
+        """Called before a change is given up: an acknowledgement may have come unread."""
+
+    def tracefs_closed(self, peer: Peer, /) -> None:
+        """A connection of this peer is closed."""
+
+
 class TracefsConnection:
     """`close` closes every handle. After `closing` is set, nothing that is received matters any more."""
 
-    def __init__(
-        self,
-        files: Files,
-        perf: Perf,
-        streams: Streams,
-        peer: Peer,
-        *,
-        take_in_all: Callable[[], None],
-        new_handle: Callable[[], int],
-        closed: Callable[[], None] | None = None,
-        speaks_for_others: bool = False,
-        meet: Callable[[int], tuple[int | None, int | None]] = lambda tid: (None, None),
-        begin_change: Callable[[], None] = lambda: None,
-        take_change: Callable[[], Change | None] = lambda: None,
-        faults: Faults | None = None,
-    ) -> None:
-        """speaks_for_others: may write on behalf of another thread; `remember` is told which, for its
-        name. begin_change, take_change: called before and after each operation; what it changed, where that
-        has to be acknowledged."""
-        self._files = files
-        self._perf = perf
-        self._streams = streams
-        self._peer = peer
-        self._take_in_all = take_in_all
-        self._new_handle = new_handle
-        self._closed = closed
-        self._speaks_for_others = speaks_for_others
-        self._meet = meet
-        self._begin_change = begin_change
-        self._take_change = take_change
-        self._faults = Faults() if faults is None else faults
+    def __init__(self, services: Services, peer: Peer) -> None:
+        """peer: of the socket. Its mode and group let only administrators connect."""
+        self._services = services
+        self._files = services.tree
+        self._opened_by = peer
+        self._peer = attrs.evolve(peer, privileged=True)
+        self._closed = False
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, FileHandle | PerfHandle | StreamHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
@@ -298,6 +313,7 @@ class TracefsConnection:
             if not change.done:
                 if change.deadline_ns > now_ns:
                     break
+                self._services.take_in_acknowledgements()
                 change.give_up(now_ns)
             while replies:
                 yield replies.pop(0)
@@ -322,7 +338,7 @@ class TracefsConnection:
                     continue
                 reply = Reply(encode_error(waiting.msgid, error.errno, error.text))
             except Exception as error:  # noqa: BLE001 - counted and logged
-                self._faults.note(error, f"a request of pid {self._peer.pid} that waited failed")
+                self._services.faults.note(error, f"a request of pid {self._peer.pid} that waited failed")
                 reply = Reply(encode_error(waiting.msgid, errno.EIO, _INTERNAL))
             self._waiting.remove(waiting)
             yield reply
@@ -340,12 +356,12 @@ class TracefsConnection:
             except TraceError as error:
                 logger.debug("closing handle %d: %s", handle, error)
             except Exception as error:  # noqa: BLE001 - counted and logged
-                self._faults.note(error, f"closing handle {handle} failed")
+                self._services.faults.note(error, f"closing handle {handle} failed")
         self._file_handles.clear()
         self._perf_handles.clear()
-        closed, self._closed = self._closed, None
-        if closed is not None:
-            closed()
+        if not self._closed:
+            self._closed = True
+            self._services.tracefs_closed(self._opened_by)
 
     def _answer(self, request: Request) -> Iterator[Reply | None]:
         kind = messages.METHODS.get(request.method)
@@ -354,8 +370,8 @@ class TracefsConnection:
         try:
             if kind is None:
                 raise TraceError(errno.ENOSYS, f"no method {request.method!r} on the tracefs socket")
-            self._take_in_all()
-            self._begin_change()
+            self._services.take_in_all()
+            self._services.begin_change()
             began = True
             result = _METHODS[kind](self, kind.from_params(request.params))
             if isinstance(result, _WithDescriptor):
@@ -366,7 +382,7 @@ class TracefsConnection:
                 for piece in result.pieces:
                     if piece is None:
                         yield None
-                        self._begin_change()  # what others changed meanwhile is not this one's matter
+                        self._services.begin_change()  # others may have changed something meanwhile
                     else:
                         pieces.append(piece)
                 parts = encode_bin_response(request.msgid, pieces)
@@ -380,14 +396,14 @@ class TracefsConnection:
         except TraceError as error:
             parts = [encode_error(request.msgid, error.errno, error.text)]
         except Exception as error:  # noqa: BLE001 - counted and logged
-            self._faults.note(error, f"{request.method} for pid {self._peer.pid} failed")
+            self._services.faults.note(error, f"{request.method} for pid {self._peer.pid} failed")
             parts = [encode_error(request.msgid, errno.EIO, _INTERNAL)]
         replies = [Reply(part) for part in parts]
         if fds:
             replies[0] = Reply(parts[0], fds)
         replies += self._dropped
         self._dropped.clear()
-        change = self._take_change() if began else None
+        change = self._services.take_change() if began else None
         if change is None:
             yield from replies
         else:
@@ -395,7 +411,7 @@ class TracefsConnection:
 
     # Methods. Each takes the message of that name and returns the result.
 
-    def _read_file(self, message: messages.ReadFile) -> "_Pieces":
+    def _read_file(self, message: messages.ReadFile) -> _Pieces:
         return _Pieces(self._files.read_pieces(message.path, self._peer))
 
     def _write_file(self, message: messages.WriteFile) -> int:
@@ -451,13 +467,13 @@ class TracefsConnection:
     def _cpu_of(self, writer: messages.Writer) -> int | None:
         """Where it sleeps while it waits for the answer; None: unknown. EPERM: the peer speaks for itself
         only. ESRCH: there is no such thread any more, or it is another one, or it is hidden from us."""
-        if not self._speaks_for_others:
+        if not self._opened_by.privileged:
             raise TraceError(
                 errno.EPERM, "only root and the daemon's own user write on behalf of another thread"
             )
         if not attrs.evolve(self._peer, pid=writer.pid, start_time=writer.start_time).lives():
             raise TraceError(errno.ESRCH, f"there is no thread {writer.pid} that began then")
-        _, cpu = self._meet(writer.pid)
+        _, cpu = self._services.comms.meet(writer.pid)
         return cpu
 
     def _seek(self, message: messages.Seek) -> int:
@@ -498,10 +514,10 @@ class TracefsConnection:
         self._perf_handles.pop(number, None)
         self._handles.pop(number).close()
 
-    def _perf_event_open(self, attr: messages.PerfAttr) -> "_WithDescriptor":
+    def _perf_event_open(self, attr: messages.PerfAttr) -> _WithDescriptor:
         _check_room(len(self._perf_handles), MAX_PERF_HANDLES)
-        number = self._new_handle()
-        event = self._perf.open(attr, handle=number)
+        number = self._services.new_handle()
+        event = self._services.perf.open(attr, handle=number)
         self._handles[number] = self._perf_handles[number] = event
         fd = event.descriptor()
         return _WithDescriptor(messages.PerfOpened(number).to_wire(), (fd,) if fd >= 0 else ())
@@ -514,11 +530,11 @@ class TracefsConnection:
             raise TraceError(errno.ENOTTY, f"handle {number} is no perf event")
         return self._perf_handles[number].ioctl(message.name, message.arg)
 
-    def _stream_open(self, attr: messages.StreamAttr) -> "_WithDescriptor":
+    def _stream_open(self, attr: messages.StreamAttr) -> _WithDescriptor:
         if len(self._handles) - len(self._file_handles) - len(self._perf_handles) >= MAX_STREAMS:
             raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
-        number = self._new_handle()
-        stream = self._streams.open(attr, handle=number)
+        number = self._services.new_handle()
+        stream = self._services.streams.open(attr, handle=number)
         try:
             fds = stream.descriptors()
         except BaseException:
@@ -533,7 +549,7 @@ class TracefsConnection:
         except TraceError:
             file.close()
             raise
-        number = self._new_handle()
+        number = self._services.new_handle()
         self._handles[number] = self._file_handles[number] = file
         return number
 

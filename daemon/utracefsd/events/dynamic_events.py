@@ -16,7 +16,7 @@ import errno
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event, shown
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, CommandString, Event, shown
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import (
     BAD_DYNAMIC_COMMAND,
@@ -55,14 +55,16 @@ def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
 def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
     """A line `u:NAME [FIELDS]`: the new event, or the existing one.
 
-    Raises TraceError as EventTable.register does, without its limit of 511 bytes: the line's own is larger.
+    Raises TraceError as CommandString.split and EventTable.register.
     """
     if not line.startswith(b"u:"):
         raise TraceError(
             errno.EINVAL,
             f"{shown(line)}: write 'u:NAME FIELDS' to create or '!u:NAME FIELDS' to delete an event",
         )
-    return table.find_or_create(line[2:].lstrip(_WHITESPACE), REG_PERSIST, privileged=privileged)
+    return table.register(
+        CommandString.split(line[2:].lstrip(_WHITESPACE)), REG_PERSIST, privileged=privileged
+    )
 
 
 def create_synthetic(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:

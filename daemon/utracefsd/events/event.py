@@ -3,9 +3,20 @@
 Only EventTable makes and changes events; all others read them.
 """
 
+import errno
+from typing import Self
+
 import attrs
 
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
+from utracefs_protocol.declaration import (
+    REG_MULTI_FORMAT,
+    REG_PERSIST,
+    Declaration,
+    check_command_length,
+    parse_fields,
+    split_name,
+)
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.events._tracepoint import Tracepoint
 
@@ -97,9 +108,36 @@ class Event:
             return True
         return False
 
-    def is_found_by(self, command: bytes) -> bool:
-        """Whether another registration with its command string finds it."""
-        return self.matches(command.partition(b" ")[2])
+
+@attrs.frozen
+class CommandString:
+    """A command string `NAME [FIELDS]`, split. Its fields are not parsed yet: as in the kernel, the text is
+    compared with an existing event first."""
+
+    name: bytes
+    """The name to register."""
+
+    args: bytes
+    """The text of the fields."""
+
+    @classmethod
+    def parse(cls, text: bytes) -> Self:
+        """Of a registration. EINVAL: more than 511 bytes, a NUL byte, or a bad name."""
+        check_command_length(text)
+        return cls.split(text)
+
+    @classmethod
+    def split(cls, text: bytes) -> Self:
+        """Of any length. EINVAL: a NUL byte, or a bad name."""
+        if b"\0" in text:
+            raise TraceError(
+                errno.EINVAL, "the command string has a NUL byte; send it without its terminator"
+            )
+        return cls(*split_name(text))
+
+    def declaration(self) -> Declaration:
+        """EINVAL: the fields do not parse."""
+        return Declaration(self.name, parse_fields(self.args))
 
 
 @attrs.frozen

@@ -47,8 +47,7 @@ from utracefs_protocol.declaration import (
     FieldKind,
     check_command_length,
     normalized,
-    parse_fields,
-    split_name,
+    parse,
 )
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_EVENT_ID, USER_EVENTS_MAX
@@ -59,6 +58,7 @@ from utracefsd.events.event import (
     SYSTEM,
     SYSTEM_MULTI,
     SYSTEM_SYNTHETIC,
+    CommandString,
     Event,
     SavedEvent,
     shown,
@@ -152,74 +152,57 @@ class EventTable:
     # Registering
 
     def register(
-        self, command: bytes, flags: int = 0, event_id: int = 0, *, privileged: bool, owner_uid: int = 0
+        self, asked: CommandString, flags: int = 0, event_id: int = 0, *, privileged: bool, owner_uid: int = 0
     ) -> Event:
-        """Find the event that `command` describes, or make it (user_events_ioctl_reg()).
+        """Find the event that a command string describes, or make it (user_event_parse_cmd()).
 
-        event_id: not 0 where the program registered it before, as this event; then it is found although
-        its command string would not find it (`u32 a;; u32 b`).
-
-        Raises TraceError: EINVAL (unknown flag; more than 511 bytes), else as `find_or_create`.
-        """
-        if flags & ~(REG_PERSIST | REG_MULTI_FORMAT):
-            raise TraceError(errno.EINVAL, f"flags {flags:#x}: only persist 0x1 and multi-format 0x2 exist")
-        check_command_length(command)
-        return self.find_or_create(command, flags, event_id, privileged=privileged, owner_uid=owner_uid)
-
-    def find_or_create(
-        self, command: bytes, flags: int = 0, event_id: int = 0, *, privileged: bool, owner_uid: int = 0
-    ) -> Event:
-        """Find the event that a command string of any length describes, or make it (user_event_parse_cmd()).
+        flags: REG_PERSIST, REG_MULTI_FORMAT. event_id: not 0 where the program registered it before, as this
+        event; then it is found although its command string would not find it (`u32 a;; u32 b`).
 
         Takes no reference: acquire it in the same step, or a new non-persistent event stays for ever
         unreferenced.
 
-        Raises TraceError: EINVAL (bad name; fields that do not parse), EPERM (REG_PERSIST without privilege),
-        EADDRINUSE (the single-format name exists with other fields), EMFILE (too many events), ENODEV (no
-        free trace event id), ENOSPC (no room to write down a new one).
+        Raises TraceError: EPERM (REG_PERSIST without privilege), EADDRINUSE (the single-format name exists
+        with other fields), EINVAL (fields that do not parse), EMFILE (too many events), ENODEV (no free trace
+        event id), ENOSPC (no room to write down a new one).
         """
-        if b"\0" in command:
-            raise TraceError(
-                errno.EINVAL, "the command string has a NUL byte; send it without its terminator"
-            )
-        name, args = split_name(command)
         if flags & REG_PERSIST and not privileged:
             raise TraceError(
-                errno.EPERM, f"event {shown(name)}: only an administrator makes persistent events"
+                errno.EPERM, f"event {shown(asked.name)}: only an administrator makes persistent events"
             )
         multi_format = bool(flags & REG_MULTI_FORMAT)
-        event = self._known(event_id, name, args, multi_format) or self._find(name, args, multi_format)
-        return event or self._create(name, args, flags, owner_uid, privileged)
+        event = self._known(event_id, asked, multi_format) or self._find(asked, multi_format)
+        return event or self._create(asked, flags, owner_uid, privileged)
 
-    def _known(self, event_id: int, name: bytes, args: bytes, multi_format: bool) -> Event | None:
+    def _known(self, event_id: int, asked: CommandString, multi_format: bool) -> Event | None:
         """The event with this id, if it was declared so."""
         event = self._events.get(event_id)
-        if event is None or event.synthetic or event.name != name or event.multi_format != multi_format:
+        if event is None or event.synthetic or event.name != asked.name or event.multi_format != multi_format:
             return None
-        return event if event.declaration.fields == parse_fields(args) else None
+        return event if event.declaration == asked.declaration() else None
 
-    def _find(self, name: bytes, args: bytes, multi_format: bool) -> Event | None:
+    def _find(self, asked: CommandString, multi_format: bool) -> Event | None:
         """Kind first, then name, then fields (find_user_event())."""
         if multi_format:
-            return self._multi.get((name, normalized(args)))
-        event = self._single.get(name)
-        if event is not None and not event.matches(args):
+            return self._multi.get((asked.name, normalized(asked.args)))
+        event = self._single.get(asked.name)
+        if event is not None and not event.matches(asked.args):
             raise TraceError(
                 errno.EADDRINUSE,
-                f"event {shown(name)} exists with other fields: {shown(event.declaration.canonical())}",
+                f"event {shown(asked.name)} exists with other fields: {shown(event.declaration.canonical())}",
             )
         return event
 
-    def _create(self, name: bytes, args: bytes, flags: int, owner_uid: int, privileged: bool) -> Event:
-        tracepoint_name, system = name, SYSTEM
+    def _create(self, asked: CommandString, flags: int, owner_uid: int, privileged: bool) -> Event:
+        tracepoint_name, system = asked.name, SYSTEM
         if flags & REG_MULTI_FORMAT:
             # The number is used up even if the fields turn out bad (user_event_set_tp_name runs before they
             # are parsed).
-            tracepoint_name, system = b"%s.%x" % (name, self._next_multi_id), SYSTEM_MULTI
+            tracepoint_name, system = b"%s.%x" % (asked.name, self._next_multi_id), SYSTEM_MULTI
             self._next_multi_id += 1
-        declaration = Declaration(name, parse_fields(args))
+        declaration = asked.declaration()
         self._make_room(owner_uid, privileged, len(declaration.fields))
-        self.check_room(_line_bytes(name, args))
+        self.check_room(_line_bytes(asked.name, asked.args))
         identity = identity_of(system, tracepoint_name, declaration)
         self.ids.check(identity, owner_uid, privileged=privileged)
         status_index = self.status_file.allocate()
@@ -294,8 +277,7 @@ class EventTable:
                 events.append(event)
                 paths.add((event.system, event.tracepoint_name))
                 continue
-            name, args = split_name(one.command)
-            declaration = Declaration(name, parse_fields(args))
+            declaration = parse(one.command)
             system = SYSTEM
             if one.flags & REG_MULTI_FORMAT:
                 system = SYSTEM_MULTI
@@ -303,7 +285,11 @@ class EventTable:
                 next_multi_id = max(next_multi_id, int(number, 16) + 1)
             else:
                 prefix = one.tracepoint_name
-            if prefix != name or one.flags & ~(REG_PERSIST | REG_MULTI_FORMAT) or one.id > MAX_EVENT_ID:
+            if (
+                prefix != declaration.name
+                or one.flags & ~(REG_PERSIST | REG_MULTI_FORMAT)
+                or one.id > MAX_EVENT_ID
+            ):
                 raise ValueError(f"event {shown(one.tracepoint_name)} contradicts itself")
             tracepoint = Tracepoint(one.id, one.tracepoint_name, declaration.fields)
             events.append(
@@ -367,7 +353,7 @@ class EventTable:
         event.references += 1
         self.idle.note(event)
 
-    def release(self, event: Event, now_ns: int) -> None:
+    def release(self, event: Event) -> None:
         """Drop one reference; the last one of a non-persistent event leaves it to `reap`."""
         if event.references <= 0:
             raise ValueError(f"event {shown(event.name)} has no reference to drop")
@@ -376,10 +362,10 @@ class EventTable:
         if not event.references and not event.persistent:
             self._to_reap[event] = None
 
-    def release_all(self, events: Iterable[Event], now_ns: int) -> None:
+    def release_all(self, events: Iterable[Event]) -> None:
         """Drop one reference of each; an event may appear several times."""
         for event in events:
-            self.release(event, now_ns)
+            self.release(event)
 
     def hold(self, events: Iterable[Event]) -> None:
         """Take a reference to each for its programs, which may come back, until `end_hold`. An event that
@@ -389,17 +375,17 @@ class EventTable:
             self._held[event] = None
             self.acquire(event)
 
-    def end_hold(self, now_ns: int) -> None:
+    def end_hold(self) -> None:
         """Drop these references."""
         held, self._held = self._held, {}
         for event in held:
             event.held = False
-            self.release(event, now_ns)
+            self.release(event)
 
-    def reap(self, now_ns: int) -> None:
+    def reap(self) -> None:
         """Remove the events that are still without reference, and a piece of the enablers that are
         leaving."""
-        self.release_all(self.enablers.forget_leaving(), now_ns)
+        self.release_all(self.enablers.forget_leaving())
         for event in list(self._to_reap):
             self._remove(event)
 
@@ -451,11 +437,11 @@ class EventTable:
         self.acquire(event)
         self._publish(event)
 
-    def detach(self, event: Event, probe: Probe, now_ns: int) -> None:
+    def detach(self, event: Event, probe: Probe) -> None:
         """The reverse of `attach`, in the reverse order. ValueError when it was not attached."""
         event.tracepoint.detach(probe)
         self._publish(event)
-        self.release(event, now_ns)
+        self.release(event)
 
     def _publish(self, event: Event) -> None:
         """Derive the byte from what is attached; where it changes between zero and not, the enablers
@@ -477,19 +463,19 @@ class EventTable:
         self.enablers.add(place, fd, event, peer, event.tracepoint.status != 0)
         self.acquire(event)
 
-    def remove_enabler(self, fd: int, offset: int, bit: int, now_ns: int) -> None:
+    def remove_enabler(self, fd: int, offset: int, bit: int) -> None:
         """Unregister a word. Raises TraceError: EINVAL, ENOENT as EnablerTable.remove."""
-        self.release(self.enablers.remove(fd, offset, bit), now_ns)
+        self.release(self.enablers.remove(fd, offset, bit))
 
     def process_connected(self, peer: Peer) -> None:
         """A connection of the peer's process opened; its enablers live as long as one of them."""
         self.enablers.hold(peer)
 
-    def process_disconnected(self, peer: Peer, now_ns: int) -> None:
+    def process_disconnected(self, peer: Peer) -> None:
         """A connection of the peer's process closed; with the last one its enablers go: a piece of them
         now, the others by `reap`, as also after an error."""
         self.enablers.drop(peer)
-        self.release_all(self.enablers.forget_leaving(), now_ns)
+        self.release_all(self.enablers.forget_leaving())
 
     def add_notified_enabler(self, event: Event, notifier: Notifier, token: int) -> bool:
         """Have a connection told of `event` by a checked token (EnablerTable.check_token); returns the
@@ -500,12 +486,12 @@ class EventTable:
 
     def remove_notified_enabler(self, notifier: Notifier, token: int, now_ns: int) -> None:
         """Unregister a token. Raises TraceError(ENOENT) as EnablerTable.remove_notified."""
-        self.release(self.enablers.remove_notified(notifier, token, now_ns), now_ns)
+        self.release(self.enablers.remove_notified(notifier, token, now_ns))
 
     def notifier_closed(self, notifier: Notifier, now_ns: int) -> None:
         """The connection closed that was told of its enablers: they go."""
         self.enablers.close_notifier(notifier, now_ns)
-        self.release_all(self.enablers.forget_leaving(), now_ns)
+        self.release_all(self.enablers.forget_leaving())
 
     # Deleting
 

@@ -200,8 +200,6 @@ class Change:
 
     def give_up(self, now_ns: int) -> None:
         """The deadline has passed: connections that did not acknowledge are overdue."""
-        # An acknowledgement may have arrived that this busy daemon has not read yet.
-        self._notifiers.take_in()
         late = list(self._waiting)
         for notifier in late:
             self._count(notifier, self.deadline_ns)
@@ -223,8 +221,6 @@ class Notifiers:
     """All connections of a daemon that are notified of their enablers."""
 
     def __init__(self) -> None:
-        self.take_in: Callable[[], None] = _nothing
-        """Called before a connection becomes overdue: reads all that connections have sent."""
         self.wait_budget = WaitBudget()
         self.touched: dict[Notifier, None] = {}
         """Notifiers with an enabler that changed since `begin`."""

@@ -9,7 +9,7 @@ The kernel has no such directory. `consumers.plugins` attaches the events; this 
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
@@ -35,9 +35,6 @@ class _Consumer:
     name: str
     """The plug-in's name."""
 
-    now_ns: Callable[[], int]
-    """CLOCK_MONOTONIC: detaching may start the time until an unused event is removed."""
-
     def set_event_text(self) -> bytes:
         attached = set(self.plugins.attached(self.name))
         return b"".join(
@@ -60,12 +57,12 @@ class _Consumer:
             if glob is word:
                 self.plugins.attach(self.name, event)
             else:
-                self.plugins.detach(self.name, event, self.now_ns())
+                self.plugins.detach(self.name, event)
         return used
 
     def detach_all(self) -> None:
         for event in self.plugins.attached(self.name):
-            self.plugins.detach(self.name, event, self.now_ns())
+            self.plugins.detach(self.name, event)
 
     def report(self) -> bytes:
         text = self.plugins.report(self.name)
@@ -89,16 +86,15 @@ class ConsumersDirectory(Directory):
 
     mode = 0o750
 
-    def __init__(self, table: EventTable, plugins: Plugins, now_ns: Callable[[], int]) -> None:
+    def __init__(self, table: EventTable, plugins: Plugins) -> None:
         self._table = table
         self._plugins = plugins
-        self._now_ns = now_ns
 
     def lookup(self, name: bytes) -> Node | None:
         text = name.decode("utf-8", "replace")
         if text not in self._plugins.names():
             return None
-        return Rows(_Consumer(self._table, self._plugins, text, self._now_ns), _CONSUMER_FILES, mode=0o750)
+        return Rows(_Consumer(self._table, self._plugins, text), _CONSUMER_FILES, mode=0o750)
 
     def names(self) -> Iterator[tuple[bytes, str]]:
         for name in self._plugins.names():

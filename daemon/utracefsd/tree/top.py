@@ -98,9 +98,6 @@ class Parts:
     comms: CommTable
     """Names of threads."""
 
-    now_ns: Callable[[], int]
-    """CLOCK_MONOTONIC."""
-
     stats_text: Callable[[], bytes]
     """The text of `daemon_stats`: resources held, and errors."""
 
@@ -285,7 +282,7 @@ class TopDirectory(InstanceDirectory):
         if name == b"instances":
             return InstancesDirectory(self._parts.instances)
         if name == b"consumers":
-            return ConsumersDirectory(self._parts.table, self._parts.plugins, self._parts.now_ns)
+            return ConsumersDirectory(self._parts.table, self._parts.plugins)
         return super().lookup(name)
 
     def names(self) -> Iterator[tuple[bytes, str]]:

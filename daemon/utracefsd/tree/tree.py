@@ -47,12 +47,10 @@ class Tree:
         instances: Instances,
         plugins: Plugins,
         comms: CommTable,
-        now_ns: Callable[[], int],
         stats_text: Callable[[], bytes],
     ) -> None:
-        """now_ns: CLOCK_MONOTONIC."""
         self._root = TopDirectory(
-            Parts(table, instances, plugins, comms, now_ns, stats_text, EventCounters(table, comms, now_ns))
+            Parts(table, instances, plugins, comms, stats_text, EventCounters(table, comms))
         )
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:

@@ -19,8 +19,11 @@ from utracefs_protocol.connection import (
     encode_request,
 )
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake._writers import AllWriters
+from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 
 SECOND_NS = 1_000_000_000
@@ -29,11 +32,47 @@ ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(200, 1000, 1000, privileged=False)
 
 
+class FakeServices:
+    """What a connection uses of a daemon, as far as a test does not give it other parts (see `Services`)."""
+
+    def __init__(self, table: EventTable, **parts: Any) -> None:
+        self.table = table
+        self.rings: Rings | None = None
+        self.all_writers: AllWriters | None = None
+        self.comms: Any = self
+        self.__dict__.update(parts)
+
+    def take_in_all(self) -> None:
+        pass
+
+    def hand_over(self) -> None:
+        pass
+
+    def time_of_records(self, packet_ns: int) -> int | None:
+        return packet_ns
+
+    def save(self) -> None:
+        pass
+
+    def speak_up(self, connection: DataConnection) -> None:
+        pass
+
+    def open_for(self, connection: DataConnection, process: OpenFor) -> Peer:
+        raise NotImplementedError
+
+    def wrote(self, tid: int, pid: int) -> None:
+        pass
+
+    def meet(self, tid: int) -> tuple[int | None, int | None]:
+        return None, None
+
+
 class Client:
     """A program: speaks to a DataConnection, reads what it says."""
 
     def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
-        self.connection = DataConnection(table, peer, **options)
+        """options: parts of its FakeServices."""
+        self.connection = DataConnection(FakeServices(table, **options), peer)
         self.now_ns = 0
         self.fds: list[int] = []
         self.notifications: list[Notification] = []

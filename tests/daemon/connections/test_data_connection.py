@@ -31,6 +31,7 @@ from utracefs_protocol.connection import (
 from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
 from utracefsd.connections.write_errors import WRITE_ERROR_INTERVAL_NS
+from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
@@ -422,7 +423,7 @@ def test_bare_records_and_sync(client: Client, table: EventTable) -> None:
 
 def test_sync_flushes_what_waits_in_batches(table: EventTable) -> None:
     flushed: list[None] = []
-    client = Client(table, flush=lambda: flushed.append(None))
+    client = Client(table, hand_over=lambda: flushed.append(None))
     client.send(record(0))
     assert flushed == []
     client.call("sync")
@@ -533,7 +534,7 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
 ) -> None:
     """What is in the ring has reached no consumer before that."""
     rings = Rings(1, known={(0, 0): KnownRing(4711, 1, 0, [])}, is_running=lambda pid, start: True)
-    client = Client(table, ROOT, rings=rings, flush=lambda: flushed.append(1))
+    client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
     client.reg("test u32 a")
     client.call("mmap_ring", {"size": 65536})
@@ -570,8 +571,8 @@ class TestTimeOfRecords:
 
     def test_records_and_all_behind_them_wait(self, table: EventTable) -> None:
         times: list[int | None] = [None]
-        client = Client(table, time_of_records=lambda: times[0])
-        event = table.register(b"waits u32 n", 0, privileged=True)
+        client = Client(table, time_of_records=lambda packet_ns: times[0])
+        event = table.register(CommandString.parse(b"waits u32 n"), 0, privileged=True)
         seen: list[Any] = []
         probe = Collecting("test", seen.extend)
         event.tracepoint.attach(probe)
@@ -589,9 +590,9 @@ class TestTimeOfRecords:
 
     def test_an_acknowledged_write_waits_as_well(self, table: EventTable) -> None:
         times: list[int | None] = [None]
-        client = Client(table, time_of_records=lambda: times[0])
+        client = Client(table, time_of_records=lambda packet_ns: times[0])
         client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
-        table.register(b"waits u32 n", 0, privileged=True).tracepoint.attach(
+        table.register(CommandString.parse(b"waits u32 n"), 0, privileged=True).tracepoint.attach(
             Collecting("test", lambda records: None)
         )
         turns = client.connection.receive(client.request("write", struct.pack("<iI", 0, 7)), [], 0)

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.daemon.connections.program import FakeServices
 from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections import data_connection
 from utracefsd.connections.accepted_connection import DATA
@@ -146,14 +147,14 @@ class Place:
         self.page = memory(mmap.PAGESIZE, fcntl.F_SEAL_SHRINK)
 
     def open(self, peer: Peer) -> DataConnection:
-        return DataConnection(
+        services = FakeServices(
             self.table,
-            peer,
             take_in_all=self.port.take_in_all,
             rings=self.rings,
             speak_up=self.port.speak_up,
             open_for=self.open_for_process,
         )
+        return DataConnection(services, peer)
 
     def open_for_process(self, connection: DataConnection, process: OpenFor) -> Peer:
         peer = Peer.of_process(process.pid, process.start_time, process.uid, process.gid, owner_uid=0)
@@ -283,7 +284,7 @@ class Place:
             deadline = time.monotonic() + 10
             while closing.waiting():
                 assert time.monotonic() < deadline
-        self.table.reap(self.now_ns)
+        self.table.reap()
 
     def close(self) -> None:
         self.port.close()

@@ -68,7 +68,7 @@ def attach(table: EventTable, name: bytes) -> Collecting:
 def detach(table: EventTable, name: bytes, probe: Collecting) -> None:
     event = table.get(b"user_events", name)
     assert event is not None
-    table.detach(event, probe, 0)
+    table.detach(event, probe)
 
 
 def test_what_a_registration_says_of_payloads(client: Client) -> None:
@@ -343,10 +343,6 @@ def test_only_root_and_the_daemons_user(table: EventTable) -> None:
     attach(table, b"test")
     assert client.fails("write", bytes(4), 5) == "EPERM"
     client.connection.close(0)
-
-
-def test_where_nobody_offers_it(client: Client) -> None:
-    assert client.fails("open_for", PROCESS) == "EPERM"
 
 
 def test_first_or_never(table: EventTable) -> None:

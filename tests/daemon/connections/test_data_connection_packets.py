@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.daemon.connections.program import (
     PLAIN,
-    SECOND_NS,
     Client,
     enabler,
     listen,
@@ -183,7 +182,7 @@ def test_enablers_outlive_one_of_two_connections_of_a_process(table: EventTable,
     b.connection.close(0)
     (event,) = table.events()
     assert event.references == 1
-    table.reap(SECOND_NS)
+    table.reap()
     assert a.reg("t")["write_index"] == 0
     listen(table, b"t")
     assert word(memory) == 1
@@ -255,6 +254,6 @@ def test_nothing_that_arrives_raises_or_leaks(
     client.connection.close(0)
     for fd in [memory, *client.fds]:
         os.close(fd)
-    table.reap(SECOND_NS)
+    table.reap()
     assert [event for event in table.events() if not event.persistent or event.references] == []
     assert len(table.enablers) == 0

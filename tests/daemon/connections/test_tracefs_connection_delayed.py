@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.daemon.connections.test_tracefs_connection import PEER, FakePerf, FakeTree
+from tests.daemon.connections.talking import PEER, FakePerf, FakeServices, FakeTree
 from utracefs_protocol.connection import encode_request
 from utracefsd.connections.tracefs_connection import Reply, TracefsConnection
 
@@ -36,23 +36,10 @@ class Talk:
 
     def __init__(self) -> None:
         self.tree = FakeTree()
-        self.next_changes: list[FakeChange | None] = []
-        self.steps: list[str] = []
+        self.services = FakeServices(self.tree, FakePerf())
+        self.next_changes, self.steps = self.services.next_changes, self.services.steps
         self.msgid = itertools.count(1)
-        self.connection = TracefsConnection(
-            self.tree,
-            FakePerf(),
-            None,  # type: ignore[arg-type]
-            PEER,
-            take_in_all=lambda: self.steps.append("take in"),
-            new_handle=itertools.count(1).__next__,
-            begin_change=lambda: self.steps.append("begin"),
-            take_change=self._take_change,
-        )
-
-    def _take_change(self) -> FakeChange | None:
-        self.steps.append("take")
-        return self.next_changes.pop(0) if self.next_changes else None
+        self.connection = TracefsConnection(self.services, PEER)
 
     def changing(self) -> FakeChange:
         change = FakeChange()
@@ -109,7 +96,9 @@ def test_answered_when_its_time_is_over() -> None:
     change = talk.changing()
     talk.write()
     assert talk.spoken(99) == []
+    talk.steps.clear()
     assert talk.spoken(100) == [[1, None, 1]]
+    assert talk.steps == ["take in acknowledgements"], "one may have come unread"
     assert change.gave_up == [100]
 
 

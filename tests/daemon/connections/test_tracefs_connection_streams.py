@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.daemon.connections.test_tracefs_connection import Talk
+from tests.daemon.connections.talking import Talk
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.messages.tracefs import StreamAttr
 from utracefsd.connections.tracefs_connection import MAX_STREAMS
@@ -63,7 +63,7 @@ def test_the_ring_and_the_doorbell_come_with_the_answer(talk: Talk, streams: Fak
         os.close(fd)
     (stream,) = streams.streams
     assert stream.attr == StreamAttr((b"a", b"b*"), (b"web",), b"x > 1", 1 << 20, 9)
-    assert talk.taken_in == 1
+    assert talk.services.steps.count("take in") == 1
 
 
 def test_what_is_refused_before_it_is_opened(talk: Talk, streams: FakeStreams) -> None:

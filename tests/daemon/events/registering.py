@@ -6,7 +6,7 @@ from typing import Self
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 
 
@@ -14,7 +14,7 @@ def register(
     table: EventTable, command: bytes, flags: int = 0, *, privileged: bool = True, uid: int = 0
 ) -> Event:
     """Register and hold, as a connection does."""
-    event = table.register(command, flags, privileged=privileged, owner_uid=uid)
+    event = table.register(CommandString.parse(command), flags, privileged=privileged, owner_uid=uid)
     table.acquire(event)
     return event
 

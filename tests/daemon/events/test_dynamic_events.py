@@ -152,7 +152,7 @@ def test_delete_with_the_full_field_list(table: EventTable, line: bytes) -> None
 def test_delete_takes_every_match_of_both_kinds(table: EventTable) -> None:
     dynamic_events.create(table, b"u:test u8 a")
     for fields in (b"u8 a", b"u16 a"):
-        table.release(register(table, b"test " + fields, REG_PERSIST | REG_MULTI_FORMAT), 0)
+        table.release(register(table, b"test " + fields, REG_PERSIST | REG_MULTI_FORMAT))
     dynamic_events.delete(table, b"!u:test u8 a")
     assert [event.tracepoint_name for event in table.events()] == [b"test.1"]
 
@@ -161,7 +161,7 @@ def test_in_use(table: EventTable) -> None:
     event = register(table, b"test", REG_PERSIST)
     with refused(errno.EBUSY):
         dynamic_events.write(table, b"!u:test", privileged=False)
-    table.release(event, 0)
+    table.release(event)
     register(table, b"plain")
     with refused(errno.EBUSY):
         dynamic_events.write(table, b"!u:plain", privileged=True)
@@ -179,11 +179,11 @@ def test_truncation_removes_all_or_nothing(table: EventTable) -> None:
     plain = register(table, b"plain")
     with refused(errno.EBUSY):
         dynamic_events.truncate(table)
-    table.release(plain, 0)
+    table.release(plain)
     with refused(errno.EBUSY):
         dynamic_events.truncate(table)
     assert len(table) == 3
-    table.reap(SECOND_NS)
+    table.reap()
     with refused(errno.EPERM):
         dynamic_events.truncate(table, privileged=False)
     dynamic_events.truncate(table)

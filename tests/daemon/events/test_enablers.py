@@ -16,7 +16,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.events import enablers as enablers_module
 from utracefsd.events._enable_word import PAGE_SIZE
 from utracefsd.events.enablers import EnablerTable
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
@@ -28,7 +28,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def event(table: EventTable) -> Event:
-    made = table.register(b"test", privileged=True)
+    made = table.register(CommandString.parse(b"test"), privileged=True)
     table.acquire(made)
     return made
 
@@ -74,9 +74,9 @@ def test_a_bit_follows_the_event_and_its_neighbours_stay(
     table.attach(event, first)
     assert memory.word(64, size) == others | 1 << bit
     table.attach(event, second)
-    table.detach(event, first, 0)
+    table.detach(event, first)
     assert memory.word(64, size) == others | 1 << bit
-    table.detach(event, second, 0)
+    table.detach(event, second)
     assert memory.word(64, size) == others
     assert memory.word(56, 8) == 0
     assert memory.word(72, 8) == 0
@@ -92,7 +92,7 @@ def test_the_present_state_is_written_at_once(enablers: EnablerTable, memory: Me
 
 def test_all_enablers_of_an_event_follow(enablers: EnablerTable, table: EventTable, event: Event) -> None:
     memories = [Memory(3 * PAGE_SIZE) for _ in range(3)]
-    stranger = table.register(b"stranger", privileged=True)
+    stranger = table.register(CommandString.parse(b"stranger"), privileged=True)
     table.acquire(stranger)
     for memory in memories:
         for offset in (0, 4, PAGE_SIZE - 4, PAGE_SIZE, 3 * PAGE_SIZE - 4):
@@ -102,7 +102,7 @@ def test_all_enablers_of_an_event_follow(enablers: EnablerTable, table: EventTab
     table.attach(event, attached)
     for memory in memories:
         assert [memory.word(o) for o in (0, 4, PAGE_SIZE - 4, PAGE_SIZE, 3 * PAGE_SIZE - 4)] == [2] * 5
-    table.detach(event, attached, 0)
+    table.detach(event, attached)
     for memory in memories:
         assert os.pread(memory.fd, 3 * PAGE_SIZE, 0) == bytes(3 * PAGE_SIZE)
         os.close(memory.fd)
@@ -239,7 +239,7 @@ def test_unregister_clears_and_lets_go(
     os.close(other_fd)
     assert memory.word(0) == 0
     memory.set(0, 0x80)
-    table.detach(event, attached, 0)
+    table.detach(event, attached)
     assert memory.word(0) == 0x80, "no longer touched"
     add(enablers, memory, event, 0, 7)
 
@@ -304,14 +304,14 @@ def test_a_process_with_thousands_goes_in_pieces(
     for bit in range(10):
         place = enablers.check(memory.fd, messages.Enabler(0, 0, bit, 4))
         table.add_enabler(event, place, memory.fd, one)
-    table.process_disconnected(one, 0)
+    table.process_disconnected(one)
     assert (len(enablers), enablers.leaving, table.next_reap_ns()) == (6, True, 0)
     enablers.hold(one)
     add(enablers, memory, event, 8, 0, peer=one)
-    table.remove_enabler(memory.fd, 0, 0, 0)
-    table.reap(0)
+    table.remove_enabler(memory.fd, 0, 0)
+    table.reap()
     assert (len(enablers), enablers.leaving) == (2, True)
-    table.reap(0)
+    table.reap()
     assert (len(enablers), enablers.leaving, event.references) == (1, False, 1)
     assert go(enablers, one) == [event]
 
@@ -361,11 +361,11 @@ def test_the_table_counts_enablers_as_references(table: EventTable, memory: Memo
         place = table.enablers.check(memory.fd, messages.Enabler(0, offset, 3, 4))
         table.add_enabler(event, place, memory.fd, ROOT)
     assert (event.references, memory.word(0)) == (before + 3, 8)
-    table.remove_enabler(memory.fd, 0, 3, 0)
+    table.remove_enabler(memory.fd, 0, 3)
     assert (event.references, memory.word(0)) == (before + 2, 0)
-    table.process_disconnected(ROOT, 0)
+    table.process_disconnected(ROOT)
     assert event.references == before + 2
-    table.process_disconnected(ROOT, 0)
+    table.process_disconnected(ROOT)
     assert (event.references, memory.word(4)) == (before, 0)
 
 

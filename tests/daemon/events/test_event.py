@@ -10,7 +10,7 @@ def test_busy(table: EventTable) -> None:
     plain, kept = register(table, b"plain"), register(table, b"kept", REG_PERSIST)
     assert (plain.busy, kept.busy) == (True, True)
     for event in (plain, kept):
-        table.release(event, 0)
+        table.release(event)
     assert (plain.busy, kept.busy) == (True, False)
 
 

@@ -11,7 +11,7 @@ from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_EVENT_ID
 from utracefsd.events import dynamic_events
-from utracefsd.events.event import SavedEvent
+from utracefsd.events.event import CommandString, SavedEvent
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.shares import Resource, Shares
@@ -48,8 +48,8 @@ def gone(table: EventTable, command: bytes, *, uid: int = 0, recorded: bool = Tr
     """The id of an event that came and went."""
     event = register(table, command, privileged=not uid, uid=uid)
     event.was_recorded |= recorded
-    table.release(event, 0)
-    table.reap(0)
+    table.release(event)
+    table.reap()
     return event.id
 
 
@@ -60,8 +60,8 @@ def test_an_id_with_records_is_kept_for_the_same_event(table: EventTable) -> Non
     assert register(table, b"login u64 user").id == 21, "other fields are another event"
     assert gone(table, b"other") == 22
     assert register(table, b"login u32 user", REG_MULTI_FORMAT).id == 23
-    table.release(table.named(b"login")[0], 0)
-    table.reap(0)
+    table.release(table.named(b"login")[0])
+    table.reap()
     assert gone(table, b"login u32 user;") == 20, "the same event is back"
     assert gone(table, b"payment u32 cents") == 21
     buffer.ids.clear()
@@ -85,14 +85,14 @@ def test_ids_are_free_again_when_the_buffers_have_no_records_of_them(status: Sta
     assert [gone(table, b"e%d" % n) for n in range(3)] == [65533, 65534, 65535]
     for _ in range(5):
         with refused(errno.ENODEV) as caught:
-            table.register(b"new", privileged=True)
+            table.register(CommandString.parse(b"new"), privileged=True)
     assert "3 removed events" in caught.text
     assert buffer.walks == 1, "not for each that is refused"
     assert gone(table, b"e1") == 65534, "which has one"
     buffer.ids.remove(65533)
     for _ in range(20):
         with contextlib.suppress(TraceError):
-            table.register(b"new", privileged=True)
+            table.register(CommandString.parse(b"new"), privileged=True)
     (event,) = table.events()
     assert (event.id, buffer.walks) == (65533, 2)
 
@@ -104,7 +104,7 @@ def test_the_ids_of_one_users_records_are_a_share(status: StatusFile) -> None:
     for name in (b"a", b"b"):
         gone(table, name, uid=1000)
     with refused(errno.EMFILE) as caught:
-        table.register(b"c", privileged=False, owner_uid=1000)
+        table.register(CommandString.parse(b"c"), privileged=False, owner_uid=1000)
     assert "2 removed events of user 1000" in caught.text
     assert gone(table, b"a", uid=1000) == 20
     assert gone(table, b"c", uid=1001) == 22

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.idle_events import IdleEvents
 from utracefsd.machine.shares import Resource
 
@@ -25,7 +25,7 @@ def world() -> Iterator[World]:
 
 
 def register(world: World, name: bytes, uid: int = 1000) -> Event:
-    event = world.table.register(name + b" u32 v", privileged=False, owner_uid=uid)
+    event = world.table.register(CommandString.parse(name + b" u32 v"), privileged=False, owner_uid=uid)
     world.table.acquire(event)
     return event
 
@@ -35,7 +35,7 @@ def passing(world: World, name: bytes, uid: int = 1000) -> Event:
     event = register(world, name, uid)
     world.let_go(event)
     world.now += 10**9
-    world.table.reap(world.now)
+    world.table.reap()
     return event
 
 
@@ -83,10 +83,12 @@ def test_large_events_give_room_for_fields(world: World) -> None:
     passing(world, b"other", 1001)
     command = b" " + b";".join(b"u8 f%d" % n for n in range(10))
     for name in (b"a", b"b"):
-        event = world.table.register(name + command, privileged=False, owner_uid=1000)
+        event = world.table.register(CommandString.parse(name + command), privileged=False, owner_uid=1000)
         world.table.acquire(event)
         world.let_go(event)
-    world.table.acquire(world.table.register(b"c" + command, privileged=False, owner_uid=1000))
+    world.table.acquire(
+        world.table.register(CommandString.parse(b"c" + command), privileged=False, owner_uid=1000)
+    )
     assert names(world) == [b"other", b"b", b"c"], "of nobody else"
 
 
@@ -170,8 +172,8 @@ def test_after_a_restart_programs_that_are_not_back_give_way(world: World) -> No
         register(world, name)
     assert names(world) == [b"back", b"n1", b"n2", b"n3"]
     assert refused(world, b"n4") == "EMFILE"
-    world.table.end_hold(world.now)
-    world.table.reap(world.now)
+    world.table.end_hold()
+    world.table.reap()
     assert names(world) == [b"back", b"n1", b"n2", b"n3"]
     assert restored[1].references == 1
 
@@ -195,7 +197,7 @@ def test_references_and_probes() -> None:
     world.let_go(event)
     world.table.acquire(event)
     assert world.table.idle.let_one_go(None) is None
-    kept = world.table.register(b"persistent", 1, privileged=True)
+    kept = world.table.register(CommandString.parse(b"persistent"), 1, privileged=True)
     assert kept.references == 1
     world.let_go(event)
     assert world.table.idle.let_one_go(1000) is event

@@ -17,7 +17,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
 from utracefsd.events import notifier as notifier_module
 from utracefsd.events.enablers import EnablerTable
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import ACKNOWLEDGE_NS, LOG_INTERVAL_NS, MOST_NAMED, Change, Notifier
 from utracefsd.machine.peer import Peer
@@ -63,7 +63,7 @@ class Told:
 
 @pytest.fixture
 def event(table: EventTable) -> Event:
-    made = table.register(b"test", privileged=True)
+    made = table.register(CommandString.parse(b"test"), privileged=True)
     table.acquire(made)
     return made
 
@@ -127,7 +127,7 @@ def test_a_token_that_changes_again_keeps_its_place(
     """Or one that changes all the time could never be told."""
     monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
     told = Told(table, event, tokens=4)
-    other = table.register(b"other", privileged=True)
+    other = table.register(CommandString.parse(b"other"), privileged=True)
     table.acquire(other)
     for token in (4, 5):
         table.add_notified_enabler(other, told.notifier, token)
@@ -206,7 +206,7 @@ def test_tokens_that_go_leave_less_to_wait_for(
 ) -> None:
     monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
     told = Told(table, event, tokens=4)
-    other = table.register(b"other", privileged=True)
+    other = table.register(CommandString.parse(b"other"), privileged=True)
     table.acquire(other)
     table.add_notified_enabler(other, told.notifier, 4)
     first = switch(table, event, True)
@@ -359,7 +359,7 @@ def test_a_connection_with_thousands_goes_in_pieces(
     table.enablers.write_state(event, True)
     assert told.read() is None
     for _ in range(2):
-        table.reap(0)
+        table.reap()
     assert (len(table.enablers), event.references, table.next_reap_ns()) == (0, 1, None)
 
 

@@ -19,6 +19,7 @@ from tests.daemon.restarting import (
     write,
 )
 from utracefsd.daemon import FIRST_EVENT_ID
+from utracefsd.events.event import CommandString
 from utracefsd.machine.procfs import possible_cpus
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import MAGIC, VERSION
@@ -196,7 +197,7 @@ def test_a_state_of_no_use_is_set_aside(
         assert "\n" not in warnings[0].getMessage()
         assert (folder / "set-aside" / "state").exists()
         assert len(new.table) == 0
-        assert new.table.register(b"y", privileged=True).id == FIRST_EVENT_ID
+        assert new.table.register(CommandString.parse(b"y"), privileged=True).id == FIRST_EVENT_ID
         new.save()
         die(new)
         successor = daemon_in(folder)

@@ -61,8 +61,8 @@ def test_it_grows_and_shrinks(folder: Path) -> None:
     assert 2 * 4 * len(logged(folder)) / 3 <= grown <= 4.1 * len(logged(folder)) + size
     die(first)
     second = daemon_in(folder)
-    second.table.release_all(second.table.events(), 0)
-    second.table.reap(1 << 63)
+    second.table.release_all(second.table.events())
+    second.table.reap()
     assert len(second.table) == 0
     second.save()
     die(second)
@@ -261,8 +261,8 @@ def test_events_are_written_though_what_came_with_them_is_not(
         register(daemon, b"e%d u32 n" % n)
         write(daemon, b"events/user_events/e%d/filter" % n, LONG)
         n += 1
-    daemon.table.release(first, 0)
-    daemon.table.reap(1 << 63)
+    daemon.table.release(first)
+    daemon.table.reap()
     again = register(daemon, b"again u64 n")
     assert again.id == first.id, "the end of the other one is to be written, too"
     for path in (b"e0", b"e1", b"e2", b"again"):

@@ -9,7 +9,7 @@ import pytest
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.comms import CommTable, Task
@@ -41,9 +41,7 @@ class World:
         )
         self.instance = self.instances.top
         self.plugins = plugins(self.table) if plugins else Plugins(self.table, entry_points=list)
-        self.tree = Tree(
-            self.table, self.instances, self.plugins, self.comms, self.now_ns, lambda: b"faults: 0\n"
-        )
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, lambda: b"faults: 0\n")
 
     def now_ns(self) -> int:
         return self.now
@@ -53,18 +51,18 @@ class World:
 
     def event(self, command: bytes, flags: int = 0) -> Event:
         """Register, and keep a reference as a connection would."""
-        event = self.table.register(command, flags, privileged=True)
+        event = self.table.register(CommandString.parse(command), flags, privileged=True)
         self.table.acquire(event)
         return event
 
     def let_go(self, event: Event) -> None:
         """The connection closes, and the table has time to notice."""
-        self.table.release(event, self.now)
+        self.table.release(event)
         self.reap()
 
     def reap(self) -> None:
         self.now += 1_000_000_000
-        self.table.reap(self.now)
+        self.table.reap()
 
     def emit(
         self, event: Event, payload: bytes, *, cpu: int = 0, pid: int = PID, ts_ns: int | None = None

@@ -48,14 +48,12 @@ class EventCounts:
         self,
         table: EventTable,
         comms: CommTable,
-        now_ns: Callable[[], int],
         name: str,
         closed: Callable[["EventCounts"], None],
         max_rows: int = MAX_ROWS,
     ) -> None:
         self._table = table
         self._comms = comms
-        self._now_ns = now_ns
         self._name = name
         self._closed = closed
         self._globs: dict[bytes, None] = {}
@@ -86,7 +84,7 @@ class EventCounts:
 
     def let_go(self, event: Event) -> None:
         """Detach from it and drop its counts."""
-        self._table.detach(event, self._probes.pop(event), self._now_ns())
+        self._table.detach(event, self._probes.pop(event))
         self._counts.forget(event.id)
 
     def text(self) -> Iterator[bytes]:
@@ -118,7 +116,7 @@ class EventCounts:
             self._table.idle.subscribers.remove(self)
             self._table.on_created.remove(self._look)
             for event, probe in self._probes.items():
-                self._table.detach(event, probe, self._now_ns())
+                self._table.detach(event, probe)
             self._probes.clear()
             self._closed(self)
 
@@ -126,10 +124,9 @@ class EventCounts:
 class EventCounters:
     """All open files `event_counts`."""
 
-    def __init__(self, table: EventTable, comms: CommTable, now_ns: Callable[[], int]) -> None:
+    def __init__(self, table: EventTable, comms: CommTable) -> None:
         self._table = table
         self._comms = comms
-        self._now_ns = now_ns
         self._numbers = itertools.count(1)
         self._open: set[EventCounts] = set()
 
@@ -137,8 +134,6 @@ class EventCounters:
         """Open one more; `stats` of events call it `counts:N`. EMFILE: there are MAX_COUNTS."""
         if len(self._open) >= MAX_COUNTS:
             raise TraceError(errno.EMFILE, f"event_counts is open {MAX_COUNTS} times already")
-        made = EventCounts(
-            self._table, self._comms, self._now_ns, f"counts:{next(self._numbers)}", self._open.discard
-        )
+        made = EventCounts(self._table, self._comms, f"counts:{next(self._numbers)}", self._open.discard)
         self._open.add(made)
         return made

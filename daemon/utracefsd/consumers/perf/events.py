@@ -161,7 +161,7 @@ class PerfEvent:
         """Detach and close the ring; mappings of clients stay. A second call is harmless."""
         if not self._closed:
             self._closed = True
-            self._table.detach(self.event, self._probe, self._now_ns())
+            self._table.detach(self.event, self._probe)
             self._sink.close()
 
 

@@ -100,14 +100,14 @@ class Plugin:
         self._table.attach(event, probe)
         self._probes[event] = probe
 
-    def detach(self, event: Event, now_ns: int) -> None:
+    def detach(self, event: Event) -> None:
         """Hand over waiting records, then detach; not attached is success."""
         probe = self._probes.get(event)
         if probe is None or self._worker is None:
             return
         self._worker.post(_nothing).wait(SLOW_S)  # so that its counts are final
         del self._probes[event]
-        self._table.detach(event, probe, now_ns)
+        self._table.detach(event, probe)
         self._worker.post(lambda: self._tell("detached", event))
 
     def events(self) -> list[Event]:
@@ -141,13 +141,13 @@ class Plugin:
             self._failed("report", error)
             raise ConsumerError(errno.EIO, f"plug-in {self.name}: report failed: {error!r}") from error
 
-    def close(self, now_ns: int) -> None:
+    def close(self) -> None:
         """Hand over the rest, detach everything, end."""
         worker = self._worker
         if worker is None:
             return
         for event in self.events():
-            self.detach(event, now_ns)
+            self.detach(event)
         close = getattr(self._object, "close", None)
         if close is not None:
             worker.post(lambda: self._call("close", close))
@@ -288,9 +288,9 @@ class Plugins:
         ENODEV."""
         self.get(name).attach(event)
 
-    def detach(self, name: str, event: Event, now_ns: int) -> None:
+    def detach(self, name: str, event: Event) -> None:
         """Detach plug-in `name` from `event`. TraceError(ENOENT): no such plug-in."""
-        self.get(name).detach(event, now_ns)
+        self.get(name).detach(event)
 
     def attached(self, name: str) -> list[Event]:
         """The events of plug-in `name`, in the order of attaching."""
@@ -310,10 +310,10 @@ class Plugins:
         """Wait until all of them have taken all records; returns whether they have."""
         return all(plugin.settle(timeout_s) for plugin in self._used.values())
 
-    def close(self, now_ns: int) -> None:
+    def close(self) -> None:
         """Hand over the rest, detach everything, and end all of them."""
         for plugin in self._used.values():
-            plugin.close(now_ns)
+            plugin.close()
 
 
 class Installed:

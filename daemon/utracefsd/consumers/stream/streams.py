@@ -48,7 +48,6 @@ class Stream:
         sink: StreamSink,
         handle: int,
         instances: Sequence[Instance],
-        now_ns: Callable[[], int],
         parse: Callable[[Event, bytes], Filter],
         closed: Callable[["Stream"], None],
     ) -> None:
@@ -59,7 +58,6 @@ class Stream:
         self._attr = attr
         self._sink = sink
         self._instances = instances
-        self._now_ns = now_ns
         self._parse = parse
         self._on_closed = closed
         self._probes: dict[Event, StreamProbe] = {}
@@ -117,7 +115,7 @@ class Stream:
 
     def let_go(self, event: Event) -> None:
         """Detach from it."""
-        self._table.detach(event, self._probes.pop(event), self._now_ns())
+        self._table.detach(event, self._probes.pop(event))
 
     def close(self) -> None:
         """Detach from all, and close the ring; the reader's mapping stays. A second call is harmless."""
@@ -167,7 +165,6 @@ class Streams:
     def __init__(
         self,
         table: EventTable,
-        now_ns: Callable[[], int],
         *,
         instances: Instances | None = None,
         nr_cpus: int | None = None,
@@ -175,7 +172,6 @@ class Streams:
     ) -> None:
         self._table = table
         self._instances = instances
-        self._now_ns = now_ns
         self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
         self._streams: dict[Stream, list[Callable[[], None]]] = {}
@@ -209,7 +205,7 @@ class Streams:
             raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
-        stream = Stream(self._table, attr, sink, handle, instances, self._now_ns, self._parse, self._closed)
+        stream = Stream(self._table, attr, sink, handle, instances, self._parse, self._closed)
         self._streams[stream] = [self._instances.hold(one) for one in instances] if self._instances else []
         try:
             stream.attach()

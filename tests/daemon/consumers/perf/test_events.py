@@ -17,7 +17,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.perf_ring import Counts, PerfRingReader, ReadFormat, Sample
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
 
@@ -26,7 +26,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def event(table: EventTable) -> Event:
-    made = table.register(b"test u32 a", privileged=True)
+    made = table.register(CommandString.parse(b"test u32 a"), privileged=True)
     table.acquire(made)
     return made
 
@@ -81,11 +81,11 @@ def test_a_disabled_one_stays_attached(perf: PerfEvents, event: Event, table: Ev
 
 def test_it_keeps_its_event_alive(perf: PerfEvents, event: Event, table: EventTable) -> None:
     opened = opened_with(perf, {"name": "test"}, handle=1)
-    table.release(event, 0)
-    table.reap(5 * SECOND_NS)
+    table.release(event)
+    table.reap()
     assert len(table) == 1
     opened.close()
-    table.reap(6 * SECOND_NS)
+    table.reap()
     assert len(table) == 0
 
 
@@ -113,7 +113,7 @@ def test_a_watcher_is_woken_at_the_watermark(
     perf: PerfEvents, table: EventTable, watermark: int, samples: int
 ) -> None:
     """A ring of one page holds 4095 bytes; a sample has 1024 of them here."""
-    event = table.register(b"large char[952] text", privileged=True)
+    event = table.register(CommandString.parse(b"large char[952] text"), privileged=True)
     attr = {"name": "large", "sample_period": 1, "data_pages": 1, "wakeup_watermark": watermark}
     opened = opened_with(perf, attr, handle=1)
     fd = opened.descriptor()
@@ -159,7 +159,7 @@ def test_cpu_and_pid_are_filtered(perf: PerfEvents, event: Event) -> None:
 
 
 def test_multi_format_events_have_a_system_of_their_own(perf: PerfEvents, table: EventTable) -> None:
-    multi = table.register(b"test u8 a", REG_MULTI_FORMAT, privileged=True)
+    multi = table.register(CommandString.parse(b"test u8 a"), REG_MULTI_FORMAT, privileged=True)
     table.acquire(multi)
     opened = opened_with(perf, {"name": b"user_events_multi:test.0"}, handle=1)
     assert multi.status.names() == ["perf"]

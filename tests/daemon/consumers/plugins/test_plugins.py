@@ -22,7 +22,7 @@ from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, RawBatch, Record
 from utracefsd.consumers.plugins import plugins as module
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "count_plugin"
@@ -140,7 +140,7 @@ def point(name: str, target: str) -> metadata.EntryPoint:
 
 @pytest.fixture
 def event(table: EventTable) -> Event:
-    made = table.register(b"test u32 a", privileged=True)
+    made = table.register(CommandString.parse(b"test u32 a"), privileged=True)
     table.acquire(made)
     return made
 
@@ -170,7 +170,7 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug
     points.append(point("gone", "no_such_module_anywhere:Class"))
     made = Plugins(table, entry_points=lambda: points, ring_bytes=MIN_STREAM_RING)
     yield made
-    made.close(0)
+    made.close()
 
 
 def settle(plugins: Plugins) -> None:
@@ -233,8 +233,8 @@ def test_detaching_hands_over_the_rest(plugins: Plugins, table: EventTable, even
     (collector,) = Collector.made
     assert plugins.attached("collect") == [event]
     write(event, 1)
-    plugins.detach("collect", event, 0)
-    plugins.detach("collect", event, 0)
+    plugins.detach("collect", event)
+    plugins.detach("collect", event)
     settle(plugins)
     assert [len(batch) for batch in collector.batches] == [1]
     assert collector.log == [("attached", b"test", b"user_events"), ("detached", b"test", b"user_events")]
@@ -245,11 +245,11 @@ def test_detaching_hands_over_the_rest(plugins: Plugins, table: EventTable, even
 
 def test_an_attached_event_stays_alive(plugins: Plugins, table: EventTable, event: Event) -> None:
     plugins.attach("collect", event)
-    table.release(event, 0)
-    table.reap(SECOND_NS)
+    table.release(event)
+    table.reap()
     assert len(table) == 1
-    plugins.close(SECOND_NS)
-    table.reap(2 * SECOND_NS)
+    plugins.close()
+    table.reap()
     assert len(table) == 0
 
 
@@ -257,7 +257,7 @@ def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> Non
     plugins.attach("collect", event)
     plugins.attach("least", event)
     write(event, 1)
-    plugins.detach("least", event, 0)
+    plugins.detach("least", event)
     write(event, 2)
     settle(plugins)
     assert stats(event, "least") == "least: recorded 1 filtered 0 lost 0"
@@ -293,7 +293,7 @@ def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3, messages  # take, attached and report, once each
     assert all("broken" in message and "\n" not in message for message in messages)
-    plugins.detach("broken", event, 0)
+    plugins.detach("broken", event)
     assert stats(event, "broken") == "broken: recorded 0 filtered 0 lost 20"
 
 
@@ -314,7 +314,7 @@ def test_attached_again_after_losses(plugins: Plugins, event: Event) -> None:
     write(event, *range(MIN_STREAM_RING // 40))
     settle(plugins)
     settle(plugins)
-    plugins.detach("collect", event, 0)
+    plugins.detach("collect", event)
     (collector,) = Collector.made
     collector.batches.clear()
     plugins.attach("collect", event)
@@ -338,7 +338,7 @@ def test_a_plugin_that_cannot_be_loaded(plugins: Plugins, event: Event, name: st
 def test_a_plugin_that_there_is_not(plugins: Plugins, event: Event, name: str) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: plugins.attach(name, event),
-        lambda: plugins.detach(name, event, 0),
+        lambda: plugins.detach(name, event),
         lambda: plugins.attached(name),
         lambda: plugins.report(name),
     ]
@@ -373,19 +373,19 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_example_counts(table: EventTable, event: Event) -> None:
     plugins = Plugins(table)
     assert "count" in plugins.names()
-    silent = table.register(b"silent", privileged=True)
+    silent = table.register(CommandString.parse(b"silent"), privileged=True)
     table.acquire(silent)
     for one in (event, silent):
         plugins.attach("count", one)
     for second in range(5):
         write(event, second, ts_ns=second * SECOND_NS)
-    plugins.detach("count", silent, 0)
+    plugins.detach("count", silent)
     assert plugins.report("count").splitlines() == [
         "  event                   records          bytes   per second",
         "  user_events:test              5             20          1.0",
         "- user_events:silent            0              0          0.0",
     ]
-    plugins.close(0)
+    plugins.close()
 
 
 def test_what_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +403,7 @@ def test_what_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_raw_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
-    other = table.register(b"other u32 a", privileged=True)
+    other = table.register(CommandString.parse(b"other u32 a"), privileged=True)
     table.acquire(other)
     plugins.attach("raw", event)
     plugins.attach("raw", other)
@@ -422,7 +422,7 @@ def test_raw_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
     (piece,) = pieces
     raw = struct.pack("<IHHQiIHHiI", 40, 0, 3, 1, 77, 12, other.id, 0, 77, 7) + bytes(4)
     assert piece.endswith(raw)
-    plugins.close(0)
+    plugins.close()
     assert Raw.made.log[-1] == "close"
 
 
@@ -434,7 +434,7 @@ def test_options(table: EventTable, plugins: Plugins, event: Event) -> None:
     assert Raw.made.log == [{"window": "5"}]
     with pytest.raises(ConsumerError, match="takes no options"):
         with_options.attach("least", event)
-    with_options.close(0)
+    with_options.close()
     bad = Plugins(table, entry_points=points, options={"raw": {"bad": ""}})
     with pytest.raises(ConsumerError, match="bad option"):
         bad.attach("raw", event)
@@ -487,7 +487,7 @@ def test_a_plugin_that_does_not_end_is_left_behind(
     Slow.let, Slow.got = threading.Event(), []
     plugins.attach("slow", event)
     write(event, 1)
-    plugins.close(0)
+    plugins.close()
     assert "plug-in slow does not end; it is left behind" in log.messages
     Slow.let.set()
 

@@ -15,7 +15,7 @@ from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.messages.tracefs import StreamAttr
 from utracefsd.consumers.stream import streams as module
 from utracefsd.consumers.stream.streams import Stream, Streams
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
 
@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, table: EventTable, **options: Any) -> None:
         self.table = table
-        self.streams = Streams(table, lambda: NOW_NS, nr_cpus=2, **options)
+        self.streams = Streams(table, nr_cpus=2, **options)
         self.readers: list[PlainReader] = []
 
     def open(self, *events: bytes, **attr: Any) -> tuple[Stream, PlainReader]:
@@ -44,7 +44,7 @@ class Bench:
         return caught.value
 
     def register(self, command: bytes) -> Event:
-        event = self.table.register(command, privileged=True)
+        event = self.table.register(CommandString.parse(command), privileged=True)
         self.table.acquire(event)
         return event
 
@@ -180,10 +180,10 @@ def test_an_idle_event_goes_where_there_is_no_room(table: EventTable) -> None:
     bench = Bench(table)
     stream, reader = bench.open(b"*")
     table.user_events_max = 2
-    first = table.register(b"first u32 a", privileged=True)
+    first = table.register(CommandString.parse(b"first u32 a"), privileged=True)
     table.acquire(first)
     emit(first, 1)
-    table.release(first, NOW_NS)  # its program is gone; the stream keeps it
+    table.release(first)  # its program is gone; the stream keeps it
     bench.register(b"second u32 a")
     third = bench.register(b"third u32 a")
     assert first.removed

@@ -445,7 +445,7 @@ class EventFiles:
                 self._sink.cells.set_value(probe.soft_cell, enabled)
             if not enabled and not soft_references:
                 file.probe = None
-                self._table.detach(file.event, probe, self._now_ns())
+                self._table.detach(file.event, probe)
         self._tell(file)
 
     def _keep(self, file: EventFile) -> EventFile:

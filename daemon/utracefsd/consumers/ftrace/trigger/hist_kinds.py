@@ -373,7 +373,7 @@ class HistKind:
 
         def let_go() -> None:
             for event in synthetic:
-                place.table.release(event, 0)
+                place.table.release(event)
             if one.name is not None:
                 place.tables.named[one.name].remove(one)
                 if not place.tables.named[one.name]:

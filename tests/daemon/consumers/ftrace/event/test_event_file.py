@@ -12,7 +12,7 @@ from utracefs_protocol.filter.errors import INVALID_OPERATOR
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.event.event_file import EventFiles, SavedEventFile
-from utracefsd.events.event import Event
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 
 
@@ -43,7 +43,7 @@ class Desk:
         self.gone += 1
 
     def event(self, name: bytes, flags: int = REG_PERSIST) -> Event:
-        return self.table.register(name, flags, privileged=True)
+        return self.table.register(CommandString.parse(name), flags, privileged=True)
 
     def text(self, event: Event) -> bytes:
         return self.files.enable_text(event)

@@ -15,6 +15,7 @@ from tests.daemon.consumers.ftrace.trigger.playing import STEPS, Step, compare, 
 from tests.daemon.consumers.ftrace.trigger.trigger_model import Model
 from tests.daemon.restarting import bury, daemon_in, die, finish
 from utracefsd.daemon import Daemon
+from utracefsd.events.event import CommandString
 
 PERSIST = 1
 
@@ -33,7 +34,7 @@ class MortalDesk(Desk):
         self.instance = daemon.instances.top
         for name in ("a", "b"):
             command = b"a u32 v; char[8] s" if name == "a" else b"b u32 v"
-            setattr(self, name, daemon.table.register(command, PERSIST, privileged=True))
+            setattr(self, name, daemon.table.register(CommandString.parse(command), PERSIST, privileged=True))
 
     def restart(self, killed: bool) -> None:
         if killed:
