@@ -43,6 +43,7 @@
 #include "utracefs.h"
 
 #define UT_THREAD utb_thread
+#define UT_CPU_OFFSET utb_cpu_offset
 #include "producer.h"
 
 #include "emit.h"
@@ -78,7 +79,7 @@ void utb_detach(struct utracefs_event *event);
  * parent sees, without waiting. 1, 0, or -EINTR. From signal handlers, too. */
 int utb_look(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
 
-/* A place for records of this event: not 0 if there is one now. -EINTR. */
+/* A place for records of this event: 1 if there is one now, else 0. -EINTR. */
 int utb_settle(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
 
 /* Whether all that was emitted before has reached the consumers: 0, -ETIMEDOUT, -ENOTCONN, -EINTR, -EDEADLK
@@ -129,7 +130,7 @@ void utb_on_warning(void (*hook)(void));
 /* ---- what the inline functions need */
 
 extern struct data_ring *utb_views; /* (Compile with -fPIC: no copy of it.) */
-unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t size, uint64_t place,
+unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t flag, uint32_t size, uint64_t place,
 				  struct utb_reserved *r) __attribute__((cold));
 void utb_wake(uint32_t ring) __attribute__((cold));
 #pragma GCC visibility pop
@@ -167,7 +168,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 			return r->record->payload;
 		}
 	}
-	return utb_reserve_slowly(event, size, place, r);
+	return utb_reserve_slowly(event, flag, size, place, r);
 }
 
 static inline void utb_commit(const struct utb_reserved *r)

@@ -21,15 +21,7 @@
 #define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
 #define MAX_FDS 3	   /* descriptors beside one byte */
 
-const uint8_t ut_off = 0, ut_pending = UT_PENDING;
-
 /* ---- where events look */
-
-void ut_reg_point(struct ut_reg *reg, const uint8_t *status)
-{
-	atomic_store_explicit(&reg->status, status, memory_order_release);
-	ut_events_point(reg->events, status);
-}
 
 /* All events that are placed look at zeros from here on. */
 static void unmap_status(struct ut_session *s)
@@ -43,12 +35,28 @@ static void unmap_status(struct ut_session *s)
 /* Nobody waits for an answer any more. */
 static void give_up_waiting(struct ut_session *s)
 {
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		const uint8_t *inherited = s->is_cut_off ? atomic_load(&reg->inherited) : NULL;
+
 		if (atomic_load(&reg->status) == &ut_pending)
-			ut_reg_point(reg, &ut_off);
+			ut_reg_point(reg, inherited ? inherited : &ut_off);
+	}
 }
 
 /* ---- connecting */
+
+/* Of a child, where the daemon finds the number: in its parent's ring. */
+static void count_cut_off(void *session, uint32_t number)
+{
+	struct ut_session *s = session;
+	struct ut_reg *reg = number & DR_REFUSED ? NULL : ut_reg_of(s, number);
+
+	if (!reg)
+		return;
+	dr_count_lost(&ut_outlets[s->ring].ring, reg->write_index);
+	atomic_fetch_add(&reg->lost, 1);
+	atomic_store(&reg->place, 0);
+}
 
 static void back_off(struct ut_session *s, uint64_t now)
 {
@@ -58,18 +66,11 @@ static void back_off(struct ut_session *s, uint64_t now)
 	/* A child that never had a connection and finds none to be had. (Where a socket is, at which nobody
 	 * answers, it may have one later.) */
 	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -EAGAIN && s->error != -ECONNREFUSED;
-	if (!s->is_cut_off)
+	if (s->is_cut_off)
+		ut_session_give_up(s, &s->local, count_cut_off);
+	else
 		unmap_status(s);
 	give_up_waiting(s);
-}
-
-void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t))
-{
-	if (!*ring)
-		return;
-	s->bytes_before += ut_ring_position(*ring);
-	ut_ring_give_up(*ring, lost, s);
-	*ring = 0;
 }
 
 static void give_up_rings_of_parent(struct ut_session *s)
@@ -153,7 +154,7 @@ static void fail_calls(struct ut_session *s)
 
 static void end_connection(struct ut_session *s)
 {
-	ut_count_unsent(s);
+	ut_keep_unsent(s);
 	s->out.size = s->out_sent = 0;
 	ut_close_connection(s);
 	fail_calls(s);
@@ -483,7 +484,7 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 		return 0;
 	case UT_ERROR:
 		ut_warn(s, "the daemon ends the connection: %s", message->text);
-		return -message->error;
+		return -ENOTCONN;
 	case UT_UNKNOWN:
 		return 0; /* additions to the protocol are nothing to stumble over */
 	}
@@ -615,6 +616,8 @@ static int advance(struct ut_session *s)
 	if (s->flags & UT_TOKENS)
 		return 0;
 	if (s->state == UT_UP) {
+		if (!s->nr_asked && !s->to_ask)
+			s->patience = s->settings.patience_ns; /* all is answered */
 		for (struct ut_reg **at = &s->answered; *at;) {
 			if (place(s, *at))
 				return -EPROTO;
@@ -672,7 +675,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 			error = advance(s);
 		if (!error) {
 			ask_registrations(s);
-			if (s->local && s->state == UT_UP)
+			if (s->state == UT_UP && (s->local || s->kept_size))
 				ut_take_records(s);
 			error = send_out(s);
 			if (error == -EAGAIN)

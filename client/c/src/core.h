@@ -32,8 +32,8 @@ struct utracefs_event;
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so has the status file fewer bytes */
 
-/* ut_session.memory: what came in, what goes out, one payload. */
-#define UT_MEMORY_BYTES (UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1)
+/* ut_session.memory: what came in, what goes out, one payload, what was not sent. */
+#define UT_MEMORY_BYTES (UT_IN_BYTES + 2 * UT_OUT_BYTES + DR_MAX_PAYLOAD + 1)
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
@@ -62,6 +62,7 @@ struct ut_reg {
 	/* What an emit looks at. The first two are struct ut_target (emit.h). */
 	_Atomic(const uint8_t *) status;
 	_Atomic uint64_t place; /* ring.h; 0: none */
+	_Atomic(const uint8_t *) inherited; /* a child's: its parent's byte, which holds while it is pending */
 	struct ut_session *session; /* NULL: it has ended */
 	uint32_t size; /* of the fixed fields; with locs: set before place, and never changed */
 	uint32_t nr_locs;
@@ -84,6 +85,7 @@ struct ut_reg {
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
 	unsigned nr_refusals;
 	uint64_t pending; /* as ut_count_pending found it */
+	_Atomic int is_let_go; /* its daemon has closed the ring under a record, which is kept for the next */
 	struct utracefs_event *events;
 	uint32_t room; /* for locs. The answer may be read by a signal handler, which must not allocate. */
 	struct ut_loc locs[];
@@ -153,12 +155,13 @@ struct ut_session {
 	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
 	uint64_t back_off;
 	uint64_t patience; /* what looks at pending events may wait together */
+	uint64_t forked_at; /* UT_FORKED */
 	uint32_t changes; /* futex: counts steps, for those that wait */
 
 	struct ut_reg *regs, **end_of_regs;
 	struct ut_reg *to_ask;	 /* none before it is UT_TO_ASK; NULL: none at all */
 	struct ut_reg *answered; /* of UT_UP: those that have no place yet */
-	struct ut_reg **buckets; /* UT_ANSWERED, by the daemon's write_index; as many as there are regs, or more */
+	struct ut_reg **buckets; /* UT_ANSWERED, by the daemon's write_index; as many as there are regs */
 	uint32_t nr_buckets, nr_regs;
 	struct ut_enabler *enablers;
 	uint64_t next_token;
@@ -183,6 +186,7 @@ struct ut_session {
 	size_t in_size;
 	struct ut_out out;
 	size_t out_sent;
+	size_t kept_at, kept_size; /* records that the connection before has not wholly taken */
 	struct ut_asked asked[UT_ASKED];
 	unsigned nr_asked;
 	uint32_t next_msgid;
@@ -203,6 +207,10 @@ static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_
 
 /* settings: NULL for those of the process. */
 struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *settings, struct ut_owner *owner);
+/* Points reg and its events at this byte. */
+void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
+void ut_reg_free(struct ut_reg *reg); /* later */
+void ut_reg_remove(struct ut_reg *reg);
 /* Last of all that are registered, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
 int ut_reg_number(struct ut_reg *reg);
@@ -228,9 +236,15 @@ void ut_session_end(struct ut_session *session);
 void ut_free_later(void *block);
 
 /* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting
- * within the patience. A signal handler in a thread that waits does not wait as well: its records go into a
- * ring of our own, until there is an answer. */
+ * within the patience. Where an answer is still to come, and in a signal handler in a thread that waits,
+ * records go into a ring of our own until then. */
 int ut_reg_settle(struct ut_reg *reg);
+/* The same for an event that is pending and looked at: whether it is on. A child sees what its parent sees,
+ * and connects when it has lived for a while: it must outlive its parent's daemon. */
+int ut_reg_look(struct ut_reg *reg);
+/* Without the lock, of one without a place: whether a record is lost because this is a child that can have no
+ * connection. Then it is counted, in its parent's ring, too. Keeps errno. */
+int ut_reg_lose(struct ut_reg *reg);
 /* Send what is pending and have the daemon take it in: 0 or negative errno. 0 at once if nothing was emitted
  * since the last. */
 int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
@@ -260,8 +274,6 @@ int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 /* Gives *ring up, if there is one, and forgets it. lost: as of ut_ring_give_up. */
 void ut_session_give_up(struct ut_session *session, uint32_t *ring, void (*lost)(void *, uint32_t));
 void ut_forget_asked(struct ut_session *session, const void *what);
-/* Points reg and its events at this byte. */
-void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
 
 /* ---- connecting.c */
 
@@ -278,8 +290,10 @@ int ut_ring_has_records(const struct ut_session *session);
 uint64_t ut_count_pending(struct ut_session *session);
 /* From our own ring into `out`, as far as there is room. */
 void ut_take_records(struct ut_session *session);
-/* Count as lost what was taken from there and not wholly sent. */
-void ut_count_unsent(struct ut_session *session);
+/* The end of a connection: keep what was taken from there and not wholly sent, for the next one. */
+void ut_keep_unsent(struct ut_session *session);
+/* There is no next one: it is lost. */
+void ut_lose_kept(struct ut_session *session);
 
 /* ---- enablers.c: with the lock held */
 
@@ -299,10 +313,8 @@ void ut_on_warning(void (*hook)(void));
 
 /* ---- emit.c */
 
+void ut_emit_init(void); /* once per process */
 void ut_emit_start_child(void);
-
-/* ---- utracefs.c: of this registration's events, the pointer to the status byte */
-void ut_events_point(struct utracefs_event *events, const uint8_t *status);
 
 /* The bytes that events without a place look at: nobody wants them, or nobody knows yet. */
 extern const uint8_t ut_off, ut_pending;

@@ -5,11 +5,28 @@
  */
 #include "producer.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 
 #include "core.h"
 
 extern __thread struct ut_own_thread utb_thread __attribute__((alias("ut_thread"), visibility("default")));
+
+extern ptrdiff_t utb_cpu_offset __attribute__((alias("ut_cpu_offset"), visibility("default")));
+
+void ut_emit_init(void)
+{
+#ifdef __GLIBC_PREREQ
+#if __GLIBC_PREREQ(2, 34) /* where dlsym needs no other library */
+	/* By name: what refers to them does not run with an older C library. */
+	const ptrdiff_t *offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
+	const unsigned *size = dlsym(RTLD_DEFAULT, "__rseq_size");
+
+	if (offset && size && *size) /* else the kernel has none, or the program wanted none */
+		ut_cpu_offset = *offset + 4;
+#endif
+#endif
+}
 
 void ut_emit_start_child(void)
 {
@@ -35,25 +52,35 @@ static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struc
 /* Whether nothing was counted for the attempt at `place`, and another place may be had: not answered yet, a
  * child's first, the last before the end of a connection, or the daemon has let the ring go. Else it is
  * counted here. */
-static int has_no_place(struct ut_reg *reg, uint64_t place)
+static int has_no_place(struct ut_reg *reg, uint32_t flag, uint64_t place)
 {
 	struct data_ring view = ut_views[place >> 32];
 
-	if (!view.header || (dr_is_closed(&view) && atomic_compare_exchange_strong(&reg->place, &place, 0)))
+	if (!view.header)
 		return 1;
-	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+	if (dr_is_closed(&view) && atomic_compare_exchange_strong(&reg->place, &place, 0)) {
+		atomic_store(&reg->is_let_go, 1);
+		return 1;
+	}
+	if (!flag) /* of a refusal nothing is lost */
+		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
 
 static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uint32_t flag, uint32_t size,
 							 uint64_t place, struct utb_reserved *r)
 {
-	if (!has_no_place(reg, place) || !ut_reg_settle(reg))
+	if (!has_no_place(reg, flag, place))
 		return 0;
+	if (!ut_reg_settle(reg)) {
+		if (!flag)
+			ut_reg_lose(reg);
+		return 0;
+	}
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	if (reserve_at(place, flag, size, r))
 		return 1;
-	has_no_place(reg, place);
+	has_no_place(reg, flag, place);
 	return 0;
 }
 
@@ -104,12 +131,13 @@ unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_res
 	return reserve(reg, size, r) ? r->record->payload : NULL;
 }
 
-unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *r)
+unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t flag, uint32_t size, uint64_t place,
+			    struct utb_reserved *r)
 {
 	if (size > DR_MAX_PAYLOAD)
 		ut_emit_refuse(reg, "payload", "was too long");
-	else
-		r->must_settle = has_no_place(reg, place);
+	else if (has_no_place(reg, flag, place))
+		r->must_settle = flag || !ut_reg_lose(reg);
 	return NULL;
 }
 
@@ -203,8 +231,11 @@ static inline int judge(struct ut_reg *reg, size_t size)
 	const uint8_t *status = atomic_load_explicit(&reg->status, memory_order_acquire);
 
 	if (__builtin_expect(status == &ut_pending, 0)) {
-		ut_reg_settle(reg);
-		status = atomic_load_explicit(&reg->status, memory_order_acquire);
+		int is_on = ut_reg_look(reg);
+
+		if (size < reg->size)
+			return -EINVAL;
+		return is_on ? 0 : -EBADF;
 	}
 	if (size < reg->size)
 		return -EINVAL;
@@ -214,7 +245,7 @@ static inline int judge(struct ut_reg *reg, size_t size)
 /* The payload has `size` bytes. 0 or negative errno. */
 static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 {
-	struct utb_reserved r;
+	struct utb_reserved r = {.record = NULL};
 	int error = judge(reg, size);
 
 	if (error)

@@ -34,7 +34,8 @@ struct utb_reserved {
  * there is no daemon. Also waits for the answer to a registration, within the patience. */
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *reserved);
 /* After an attempt to reserve at `place` that failed. NULL: lost, and counted, or refused; or must_settle. */
-unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *reserved);
+unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t flag, uint32_t size, uint64_t place,
+			    struct utb_reserved *reserved);
 /* In place of a record: the daemon counts it as refused (data_ring.h). 0. */
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what);
 void ut_emit_commit(const struct utb_reserved *reserved);

@@ -4,6 +4,15 @@
 #include "bin.h"
 #include "core.h"
 
+void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t))
+{
+	if (!*ring)
+		return;
+	s->bytes_before += ut_ring_position(*ring);
+	ut_ring_give_up(*ring, lost, s);
+	*ring = 0;
+}
+
 int ut_ring_make_local(struct ut_session *s)
 {
 	int made;
@@ -22,51 +31,127 @@ int ut_ring_make_local(struct ut_session *s)
 
 int ut_ring_has_records(const struct ut_session *s)
 {
-	return s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail;
+	return s->kept_size ||
+	       (s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail);
 }
 
-/* Calls `count` for each record that was taken from the ring and is not wholly sent. */
-static void for_unsent(struct ut_session *s, void (*count)(struct ut_reg *, uint64_t *), uint64_t *all)
+/* A record as an object on the socket. */
+struct object {
+	uint8_t *at, *index; /* all of it, and its write_index */
+	uint32_t size;
+	struct bin_record record;
+};
+
+/* The next one from *at on, which moves behind it. */
+static int next_object(uint8_t *data, size_t size, size_t *at, struct object *found)
 {
-	ssize_t size;
+	while (*at < size) {
+		uint8_t *object = data + *at;
+		ssize_t length = ut_object_size(object, size - *at);
+		uint32_t bytes;
+		unsigned header = bin_get_header(object, size - *at, &bytes);
 
-	for (size_t at = 0; s->out_sent < s->out.size && at < s->out.size; at += (size_t)size) {
-		const uint8_t *object = s->out.data + at;
-		uint32_t data, write_index;
-		unsigned header = bin_get_header(object, s->out.size - at, &data);
+		if (length <= 0)
+			return 0;
+		*at += (size_t)length;
+		if (!header)
+			continue; /* a request */
+		*found = (struct object){object, object + header + bin_index_at(object + header, bytes),
+					 (uint32_t)length, bin_take_apart(object + header, bytes)};
+		return 1;
+	}
+	return 0;
+}
 
-		size = ut_object_size(object, s->out.size - at);
-		if (size <= 0)
-			return;
-		if (!header || at + (size_t)size <= s->out_sent)
-			continue;
-		write_index = bin_take_apart(object + header, data).write_index;
-		if (!(write_index & DR_REFUSED))
-			count(ut_reg_of_daemons(s, write_index), all);
+static int next_unsent(struct ut_session *s, size_t *at, struct object *found)
+{
+	while (s->out_sent < s->out.size && next_object(s->out.data, s->out.size, at, found))
+		if (*at > s->out_sent)
+			return 1;
+	return 0;
+}
+
+static uint8_t *kept_of(const struct ut_session *s)
+{
+	return s->memory + UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1;
+}
+
+/* What was kept before and not put into `out` again comes behind: it is younger. */
+void ut_keep_unsent(struct ut_session *s)
+{
+	size_t at = 0, size = 0, left = s->kept_size - s->kept_at;
+	struct object object;
+
+	if (s->flags & UT_TOKENS)
+		return;
+	while (next_unsent(s, &at, &object))
+		size += object.size;
+	if (size + left > UT_OUT_BYTES)
+		left = UT_OUT_BYTES - size; /* cannot be: what is in `out` now was kept, or nothing was */
+	if (!s->memory || (!size && !s->kept_at))
+		return;
+	memmove(kept_of(s) + size, kept_of(s) + s->kept_at, left);
+	s->kept_size = s->kept_at = 0;
+	for (at = 0; next_unsent(s, &at, &object); s->kept_size += object.size) {
+		uint32_t refused = object.record.write_index & DR_REFUSED;
+		struct ut_reg *reg = ut_reg_of_daemons(s, object.record.write_index & ~DR_REFUSED);
+		uint32_t number = htole32(reg ? reg->number | refused : UT_NO_NUMBER);
+
+		memcpy(object.index, &number, 4);
+		memcpy(kept_of(s) + s->kept_size, object.at, object.size);
+	}
+	s->kept_size += left;
+}
+
+/* Calls `count` for all of these that are no refusals. */
+static void for_kept(struct ut_session *s, void (*count)(struct ut_reg *))
+{
+	size_t at = s->kept_at;
+	struct object object;
+
+	while (s->memory && next_object(kept_of(s), s->kept_size, &at, &object)) {
+		struct ut_reg *reg = ut_reg_of(s, object.record.write_index);
+
+		if (reg)
+			count(reg);
 	}
 }
 
-static void count_pending(struct ut_reg *reg, uint64_t *all)
+static void count_lost(struct ut_reg *reg)
 {
-	if (reg) {
-		reg->pending++;
-		++*all;
-	}
+	atomic_fetch_add(&reg->lost, 1);
+}
+
+void ut_lose_kept(struct ut_session *s)
+{
+	for_kept(s, count_lost);
+	s->kept_at = s->kept_size = 0;
+}
+
+static void count_pending(struct ut_reg *reg)
+{
+	reg->pending++;
 }
 
 uint64_t ut_count_pending(struct ut_session *s)
 {
-	uint64_t all = 0, position;
+	uint64_t all = 0, position = s->taker.tail;
+	struct object object;
+	struct ut_reg *reg;
 	uint32_t index;
 
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+	for (reg = s->regs; reg; reg = reg->next)
 		reg->pending = 0;
 	/* (dr_walk begins at the told tail for a position of 0: then nothing was taken yet.) */
-	position = s->taker.tail;
 	while (s->local && ut_views[s->local].header && dr_walk(&s->taker.ring, &position, &index))
-		if (!(index & DR_REFUSED))
-			count_pending(ut_reg_of(s, index), &all);
-	for_unsent(s, count_pending, &all);
+		if ((reg = ut_reg_of(s, index)))
+			count_pending(reg);
+	for (size_t at = 0; next_unsent(s, &at, &object);)
+		if ((reg = ut_reg_of_daemons(s, object.record.write_index)))
+			count_pending(reg);
+	for_kept(s, count_pending);
+	for (reg = s->regs; reg; reg = reg->next)
+		all += reg->pending;
 	return all;
 }
 
@@ -95,29 +180,70 @@ static unsigned put_record(uint8_t *at, uint32_t write_index, const struct dr_ta
 	return size + taken->length + named;
 }
 
+/* Room in `out` for one more record. */
+static int has_room(const struct ut_session *s)
+{
+	return UT_OUT_BYTES - s->out.size > 65536 + 64;
+}
+
+/* Whether it is to wait for the answer, and what comes behind it, too. Else it is put into `out`, or
+ * counted. */
+static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken *taken,
+		   const uint8_t *payload, int is_new)
+{
+	const uint32_t refused = number & DR_REFUSED;
+	struct ut_reg *reg = ut_reg_of(s, number & ~DR_REFUSED);
+
+	if (!reg)
+		return 0;
+	if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
+		return 1;
+	if (is_new && s->ring && *(const volatile uint8_t *)atomic_load(&reg->status) == 0)
+		return 0; /* written before the answer, which says that no consumer is attached */
+	if (reg->state == UT_ANSWERED)
+		s->out.size += put_record(s->out.data + s->out.size, reg->write_index | refused, taken, payload,
+					  s->takes_writers && taken->tid);
+	else if (!refused)
+		atomic_fetch_add(&reg->lost, 1);
+	return 0;
+}
+
+/* Whether all that was kept from the connection before is in `out`. */
+static int take_kept(struct ut_session *s)
+{
+	struct object object;
+
+	for (size_t at = s->kept_at; next_object(kept_of(s), s->kept_size, &at, &object); s->kept_at = at) {
+		const struct bin_record *record = &object.record;
+		struct dr_taken taken = {.length = record->size, .tid = record->tid, .cpu = record->cpu};
+
+		if (record->comm) {
+			taken.flags = DR_NAMED;
+			memcpy(taken.comm, record->comm, DR_COMM);
+		}
+		if (!has_room(s) || is_held(s, record->write_index, &taken, record->payload, 0))
+			return 0;
+	}
+	s->kept_at = s->kept_size = 0;
+	return 1;
+}
+
 void ut_take_records(struct ut_session *s)
 {
 	uint8_t *payload = s->memory + UT_IN_BYTES + UT_OUT_BYTES;
 	struct dr_taken taken;
 	uint64_t holes = 0;
 
+	if (!take_kept(s) || !s->local)
+		return;
 	for (int looks = 0; looks < 2; looks++) {
 		if (dr_look(&s->taker))
 			return; /* cannot be: nobody else has this memory */
-		while (UT_OUT_BYTES - s->out.size > 65536 + 64 &&
+		while (has_room(s) &&
 		       dr_next(&s->taker, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
-			struct ut_reg *reg = ut_reg_of(s, taken.write_index & ~DR_REFUSED);
-			uint8_t *at = s->out.data + s->out.size;
-
-			if (s->ring && reg && *(const volatile uint8_t *)atomic_load(&reg->status) == 0) {
-				; /* written before the answer, which says that no consumer is attached */
-			} else if (reg && reg->state == UT_ANSWERED) {
-				uint32_t flag = taken.write_index & DR_REFUSED;
-
-				s->out.size +=
-					put_record(at, reg->write_index | flag, &taken, payload, s->takes_writers);
-			} else if (reg && !(taken.write_index & DR_REFUSED)) {
-				atomic_fetch_add(&reg->lost, 1);
+			if (is_held(s, taken.write_index, &taken, payload, 1)) {
+				dr_publish(&s->taker);
+				return;
 			}
 			dr_advance(&s->taker, taken.bytes);
 		}
@@ -125,16 +251,4 @@ void ut_take_records(struct ut_session *s)
 		/* A second look after asking to be woken: point 3 of data_ring.h. */
 		dr_want_wakeup(&s->taker, 1);
 	}
-}
-
-static void count_lost(struct ut_reg *reg, uint64_t *all)
-{
-	(void)all;
-	if (reg)
-		atomic_fetch_add(&reg->lost, 1);
-}
-
-void ut_count_unsent(struct ut_session *s)
-{
-	for_unsent(s, count_lost, NULL);
 }

@@ -13,6 +13,7 @@
 
 #define NR_LATER 4096u /* blocks that wait before they are freed */
 #define TURN_NS 100000000ull
+#define FOLLOW_NS 1000000000ull /* how long a child follows its parent's bytes before it wants a connection */
 
 /* ---- memory */
 
@@ -82,12 +83,6 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 	return s;
 }
 
-static void free_reg(struct ut_reg *reg)
-{
-	ut_free_later(reg->command);
-	ut_free_later(reg);
-}
-
 static void count_local_lost(void *session, uint32_t number)
 {
 	struct ut_reg *reg = number & DR_REFUSED ? NULL : ut_reg_of(session, number);
@@ -113,13 +108,14 @@ void ut_session_end(struct ut_session *s)
 	s->state = UT_CLOSED;
 	ut_futex_wake(&s->changes);
 	ut_session_give_up(s, &s->local, count_local_lost);
+	ut_lose_kept(s);
 	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
 		next = reg->next;
 		atomic_store(&reg->place, 0);
 		ut_reg_point(reg, &ut_off);
 		reg->session = NULL;
 		if (!reg->events) /* what the program's events point at stays: they may be written for ever */
-			free_reg(reg);
+			ut_reg_free(reg);
 	}
 	s->regs = s->to_ask = s->answered = NULL;
 	s->end_of_regs = &s->regs;
@@ -138,146 +134,6 @@ void ut_session_end(struct ut_session *s)
 	s->next = ended;
 	ended = s;
 	nr_ended++;
-}
-
-void ut_ask_anew(struct ut_session *s)
-{
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		reg->state = UT_TO_ASK;
-	s->to_ask = s->regs;
-	s->answered = NULL;
-	if (s->buckets)
-		memset(s->buckets, 0, s->nr_buckets * sizeof(struct ut_reg *));
-}
-
-void ut_reg_enter(struct ut_reg *reg)
-{
-	struct ut_session *s = reg->session;
-	struct ut_reg **at = &s->buckets[reg->write_index & (s->nr_buckets - 1)];
-
-	while (*at)
-		at = &(*at)->next_of_index;
-	reg->next_of_index = NULL;
-	*at = reg;
-}
-
-struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index)
-{
-	struct ut_reg *reg = s->buckets ? s->buckets[write_index & (s->nr_buckets - 1)] : NULL;
-
-	while (reg && reg->write_index != write_index)
-		reg = reg->next_of_index;
-	return reg;
-}
-
-void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
-{
-	unsigned i = 0;
-
-	while (i < reg->nr_refusals && reg->refusals[i].error != error)
-		i++;
-	if (i == UT_REFUSALS)
-		i--;
-	else if (i == reg->nr_refusals)
-		reg->refusals[reg->nr_refusals++] = (struct ut_refusal){0, error};
-	reg->refusals[i].count += count;
-	reg->refused += count;
-}
-
-/* Buckets for one more. 0 or -ENOMEM. */
-static int make_buckets(struct ut_session *s)
-{
-	uint32_t wanted = s->nr_buckets ? 2 * s->nr_buckets : 16;
-	struct ut_reg **made, **old = s->buckets;
-
-	if (s->nr_regs < s->nr_buckets)
-		return 0;
-	made = calloc(wanted, sizeof(struct ut_reg *));
-	if (!made)
-		return -ENOMEM;
-	s->buckets = made;
-	s->nr_buckets = wanted;
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_ANSWERED)
-			ut_reg_enter(reg);
-	free(old);
-	return 0;
-}
-
-struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t flags)
-{
-	struct ut_reg *reg = NULL;
-	uint32_t room = 0; /* fields of dynamic length have a type __data_loc or __rel_loc */
-
-	for (const char *at = command; (at = strstr(at, "_loc")); at++)
-		room++;
-	if (!make_buckets(s))
-		reg = calloc(1, sizeof(*reg) + room * sizeof(*reg->locs));
-	if (reg)
-		reg->command = strdup(command);
-	if (!reg || !reg->command) {
-		free(reg);
-		return NULL;
-	}
-	reg->session = s;
-	reg->flags = flags;
-	reg->room = room;
-	reg->number = UT_NO_NUMBER;
-	reg->old_index = -1;
-	atomic_store(&reg->status, &ut_off);
-	*s->end_of_regs = reg;
-	s->end_of_regs = &reg->next;
-	s->nr_regs++;
-	if (!s->to_ask)
-		s->to_ask = reg;
-	return reg;
-}
-
-int ut_reg_number(struct ut_reg *reg)
-{
-	struct ut_session *s = reg->session;
-	uint32_t number = s->nr_numbers, chunk = number / UT_CHUNK;
-
-	if (chunk >= UT_NR_CHUNKS)
-		return -EMFILE;
-	if (!s->chunks[chunk]) {
-		_Atomic(struct ut_reg *) *made = calloc(UT_CHUNK, sizeof(*made));
-
-		if (!made)
-			return -ENOMEM;
-		s->chunks[chunk] = made;
-	}
-	reg->number = number;
-	s->chunks[chunk][number % UT_CHUNK] = reg;
-	s->nr_numbers++;
-	return 0;
-}
-
-static void remove_reg(struct ut_reg *reg)
-{
-	struct ut_session *s = reg->session;
-	struct ut_reg **at = &s->regs;
-
-	while (*at != reg)
-		at = &(*at)->next;
-	*at = reg->next;
-	if (!*at)
-		s->end_of_regs = at;
-	if (s->to_ask == reg)
-		s->to_ask = reg->next;
-	for (at = &s->answered; *at; at = &(*at)->next_answered)
-		if (*at == reg) {
-			*at = reg->next_answered;
-			break;
-		}
-	for (at = &s->buckets[reg->write_index & (s->nr_buckets - 1)]; *at; at = &(*at)->next_of_index)
-		if (*at == reg) {
-			*at = reg->next_of_index;
-			break;
-		}
-	s->nr_regs--;
-	ut_forget_asked(s, reg);
-	free_reg(reg);
 }
 
 /* ---- waiting */
@@ -390,48 +246,103 @@ static int is_settled(void *arg)
 	       (status == &ut_off || *status == 0 || ut_views[atomic_load(&reg->place) >> 32].header);
 }
 
+/* Its records gather in a ring of our own, until there is an answer. With the lock held. */
+static int hold(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+
+	if (reg->number == UT_NO_NUMBER || s->is_cut_off || reg->state == UT_REFUSED || ut_ring_make_local(s))
+		return 0;
+	atomic_store(&reg->place, ut_place(s->local, reg->number));
+	return 1;
+}
+
+/* With the lock held: what the program's events of this one show. */
+static int is_on(struct ut_reg *reg)
+{
+	const uint8_t *status = atomic_load(&reg->status), *inherited = atomic_load(&reg->inherited);
+
+	if (status == &ut_pending)
+		return inherited && *(const volatile uint8_t *)inherited;
+	return *(const volatile uint8_t *)status != 0;
+}
+
+static void settle(struct ut_reg *reg, struct ut_session *s)
+{
+	uint64_t began = ut_clock_ns(), taken;
+
+	ut_begin(s, 0);
+	if (!is_settled(reg))
+		ut_drive(s, is_settled, reg, began + s->patience);
+	taken = ut_clock_ns() - began;
+	s->patience -= taken < s->patience ? taken : s->patience;
+	if (!reg->session)
+		return;
+	if (atomic_load(&reg->status) == &ut_pending) { /* until the answer comes */
+		const uint8_t *inherited = atomic_load(&reg->inherited);
+
+		ut_reg_point(reg, inherited ? inherited : &ut_off);
+	}
+	ut_thread_start();
+	if (!ut_views[atomic_load(&reg->place) >> 32].header &&
+	    (atomic_load(&reg->is_let_go) || (s->state != UT_WAITING && is_on(reg))))
+		hold(reg);
+	atomic_store(&reg->is_let_go, 0);
+}
+
 int ut_reg_settle(struct ut_reg *reg)
 {
-	struct ut_session *s;
-	uint64_t began, taken, until;
-	int error = errno, found;
+	int error = errno;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return 0;
 	ut_lock();
 	ut_process_look();
-	s = reg->session;
-	if (!s) {
+	if (reg->session && is_waiting)
+		hold(reg);
+	else if (reg->session)
+		settle(reg, reg->session);
+	ut_unlock();
+	errno = error;
+	return ut_views[atomic_load(&reg->place) >> 32].header != NULL;
+}
+
+int ut_reg_look(struct ut_reg *reg)
+{
+	const uint8_t *inherited = atomic_load(&reg->inherited);
+	const struct ut_session *s = reg->session;
+	int error = errno;
+
+	if (!inherited) {
+		ut_reg_settle(reg);
+		return *(const volatile uint8_t *)atomic_load(&reg->status) != 0;
+	}
+	if (s && ut_rings_are_marked() && ut_clock_ns() - s->forked_at > FOLLOW_NS && !ut_process_is_guest()) {
+		ut_lock();
+		if (reg->session && reg->session->state == UT_FORKED) {
+			ut_begin(reg->session, 0);
+			ut_thread_start();
+			ut_thread_wake();
+		}
 		ut_unlock();
 		errno = error;
-		return 0;
 	}
-	if (is_waiting && s->state != UT_CLOSED) {
-		if (reg->number != UT_NO_NUMBER && ut_ring_make_local(s) == 0)
-			atomic_store(&reg->place, ut_place(s->local, reg->number));
-		ut_unlock();
-		errno = error;
-		return atomic_load(&reg->place) != 0;
-	}
-	began = ut_clock_ns();
-	ut_begin(s, 0);
-	until = began + s->patience;
-	if (s->state != UT_CLOSED && !is_settled(reg))
-		ut_drive(s, is_settled, reg, until);
-	taken = ut_clock_ns() - began;
-	s->patience -= taken < s->patience ? taken : s->patience;
-	if (atomic_load(&reg->status) == &ut_pending)
-		ut_reg_point(reg, &ut_off); /* until the answer comes */
-	if (s->state != UT_CLOSED)
-		ut_thread_start();
-	found = ut_views[atomic_load(&reg->place) >> 32].header != NULL;
-	if (!found && s->is_cut_off && atomic_load(&reg->status) != &ut_off && *atomic_load(&reg->status)) {
-		dr_count_lost(&ut_outlets[s->ring].ring, reg->write_index);
+	return *(const volatile uint8_t *)inherited != 0;
+}
+
+int ut_reg_lose(struct ut_reg *reg)
+{
+	int error = errno, is_lost;
+
+	ut_lock();
+	is_lost = reg->session && reg->session->is_cut_off && is_on(reg);
+	if (is_lost) {
+		dr_count_lost(&ut_outlets[reg->session->ring].ring, reg->write_index);
 		atomic_fetch_add(&reg->lost, 1);
 	}
 	ut_unlock();
 	errno = error;
-	return found;
+	return is_lost;
 }
 
 /* ---- the interface of session.h */
@@ -479,6 +390,12 @@ static struct ut_reg *same_event(const struct ut_reg *reg)
 	return other;
 }
 
+static void forget(struct ut_reg *reg)
+{
+	ut_forget_asked(reg->session, reg);
+	ut_reg_remove(reg);
+}
+
 int ut_session_register(struct ut_session *s, const char *command, uint16_t flags, uint16_t *event_id,
 			uint32_t *write_index)
 {
@@ -510,7 +427,7 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 			*write_index = reg->number;
 		/* (One that was asked for and timed out stays: the daemon may have given it an index.) */
 		if (same || (error && reg->state != UT_ASKED_FOR))
-			remove_reg(reg);
+			forget(reg);
 		ut_step(s, ut_clock_ns()); /* in a ring of our own its number is its place */
 		ut_thread_start();
 	}
@@ -627,6 +544,8 @@ void ut_session_close(struct ut_session *s)
 
 void ut_session_start_child(struct ut_session *s)
 {
+	const uint8_t *status;
+
 	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
 	 * makes one of its own: most children never do. */
 	ut_close_connection(s);
@@ -638,6 +557,8 @@ void ut_session_start_child(struct ut_session *s)
 	s->is_cut_off = 0;
 	s->nr_asked = 0;
 	s->bytes_before = s->bytes_flushed = 0;
+	s->forked_at = ut_clock_ns();
+	s->out.size = s->out_sent = s->kept_at = s->kept_size = 0; /* its parent's */
 	if (s->state != UT_CLOSED)
 		s->state = UT_FORKED;
 	s->due = 0;
@@ -648,6 +569,11 @@ void ut_session_start_child(struct ut_session *s)
 		reg->refused = 0;
 		reg->nr_refusals = 0;
 		reg->old_index = -1;
+		status = atomic_load(&reg->status);
+		if (s->state == UT_FORKED && status != &ut_pending) {
+			ut_reg_point(reg, &ut_pending);
+			atomic_store(&reg->inherited, status);
+		}
 	}
 	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
 		enabler->state = UT_TO_ASK;

@@ -23,12 +23,6 @@ static void point(struct utracefs_event *event, const uint8_t *status)
 	__atomic_store_n(&event->state, status, __ATOMIC_RELEASE);
 }
 
-void ut_events_point(struct utracefs_event *events, const uint8_t *status)
-{
-	for (struct utracefs_event *event = events; event; event = event->next)
-		point(event, status);
-}
-
 static void enter(struct utb_session *session, struct known *one)
 {
 	struct known **bucket = &session->known[one->hash & (session->nr_buckets - 1)];
@@ -199,8 +193,10 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 
 int utracefs_is_wanted(const struct utracefs_event *event)
 {
-	if (__atomic_load_n(&event->state, __ATOMIC_RELAXED) == &ut_pending)
-		ut_reg_settle(ut_reg_of_event(event));
+	struct ut_reg *reg = ut_reg_of_event(event);
+
+	if (reg && __atomic_load_n(&event->state, __ATOMIC_RELAXED) == &ut_pending)
+		return ut_reg_look(reg);
 	return *__atomic_load_n(&event->state, __ATOMIC_RELAXED) != 0;
 }
 

@@ -7,6 +7,8 @@
  *     detach E
  *     look E                     1, 0 or -EINTR
  *     emit E N [COUNT]           COUNT records of a u32, from N on, as a binding does it; how many had room
+ *     let-go E                   marks its ring as a daemon does that lets it go
+ *     refuse E                   a value that does not fit
  *     flush S MS                 0 or error
  *     close S, free S, end
  *     stats S                    connected lost pending
@@ -135,6 +137,14 @@ int main(void)
 		} else if (sscanf(line, "emit %d %u %u", &a, &b, &c) >= 2) {
 			for (answer = 0; c--; b++)
 				answer += emit(&events[a], b);
+		} else if (sscanf(line, "let-go %d", &a) == 1) {
+			uint64_t place = atomic_load(&((struct ut_target *)events[a].registration)->place);
+
+			atomic_fetch_or(&utb_views[place >> 32].header->head, DR_CLOSED);
+			answer = 0;
+		} else if (sscanf(line, "refuse %d", &a) == 1) {
+			utracefs_refuse(&events[a], "i", "was wrong");
+			answer = 0;
 		} else if (sscanf(line, "emit-while-waiting %d %u", &a, &b) == 2) {
 			nested = a;
 			nested_value = b;

@@ -26,6 +26,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -34,6 +35,12 @@
 
 #include "bin.h"
 #include "data_ring_producer.h"
+
+#ifdef __has_builtin
+#if __has_builtin(__builtin_thread_pointer)
+#define UT_HAS_THREAD_POINTER
+#endif
+#endif
 
 /* CLOCK_MONOTONIC, the time of a record. */
 static inline uint64_t ut_now_ns(void)
@@ -78,6 +85,15 @@ extern __thread struct ut_own_thread ut_thread
 	__attribute__((tls_model("initial-exec"), visibility("default")));
 #else
 static __thread struct ut_own_thread ut_thread = {.named = DR_NO_NAMES};
+#endif
+
+/* Where the kernel keeps the cpu number of each thread, counted from its thread pointer: cpu_id of struct
+ * rseq, which glibc has from 2.35 on. 0: not known. */
+#ifdef UT_CPU_OFFSET
+#define ut_cpu_offset UT_CPU_OFFSET
+extern ptrdiff_t ut_cpu_offset __attribute__((visibility("default")));
+#else
+static ptrdiff_t ut_cpu_offset __attribute__((unused));
 #endif
 
 static inline uint32_t ut_tid(void)
@@ -136,8 +152,16 @@ static inline void ut_say_name(unsigned char *at, uint32_t names)
 /* By rseq or the vDSO: no system call. */
 static inline uint16_t ut_cpu(void)
 {
-	int cpu = sched_getcpu();
+	int cpu;
 
+#ifdef UT_HAS_THREAD_POINTER
+	if (ut_cpu_offset) {
+		cpu = __atomic_load_n((const int *)((char *)__builtin_thread_pointer() + ut_cpu_offset), __ATOMIC_RELAXED);
+		if (__builtin_expect(cpu >= 0, 1))
+			return (uint16_t)cpu;
+	}
+#endif
+	cpu = sched_getcpu();
 	return cpu < 0 ? 0 : (uint16_t)cpu;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,15 @@ import pytest
 from tests.client.c.programs import Program, started
 from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
-from tests.client.fake_daemon import wait_for
+from tests.client.fake_daemon import Client, FakeDaemon, wait_for
 from tests.integration.conftest import DaemonProcess
+from tests.integration.test_conservation import stats
 
 COUNT = "c_count u32 i"
+
+
+def wait_for_the_next(fake: FakeDaemon, last: Client) -> None:
+    wait_for(lambda: fake.last is not last)
 
 
 @pytest.fixture(params=["ring", "socket"])
@@ -98,6 +104,7 @@ def test_the_thread_ends_for_a_fork(daemon: DaemonProcess, program: Program) -> 
 def test_a_child_of_a_paused_program(daemon: DaemonProcess, program: Program) -> None:
     program.number(f"attach 0 {COUNT}")
     assert program.number("emit 0 1") == 1
+    assert program.number("flush 0 5000") == 0
     assert program.number("pause") == 0
     assert program.number("fork") != program.pid
     assert program.number("threads") == 1
@@ -172,3 +179,166 @@ def test_warnings(daemon: DaemonProcess, program: Program) -> None:
     assert program.ask("warning").startswith("event c_warned is off: ")
     assert program.ask("warning") == ""
     assert program.ask("event 1").split()[2] == str(errno.EADDRINUSE)
+
+
+def test_warnings_that_come_again_are_said_once(built: Path, directory: Path) -> None:
+    (fake := FakeDaemon(directory)).start()
+    try:
+        fake.refuse[COUNT.encode()] = (errno.EINVAL, "no")
+        with started(built / "tests" / "binding", UTRACEFS_DATA_RING="0") as program:
+            program.number(f"attach 0 {COUNT}")
+            assert program.number("look 0") == 0
+            for _ in range(2):
+                last = fake.last
+                fake.notify(last, "error", [errno.EPROTO, "I do not like this"])
+                wait_for_the_next(fake, last)
+                program.number("look 0")
+            said = [program.ask("warning") for _ in range(3)]
+            assert said[0] == "event c_count is off: no (EINVAL)"
+            assert set(said[1:]) <= {"the daemon ends the connection: I do not like this", ""}
+    finally:
+        fake.stop()
+
+
+# ---- forked children
+
+
+def test_a_child_that_lives_longer_follows_the_next_daemon(daemon: DaemonProcess, program: Program) -> None:
+    """It was off when the child was forked, and off when the daemon ended."""
+    program.number("attach 0 other u32 i")
+    assert program.number("look 0") == 0
+    assert program.number("fork") != program.pid
+    assert program.number("look 0") == 0
+    assert program.number("threads") == 1  # who only looks makes no connection
+    daemon.stop(kill=True)
+    daemon.start()
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"user_events:other\n")
+    wait_for(lambda: program.number("look 0") == 1, timeout_s=30)
+    assert program.number("emit 0 3") == 1
+    assert program.number("flush 0 5000") == 0
+    with daemon.tree() as tree:
+        assert b"other: i=0x3 (3)" in tree.read_file("trace")
+
+
+def test_a_child_that_is_cut_off_loses_records_and_no_refusals(
+    events_on: None, daemon: DaemonProcess, built: Path, directory: Path
+) -> None:
+    with started(built / "tests" / "binding") as program:
+        program.number(f"attach 0 {COUNT}")
+        assert program.number("look 0") == 1
+        (directory / "user_events_data").rename(directory / "away")
+        assert program.number("fork") != program.pid
+        assert program.number("emit 0 1") == 0
+        program.number("refuse 0")
+        assert program.number("emit 0 2") == 0
+        assert program.ask("event 0").split()[0] == "2"
+        (directory / "away").rename(directory / "user_events_data")
+        with daemon.tree() as tree:
+            file = "events/user_events/c_count/stats"
+            wait_for(lambda: stats(tree.read_file(file))[1]["ftrace"]["lost"] == 2)
+
+
+# ---- nothing is lost on the way
+
+
+def test_a_record_into_a_ring_that_was_let_go_is_kept(
+    events_on: None, daemon: DaemonProcess, built: Path
+) -> None:
+    """It goes through the socket, and so do its followers, until there is another ring."""
+    with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="0.1") as program:
+        program.number(f"attach 0 {COUNT}")
+        assert program.number("emit 0 1") == 1
+        assert program.number("flush 0 5000") == 0
+        program.number("let-go 0")
+        assert program.number("emit 0 2") == 1
+        assert program.number("emit 0 3") == 1
+        assert program.number("flush 0 5000") == 0
+        assert program.ask("stats 0") == "1 0 0"
+        assert values(daemon) == [1, 2, 3]
+
+
+def test_what_was_not_sent_is_kept_for_the_next_daemon(built: Path, directory: Path) -> None:
+    """In its order; what the next daemon refuses is lost, and counted."""
+    fake = FakeDaemon(directory)
+    one, two = COUNT, "c_two u32 i"
+    fake.enabled_from_start = {one.encode(), two.encode()}
+    fake.read_size = 4096
+    fake.start()
+    environment = {"UTRACEFS_DATA_RING": "0", "UTRACEFS_BUFFER_KB": "8192"}
+    try:
+        with started(built / "tests" / "binding", **environment) as program:
+            for command in (one, two):
+                program.number(f"attach 0 {command}")
+            assert program.number("look 0") == program.number("look 1") == 1
+            fake.reading.clear()
+            count = 40_000  # more than a socket takes
+            for event in (0, 1):
+                assert program.number(f"emit {event} 0 {count}") == count
+            fake.stop()
+            wait_for(lambda: program.number("look 0") == 0)
+            pending = int(program.ask("stats 0").split()[2])
+            assert 100 < pending < 2 * count
+            assert program.ask("stats 0").split()[1] == "0"
+            fake.refuse[two.encode()] = (errno.EINVAL, "no more of this")
+            fake.start()
+            wait_for(lambda: program.number("look 0") == 1)
+            assert program.number("flush 0 20000") == 0
+            got = [struct.unpack("I", payload)[0] for payload in fake.clients[-1].payloads(one.encode())]
+            assert got == list(range(count - len(got), count))
+            lost = int(program.ask("event 1").split()[0])
+            assert len(got) + lost == pending
+            assert program.ask("stats 0") == f"1 {lost} 0"
+    finally:
+        fake.stop()
+
+
+def test_what_the_daemon_refuses_is_counted_by_errno(built: Path, directory: Path) -> None:
+    fake = FakeDaemon(directory)
+    fake.enabled_from_start = {COUNT.encode()}
+    fake.start()
+    try:
+        with started(built / "tests" / "binding", UTRACEFS_DATA_RING="0") as program:
+            program.number(f"attach 0 {COUNT}")
+            assert program.number("emit 0 1") == 1
+            for error, count in ((errno.EBADF, 2), (errno.EINVAL, 1), (errno.EBADF, 3)):
+                fake.notify(fake.last, "write_error", [error, 0, count])
+            wait_for(lambda: program.ask("event 0").endswith(f" {errno.EBADF}:5 {errno.EINVAL}:1"))
+    finally:
+        fake.stop()
+
+
+def test_the_patience_begins_anew_when_all_is_answered(
+    events_on: None, daemon: DaemonProcess, built: Path
+) -> None:
+    with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="1") as program:
+        assert daemon.process
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            program.number(f"attach 0 {COUNT}")
+            assert program.number("look 0") == 0  # after a second
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: program.number("look 0") == 1)
+        for n in range(20):
+            program.number(f"attach 0 c_{n}")
+            assert program.number(f"look {n + 1}") == 1
+
+
+def test_what_waits_for_its_answer_is_kept_while_others_are_up(
+    events_on: None, daemon: DaemonProcess, built: Path
+) -> None:
+    with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="0.5") as program:
+        program.number("attach 0 c_first")
+        assert program.number("look 0") == 1
+        assert daemon.process
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            program.number(f"attach 0 {COUNT}")
+            program.number("emit-while-waiting 1 7")
+            assert program.number("look 1") == 0
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: program.number("look 1") == 1)
+        assert program.number("flush 0 20000") == 0
+        assert values(daemon) == [7]

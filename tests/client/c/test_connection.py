@@ -62,8 +62,8 @@ def test_a_daemon_is_started_again(
             until(program, lambda answer: answer[1] == 0, 10_000_000)
             daemon.start()
             until(program, lambda answer: answer[1] == 1, 10_000_000)
-    found = values(daemon)
-    assert [n for n in found if n < 10_000_000] == list(range(300))
+    # (Records of several cpus that came in one read have one time.)
+    assert sorted(n for n in values(daemon) if n < 10_000_000) == list(range(300))
 
 
 def test_every_record_is_there_or_lost_whenever_the_daemon_is_killed(
@@ -104,9 +104,10 @@ def test_records_of_a_ring_that_the_daemon_did_not_take(
     assert values(daemon)[:500] == list(range(500))
 
 
-def test_records_that_were_half_way_into_the_socket_are_counted_as_lost(
+def test_records_that_were_half_way_into_the_socket_are_kept_for_the_next_daemon(
     daemon: DaemonProcess, events_on: None, built: Path
 ) -> None:
+    """What the socket had taken is gone with the daemon that was killed."""
     with started(built / "tests" / "emitting", "steady", UTRACEFS_DATA_RING="0") as program:
         assert emit(program, 0) == (0, 1, 0)
         daemon.signal(signal.SIGSTOP)
@@ -114,7 +115,12 @@ def test_records_that_were_half_way_into_the_socket_are_counted_as_lost(
             assert emit(program, number)[1:] == (1, 0)
         daemon.stop(kill=True)
         until(program, lambda answer: answer[1] == 0, 1_000_000)
-        assert emit(program, 0)[0] > 100
+        assert emit(program, 0)[0] == 0
+        daemon.start()
+        until(program, lambda answer: answer[1] == 1, 1_000_000)
+    # (Records of several cpus that came in one read have one time.)
+    kept = sorted(n for n in values(daemon) if 0 < n < 15_000)
+    assert kept == list(range(kept[0], 15_000))
 
 
 def test_records_that_no_daemon_will_have_are_counted_as_lost(
