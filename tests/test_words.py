@@ -57,9 +57,7 @@ NOT_YET = [
     "protocol/utracefs_protocol/messages",
     "tests/abi",
     "tests/client",
-    "tests/conformance",
     "tests/daemon",
-    "tests/integration",
     "tests/protocol",
     "tests/test_words.py",
 ]

@@ -1,12 +1,12 @@
 """Plays a scenario script against a running daemon and prints its answers, in the kernel transcripts' form.
 
 Run as a program of its own (`python player.py SCRIPT DIRECTORY > transcript`), because scripts rename the
-process, fork, and hold several connections open at once. It speaks the two sockets with nothing but msgpack,
-so that it judges the daemon and shares no code with it.
+process, fork, and hold several connections open at once. It uses only msgpack and the two sockets, so that it
+judges the daemon and shares no code with it.
 
 One script line is one operation. It is echoed as `> line`; `| text` are lines of content, `= ...` the result.
-What a socket cannot say (an unreadable address, a file position, the mapping of the status page of old
-kernels) answers `= not on the wire`, which the comparison passes over.
+An operation that sockets cannot express (an unreadable address, a file position, the mapping of the status
+page of old kernels) answers `= not on the wire`, which the comparison skips.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def payload(text: str) -> bytes:
 
 
 def show(data: bytes) -> Iterator[str]:
-    """Content as transcript lines: printable ASCII and tab as they are, everything else as \\xHH."""
+    """Content as transcript lines: printable ASCII and tab unchanged, everything else as \\xHH."""
     if not data:
         return
     ends = data.endswith(b"\n")
@@ -422,7 +422,7 @@ class Player:
         yield f"= burst: {ok} ok {bad} failed"
 
     def op_writebad(self, rest: str) -> Iterator[str]:
-        # The readable part of it is an ordinary record and is written, so that what follows sees the same
+        # The readable part of it is an ordinary record and is written, so that later operations find the same
         # state.
         name, event, good, bad = rest.split()
         found = self.find(name, event[1:])
@@ -606,7 +606,7 @@ class Player:
             yield f"= {'SET_FILTER' if op == 'filter' else op}: {e}"
 
     def op_sh(self, rest: str) -> Iterator[str]:
-        """A shell command, with every file of the tree that it names laid out in a folder first."""
+        """A shell command, after copying every file of the tree that it names into a folder."""
         with tempfile.TemporaryDirectory(prefix="utracefs-play-") as folder:
             for path in set(re.findall(re.escape(TRACING) + r"([^\s;|&)]+)", rest)):
                 copy = os.path.join(folder, path)
@@ -616,7 +616,7 @@ class Player:
             done = subprocess.run(
                 ["/bin/sh", "-c", rest.replace(TRACING, shlex.quote(folder) + "/")],
                 stdout=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},  # else grep leaves out lines that are not UTF-8
+                env={**os.environ, "LC_ALL": "C"},  # else grep omits lines that are not UTF-8
                 check=False,
             )
         yield from show(done.stdout)

@@ -1,7 +1,7 @@
-"""Every scenario script, played against a fresh daemon, gives what a 6.12 kernel gave.
+"""Every scenario script, played against a fresh daemon, gives the transcript of a 6.12 kernel.
 
-Where it does not, the operation stands in EXPECTED with its reason, and `docs/differences.md` tells users.
-The comparison is exact in both directions: a difference that has gone must be taken off the list.
+Differing operations are listed in EXPECTED with the reason, and `docs/differences.md` tells users. The
+comparison is exact in both directions: a difference that no longer exists must be removed from the list.
 
 Run `python -m tests.conformance.test_conformance [SCRIPT]` to see the differences as text.
 """
@@ -41,7 +41,7 @@ EXPECTED: dict[str, dict[int, str]] = {
 
 PERHAPS = {"08_writes": {88, 126}, "30_lifetime": {11, 12}}
 """Texts that show bytes of the writer's pid, which may be equal by chance; whether events without references
-are gone already."""
+have been removed already."""
 
 
 def play(script: str, directory: str) -> str:

@@ -1,9 +1,8 @@
-"""Reading two transcripts of one script, the kernel's and ours, and telling where they differ.
+"""Reads two transcripts of one script, the kernel's and the daemon's, and finds differences.
 
-A transcript is a list of operations, each with the lines it answered. Both sides are brought to one form
-first: what may differ (ids, pids, command names the kernel did not know, time stamps, cpu numbers, sums of
-bytes that follow from those, the order of user_events_status) is replaced or sorted; the rest must be equal,
-line by line.
+A transcript is a list of operations, each with its output lines. Both are normalised first: values that may
+differ (ids, pids, command names unknown to the kernel, time stamps, cpu numbers, sums of bytes that depend on
+those, the order of user_events_status) are replaced or sorted; the rest must be equal, line by line.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Operation:
     line: str
     """The script line, without `> `."""
     answers: tuple[str, ...]
-    """Normalised lines that it answered."""
+    """Normalised output lines."""
 
 
 @attrs.frozen
@@ -66,7 +65,7 @@ def normalise(line: str, base_id: int) -> str:
     line = re.sub(r"^(\| (?:oldest event|now) ts: ).*", r"\1T", line)
     line = re.sub(r"^\| \[ *\d+\.\d{6}\] (.*: error: )", r"| [T] \1", line)  # error_log
     line = re.sub(r"\b(ID: |Unknown type |type: )(\d+)", lambda m: f"{m[1]}{int(m[2]) - base_id}", line)
-    # The kernel prints an array length that it never filled in (`a[]`); ours prints it.
+    # The kernel prints an array length that it never filled in (`a[]`); the daemon prints it.
     line = re.sub(r"^(\| \tfield:(?:(?!__data_loc).)*)\[\d*\];", r"\1[];", line)
     if match := TRACE_LINE.match(line):
         tgid = "(TGID) " if match[4] else ""
@@ -108,7 +107,7 @@ def finish(line: str, answers: list[str], base: int) -> tuple[str, ...]:
 
 
 def without_order(rows: list[str]) -> list[str]:
-    """Entries of a histogram with as many hits: the kernel has them in the order of a hash."""
+    """Entries of a histogram with equal hits: the kernel has them in the order of a hash."""
     found: list[str] = []
     hits = re.compile(r"^\| \{.*\} hitcount: +(\d+)")
     for _, entries in itertools.groupby(rows, hits.findall):
@@ -127,7 +126,7 @@ def compare(kernel: str, ours: str) -> list[Difference]:
             found.append(Difference(i, a.line, (a.line,), (b.line,)))
             break
         if NOT_ON_THE_WIRE in b.answers:
-            # Quiet writes may stand behind such an operation: compare those.
+            # Quiet writes may follow such an operation: compare those.
             keep = [x for x in a.answers if x.startswith("~")], [x for x in b.answers if x.startswith("~")]
             if keep[0] != keep[1]:
                 found.append(Difference(i, a.line, tuple(keep[0]), tuple(keep[1])))

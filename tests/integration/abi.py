@@ -1,7 +1,7 @@
-"""Programs that know <linux/user_events.h> alone, and the two ways on which they meet a daemon.
+"""Programs that know only <linux/user_events.h>, and the two ways in which they reach a daemon.
 
-`mount`: they open the file of a mounted tree. `preload`: the same path, with libutracefs-preload.so in front
-of the C library. The rest of the tree is the mount's both times.
+`mount`: they open the file of a mounted tree. `preload`: the same path, with libutracefs-preload.so before
+the C library. The rest of the tree is the mount's in both cases.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def built(name: str, folder: Path, *flags: str) -> Path:
 def run(
     program: Path, *arguments: object, timeout_s: float, **options: Any
 ) -> subprocess.CompletedProcess[bytes]:
-    """Whatever it forked ends with it, also when it took too long."""
+    """Its forks end with it, also after a timeout."""
     process = subprocess.Popen(
         [program, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ def run(
 
 @attrs.frozen
 class World:
-    """A daemon, its tree mounted, and the environment of a program that takes the one way or the other."""
+    """A daemon, its mounted tree, and the environment of a program for either way."""
 
     daemon: DaemonProcess
     mount: MountProcess
@@ -81,7 +81,7 @@ def world(via: str, daemon: DaemonProcess, folder: Path, *options: str) -> Itera
 
 @contextlib.contextmanager
 def one_cpu() -> Iterator[None]:
-    """What is started meanwhile runs on one cpu, as the kernel's transcripts were made."""
+    """Programs started meanwhile run on one cpu, as for the kernel's transcripts."""
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cpus)})
     try:

@@ -55,7 +55,7 @@ class DaemonProcess:
             raise AssertionError(f"the daemon did not start: {self.stop()!r}")
 
     def stop(self, kill: bool = False) -> bytes:
-        """End it and return what it logged since it was started."""
+        """End it and return its log since the start."""
         if self.process is None:
             return b""
         if kill:
@@ -81,7 +81,7 @@ def own_directory() -> Iterator[str]:
         try:
             yield path
         finally:
-            # What a daemon keeps for its successor; here none comes.
+            # The state that a daemon keeps for the next one; here there is none.
             shutil.rmtree(locate(path).status_folder, ignore_errors=True)
 
 
@@ -110,7 +110,7 @@ def daemon(directory: str) -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def shared_mount_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, MountProcess]]:
-    """One daemon and one mount for all tests of a file that leave them alone: directory of its sockets,
+    """One daemon and one mount for all tests of a file that leave them running: directory of its sockets,
     mount."""
     must_mount(tmp_path_factory.mktemp("probe"))
     with (
@@ -137,7 +137,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page_folder() -> Iterator[Path]:
-    """For a page that is played (console.py), with a short name: sockets lie below."""
+    """For a page played by console.py; a short name, since socket paths are limited."""
     made = Path(tempfile.mkdtemp(prefix="ut-", dir="/tmp"))
     try:
         yield made
@@ -151,7 +151,7 @@ def page_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def environment(directory: str) -> dict[str, str]:
-    """The environment of a program that shall find the daemon."""
+    """The environment of a program that uses this daemon."""
     return {**os.environ, "UTRACEFS_DIR": directory}
 
 

@@ -1,10 +1,10 @@
-"""Plays the `console` blocks of a page in a shell, one after the other, and compares what they print.
+"""Plays the `console` blocks of a page in a shell, one after the other, and compares their output.
 
     ```python, ```c           a file, named in its first line: # app.py, // app.c
-    ```console                `$ COMMAND`, and below what it prints, stderr included
+    ```console                `$ COMMAND`, and below it its output, stderr included
 
-In what is expected `...` stands for anything within a line, and a line `...` for any lines; the number of
-blanks does not matter, since columns move with the width of what is in them.
+In the expected output `...` stands for anything within a line, and a line `...` for any lines; the number of
+blanks is ignored, since the width of columns depends on their contents.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def files(page: str) -> dict[str, str]:
 
 
 def as_pattern(expected: str) -> str:
-    """A regular expression for what is expected."""
+    """A regular expression for the expected output."""
     pattern = ""
     for line in expected.splitlines():
         if line.strip() == "...":
@@ -70,23 +70,23 @@ def as_pattern(expected: str) -> str:
 
 
 def prepare(page: str, folder: Path) -> dict[str, str]:
-    """Put its programs into the folder; returns the environment of who reads it."""
+    """Write its programs into the folder; returns the environment of its reader."""
     for name, text in files(page).items():
         (folder / name).write_text(text)
     (folder / "run").mkdir()
     env = {k: v for k, v in os.environ.items() if not k.startswith("UTRACEFS_") or k == VARIABLE}
     env["XDG_RUNTIME_DIR"] = str(folder / "run")
-    env["UTRACEFS_PATIENCE_S"] = "60"  # a reader of the page has a machine for himself
+    env["UTRACEFS_PATIENCE_S"] = "60"  # a reader of the page has an idle machine
     return env
 
 
 class Shell:
-    """One bash for all commands, with job control; a context manager that ends what it started."""
+    """One bash for all commands, with job control; a context manager that ends its programs."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         tools = folder / "bin"
         tools.mkdir()
-        # As an installer makes it: the kernel calls the process by the name of the script.
+        # As an installer makes it: the kernel names the process after the script.
         installed = f"#!{sys.executable}\nfrom utracefs.command import main\nmain()\n"
         for name, text in (("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'), ("utracefs", installed)):
             script = tools / name
@@ -110,11 +110,11 @@ class Shell:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGTERM)
         self._bash.communicate(timeout=ANSWER_S)
-        # Nothing runs there but where a page failed.
+        # Programs still run there only after a failure.
         subprocess.run(self._stop, stderr=subprocess.DEVNULL, timeout=ANSWER_S, check=False)
 
     def run(self, command: str) -> str:
-        """What it prints."""
+        """Its output."""
         assert self._bash.stdin is not None and self._bash.stdout is not None
         self._bash.stdin.write(f"{command}\necho; echo '{END}'\n".encode())
         self._bash.stdin.flush()
@@ -127,7 +127,7 @@ class Shell:
         raise AssertionError(f"the shell ended at {command!r}: {''.join(lines)}")
 
     def play(self, page: str, found: Iterable[Step]) -> None:
-        """Each prints what is expected."""
+        """Compare the output of each."""
         for step in found:
             said = self.run(step.command)
             where = f"{page}:{step.line}: {step.command}\nprinted:\n{said}"

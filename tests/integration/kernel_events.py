@@ -2,7 +2,7 @@
 `kernel_events.py FOLDER`.
 
 FOLDER has two fifos, `request` and `answer`. A request is a line `PID COMM PRIO COUNT`: so many times a
-process COMM of that priority is forked by PID, wakes up, runs and ends. The answer is a line, when the
+process COMM of that priority is forked by PID, wakes up, runs and ends. The response is a line, when the
 records have been taken in.
 """
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import utracefs
 
 NAME = "ftracetest"
-"""What the scripts are called, in whose place this one writes."""
+"""The scripts' name, which this process takes."""
 
 FORKED = 4000
-"""Number of the first process that is forked."""
+"""Number of the first forked process."""
 
 
 def _task(prefix: str) -> str:

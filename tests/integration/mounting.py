@@ -1,4 +1,4 @@
-"""Mounts for tests: `utracefs mount` as a process, and whether this machine lets us."""
+"""Mounts for tests: `utracefs mount` as a process, and whether this machine permits it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def why_no_mount(directory: Path) -> str | None:
 
 
 def must_mount(directory: Path) -> None:
-    """Skip where nobody can."""
+    """Skip where mounting is not permitted."""
     reason = why_no_mount(directory)
     if reason is not None:
         pytest.skip(reason)
@@ -46,7 +46,7 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 20) 
 
 
 class MountProcess:
-    """`utracefs mount --foreground`; `options` go in front of the directory."""
+    """`utracefs mount --foreground`; `options` come before the directory."""
 
     def __init__(self, daemon_directory: str, path: Path, *options: str) -> None:
         self.path = path
@@ -66,13 +66,13 @@ class MountProcess:
         return self
 
     def ended(self, timeout_s: float = 20) -> int:
-        """Its status, once it ended by itself."""
+        """Its status, once it has ended by itself."""
         _, log = self.process.communicate(timeout=timeout_s)
         self.log += log
         return self.process.returncode
 
     def close(self) -> None:
-        """However the test ended, nothing is left."""
+        """However the test ends, nothing is left."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGCONT)

@@ -1,5 +1,5 @@
-"""As much of a service manager as a daemon sees: NOTIFY_SOCKET with a descriptor store behind it, LISTEN_FDS
-at each start (sd_notify(3), sd_listen_fds(3))."""
+"""The part of a service manager that a daemon uses: NOTIFY_SOCKET with a descriptor store, LISTEN_FDS at each
+start (sd_notify(3), sd_listen_fds(3))."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ os.execv(sys.executable, [sys.executable, "-m", "utracefsd", "--ready-fd", "99",
 
 
 class ServiceManager(DaemonProcess):
-    """Starts one daemon in `directory`, again and again, and keeps what that stores."""
+    """Starts one daemon in `directory`, again and again, and keeps its stored descriptors."""
 
     def __init__(self, directory: str, *options: str, limit: int = 1024) -> None:
         super().__init__(directory, *options)

@@ -1,5 +1,6 @@
-"""tests/abi/canary.c: forks, execs, exits and kills while events go on and off; nobody's memory is touched
-but the bits, which are right in time, and daemon and mount keep within their memory and descriptors.
+"""tests/abi/canary.c: forks, execs, exits and kills while events are switched on and off; in no process's
+memory anything changes but the bits, which change in time, and daemon and mount stay within their limits of
+memory and descriptors.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.integration.mounting import wait_for
 CHILDREN = CHANGES = 1000
 MAY_GROW_KB = 16 * 1024
 MAY_BE_WRONG_MS = 5000
-"""The design says 100, and a machine with nothing else to do takes about 4; tests share two cpus."""
+"""The design says 100, and an idle machine takes about 4; tests share two cpus."""
 
 
 def resident_kb(pid: int) -> int:
@@ -43,7 +44,7 @@ def test_nothing_else_is_touched(via: str, daemon: DaemonProcess, tmp_path: Path
     with world(via, daemon, tmp_path) as there:
         assert daemon.process
         pids = [daemon.process.pid, there.mount.process.pid]
-        play(canary, there, 100, 40)  # what is kept for the next one is there then
+        play(canary, there, 100, 40)  # afterwards all caches are filled
         before = [(resident_kb(pid), descriptors(pid)) for pid in pids]
         found = play(canary, there, CHILDREN, CHANGES // 2)
         wait_for(lambda: all(descriptors(pid) <= b[1] for pid, b in zip(pids, before, strict=True)), "closed")

@@ -47,7 +47,7 @@ EXPECTED_VIA: dict[str, dict[str, dict[int, str]]] = {
         }
     },
 }
-"""Besides these."""
+"""In addition to these."""
 
 
 def play(script: str, there: World, player: Path) -> str:
@@ -66,7 +66,7 @@ def play(script: str, there: World, player: Path) -> str:
             there.tree,
             *ends,
             pass_fds=ends,
-            env={**there.environment, "LC_ALL": "C"},  # else grep leaves out lines that are not UTF-8
+            env={**there.environment, "LC_ALL": "C"},  # else grep omits lines that are not UTF-8
             timeout_s=100,
         )
     finally:

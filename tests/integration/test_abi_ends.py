@@ -1,4 +1,4 @@
-"""Programs that end at a bad moment, numbers that are used again, and open files that another user gets."""
+"""Programs that end at a bad moment, reused process ids, and open files passed to another user."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def stopped(pid: int) -> Iterator[None]:
 @pytest.mark.parametrize("who", ["daemon", "mount"])
 @pytest.mark.parametrize("via", VIA)
 def test_killed_between_ioctl_and_answer(via: str, who: str, daemon: DaemonProcess, tmp_path: Path) -> None:
-    """Its event goes, the next program sees nothing of it."""
+    """Its event is removed, the next program does not find it."""
     program = built("provider", tmp_path)
     with world(via, daemon, tmp_path) as there:
         assert daemon.process
@@ -97,7 +97,7 @@ def test_killed_between_ioctl_and_answer(via: str, who: str, daemon: DaemonProce
             assert dying.ask("open") == 0
             with stopped(pid):
                 dying.say("reg dies u32 n")
-                time.sleep(0.05)  # it stands in the call, or did not come so far: both must do
+                time.sleep(0.05)  # it is in the call, or not yet: both must work
                 dying.process.kill()
             dying.close()
         wait_for(lambda: "u:dies u32 n" not in events(there), "the event went with it")
@@ -111,7 +111,7 @@ def test_killed_between_ioctl_and_answer(via: str, who: str, daemon: DaemonProce
 
 @pytest.mark.parametrize("via", VIA)
 def test_killed_while_its_words_change(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
-    """One that is stopped does not hold up `echo`; one that is killed is forgotten."""
+    """A stopped process does not delay `echo`; a killed one is forgotten."""
     program = built("provider", tmp_path)
     with (
         world(via, daemon, tmp_path) as there,
@@ -158,7 +158,7 @@ def test_pid_is_used_again(via: str, daemon: DaemonProcess, tmp_path: Path) -> N
                 for on in (True, False, True):
                     enable(there, "again", on)
                     wait_for(lambda on=on: keeper.ask("word") == on, "told")  # type: ignore[misc]
-                time.sleep(0.15)  # what comes late would have come
+                time.sleep(0.15)  # a late change would have arrived
                 assert second.ask("word") == 0
                 assert second.ask("look") == 0
                 assert second.ask("open") == 0
@@ -172,7 +172,7 @@ def test_pid_is_used_again(via: str, daemon: DaemonProcess, tmp_path: Path) -> N
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize(("via", "user"), [("mount", 0), ("mount", NOBODY), ("preload", 0)])
 def test_passed_on(via: str, user: int, daemon: DaemonProcess, tmp_path: Path) -> None:
-    """An open file that was handed over writes; words are those of the process that registers them.
+    """A passed open file writes; words belong to the process that registers them.
 
     With the preload library each process has a connection of its own, so its user must reach the daemon.
     """
@@ -213,7 +213,7 @@ def test_passed_on(via: str, user: int, daemon: DaemonProcess, tmp_path: Path) -
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("via", VIA)
 def test_passed_to_one_who_may_not(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
-    """One whom the daemon or the mount does not let in gets an errno, and the giver goes on."""
+    """A process without access to daemon or mount gets an errno, and the giver is not affected."""
     program = built("provider", tmp_path)
     ours, theirs = socket.socketpair()
     with (

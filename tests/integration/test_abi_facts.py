@@ -1,5 +1,5 @@
-"""What the kernel's own tests of user_events hold, and what it answers to wrong structures, pointers and
-memory: tests/abi/facts.c and hostile.c, on both ways.
+"""Facts that the kernel's own tests of user_events check, and its errors for wrong structures, pointers and
+memory: tests/abi/facts.c and hostile.c, in both ways.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "preload": {},
 }
-"""Way -> fact -> why it does not hold there."""
+"""Way -> fact -> why it is not true there."""
 
 
 def facts_of(program: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The kernel's own tests of user_events, unmodified, on both ways: tools/testing/selftests/user_events.
+"""The kernel's own tests of user_events, unmodified, in both ways: tools/testing/selftests/user_events.
 
 They open files below /sys/kernel/tracing, where a mount namespace of their own shows the tree.
 """

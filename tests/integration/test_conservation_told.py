@@ -1,6 +1,6 @@
-"""What people read adds up to what was emitted: kept + told to be lost = emitted, to the record.
+"""The displayed numbers add up to what was emitted: kept + reported lost = emitted, exactly.
 
-One program loses records in every way there is, while all that tells of losses looks on: `record` and its
+One program loses records in every possible way, while every display of losses is active: `record` and its
 trace.dat, `report`, `report --stat`, trace-cmd, `status`, `doctor`, `stream`, and the files of the tree.
 """
 
@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """A program that emits what it is told; a data ring of 64 KiB, so that it loses easily."""
+    """A program that emits on command; a data ring of 64 KiB, so that it loses easily."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self.daemon = daemon
@@ -56,12 +56,12 @@ class Program:
         assert self.process.stdout.readline() == "ready\n"
 
     def run(self, code: str) -> tuple[int, int, int]:
-        """Emitted in all, and lost and refused in the program's own eyes."""
+        """Emitted in all, and lost and refused by the program's own counts."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         flood = code == FLOOD
         if flood:
-            # However fast this machine's daemon is, the ring is full at some time.
+            # However fast this machine's daemon is, the ring gets full at some time.
             self.daemon.signal(signal.SIGSTOP)
         try:
             self.process.stdin.write(code + "\n")
@@ -97,7 +97,7 @@ def program(daemon: DaemonProcess, eventually: Callable[..., None]) -> Iterator[
 
 
 class Recording:
-    """`utracefs record`, begun."""
+    """`utracefs record`, running."""
 
     def __init__(
         self, daemon: DaemonProcess, eventually: Callable[..., None], path: Path, *options: str
@@ -108,7 +108,7 @@ class Recording:
             eventually(lambda: b"ftrace" in tree.read_file("user_events_status"), "it records")
 
     def end(self) -> tuple[int, int]:
-        """Kept and lost, as its last line says."""
+        """Kept and lost, by its last line."""
         _, error = stop(self.process)
         found = re.search(r": (\d+) records?, .*?, (nothing|\d+) lost(.*)", error)
         assert found, error
@@ -140,7 +140,7 @@ def said(daemon: DaemonProcess, *words: str) -> str:
 
 
 def in_file(daemon: DaemonProcess, path: Path) -> tuple[int, int]:
-    """Records in it, and how many it shows as lost where they are missing."""
+    """Its records, and its lost ones as shown at their places."""
     kept = lost = 0
     for line in said(daemon, "report", "--json", str(path)).splitlines():
         if found := re.fullmatch(r"utracefs: .* of all that was emitted (\d+) lost: .*", line):
@@ -156,7 +156,7 @@ def in_file(daemon: DaemonProcess, path: Path) -> tuple[int, int]:
 
 
 def stat_of_file(daemon: DaemonProcess, path: Path) -> tuple[int, int]:
-    """Records and all losses, as `report --stat` shows them."""
+    """Records and all losses in `report --stat`."""
     text = said(daemon, "report", "--stat", str(path))
     numbers = {name: int(value) for name, value in re.findall(r"^([a-z, ]+): (\d+)$", text, re.MULTILINE)}
     lost = sum(
@@ -199,7 +199,7 @@ def test_record_and_its_file(
 ) -> None:
     options, steps, expected = WAYS[way]
     recording = Recording(daemon, eventually, tmp_path / "out.dat", *options)
-    # The status byte is there before the first record: what is emitted from here on counts.
+    # The status byte is set before the first record: all records from here on count.
     program.run("while not event: pass")
     if way in ("overwritten", "dropped"):
         recording.process.send_signal(signal.SIGSTOP)
@@ -220,7 +220,7 @@ def test_record_and_its_file(
     if status["lost"]:
         assert f"lost {status['lost']} of {program.emitted}" in doctor
     if way == "data ring":
-        # (What is lost behind the last record that is kept is not shown.)
+        # (Losses behind the last kept record are not shown.)
         assert 0 < shown <= lost == status["in_rings"]
     if way == "nothing":
         assert lost == 0
@@ -250,7 +250,7 @@ def test_trace_cmd_shows_the_same(
 def test_where_they_are_missing(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:
-    """All of them are told by the record behind them, and none is far from where it belongs."""
+    """The record behind a loss reports it, and none is far from its place."""
     recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "16384")
     program.run("while not event: pass")
     program.run("emit(200000, 40)")
@@ -329,7 +329,7 @@ def test_a_killed_producer(
 def test_records_that_are_refused_were_not_emitted(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Invalid ones (from a program that writes what it likes) are told to that program alone."""
+    """Invalid ones (from a program that writes arbitrary bytes) are reported to that program alone."""
     recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "4096")
     program.run("while not event: pass")
     program.run("emit(10, 40)")
@@ -368,8 +368,8 @@ def test_records_that_are_refused_were_not_emitted(
 def test_no_daemon_for_a_while(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None]
 ) -> None:
-    """What a data ring held is recorded, what it had no room for is told by the next daemon. (Once a program
-    has noticed that there is no daemon its events are off, and nothing is emitted.)"""
+    """The records in a data ring are recorded, lost ones are reported by the next daemon. (Once
+    a program has noticed that there is no daemon its events are off, and nothing is emitted.)"""
     with daemon.tree() as tree:
         tree.write_file("buffer_size_kb", b"16384")
         tree.write_file("set_event", b"told")
@@ -466,7 +466,7 @@ def test_a_plug_in_that_fails_beside_ftrace(
 def test_perf(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path, command: str
 ) -> None:
-    """What found a data ring or the perf ring full is told, behind the last sample, too."""
+    """Records that found a data ring or the perf ring full are reported, also behind the last sample."""
     path = str(tmp_path / "perf.data")
     words = ["-o", path] if command == "record" else ["-d", "1000"] if command == "top" else []
     process = cli(daemon, "perf", command, "-e", "told", *words)

@@ -1,4 +1,4 @@
-"""What shared memory must not cost: late records, starved neighbours, a busy idle daemon."""
+"""Shared memory causes no late records, no starved neighbours, no busy idle daemon."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_a_record_is_read_from_trace_pipe_at_once(daemon: DaemonProcess) -> None
             event.emit(n)
             assert b"prompt: n=" in tree.read(pipe, 65536)
             took.append(time.monotonic() - begin)
-        # The promise is 20 ms; half of the reads may be disturbed by the machine's other work.
+        # The promise is 20 ms; half of the reads may be delayed by other work of the machine.
         assert sorted(took)[10] < 0.020, took
 
 
 def test_a_flooding_producer_starves_no_other(daemon: DaemonProcess, environment: dict[str, str]) -> None:
     with daemon.tree() as tree, Session(daemon.directory) as session:
-        # (Its own flood keeps that event from going with the program.)
+        # (Its own flood keeps that event when the program ends.)
         event, _flood = session.event("modest u64 n"), session.event("flood u64 n")
         assert not event
         tree.write_file("events/user_events/modest/enable", b"1\n")

@@ -1,4 +1,4 @@
-"""A filter on the writing thread and on a field, from a real program to what is recorded, across a kill."""
+"""A filter on the writing thread and on a field, from a real program to its records, across a kill."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a program emits, and what the real readers find of it: every field of every record, in each format.
+"""A program's records as the real readers show them: every field of every record, in each format.
 
-The program prints what it emits. Who wrote, and when, is in no output of its own; there the formats are
-compared with each other and with the process.
+The program prints its records. Thread and time are in no output of its own; there the formats are compared
+with each other and with the process.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ print(json.dumps(os.getpid()))
 
 @attrs.frozen
 class Recorded:
-    """A recording, and what was emitted, in the order of time: event, thread, fields."""
+    """A recording, and the emitted records, in the order of time: event, thread, fields."""
 
     path: Path
     emitted: list[tuple[str, int, dict[str, Any]]]
@@ -74,7 +74,7 @@ class Recorded:
         ]
 
     def times(self) -> list[int]:
-        """As our own reader finds them."""
+        """As utracefs' own reader finds them."""
         with utracefs.open(self.path) as recording:
             return [record.time_ns for record in recording]
 
@@ -107,7 +107,7 @@ def perf_record(folder: Path, texts: str) -> Iterator[Recorded]:
         daemon.start()
         cli = Cli(Path(directory), directory)
         for declaration in re.findall(r'utracefs\.event\("(.*?)"\)', PROGRAM):
-            cli.run("reg", declaration)  # what is emitted before perf record finds an event is not sampled
+            cli.run("reg", declaration)  # perf record samples nothing emitted before it finds an event
         try:
             yield record(folder, *words, directory=directory, texts=texts)
         finally:
@@ -186,8 +186,8 @@ class TestPerf:
 
 
 def check_fields(found: list[list[Any]], recorded: Recorded, without: tuple[str, ...] = ()) -> None:
-    """Of what READ printed. An empty text is not compared: babeltrace2 2.0.4 shows one of an earlier record
-    in its place."""
+    """The output of READ. An empty text is not compared: babeltrace2 2.0.4 shows one of an earlier record in
+    its place."""
     for (*_, name, fields), (emitted_name, emitted) in zip(found, recorded.fields(), strict=True):
         assert name == f"user_events:{emitted_name}"
         there = {key: value for key, value in fields.items() if not key.startswith(without or "\0")}
@@ -225,7 +225,7 @@ class TestBabeltrace:
 
 
 def shown(value: Any) -> str:
-    """A pattern for what babeltrace2 prints; for an empty text see check_fields."""
+    """A pattern for the output of babeltrace2; for an empty text see check_fields."""
     if isinstance(value, int):
         return str(value)
     text = re.escape(value.replace('"', '\\"')) if value else r'(?:[^"\\]|\\.)*'

@@ -1,4 +1,4 @@
-"""ftracetest, the kernel's own tests of tracefs, on a mount: those groups that need nothing but events.
+"""ftracetest, the kernel's own tests of tracefs, on a mount: the groups that only need events.
 
 They are written for events of the kernel. In a copy of the scripts user events with the same names and fields
 take their place (`PORT`), and `kernel_events.py` emits them instead of the scheduler. The scripts run in a
@@ -36,7 +36,7 @@ PORT = (
     (r'for i in `seq 1 10` ; do \( echo "forked" > /dev/null\); done', "forked 10"),
     (r'\( ?echo "forked"\)', "forked 1"),
 )
-"""What is replaced in each script."""
+"""Replacements in each script."""
 
 FUNCTIONS = """
 forked() { echo "$PID sh 120 $1" > $PORT/request; read _ < $PORT/answer; }
@@ -92,7 +92,7 @@ EXPECTED = {
     "trigger/trigger-trace-marker-synthetic-kernel.tc": NO_MARKER_TRIGGERS,
     "trigger/trigger-trace-marker-synthetic.tc": NO_MARKER_TRIGGERS,
 }
-"""What does not pass, and why (docs/differences.md)."""
+"""Failing scripts, and why (docs/differences.md)."""
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def emitting(directory: str, port: Path) -> Iterator[None]:
-    """`kernel_events.py` runs, and its events are there."""
+    """`kernel_events.py` runs, and its events exist."""
     for name in ("request", "answer"):
         os.mkfifo(port / name)
     (port / "ping").write_text(PING)
@@ -154,7 +154,7 @@ def test_ftracetest(group: str, daemon: DaemonProcess, folder: Path, tmp_path: P
     )
     inside = {"UTRACEFS_DIR": daemon.directory, "PORT": str(port), "CASE_S": str(CASE_S)}
     with contextlib.ExitStack() as stack:
-        if group != "dynevent":  # those remove all dynamic events, which the kernel's are not
+        if group != "dynevent":  # these scripts remove all dynamic events, which the kernel's are not
             stack.enter_context(emitting(daemon.directory, port))
         done = subprocess.run(
             [sys.executable, "-m", "utracefs.cli", "mount", TRACEFS, "--", "bash", "-c", RUN, "bash", *cases],

@@ -1,4 +1,4 @@
-"""A latency between two events: hist triggers put a synthetic event together, which is recorded."""
+"""A latency between two events: hist triggers generate a synthetic event, which is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/kernel-abi.md: every command that it shows is run, and prints what it shows."""
+"""docs/kernel-abi.md: every command in it is run, and its output is as shown."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""KernelShark, on a screen that nobody sees: it opens what `utracefs record` wrote."""
+"""KernelShark, on a virtual screen, opens the file of `utracefs record`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env["XDG_RUNTIME_DIR"] = str(out.parent)
     before = set(os.listdir("/dev/shm"))
     utracefs("record", "-e", "user_events:*", "-o", str(out), "--", sys.executable, str(SHOP), env=env)
-    # What other tests of this machine made there meanwhile goes within seconds.
+    # Files of other concurrent tests disappear within seconds.
     left, deadline = set(os.listdir("/dev/shm")) - before, time.monotonic() + 60
     while left & set(os.listdir("/dev/shm")):
         assert time.monotonic() < deadline, f"the embedded daemon left something in /dev/shm: {left}"

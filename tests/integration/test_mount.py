@@ -1,4 +1,4 @@
-"""The tree as files: what the system calls of any program do on a mount."""
+"""The tree as files: the system calls of any program on a mount."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.mounting import run, wait_for
 
 @pytest.fixture
 def tree(shared_mount: tuple[str, Path]) -> Path:
-    """The mount, with nothing of earlier tests in it."""
+    """The mount, reset after earlier tests."""
     _, path = shared_mount
     for name in os.listdir(path / "instances"):
         os.rmdir(path / "instances" / name)
@@ -239,7 +239,7 @@ class TestInstances:
         assert stat.S_IMODE(os.stat(tree / "instances/one/trace").st_mode) == 0o640
 
     def test_names_go_with_what_they_name(self, tree: Path) -> None:
-        """Looked at, listed, removed and looked at again: no name is remembered too long."""
+        """Looked up, listed, removed and looked up again: no name is cached too long."""
         for _ in range(10):
             write(tree / "dynamic_events", b"u:shop u32 a\n", os.O_APPEND)
             assert os.listdir(tree / "events/user_events") == ["enable", "filter", "shop"]
@@ -279,7 +279,7 @@ class TestStreams:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-        # nothing was taken by the read that was given up
+        # the interrupted read consumed nothing
         for cpu in range(os.cpu_count() or 1):
             if cpu in os.sched_getaffinity(0):
                 write(tree / "trace_marker", b"later\n")
@@ -419,7 +419,7 @@ class TestPolling:
         os.close(fd)
 
     def test_many_wait_at_a_time(self, tree: Path) -> None:
-        """More than libfuse has threads, and nobody else waits for them."""
+        """More than libfuse has threads, and no other call waits for them."""
         readers = []
         for number in range(24):
             os.mkdir(tree / f"instances/i{number}")
@@ -440,7 +440,7 @@ class TestPolling:
 
 
 def _mark(instance: Path) -> bool:
-    """Whether a marker was recorded: the daemon may run on a cpu that the mask leaves out."""
+    """Whether a marker was recorded: the daemon may run on a cpu that is not in the mask."""
     try:
         write(instance / "trace_marker", b"x" * 1000)
     except OSError as error:
@@ -522,7 +522,7 @@ class TestTools:
     def test_copies(self, shop: Path, tmp_path: Path) -> None:
         done = run(f"cp -r events {tmp_path}/copy; tar -cf - events | tar -tf - | sort", shop)
         assert done.returncode == 0, done.stderr
-        # tracefs does not let anybody read those, root neither
+        # tracefs permits nobody to read those, not even root
         assert all("inject" in line for line in done.stderr.splitlines()), done.stderr
         assert "events/user_events/shop/format\n" in done.stdout
         copied = (tmp_path / "copy/user_events/shop/format").read_text()
@@ -551,7 +551,7 @@ cat dynamic_events
 
 
 def test_sockets_and_pipes_do_not_mind(tree: Path) -> None:
-    """sendfile(2) and splice(2) of a file of size 0 move nothing, and say so."""
+    """sendfile(2) and splice(2) of a file of size 0 move nothing, and return 0."""
     ours, theirs = socket.socketpair()
     with ours, theirs, open(tree / "README", "rb") as file:
         assert os.sendfile(theirs.fileno(), file.fileno(), 0, 100) == 0

@@ -1,4 +1,5 @@
-"""How a mount begins and ends: with the daemon, by signals, by umount, killed; for whom; several at once."""
+"""The begin and end of a mount: with the daemon, by signals, by umount, by a kill; for which users; several
+at once."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class TestEnds:
             held = os.open(place / "tracing_on", os.O_RDONLY)
             mount.process.send_signal(number)
             assert mount.ended() == 0
-            with contextlib.suppress(OSError):  # close(2) tells that nobody is there
+            with contextlib.suppress(OSError):  # close(2) reports that the daemon has gone
                 os.close(held)
             assert listing(place) == []
 
@@ -104,7 +105,7 @@ class TestEnds:
 
 
 def _is_reading(pid: int) -> bool:
-    """Whether it sleeps in a system call on our files."""
+    """Whether it sleeps in a system call on files of the mount."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
         return state in "SD" and Path(f"/proc/{pid}/wchan").read_text() != "0"
@@ -200,7 +201,7 @@ def test_two_at_once(daemon: DaemonProcess, place: Path) -> None:
 
 NOBODY = [
     *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
-    # to run a Python that lies below /root, and nothing else
+    # only to run a Python below /root
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
 ]
 
@@ -209,7 +210,7 @@ NOBODY = [
 class TestForWhom:
     @pytest.fixture
     def theirs(self) -> Iterator[str]:
-        """A directory of nobody's."""
+        """A directory of the user `nobody`."""
         with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
             os.chmod(path, 0o755)
             for name in ("d", "tree"):
@@ -288,7 +289,7 @@ exec "$@"
             assert run([*look, f"{path}/tracing_on"], Path("/")).stderr.endswith("Permission denied\n")
 
     def test_only_the_daemons_user_and_root_speak_for_others(self, directory: str) -> None:
-        """A member of --tracefs-group may write markers, and they are his own."""
+        """A member of --tracefs-group may write markers, and they have his thread id."""
         daemon = DaemonProcess(directory, "--tracefs-group", "nogroup")
         daemon.start()
         program = f"""

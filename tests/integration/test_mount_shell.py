@@ -1,4 +1,4 @@
-"""A day of work in a shell over a mount: shell.sh knows nothing of ours, and says what tracefs says."""
+"""A day of work in a shell over a mount: shell.sh uses only tracefs, and gets tracefs' output."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ while True:
     with open(answer, "w") as done:
         done.write("done\\n")
 """
-"""Registers for one record at a time, so that the event is in nobody's way."""
+"""Registers for one record at a time, so that the event is unused in between."""
 
 
 @pytest.fixture
 def emit(daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
-    """A command that has a running program emit: a Python for each record would take long."""
+    """A command that makes a running program emit: a Python for each record would take long."""
     asked, answer, command = tmp_path / "asked", tmp_path / "answer", tmp_path / "emit"
     os.mkfifo(asked)
     os.mkfifo(answer)

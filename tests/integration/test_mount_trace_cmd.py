@@ -1,5 +1,5 @@
-"""trace-cmd over a mount on /sys/kernel/tracing that it alone sees: `utracefs mount /sys/kernel/tracing --
-trace-cmd`."""
+"""trace-cmd over a mount on /sys/kernel/tracing in a mount namespace of its own: `utracefs mount
+/sys/kernel/tracing --trace-cmd`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ utracefs.flush()
 
 
 class TraceCmd:
-    """Runs commands of a shell where trace-cmd sees the mount."""
+    """Runs commands of a shell where trace-cmd finds the mount."""
 
     def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ def test_stat_and_list(trace_cmd: TraceCmd) -> None:
 
 @pytest.mark.parametrize("options", ["", "--nosplice", "-B mine", "-B mine --nosplice -f 'count >= 40'"])
 def test_record(trace_cmd: TraceCmd, options: str) -> None:
-    """-f is said of the event before it."""
+    """-f applies to the event before it."""
     buffer, _, rest = options.partition(" -f")
     filtered = f"-f{rest}" if rest else ""
     report = trace_cmd(
@@ -158,5 +158,5 @@ def test_the_machines_own_tracefs_is_left_alone(trace_cmd: TraceCmd) -> None:
 
 
 def mounts_there() -> list[str]:
-    """What is mounted on it, in the order of mounting; other tests mount elsewhere meanwhile."""
+    """The file systems mounted on it, in the order of mounting; other tests mount elsewhere meanwhile."""
     return [line for line in Path("/proc/mounts").read_text().splitlines() if f" {TRACEFS} " in line]

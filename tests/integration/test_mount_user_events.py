@@ -1,4 +1,4 @@
-"""user_events_data of a mount, used by a C program as it would use the kernel's."""
+"""user_events_data of a mount, used by a C program in the same way as the kernel's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def events(tree: Path) -> list[str]:
 
 
 def is_there(tree: Path) -> bool:
-    """Whether the daemon is, and has events."""
+    """Whether the daemon lives, and has events."""
     try:
         return bool(events(tree))
     except OSError as error:
@@ -75,7 +75,7 @@ def lines(tree: Path) -> list[str]:
 
 
 class Provider:
-    """The program; `call` is one line to it and its answer, a negative errno as that errno's name."""
+    """The program; `call` is one line to it and its response, a negative errno as that errno's name."""
 
     def __init__(self, program: Path, tree: Path, *prefix: str, passing: socket.socket | None = None) -> None:
         if passing is not None:
@@ -181,7 +181,7 @@ class TestScenario:
         ],
     )
     def test_answers(self, tree: Path, program: Path, line: str, answer: int | str) -> None:
-        """Those of an enabled event of four bytes on file 0, word 0, bit 0."""
+        """The registration of an enabled event of four bytes on file 0, word 0, bit 0."""
         with Provider(program, tree) as provider:
             provider.call("open")
             assert provider.call("reg 0 0 0 4 0 shop u32 count") == 0
@@ -249,7 +249,7 @@ class TestDescriptors:
             assert provider.call("write 2 0") == 4
 
     def test_passed_to_another_program(self, tree: Path, pair: tuple[Provider, Provider]) -> None:
-        """The index is the file's; the enabler, and the record, of who uses it."""
+        """The index belongs to the file; the enabler, and the record, to the process that uses it."""
         first, second = pair
         first.call("open")
         assert first.call("reg 0 0 0 4 0 shop") == 0
@@ -277,7 +277,7 @@ class TestProcesses:
             assert child != provider.pid
             assert provider.word() == 0
             put(tree / "events/user_events/shop/enable", "1")
-            wait_for(lambda: provider.word() == 1, "the child is told")
+            wait_for(lambda: provider.word() == 1, "the child's bit is set")
             assert provider.call("write 0 0") == 4
             assert f"provider-{child} " in lines(tree)[0]
             assert provider.call("reg 0 0 0 4 0 other") == "EADDRINUSE"
@@ -345,7 +345,7 @@ class TestDaemons:
     def test_bits_of_children_are_cleared_as_well(
         self, daemon: DaemonProcess, place: Path, program: Path, who: str
     ) -> None:
-        """Nothing was switched since the fork, so nobody has looked for children."""
+        """No event was switched since the fork, so the mount has not looked for children."""
         with mounted(daemon.directory, place, "--wait") as mount, Provider(program, place) as provider:
             self.enable(place, provider)
             assert provider.call("fork") != provider.pid
@@ -381,7 +381,7 @@ class TestDaemons:
     def test_what_its_own_command_does_not_find_goes_on(
         self, daemon: DaemonProcess, place: Path, program: Path
     ) -> None:
-        """Neither another registration nor the next daemon would find it by that."""
+        """Neither another registration nor the next daemon would find it by that name."""
         with mounted(daemon.directory, place, "--wait"), Provider(program, place) as provider:
             provider.call("open")
             assert provider.call("reg 0 0 0 4 0 odd u32 a;; u32 b") == 0
@@ -464,7 +464,7 @@ def _is_asking(pid: int) -> bool:
 def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(
     daemon: DaemonProcess, place: Path, program: Path
 ) -> None:
-    """Who enables waits for 0.1 s; the bit follows when the mount goes on."""
+    """Enabling waits for 0.1 s; the bit follows when the mount continues."""
     with mounted(daemon.directory, place) as mount, Provider(program, place) as provider:
         provider.call("open")
         provider.call("reg 0 0 0 4 0 shop")
@@ -482,7 +482,7 @@ def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes others")
 class TestForOthers:
     def test_an_ordinary_user(self, program: Path) -> None:
-        """Daemon, mount and program are nobody's."""
+        """Daemon, mount and program belong to the user `nobody`."""
         judge("fusermount3")
         session = (
             life.TestForWhom.SESSION.partition('cd "$1/tree"')[0]
@@ -532,7 +532,7 @@ fusermount3 -u "$1/tree"
             assert done.returncode == 0, done.stderr
 
     def test_an_unprivileged_program_on_roots_mount(self, daemon: DaemonProcess, program: Path) -> None:
-        """Its events are its own; persistent ones and the tree are not for it."""
+        """It may use its own events, but not persistent ones or the tree."""
         with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
             os.chmod(path, 0o755)
             must_mount(Path(path) / "tree")

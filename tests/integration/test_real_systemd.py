@@ -1,9 +1,9 @@
-"""The units under a real systemd: pid 1 of namespaces of its own, in which nothing but it is to be found.
+"""The units under a real systemd: pid 1 of its own namespaces, which contain nothing else.
 
 Mounts, processes, names, network and the cgroup tree are private. Its root is a tmpfs with /usr, Python and
 this source tree mounted into it, read-only; so are /sys and /proc/sys. /dev, /dev/shm, /run, /tmp, /etc and
-/var are its own, and its units those of the folder systemd/, with the path of the command and nothing else
-changed. It ends with all its processes when it is killed.
+/var are its own, and its units those of the folder systemd/, with only the path of the command changed. It
+ends with all its processes when it is killed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ for line in sys.stdin:
 
 
 def own_cgroups() -> Path | None:
-    """Where the unified cgroup tree can be written to."""
+    """Where the unified cgroup tree is writable."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 ") and "rw" in after.split()[2].split(","):
@@ -137,7 +137,7 @@ def what_is_missing() -> str:
 
 
 class Machine:
-    """What runs below that systemd."""
+    """Processes below that systemd."""
 
     def __init__(self, folder: Path, more: str = "") -> None:
         cgroups = own_cgroups()
@@ -211,7 +211,7 @@ class Machine:
 
     @contextlib.contextmanager
     def producer(self) -> Iterator[subprocess.Popen[str]]:
-        """A program that emits as many records as each line says."""
+        """A program that emits as many records as each line demands."""
         with subprocess.Popen(
             [*self._enter(), PYTHON, "-c", PRODUCER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
@@ -269,7 +269,8 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
         wait_for(lambda: len(machine.numbers()) == 100)
         wait_for(lambda: machine.shown("NFileDescriptorStore") == "2", what=machine.log)
 
-        # What the daemon has not seen is in the ring alone, and the program is gone before the next comes.
+        # Records that the daemon has not read are only in the ring, and the program ends before the next one
+        # starts.
         daemon = machine.shown("MainPID")
         machine.run("kill", "-STOP", daemon)
         emit(producer, 1000)
@@ -281,11 +282,11 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
         wait_for(lambda: len(machine.numbers()) >= 1100, 20, what=lambda: machine.daemon_log())
         assert machine.numbers() == list(range(1100))
 
-        # The one that lives on goes on.
+        # The surviving program continues.
         emit(other, 10)
         wait_for(lambda: machine.numbers() == [*range(1100), *range(10)], 20, what=machine.daemon_log)
 
-        # A restart keeps all of it, and whoever is connected.
+        # A restart keeps everything, also for connected programs.
         machine.run("systemctl", "restart", "utracefsd.service")
         emit(other, 5)
         wait_for(lambda: machine.numbers() == [*range(1100), *range(15)], 20, what=machine.daemon_log)
@@ -304,7 +305,7 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
 
 
 def test_rings_over_a_stop(tmp_path: Path) -> None:
-    """FileDescriptorStorePreserve=yes in a drop-in, as the unit says."""
+    """FileDescriptorStorePreserve=yes in a drop-in, as described in the unit."""
     if missing := what_is_missing():
         pytest.skip(missing)
     version = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=True).stdout

@@ -1,7 +1,7 @@
 """The daemon is killed, or stopped, and started again: nothing committed is lost or recorded twice, and all
 settings are as before.
 
-The producer is written from docs/protocol.md with struct and a socket, so that it depends on nothing of ours.
+The producer is written from docs/protocol.md with struct and a socket, independent of the client library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEAD, TAIL, LOST, NEED_WAKEUP = 64, 128, 192, 256
 
 
 class Producer:
-    """Registers an event with a field `u64 n`; emits into a data ring and brings it to the next daemon."""
+    """Registers an event with a field `u64 n`; emits into a data ring and takes it to the next daemon."""
 
     def __init__(self, directory: str, name: str = "a") -> None:
         self.path = os.path.join(directory, "user_events_data")
@@ -67,8 +67,7 @@ class Producer:
             assert self.call("mmap_ring", {"size": SIZE}, got=fds)["size"] == SIZE
             self.ring = (fds[0], fds[1])
             self.memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
-            # Loads and stores of 8 bytes at once, as the protocol asks; struct writes zeros
-            # first.
+            # Loads and stores of 8 bytes at once, as the protocol demands; struct writes zeros first.
             self.words = memoryview(self.memory).cast("Q")
         else:
             assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 2}
@@ -90,7 +89,7 @@ class Producer:
         return bool(self.status[self.status_index])
 
     def emit(self, count: int) -> None:
-        """The next numbers; does not wait, so what has no room is not emitted."""
+        """The next numbers; does not wait, so numbers that do not fit are not emitted."""
         for _ in range(count):
             head, tail = self.words[HEAD // 8], self.words[TAIL // 8]
             if head + 32 - tail > SIZE:
@@ -110,7 +109,7 @@ class Producer:
                 os.eventfd_write(self.ring[1], 1)
 
     def lose(self, count: int) -> None:
-        """Count so many as lost, as a producer does that finds its ring full."""
+        """Count so many as lost, like a producer that finds its ring full."""
         lost_of = DATA + SIZE
         struct.pack_into(
             "<I", self.memory, lost_of, struct.unpack_from("<I", self.memory, lost_of)[0] + count
@@ -321,7 +320,7 @@ def inode(path: Path) -> int:
 
 
 def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Producer) -> None:
-    """Daemons that die on their way up, at any moment of it, hand on what they found."""
+    """Daemons killed at any moment of their start leave the state that they found."""
     chance = random.Random(4)
     write(daemon, events__enable=b"1", standing_events=b"later\n")
     producer.emit(300)
@@ -333,7 +332,7 @@ def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Produ
             [sys.executable, "-m", "utracefsd", "--dir", daemon.directory], stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 10
-        while inode(status) == old:  # the first thing that it does in there
+        while inode(status) == old:  # its first action there
             assert time.monotonic() < deadline
         time.sleep(chance.random() * 0.01)
         starting.kill()
@@ -350,7 +349,7 @@ def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Produ
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: tuple[int, ...]) -> None:
-    """Whoever comes back first: rings are merged when all are there."""
+    """In any order of return: rings are merged when all are back."""
     producers = [Producer(daemon.directory, f"p{n}") for n in range(3)]
     try:
         write(daemon, events__enable=b"1")
@@ -398,7 +397,7 @@ def test_what_comes_over_the_socket_stands_behind_older_records(
         other.connect()
         request = record if method is None else [0, 2, method, [record]]
         other.sock.send(msgpack.packb(request))
-        # a connection that comes later is served after it: this one's records have been read
+        # a connection that comes later is served later, so this one's records have been read
         later = PlainConnection(daemon.directory)
         later.call("sync")
         later.close()
@@ -414,7 +413,7 @@ def test_what_comes_over_the_socket_stands_behind_older_records(
 def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
     daemon: DaemonProcess, producer: Producer
 ) -> None:
-    """Rings are looked at before. Nothing is emitted meanwhile: what is between stamp and commit is late."""
+    """Rings are read before. Nothing is emitted meanwhile: a record between stamp and commit is late."""
     write(daemon, events__enable=b"1")
     for n in range(200):
         producer.emit(1)
@@ -426,7 +425,7 @@ def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
 
 
 def test_a_program_that_ended_meanwhile_is_not_waited_for(daemon: DaemonProcess, producer: Producer) -> None:
-    """And without a service manager that kept its ring, what that held is lost."""
+    """And without a service manager that kept its ring, the records in it are lost."""
     write(daemon, events__enable=b"1")
     script = "import utracefs\nwhile not utracefs.event('b u64 n'): pass\nprint('up', flush=True); input()"
     with subprocess.Popen(
@@ -450,7 +449,7 @@ def test_a_program_that_ended_meanwhile_is_not_waited_for(daemon: DaemonProcess,
 
 
 def test_a_program_that_lives_and_does_not_come_back(daemon: DaemonProcess, producer: Producer) -> None:
-    """It is waited for, for a bounded time; nobody else loses anything by it."""
+    """It is waited for, for a bounded time; no other producer loses records by that."""
     other = Producer(daemon.directory, "b")
     try:
         write(daemon, events__enable=b"1")
@@ -465,7 +464,7 @@ def test_a_program_that_lives_and_does_not_come_back(daemon: DaemonProcess, prod
 
 
 def test_a_connection_that_ends_before_all_are_back(daemon: DaemonProcess, producer: Producer) -> None:
-    """What it had committed is taken in with the others, in its place."""
+    """Its committed records are taken in with the others, in their places."""
     other = Producer(daemon.directory, "b")
     write(daemon, events__enable=b"1")
     daemon.stop(kill=True)
@@ -506,7 +505,7 @@ def test_killed_again_while_it_waits(daemon: DaemonProcess, producer: Producer) 
 
 
 def test_what_is_lost_while_nobody_looks_is_counted(daemon: DaemonProcess, producer: Producer) -> None:
-    """By the daemon that looks again, once; what the one before had counted went with its numbers."""
+    """By the daemon that reads the counter again, once; the counts of the previous one ended with it."""
 
     def lost() -> tuple[int, ...]:
         found = re.match(

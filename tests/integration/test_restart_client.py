@@ -1,6 +1,6 @@
 """An application that emits through its client library while the daemon is killed, stopped and started again.
 
-It numbers what it emits. Whatever happens to the daemon, each number that was committed is in `trace` once.
+It numbers its records. Whatever happens to the daemon, each committed number is in `trace` once.
 """
 
 from __future__ import annotations
@@ -124,4 +124,4 @@ print(time.monotonic(), flush=True)
     finally:
         application.kill()
         application.communicate()
-        daemon.start()  # so that what it left is taken over, and removed when it is stopped
+        daemon.start()  # to take over the leftover state, and remove it when it is stopped

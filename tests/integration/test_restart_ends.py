@@ -1,6 +1,6 @@
-"""Whatever ends a daemon, or keeps one from starting: what was there is there for the next one.
+"""Whatever ends a daemon, or prevents its start: the state is kept for the next one.
 
-Each test lets a daemon take over `precious`, ends it in some way, and looks whether the next one has it.
+Each test lets a daemon take over `precious`, ends it in some way, and checks that the next one has it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STEPS = [
     "utracefsd.server.serve.Serving",
     "utracefsd.server.sd_notify.Notifier.ready",
 ]
-"""Of a start, in their order."""
+"""Steps of a start, in their order."""
 
 END_STEPS = [
     "utracefsd.daemon.Daemon.close",
@@ -55,7 +55,7 @@ END_STEPS = [
     "utracefsd.events.status_file.StatusFile.close",
     "utracefsd.server.runtime.Runtime.remove_status_folder",
 ]
-"""Of an orderly end."""
+"""Steps of an orderly end."""
 
 RUN = """
 import importlib, os, signal, sys
@@ -78,7 +78,7 @@ real = getattr(owner, parts[-1])
 def at_the_step(*args, **named):
     print("at the step", file=sys.stderr, flush=True)
     if what == "raise":
-        raise RuntimeError("an error of ours")
+        raise RuntimeError("an unexpected error")
     if what == "fail":
         raise OSError(28, "No space left on device")
     os.kill(os.getpid(), int(what))
@@ -91,7 +91,7 @@ main()
 
 @pytest.fixture
 def daemon(directory: str) -> Iterator[DaemonProcess]:
-    """One with `precious`, that was killed."""
+    """A killed daemon with `precious`."""
     process = DaemonProcess(directory)
     process.start()
     try:
@@ -146,7 +146,7 @@ def run_to(daemon: DaemonProcess, step: str, what: str, *, end: bool = False) ->
 
 
 def assert_the_files_are_there(daemon: DaemonProcess, step: str) -> None:
-    """The same without a daemon, which would take its time."""
+    """The same without a daemon, which would take longer."""
     folder = locate(daemon.directory).status_folder
     taken = parse_log(logged(folder))
     assert [event.tracepoint_name for event in taken.events.values()] == [b"precious"], step
@@ -170,7 +170,7 @@ def test_at_each_step_of_an_end(daemon: DaemonProcess, what: str) -> None:
 
 
 def test_at_any_moment_of_a_start(daemon: DaemonProcess) -> None:
-    """Whatever the moment, it may end in any way that a signal can end it."""
+    """At any moment, a signal may end it in any way."""
     for moment in range(20):
         popen = subprocess.Popen(
             [sys.executable, "-m", "utracefsd", "--dir", daemon.directory, "--keep-state"],
@@ -208,10 +208,10 @@ class TestStartsThatFail:
     @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
     @pytest.mark.parametrize("full", ["the directory of the sockets", "shared memory"])
     def test_a_full_file_system(self, daemon: DaemonProcess, full: str) -> None:
-        """Each full file system is one of the daemon's own, in a mount namespace of its own."""
+        """Each full file system is private to the daemon, in a mount namespace of its own."""
         state = locate(daemon.directory).status_folder
         if full == "shared memory":
-            # The state is brought along into the small file system, which is filled to the last byte.
+            # The state is copied into the small file system, which is then filled to the last byte.
             script = f"""
                 cp -a {state} /var/tmp/$$ && mount -t tmpfs -o size=24m,mode=1777 tmpfs /dev/shm
                 mv /var/tmp/$$ {state}
@@ -238,7 +238,7 @@ class TestStartsThatFail:
 
 
 def in_namespace(script: str, daemon: DaemonProcess) -> subprocess.CompletedProcess[str]:
-    """Run a shell script whose mounts are its own; "$@" starts a daemon."""
+    """Run a shell script with private mounts; "$@" starts a daemon."""
     start = ["timeout", "5", sys.executable, "-m", "utracefsd", "--dir", daemon.directory, "--keep-state"]
     return subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *start],
@@ -259,7 +259,7 @@ def test_foreign_things_in_the_folder(
 
 
 def test_a_folder_that_is_taken_away(daemon: DaemonProcess) -> None:
-    """It works on, and nobody who traces notices."""
+    """It continues to work, and tracing users notice nothing."""
     folder = locate(daemon.directory).status_folder
     daemon.start()
     subprocess.run(["rm", "-r", str(folder)], check=True)

@@ -1,5 +1,5 @@
-"""In a service nothing is lost with a program that ends while there is no daemon: the service manager keeps
-its data ring, and the next daemon reads it."""
+"""In a service, a program that ends while no daemon runs loses nothing: the service manager keeps its data
+ring, and the next daemon reads it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def program(manager: ServiceManager) -> Iterator[Callable[[str], Program]]:
 def test_a_program_that_ended_meanwhile_loses_nothing(
     manager: ServiceManager, program: Callable[[str], Program]
 ) -> None:
-    """Records of several, merged by time; the daemon gives the rings up when it has read them."""
+    """Records of several, merged by time; the daemon frees the rings when it has read them."""
     programs = [program(f"p{n}") for n in range(3)]
     write(manager, events__enable=b"1")
     manager.wait_until_stored(3)
@@ -210,7 +210,7 @@ def hostile() -> dict[str, int]:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_hostile_descriptors(directory: str, known: bool) -> None:
-    """Checked like those of producers, also where the state says that they are rings."""
+    """Descriptors are checked like those of producers, even where the state says that they are rings."""
     manager = ServiceManager(directory)
     try:
         manager.start()

@@ -1,5 +1,5 @@
-"""/dev/shm is too small for the ring buffer: tracing goes on in memory, and a restart loses that buffer and
-nothing else."""
+"""/dev/shm is too small for the ring buffer: tracing continues in memory, and a restart loses only that
+buffer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMIT = 1 << 20
 
 
 def limit_files(daemon: DaemonProcess) -> None:
-    """Let none of its files grow beyond 1 MiB: EFBIG, instead of the ENOSPC that a small /dev/shm gives."""
+    """Let none of its files grow beyond 1 MiB: EFBIG, instead of the ENOSPC of a small /dev/shm."""
     assert daemon.process is not None
     resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
@@ -67,14 +67,14 @@ def test_what_was_not_taken_in_is_recorded_by_the_next(daemon: DaemonProcess, pr
     assert after == before
     assert numbers(trace) == list(range(500, 1100))
 
-    # This one had room: all is kept again.
+    # This one had space: everything is kept again.
     assert WARNING not in restart(daemon, producer)
     assert numbers(read(daemon, "trace")[0]) == list(range(500, 1100))
 
 
 def test_killed_again_and_again(daemon: DaemonProcess, producer: Producer) -> None:
-    """In memory, each successor has one piece of what was emitted: it begins where the one before was, ends
-    at the end."""
+    """In memory, each daemon has one contiguous piece of the emitted records: it begins where the previous
+    one ended, and the last one reaches the end."""
     chance = random.Random(5)
     write(daemon, events__enable=b"1")
     seen = 0
@@ -153,8 +153,8 @@ def in_a_small_dev_shm(directory: str) -> None:
 
 
 def killed_in_a_full_dev_shm(directory: str) -> None:
-    """At any moment, again and again, without a page that is free: what an administrator was told is so, and
-    every record is there. The successors start in it, too."""
+    """At any moment, again and again, without a free page: every answered request has its effect, and every
+    record is there. The daemons also start without a free page."""
     chance = random.Random(3)
     daemon = DaemonProcess(directory)
     daemon.start()
@@ -198,7 +198,7 @@ def killed_in_a_full_dev_shm(directory: str) -> None:
 
 
 def refused(daemon: DaemonProcess, path: str, data: bytes) -> str:
-    """The error's text of a write that appends; empty if it succeeds."""
+    """The error of a write that appends; empty if it succeeds."""
     with daemon.tree() as tree:
         try:
             tree.write_file(path, data, truncate=False)
@@ -209,8 +209,8 @@ def refused(daemon: DaemonProcess, path: str, data: bytes) -> str:
 
 
 def features_in_a_small_dev_shm(directory: str) -> None:
-    """Without any room left histograms, triggers, snapshots and instances are refused with the reason or
-    live in memory; what was there goes on, and a successor has what was written down."""
+    """Without any space left histograms, triggers, snapshots and instances are refused with the reason or are
+    in memory; existing ones keep working, and the next daemon has everything that the log has."""
     event = "events/user_events/a/"
     daemon = DaemonProcess(directory)
     daemon.start()
@@ -221,7 +221,7 @@ def features_in_a_small_dev_shm(directory: str) -> None:
         write(daemon, events__user_events__a__trigger=b"hist:keys=1:vals=n")
         producer.emit(10)
         take_all_room()
-        # A file of cells has 128 of them; a trigger that finds none left needs room.
+        # A file of cells has 128 of them; a trigger that finds none free needs space.
         texts = [refused(daemon, event + "trigger", b"hist:keys=%d" % n) for n in range(2, 200)]
         texts += [refused(daemon, event + "trigger", b"traceoff:5 if n == 999999")]
         assert set(texts) <= {"", "no room for a trigger: No space left on device"}

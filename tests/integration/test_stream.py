@@ -1,4 +1,4 @@
-"""Readers of streams that harm: a real daemon goes on, and other readers are exact."""
+"""Harmful readers of streams: a real daemon continues, and other readers get exact data."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ while True:
 
 
 def test_hostile_and_stalled_readers(daemon: DaemonProcess, eventually: Eventually) -> None:
-    """One scribbles over its ring and its doorbell, one is stopped, one is honest: that one has all, and what
-    is counted adds up for each."""
+    """One writes all over its ring and its doorbell, one is stopped, one is honest: that one gets everything,
+    and the counts add up for each."""
     hostile = subprocess.Popen([sys.executable, "-c", HOSTILE, daemon.directory], stdout=subprocess.PIPE)
     try:
         assert hostile.stdout is not None
@@ -78,7 +78,7 @@ def test_hostile_and_stalled_readers(daemon: DaemonProcess, eventually: Eventual
 
 
 def test_a_reader_that_is_stopped(daemon: DaemonProcess, eventually: Eventually) -> None:
-    """It slows nobody: as many records reach another reader as without it."""
+    """It slows down no other reader: they get as many records as without it."""
     program = (
         "import sys, utracefs\nfor r in utracefs.attach('work', directory=sys.argv[1]): print(1, flush=True)"
     )

@@ -1,4 +1,4 @@
-"""Programs that are told of their enablers, and connections on behalf of others: a real daemon, real
+"""Programs that are notified of their enablers, and connections on behalf of others: a real daemon, real
 processes, real signals."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ while data := connection.sock.recv(65536):
 
 @pytest.fixture
 def program(daemon: DaemonProcess) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Start a program that prints what it is told."""
+    """Start a program that prints its notifications."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
@@ -77,7 +77,7 @@ def took_s(tree: Tracefs, on: bool) -> float:
 
 
 class Loop:
-    """Acknowledges what many connections are told, on a thread."""
+    """Acknowledges the notifications of many connections, on a thread."""
 
     def __init__(self, connections: list[PlainConnection]) -> None:
         self.state: dict[tuple[int, int], int] = {}
@@ -130,7 +130,7 @@ def test_enable_returns_after_a_hundred_have_written(daemon: DaemonProcess) -> N
         for number in range(10):
             on = number % 2 == 0
             times.append(took_s(tree, on))
-            # An acknowledgement takes longer than 100 ms only where the machine hardly runs.
+            # An acknowledgement takes longer than 100 ms only on a machine without cpu time.
             if times[-1] < 0.09:
                 assert list(loop.state.values()) == [int(on)] * 100
         print(f"enable told 100 connections in {min(times) * 1e3:.1f} to {max(times) * 1e3:.1f} ms")
@@ -153,7 +153,7 @@ def test_a_stopped_program(
         times = [took_s(tree, True), took_s(tree, False)]
         assert min(times) < 0.1, "it is not waited for again"
         os.kill(stopped.pid, signal.SIGCONT)
-        assert line(stopped) == "[1, 0]", "the first that it was told"
+        assert line(stopped) == "[1, 0]", "its first notification"
         assert line(stopped) == "[1, 0]", "and the latest of what came after"
         log = daemon.stop()
         assert log.count(b"not acknowledged within 100 ms") >= 1
@@ -235,7 +235,7 @@ def test_a_process_that_is_gone(daemon: DaemonProcess, sleeper: subprocess.Popen
 def test_a_user_through_a_mount_has_no_more_than_his_own(
     daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    """A thousand connections, whoever made them; and the mount goes on for others."""
+    """A thousand connections, for any processes; and the mount works for other users."""
     with contextlib.ExitStack() as stack:
         made = 0
         with pytest.raises(OSError, match="has 1024 connections already"):
@@ -249,7 +249,7 @@ def test_a_user_through_a_mount_has_no_more_than_his_own(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_nobody_else_may(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]) -> None:
-    """Neither for root nor for himself; nor does a process that was spoken for get any further."""
+    """Neither for root nor for himself; nor does a represented process get more rights."""
     os.chmod(daemon.directory, 0o755)
     os.chmod(os.path.join(daemon.directory, "user_events_data"), 0o666)
     program = (

@@ -1,4 +1,4 @@
-"""docs/tutorial.md: every command that it shows is run, and prints what it shows."""
+"""docs/tutorial.md: every command in it is run, and its output is as shown."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A screen that nobody sees, and KernelShark on it."""
+"""A virtual screen, and KernelShark on it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PATIENCE_S = 60.0
 FIRST_DISPLAY = 200
 TRIES = 10
 ABSENT = ("kvm_combo", "sched_events")
-"""Plug-ins that want events of a kernel."""
+"""Plug-ins for events of a kernel."""
 
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
-    """KernelShark asks root whether he means it, so it runs as somebody else, who gets in here."""
+    """KernelShark shows a question to root, so it runs as another user, who gets access to these paths."""
     path = Path(tempfile.mkdtemp(prefix="utracefs-test-"))
     try:
         for name in ("home", "run"):
@@ -38,8 +38,8 @@ def open_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def screen(size: str = "1280x800") -> Iterator[str]:
-    """Its display; any local process may draw on it. The number is of our own: the lowest free one may be
-    that of somebody who starts just now, or of a server that cannot be seen from here."""
+    """Its display; any local process may draw on it. The number is drawn at random: the lowest free one may
+    be taken by a server that starts just now, or by one that is not visible here."""
     first = FIRST_DISPLAY + os.getpid() % 20_000
     for number in range(first, first + TRIES):
         ready, ready_w = os.pipe()
@@ -64,8 +64,8 @@ def screen(size: str = "1280x800") -> Iterator[str]:
 def shown_in_kernelshark(
     path: Path, display: str, folder: Path, size: tuple[int, int] = (1280, 800)
 ) -> Iterator[list[str]]:
-    """KernelShark with the file, when its window is there. The list gets what it said, but for the plug-ins,
-    when it has ended."""
+    """KernelShark with the file, once its window exists. The list gets its output, without lines about
+    plug-ins, when it has ended."""
     environ = {
         **os.environ,
         "DISPLAY": display,
@@ -104,13 +104,13 @@ def shown_in_kernelshark(
 
 
 def _windows(display: str) -> str:
-    """Titles of all windows, as far as they could be asked: one that vanishes meanwhile ends xwininfo."""
+    """Titles of all windows, as far as possible: one that disappears meanwhile ends xwininfo."""
     words = ["xwininfo", "-display", display, "-root", "-tree"]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=20, check=False)
     return done.stdout or done.stderr
 
 
 def screenshot(display: str) -> bytes:
-    """A PNG of all that is on the screen."""
+    """A PNG of the whole screen."""
     words = ["import", "-display", display, "-window", "root", "png:-"]
     return subprocess.run(words, capture_output=True, timeout=30, check=True).stdout
