@@ -6,6 +6,7 @@ trace.dat, `report`, `report --stat`, trace-cmd, `status`, `doctor`, `stream`, a
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,10 +21,13 @@ from typing import Any
 
 import msgpack
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from tests.client.recordings.events import trace_cmd
 from tests.integration.conftest import DaemonProcess
-from utracefs.tree.tracefs import PerfAttr
+from utracefs.cli.common import event_stats
+from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 PROGRAM = """
 import sys, utracefs
@@ -118,12 +122,15 @@ class Recording:
         return int(found[1]), lost
 
 
-def cli(daemon: DaemonProcess, *words: str) -> subprocess.Popen[str]:
+PIPES = (subprocess.PIPE, subprocess.PIPE)
+
+
+def cli(daemon: DaemonProcess, *words: str, files: tuple[Any, Any] = PIPES) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "utracefs.cli", *words],
         env={**os.environ, "UTRACEFS_DIR": daemon.directory},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=files[0],
+        stderr=files[1],
         text=True,
     )
 
@@ -462,34 +469,104 @@ def test_a_plug_in_that_fails_beside_ftrace(
         daemon.stop()
 
 
-@pytest.mark.parametrize("command", ["record", "trace", "stat", "top"])
-def test_perf(
-    daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path, command: str
+def _first(pattern: str, text: str) -> int:
+    """The number; 0 where the text does not have it."""
+    found = re.search(pattern, text, re.MULTILINE)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+def _of_record(out: str, error: str) -> tuple[int, int]:
+    return _first(r": (\d+) records?, ", error), _first(r", (\d+) lost", error)
+
+
+def _of_stream(out: str, error: str) -> tuple[int, int]:
+    left = _first(r"not printed when it ended: (\d+) more", error)
+    return out.count(" told: ") + left, _first(r"(\d+) records lost in all", error)
+
+
+def _of_json_stream(out: str, error: str) -> tuple[int, int]:
+    kept = sum("name" in json.loads(line) for line in out.splitlines())
+    return kept, _first(r"records, (\d+) lost", error)
+
+
+def _of_hist(out: str, error: str) -> tuple[int, int]:
+    (shown,) = json.loads(out)
+    return shown["hits"], _first(r"(\d+) records were lost", error)
+
+
+def _of_top(out: str, error: str) -> tuple[int, int]:
+    return _of_record(f": {out}", f": {error}")
+
+
+def _of_perf(out: str, error: str) -> tuple[int, int]:
+    return _first(r"(\d+) samples?, ", error), _first(r" samples?, (\d+) lost", error)
+
+
+def _of_perf_stat(out: str, error: str) -> tuple[int, int]:
+    return _first(r"([\d,]+)  user_events:told", out), _first(r"(\d+) records lost", error)
+
+
+def _of_perf_top(out: str, error: str) -> tuple[int, int]:
+    kept = sum(map(int, re.findall(r"% +(\d+) +[\d.]+ +user_events:told", out)))
+    return kept, _first(r"^(\d+) lost", out)
+
+
+COMMANDS = {
+    "record": (["record", "-e", "told", "-b", "64", "-o", "told.dat"], _of_record),
+    "stream": (["stream", "-e", "told"], _of_stream),
+    "stream --json": (["stream", "--json", "-e", "told"], _of_json_stream),
+    "hist": (["hist", "--json", "told", "common_pid"], _of_hist),
+    "top": (["top", "-d", "1000"], _of_top),
+    "perf record": (["perf", "record", "-e", "told", "-o", "perf.data"], _of_perf),
+    "perf trace": (["perf", "trace", "-e", "told"], _of_perf),
+    "perf stat": (["perf", "stat", "-e", "told"], _of_perf_stat),
+    "perf top": (["perf", "top", "-d", "1000", "-e", "told"], _of_perf_top),
+}
+
+
+def nr_attached(tree: Tracefs) -> int:
+    stats = event_stats(tree.read_file("events/user_events/told/stats"))
+    return len(stats.consumers.keys() - stats.detached)
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.sampled_from([SLOW, FLOOD, FLUSH, "emit(7, 5000)"]), min_size=1, max_size=5))
+@example(steps=[SLOW, FLOOD, FLUSH, FLOOD])
+def test_kept_and_lost_are_all_for_every_command(
+    daemon: DaemonProcess,
+    program: Program,
+    eventually: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[str],
 ) -> None:
-    """Records that found a data ring or the perf ring full are reported, also behind the last sample."""
-    path = str(tmp_path / "perf.data")
-    words = ["-o", path] if command == "record" else ["-d", "1000"] if command == "top" else []
-    process = cli(daemon, "perf", command, "-e", "told", *words)
-    with daemon.tree() as tree:
-        eventually(lambda: b"Used by perf" in tree.read_file("user_events_status"), "it is attached")
-    program.run("while not event: pass")
-    for step in (SLOW, FLOOD, FLUSH, "emit(20000, 40)", FLUSH):
-        program.run(step)
-    out, error = stop(process)
-    if command == "stat":
-        kept = int(re.search(r"([\d,]+)  user_events:told", out)[1].replace(",", ""))  # type: ignore[index]
-        found = re.search(r"utracefs: (\d+) records lost", error)
-    elif command == "top":
-        kept = sum(map(int, re.findall(r"% +(\d+) +[\d.]+ +user_events:told", out)))
-        found = re.search(r"^(\d+) lost", out, re.MULTILINE)
-    else:
-        kept = int(re.search(r"(\d+) samples", error)[1])  # type: ignore[index]
-        found = re.search(r" samples, (\d+) lost", error)
-    assert found and int(found[1]) > 0, (out[-500:], error)
-    assert kept + int(found[1]) == program.emitted
-    if command == "record":
-        text = said(daemon, "perf", "script", "-i", path)
+    monkeypatch.chdir(tmp_path)
+    before = program.emitted
+    outs = {name: (open(f"{name}.out", "w+"), open(f"{name}.err", "w+")) for name in COMMANDS}  # noqa: SIM115
+    running = {name: cli(daemon, *words, files=outs[name]) for name, (words, _) in COMMANDS.items()}
+    try:
+        with daemon.tree() as tree:
+            eventually(lambda: nr_attached(tree) == len(COMMANDS), "all are attached")
+        program.run("while not event: pass")
+        for step in [*steps, FLUSH]:
+            program.run(step)
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        for name, (_, parse) in COMMANDS.items():
+            for file in outs[name]:
+                file.seek(0)
+            out, error = (file.read() for file in outs[name])
+            kept, lost = parse(out, error)
+            assert kept + lost == program.emitted - before, (name, kept, lost, out[-300:], error)
+            assert lost or FLOOD not in steps, name
+        text = said(daemon, "perf", "script", "-i", "perf.data")
+        kept, lost = _of_perf("", Path("perf record.err").read_text())
         assert text.count(" user_events:told: ") == kept
-        assert f"utracefs: {found[1]} samples were lost\n" in text
-    if command == "trace":
-        assert out.count(" user_events:told: ") == kept
+        assert (f"utracefs: {lost} samples were lost\n" in text) == bool(lost)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait(30)
+        for file in itertools.chain(*outs.values()):
+            file.close()

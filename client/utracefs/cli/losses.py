@@ -7,7 +7,14 @@ from typing import Final, NamedTuple
 
 from utracefs.cli import Failure
 
-__all__ = ["LOSSES", "Loss", "lost_in_file", "lost_lines", "lost_text", "no_room", "refused_text"]
+__all__ = ["IN_RINGS", "LOSSES", "Loss", "lost_in_file", "lost_lines", "lost_text", "no_room", "refused_text"]
+
+
+IN_RINGS: Final = (
+    "in data rings (UTRACEFS_RING_KB of the program; or children that gave up their rights before they were"
+    " connected: docs/operations.md, Forked children)"
+)
+"""The daemon has one number for both."""
 
 
 class Loss(NamedTuple):
@@ -22,7 +29,7 @@ class Loss(NamedTuple):
 
 
 LOSSES: Final = (
-    Loss("in_rings", "lost in data rings", "in data rings (UTRACEFS_RING_KB of the program)"),
+    Loss("in_rings", "lost in data rings", IN_RINGS),
     Loss("dropped", "dropped, buffer full", "dropped by the full buffer (-b KB)"),
     Loss("too_large", "too large", "too large for a page of the buffer"),
     Loss("overwritten", "overwritten", "overwritten before they were read (-b KB), or taken away"),

@@ -39,7 +39,8 @@ from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents, all_filter
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.live.hist_view import JsonView, LiveView, PlainView, Shown, View
 from utracefs.cli.run.choose_daemon import running_or_own
-from utracefs.cli.run.own_instance import Ledger, own_instance
+from utracefs.cli.run.ledger import Ledger
+from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 

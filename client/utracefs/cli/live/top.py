@@ -39,7 +39,8 @@ from utracefs.cli.common import (
 from utracefs.cli.instance_option import Place, instance_names
 from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, parse_counts
 from utracefs.cli.live.top_view import SORTS, View, short
-from utracefs.cli.tables import table_lines
+from utracefs.cli.losses import lost_text
+from utracefs.cli.tables import counted, table_lines
 from utracefs.cli.terminal import own
 from utracefs.tree.event_names import ALL_USER_EVENTS
 from utracefs_protocol.terminal import harmless
@@ -104,6 +105,10 @@ def top(
             _Screen(source, view, iterations).run()
         else:
             _in_lines(source, view, iterations, as_json=as_json)
+        source.finish()
+    if not pids:
+        records, lost = source.rates.so_far
+        tell(f"{counted(records, 'record')}, {lost_text({'in_rings': lost})}")
     return 0
 
 
@@ -116,6 +121,7 @@ class _Source:
         self._buffers: dict[str, int] = {}
         self._time = 0.0
         self._is_away = False
+        self._is_reading = False
         self._connect()
         self.rates = Rates()
         self.note = ""
@@ -138,6 +144,7 @@ class _Source:
 
     def read(self) -> bool:
         """Take what was counted until now; False, with a note: there is no daemon at the moment."""
+        self._is_reading = True
         try:
             if self._is_away:
                 self._connect()
@@ -152,11 +159,17 @@ class _Source:
             if isinstance(error, Failure) and not self._is_away:
                 raise
             self._tree.close()
-            self._is_away = True
+            self._is_away, self._is_reading = True, False
             self.note = "the daemon has gone; waiting for it to come back"
             return False
+        self._is_reading = False
         self.rates.take(now, parse_counts(b"".join(pieces)))
         return True
+
+    def finish(self) -> None:
+        """Take what came since the last `read`. One that a signal ended left its answer on the connection."""
+        if not self._is_reading and not self._is_away:
+            self.read()
 
     def _note(self, now: float) -> str:
         """Of the ring buffers of all instances."""

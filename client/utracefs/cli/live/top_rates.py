@@ -81,12 +81,24 @@ class Rates:
         self._active: dict[int, float] = {}
         """When a process was last known to live."""
         self._rows: list[Row] = []
+        self._totals: dict[str, tuple[int, int]] = {}
+        """Records and losses of each event."""
+        self._gone = (0, 0)
+        """The same of events that went, or began anew with a daemon."""
+
+    @property
+    def so_far(self) -> tuple[int, int]:
+        """Records of all events and processes since the beginning, and those lost in data rings."""
+        records, lost = zip(self._gone, *self._totals.values(), strict=True)
+        return sum(records), sum(lost)
 
     def take(self, now_s: float, counts: Iterable[Count]) -> None:
         """What was counted until now. The first time tells no rates."""
         first, elapsed = self._time is None, now_s - (self._time or 0.0)
         before, self._before = self._before, {}
         self._time, self._rows = now_s, []
+        counts = list(counts)
+        self._add_up(counts)
         for count in counts:
             key = count.event, count.pid
             self._before[key] = count
@@ -121,6 +133,18 @@ class Rates:
             )
         pids = {count.pid for count in self._before.values()}
         self._active = {pid: when for pid, when in self._active.items() if pid in pids}
+
+    def _add_up(self, counts: Iterable[Count]) -> None:
+        """Of an event all processes together: the daemon joins those that ended."""
+        totals: dict[str, tuple[int, int]] = {}
+        for count in counts:
+            records, lost = totals.get(count.event, (0, 0))
+            totals[count.event] = (records + count.records, lost + count.lost)
+        for event, (records, lost) in self._totals.items():
+            now = totals.get(event, (0, 0))
+            if now[0] < records or now[1] < lost:
+                self._gone = (self._gone[0] + records, self._gone[1] + lost)
+        self._totals = totals
 
     def rows(self, by: str) -> list[Row]:
         """By event and process, or the sums of either. Processes that ended a while ago are left out, but

@@ -38,6 +38,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.instance_option import Place, instance_names
 from utracefs.cli.look.status import buffer_state, users_of
+from utracefs.cli.losses import IN_RINGS
 from utracefs.tree.event_names import EventName, matches, select
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.runtime_dir import candidates
@@ -284,10 +285,7 @@ def _examine_stats(
             where = ""
             if stats.lost_in_rings:
                 in_rings = min(stats.lost_in_rings, counts["lost"])
-                where = (
-                    f", {in_rings} of them in data rings (UTRACEFS_RING_KB of the program; or children that "
-                    "gave up their rights before they were connected: docs/operations.md, Forked children)"
-                )
+                where = f", {in_rings} of them {IN_RINGS}"
             yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}{where}")
         gone = consumer in stats.detached and not consumer.startswith("ftrace")
         why = ""

@@ -22,7 +22,8 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
-from utracefs.cli.run.own_instance import Ledger, own_instance
+from utracefs.cli.run.ledger import Ledger
+from utracefs.cli.run.own_instance import own_instance
 from utracefs.tree.event_names import is_glob, select
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import ONE_LINE

@@ -10,7 +10,6 @@ other consumers were given of that stands in `stats` of the event; what nothing 
 nobody and is told as time.
 """
 
-import contextlib
 import errno
 import mmap
 import os
@@ -22,8 +21,9 @@ from typing import Self
 import attrs
 
 from utracefs.cli import Failure
-from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, event_stats, tell
+from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, tell
 from utracefs.cli.event_options import Wanted, filter_of
+from utracefs.cli.run.ledger import gained, read_stats
 from utracefs.tree.event_names import EventName, is_glob, select
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.perf_ring import Counts, PerfRingReader
@@ -92,6 +92,7 @@ class Attached:
         self._lost: Counter[EventName] = Counter()
         self._lost_before: Counter[EventName] = Counter()
         self._gone_since: float | None = None
+        self._went_away = False
         self._is_first = True
         self._late: list[EventName] = []
         """Those that came up after the first look."""
@@ -150,11 +151,8 @@ class Attached:
         """Records that were to be counted or sampled and were not, wherever they were lost; after the daemon
         has gone what was known at the last call."""
         try:
-            opened = list(self.opened.values())
-            texts = self.tree.read_files(f"{one.event.directory}/stats" for one in opened)
-            for one, text in zip(opened, texts, strict=True):
-                if isinstance(text, bytes):
-                    self._lost[one.event] = event_stats(text).consumers[f"perf:{one.handle}"]["lost"]
+            parts = gained(read_stats(self.tree, self.opened), lambda event: _consumer(self.opened[event]))
+            self._lost |= Counter({event: one.lost for event, one in parts.items()})
         except (ConnectionError, TimeoutError):
             self._lose()
         return self._lost + self._lost_before
@@ -181,6 +179,8 @@ class Attached:
             tell(f"{names}: declared meanwhile; what came in {before} is missing")
         for pattern in missing:
             tell(f"{pattern}: no such event came")
+        if self._went_away:
+            tell(f"the daemon went away; what it lost in the {LOST_S} s before is not known and not counted")
         if self.is_away:
             tell("the daemon did not come back; what came after that is missing")
         return int(bool(missing or self._refused or self.is_away))
@@ -248,6 +248,7 @@ class Attached:
     def _lose(self) -> None:
         if self._gone_since is None:
             self._gone_since = time.monotonic()
+            self._went_away = True
             self.tree.close()
             self._orphans += self.opened.values()
             self.opened.clear()
@@ -286,8 +287,12 @@ class Attached:
 
     def _came_unseen(self, one: Opened) -> int:
         """What this daemon knows of, less what our perf event was shown: one text, so of one moment."""
-        with contextlib.suppress(FileNotFoundError):
-            stats = event_stats(self.tree.read_file(f"{one.event.directory}/stats"))
-            ours = stats.consumers.get(f"perf:{one.handle}", {})
-            return max(0, stats.emitted - sum(ours.values()))
-        return 0
+        stats = read_stats(self.tree, [one.event]).get(one.event)
+        if stats is None:
+            return 0
+        return max(0, stats.emitted - sum(stats.consumers.get(_consumer(one), {}).values()))
+
+
+def _consumer(one: Opened) -> str:
+    """As `stats` calls it."""
+    return f"perf:{one.handle}"

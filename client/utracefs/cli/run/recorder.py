@@ -27,7 +27,7 @@ from utracefs.cli import Failure
 from utracefs.cli.common import numbers, tell
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import LOSSES, lost_lines
-from utracefs.cli.run.own_instance import Account, Ledger
+from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.trace_dat._pages import count_events
 from utracefs.recordings.trace_dat.format import clock_in_use

@@ -73,3 +73,15 @@ def test_others_are_shown_while_they_do_something() -> None:
     assert [(row.comm, row.rate) for row in made.rows(BOTH)] == [("(others)", 1.0)]
     made.take(4.0, [Count(A, OTHERS, 3, 12, 0, "")])
     assert made.rows(BOTH) == []
+
+
+def test_so_far() -> None:
+    """Processes that end are joined with others; a daemon that begins anew, or an event that goes, costs
+    nothing."""
+    made = rates(
+        [Count(A, 1, 10, 40, 1, "x"), Count(A, 2, 5, 20, 0, "y"), Count(B, 1, 7, 28, 3, "x")],
+        [Count(A, 1, 11, 44, 1, "x"), Count(A, OTHERS, 5, 20, 0, "")],
+        [Count(A, 1, 2, 8, 0, "x"), Count(B, 0, 0, 0, 0, "")],
+    )
+    assert made.so_far == (11 + 5 + 7 + 2, 1 + 3)
+    assert Rates().so_far == (0, 0)

@@ -1,0 +1,130 @@
+"""What became of the records of events: the account of every command that records, prints or counts them.
+
+`stats` of an event says what each of its consumers got and lost. These numbers are never cleared, and they
+have what never reached a buffer. `gained` takes the difference of two readings, for any consumer; `Ledger`
+adds up those of an instance, with what its ring buffers say:
+
+    emitted = kept + filtered + lost (in data rings, too large, full) + overwritten
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from utracefs.cli.common import EventStats, available_events, event_stats, numbers
+from utracefs.cli.instance_option import Place
+from utracefs.tree.event_names import EventName, parse_event_list
+from utracefs.tree.tracefs import Tracefs
+
+__all__ = ["Account", "Gained", "Ledger", "gained", "read_stats"]
+
+
+@attrs.frozen
+class Gained:
+    """What a consumer was given of one event between two readings."""
+
+    recorded: int
+    filtered: int
+    lost: int
+    """For whatever reason."""
+    in_rings: int
+    """Among them, those that found their data ring full."""
+    refused: dict[str, int]
+    """Never made: `FIELD was float` and the like, to how often."""
+
+
+def read_stats(tree: Tracefs, events: Iterable[EventName]) -> dict[EventName, EventStats]:
+    """Of the events that are there."""
+    events = list(events)
+    texts = tree.read_files(f"{event.directory}/stats" for event in events)
+    return {
+        event: event_stats(text) for event, text in zip(events, texts, strict=True) if isinstance(text, bytes)
+    }
+
+
+def gained(
+    now: Mapping[EventName, EventStats],
+    consumer: Callable[[EventName], str],
+    before: Mapping[EventName, EventStats] | None = None,
+) -> dict[EventName, Gained]:
+    """Of the events that have this consumer. before: an earlier reading; an event that is not in it began
+    with zeros."""
+    found = {}
+    for event, stats in now.items():
+        if (mine := stats.consumers.get(consumer(event))) is None:
+            continue
+        old = (before or {}).get(event, EventStats(0, 0, {}))
+        old_mine = old.consumers.get(consumer(event), {})
+        new = {name: max(0, count - old_mine.get(name, 0)) for name, count in mine.items()}
+        found[event] = Gained(
+            **new,
+            in_rings=min(new["lost"], max(0, stats.lost_in_rings - old.lost_in_rings)),
+            refused=dict(Counter(stats.refused) - Counter(old.refused)),
+        )
+    return found
+
+
+@attrs.frozen
+class Account:
+    """What became of the records of all events in one instance, since a Ledger was opened."""
+
+    recorded: int = 0
+    """Put into its ring buffer; what was overwritten later, too."""
+    filtered: int = 0
+    """Those that a filter kept away, or that came while `tracing_on` was 0."""
+    lost: int = 0
+    """Those that it did not get, for whatever reason."""
+    in_rings: int = 0
+    """Among them, those that found their data ring full."""
+    dropped: int = 0
+    """Among them, those that found the ring buffer full, which overwrites nothing."""
+    overrun: int = 0
+    """Among the recorded ones, those that were overwritten before anybody read them."""
+    unread: int = 0
+    """In the ring buffer now, whenever they came."""
+    refused: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Never made: `EVENT.FIELD was float` and the like, to how often."""
+
+
+class Ledger:
+    """Keeps the account of one instance. Made before anything is enabled there."""
+
+    def __init__(self, tree: Tracefs, place: Place) -> None:
+        self._tree = tree
+        self._place = place
+        self._events = read_stats(tree, available_events(tree))
+        self._buffers = self._read_buffers()
+
+    def read(self, triggered: Iterable[EventName] = ()) -> Account:
+        """Until now. Of events that this instance has, or had when the ledger was opened; one that was
+        removed took its numbers along. triggered: events that are not enabled here, but have triggers."""
+        enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
+        now = read_stats(self._tree, dict.fromkeys([*enabled, *self._events, *triggered]))
+        parts = gained(now, lambda _: self._place.consumer, self._events)
+        buffers = self._read_buffers()
+        since = {name: max(0, buffers[name] - self._buffers[name]) for name in buffers}
+        return Account(
+            sum(one.recorded for one in parts.values()),
+            sum(one.filtered for one in parts.values()),
+            sum(one.lost for one in parts.values()),
+            sum(one.in_rings for one in parts.values()),
+            since.get("dropped events", 0),
+            since.get("overrun", 0),
+            buffers["entries"],
+            {
+                f"{event.name}.{reason}": count
+                for event, one in parts.items()
+                for reason, count in one.refused.items()
+            },
+        )
+
+    def _read_buffers(self) -> Counter[str]:
+        """The sums of the numbers of all cpus."""
+        cpus = [name for name, kind in self._tree.list_dir(self._place.path("per_cpu")) if kind == "d"]
+        texts = self._tree.read_files(self._place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
+        buffers: Counter[str] = Counter()
+        for text in texts:
+            if isinstance(text, bytes):
+                buffers.update(numbers(text))
+        return buffers
