@@ -1,8 +1,9 @@
 from collections.abc import Iterable, Iterator
 
+from utracefs.recordings._columns import Values
 from utracefs.recordings._records import EventDecoder, Records
 
-class Integers:
+class Integers(Values):
     def __init__(self, signed: bool = False) -> None: ...
     def __len__(self) -> int: ...
     def __getitem__(self, i: int) -> int: ...
@@ -11,7 +12,7 @@ class Integers:
     def steps(self, first: int) -> Integers: ...
     def taken(self, order: Iterable[int]) -> Integers: ...
 
-class Texts:
+class Texts(Values):
     numbers: Integers
     values: list[str]
     def __init__(self, hex: bool = False) -> None: ...

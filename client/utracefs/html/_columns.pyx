@@ -11,31 +11,31 @@ An integer column is packed as what its values are above the least one, in as fe
 (none if all are equal), first the low bytes of all values, then the next ones: that compresses well.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 
+from utracefs.recordings._columns cimport Values, put_fields
 from utracefs.recordings._records cimport (
     BYTES_VALUE,
     SIGNED_VALUE,
-    TEXT_VALUE,
     UNSIGNED_VALUE,
     EventDecoder,
-    Getter,
     Raw,
     Records,
     signed_value,
     text_length,
     unsigned_value,
 )
-from utracefs_protocol._fields cimport find_bytes
 
 from utracefs_protocol.text import text_of
 
 cdef uint64_t SIGN = <uint64_t>1 << 63
 
 
-cdef class Integers:
+@cython.final
+cdef class Integers(Values):
     """64-bit integers, one after the other."""
 
     cdef uint64_t *_keys      # ordered as the values are: signed ones have their sign bit turned
@@ -66,6 +66,10 @@ cdef class Integers:
 
     cdef object _value(self, uint64_t key):
         return <int64_t>(key ^ self._flip) if self._flip else key
+
+    cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
+        self.add(<uint64_t>signed_value(data, length) if self._flip else unsigned_value(data, length))
+        return 0
 
     cdef int add(self, uint64_t value) except -1:
         """A signed value is given as its 64 bits."""
@@ -122,7 +126,8 @@ cdef class Integers:
         return found
 
 
-cdef class Texts:
+@cython.final
+cdef class Texts(Values):
     """Texts by number, each kept once. values: the distinct ones, str with surrogate escapes, or hex."""
 
     cdef readonly Integers numbers
@@ -136,9 +141,11 @@ cdef class Texts:
         self._known = {}
         self._hex = hex
 
-    cdef size_t add(self, const uint8_t *data, size_t length) except? 1:
-        """The bytes that are kept because of it."""
-        cdef bytes value = PyBytes_FromStringAndSize(<const char *>data, length)
+    cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
+        cdef bytes value
+        if not self._hex:
+            length = text_length(data, length)
+        value = PyBytes_FromStringAndSize(<const char *>data, length)
         number = self._known.get(value)
         if number is not None:
             self.numbers.add(number)
@@ -207,6 +214,7 @@ cdef class Counts:
         return found
 
 
+@cython.final
 cdef class EventColumns:
     """The records of one event. values: Integers or Texts for each name, Texts of bytes are hex. is_short:
     those that are shorter than the event says; they have no names and values. count: rows; total: records."""
@@ -237,25 +245,10 @@ cdef class EventColumns:
             else:
                 self.values.append(Texts(kind == BYTES_VALUE))
 
-    cdef size_t add(self, const Raw *raw) except? 1:
+    cdef Py_ssize_t add(self, const Raw *raw) except -1:
         """The bytes of new texts."""
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0, kept = 0
-        cdef Py_ssize_t i
-        cdef Getter *getter
         self.count += 1
-        for i in range(len(self.values)):
-            getter = &self._decoder.getters[i]
-            find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
-            if getter.kind == SIGNED_VALUE:
-                (<Integers>self.values[i]).add(<uint64_t>signed_value(data, length))
-            elif getter.kind == UNSIGNED_VALUE:
-                (<Integers>self.values[i]).add(unsigned_value(data, length))
-            else:
-                if getter.kind == TEXT_VALUE:
-                    length = text_length(data, length)
-                kept += (<Texts>self.values[i]).add(data, length)
-        return kept
+        return 0 if self.is_short else put_fields(self._decoder, raw, self.values, 0)
 
     def taken(self, order):
         found = EventColumns(self._decoder, self._number, self.is_short)

@@ -1,5 +1,6 @@
 """Records as columns; see _columns.pyx."""
 
+cimport cython
 from libc.stdint cimport uint8_t, uint64_t
 
 from utracefs.recordings._records cimport EventDecoder, Raw, Records, ValueKind
@@ -13,7 +14,12 @@ cdef class _Buffer:
     cdef int room(self, Py_ssize_t more) except -1
 
 
-cdef class Column:
+cdef class Values:
+    cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1
+
+
+@cython.final
+cdef class Column(Values):
     cdef readonly str name
     cdef readonly str type
     cdef readonly Py_ssize_t nulls
@@ -33,6 +39,7 @@ cdef class Column:
     cdef int cover(self, Py_ssize_t rows) except -1
 
 
+@cython.final
 cdef class Batch:
     cdef readonly EventDecoder event
     cdef readonly Py_ssize_t rows
@@ -41,13 +48,13 @@ cdef class Batch:
     cdef Py_ssize_t _capacity     # rows that there is room for
 
     cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1
-    cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1
     cdef int grow(self) except -1
     cdef int finish(self) except -1
     cdef bint is_full(self) noexcept
     cdef Py_ssize_t size_bytes(self) noexcept
 
 
+@cython.final
 cdef class CleanNames:
     cdef dict _known          # str to UTF-8
 
@@ -60,10 +67,14 @@ cdef class ColumnBatches:
     cdef dict _pending        # EventDecoder to Batch
     cdef Py_ssize_t _bytes    # of all of them
     cdef CleanNames _names
+    cdef EventDecoder _table  # whose table all records are in; None: each event has its own
     cdef object _error        # what the records raised, for when all before it is handed out
 
+    cdef Batch _begin(self, EventDecoder event)
+    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1
     cdef Batch _largest(self)
     cdef Batch _take(self, Batch batch)
 
 
+cdef Py_ssize_t put_fields(EventDecoder event, const Raw *raw, list columns, Py_ssize_t first) except -1
 cdef Column new_column(str name, str type, Py_ssize_t width, ValueKind kind)

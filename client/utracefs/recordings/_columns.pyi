@@ -4,7 +4,9 @@ from utracefs.recordings._records import EventDecoder, Records
 
 COMMON_COLUMNS: tuple[str, ...]
 
-class Column:
+class Values: ...
+
+class Column(Values):
     name: str
     type: str
     values: memoryview

@@ -68,7 +68,27 @@ cdef class _Buffer:
         return 0
 
 
-cdef class Column:
+cdef class Values:
+    """The values of one field while they come: what every kind of column is."""
+
+    cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
+        """The value that these bytes of a record are; the bytes of text that are kept because of it."""
+        raise NotImplementedError
+
+
+cdef Py_ssize_t put_fields(EventDecoder event, const Raw *raw, list columns, Py_ssize_t first) except -1:
+    """The fields of a record that fits its event into the Values of columns, from number `first` on; what
+    `put` said in all."""
+    cdef const uint8_t *data = NULL
+    cdef size_t length = 0
+    cdef Py_ssize_t i, kept = 0
+    for i in range(event.count):
+        find_bytes(&event.getters[i].place, raw.entry, raw.size, &data, &length)
+        kept += (<Values>columns[first + i]).put(data, length)
+    return kept
+
+
+cdef class Column(Values):
     """One column of a batch.
 
     name: of the field, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `string`
@@ -105,6 +125,22 @@ cdef class Column:
     cdef inline void put_number(self, uint64_t value) noexcept:
         memcpy(self._values.data + self._values.size, &value, self._width)
         self._values.size += self._width
+
+    cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
+        """There is `room` for it."""
+        if self._width:
+            if self._kind == UNSIGNED_VALUE:
+                self.put_number(unsigned_value(data, length))
+            else:
+                self.put_number(<uint64_t>signed_value(data, length))
+            return 0
+        if self._kind == TEXT_VALUE:
+            length = text_length(data, length)
+        if self._as_bytes:
+            self.put_bytes(data, length)
+        else:
+            self.put_text(data, length)
+        return length
 
     cdef inline int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1:
         cdef int32_t end
@@ -201,41 +237,6 @@ cdef class Batch:
         self.text_bytes += PyBytes_GET_SIZE(comm)
         return 0
 
-    cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1:
-        cdef list columns = self.columns
-        cdef Py_ssize_t i
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
-        cdef Getter *getter
-        cdef Column column
-        self.put_common(raw, comm, instance)
-        if not self.event.fits(raw):
-            for i in range(COMMONS, len(columns)):
-                (<Column>columns[i]).put_null(self.rows)
-            self.rows += 1
-            return 0
-        for i in range(self.event.count):
-            getter = &self.event.getters[i]
-            column = <Column>columns[COMMONS + i]
-            find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
-            if column._width:
-                if column._kind == UNSIGNED_VALUE:
-                    column.put_number(unsigned_value(data, length))
-                else:
-                    column.put_number(<uint64_t>signed_value(data, length))
-                continue
-            if column._kind == BYTES_VALUE:
-                column.put_bytes(data, length)
-            else:
-                length = text_length(data, length)
-                if column._as_bytes:
-                    column.put_bytes(data, length)
-                else:
-                    column.put_text(data, length)
-            self.text_bytes += length
-        self.rows += 1
-        return 0
-
     cdef int grow(self) except -1:
         cdef Py_ssize_t more = max(self._capacity, FIRST_ROWS)
         cdef Column column
@@ -315,19 +316,26 @@ cdef class ColumnBatches:
 
     def __next__(self):
         cdef Raw raw
-        cdef EventDecoder event
-        cdef Batch batch
+        cdef EventDecoder event, table
+        cdef EventDecoder before = None
+        cdef Batch batch = None
+        cdef Py_ssize_t size
         cdef bytes comm
         try:
             while self._error is None and (event := self._records.next(&raw)) is not None:
-                batch = self._pending.get(event)
-                if batch is None:
-                    batch = self._pending[event] = Batch(event, text_as_bytes=self._text_as_bytes)
-                    self._bytes += batch.size_bytes()
-                self._bytes -= batch.size_bytes()
+                table = event if self._table is None else self._table
+                if table is not before:
+                    before = table
+                    batch = self._pending.get(table)
+                    if batch is None:
+                        batch = self._pending[table] = self._begin(table)
+                        self._bytes += batch.size_bytes()
+                size = batch.size_bytes()
                 comm = self._names.clean(self._records.comm(raw.tid))
-                batch.append(&raw, comm, self._names.clean(self._records.instance(raw.buffer)))
-                self._bytes += batch.size_bytes()
+                batch.put_common(&raw, comm, self._names.clean(self._records.instance(raw.buffer)))
+                self._put(batch, event, &raw)
+                batch.rows += 1
+                self._bytes += batch.size_bytes() - size
                 if batch.is_full():
                     return self._take(batch)
                 if self._bytes > PENDING_BYTES:
@@ -339,6 +347,21 @@ cdef class ColumnBatches:
         if self._error is not None:
             raise self._error
         raise StopIteration
+
+    cdef Batch _begin(self, EventDecoder event):
+        """A batch of a table."""
+        return Batch(event, text_as_bytes=self._text_as_bytes)
+
+    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
+        """What a table has besides COMMON_COLUMNS, in a row that has these."""
+        cdef list columns = batch.columns
+        cdef Py_ssize_t i
+        if event.fits(raw):
+            batch.text_bytes += put_fields(event, raw, columns, COMMONS)
+        else:
+            for i in range(COMMONS, len(columns)):
+                (<Column>columns[i]).put_null(batch.rows)
+        return 0
 
     cdef Batch _largest(self):
         cdef Batch batch

@@ -7,7 +7,7 @@ Those are absent for a record that is shorter than its event says, or whose JSON
 
 from libc.stdint cimport uint8_t
 
-from utracefs.recordings._columns cimport _Buffer, Batch, CleanNames, Column, new_column
+from utracefs.recordings._columns cimport _Buffer, Batch, Column, ColumnBatches, new_column
 from utracefs.recordings._records cimport TEXT_VALUE, EventDecoder, Raw, Records
 from utracefs.export._json_text cimport json_keys, put_fields
 from utracefs_protocol._line cimport Line, put_char
@@ -21,51 +21,27 @@ cdef enum:
 cdef Py_ssize_t COMMONS = len(COMMON_COLUMNS)
 
 
-cdef class AllRecords:
+cdef class AllRecords(ColumnBatches):
     """Iterates over `records` as Batches of an event without a name.
 
     ValueError at what is broken, after all before it.
     """
 
-    cdef Records _records
-    cdef CleanNames _names
-    cdef EventDecoder _event
-    cdef dict _keys           # EventDecoder to its keys in JSON
+    cdef dict _known          # EventDecoder to its system, its name, and its keys in JSON
     cdef _Buffer _text        # room for the fields of a record
-    cdef object _error        # what the records raised, for when all before it is handed out
 
     def __init__(self, Records records not None):
-        self._records = records
-        self._names = CleanNames()
-        self._event = EventDecoder("", "", ())
-        self._keys = {}
+        super().__init__(records)
+        self._table = EventDecoder("", "", ())
+        self._known = {}
         self._text = _Buffer.__new__(_Buffer)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        cdef Raw raw
-        cdef EventDecoder event
-        cdef Batch batch = self.empty()
-        try:
-            while self._error is None and not batch.is_full():
-                event = self._records.next(&raw)
-                if event is None:
-                    break
-                self._append(batch, event, &raw)
-        except ValueError as error:
-            self._error = error
-        if batch.rows:
-            batch.finish()
-            return batch
-        if self._error is not None:
-            raise self._error
-        raise StopIteration
 
     def empty(self):
         """A batch without rows: what columns there are."""
-        cdef Batch batch = Batch(self._event)
+        return self._begin(self._table)
+
+    cdef Batch _begin(self, EventDecoder event):
+        cdef Batch batch = Batch(event)
         cdef Column column
         for name in ("system", "name", "fields"):
             column = new_column(name, "string", 0, TEXT_VALUE)
@@ -73,27 +49,25 @@ cdef class AllRecords:
             batch.columns.append(column)
         return batch
 
-    cdef int _append(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
+    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
         cdef list columns = batch.columns
         cdef Column fields = <Column>columns[COMMONS + 2]
         cdef Line line
-        cdef list keys = self._keys.get(event)
-        if keys is None:
-            keys = self._keys[event] = json_keys(event.names, True)
-        comm = self._names.clean(self._records.comm(raw.tid))
-        batch.put_common(raw, comm, self._names.clean(self._records.instance(raw.buffer)))
-        (<Column>columns[COMMONS]).put_object(self._names.clean(event.system))
-        (<Column>columns[COMMONS + 1]).put_object(self._names.clean(event.name))
+        cdef tuple known = self._known.get(event)
+        if known is None:
+            keys = json_keys(event.names, True)
+            known = self._known[event] = self._names.clean(event.system), self._names.clean(event.name), keys
+        (<Column>columns[COMMONS]).put_object(<bytes>known[0])
+        (<Column>columns[COMMONS + 1]).put_object(<bytes>known[1])
         if not event.fits(raw):
             fields.put_null(batch.rows)
-            batch.rows += 1
             return 0
         while True:
             line.start = line.p = <char *>self._text.data
             line.end = line.start + self._text.capacity
             line.full = False
             put_char(&line, c'{')
-            put_fields(&line, event, keys, raw, False)
+            put_fields(&line, event, <list>known[2], raw, False)
             put_char(&line, c'}')
             if not line.full or self._text.capacity > LONGEST:
                 break
@@ -103,5 +77,4 @@ cdef class AllRecords:
         else:
             fields.put_bytes(<const uint8_t *>line.start, line.p - line.start)
             batch.text_bytes += line.p - line.start
-        batch.rows += 1
         return 0
