@@ -1,4 +1,4 @@
-"""The daemon without a loop: every part, made once, and what happens between them.
+"""The daemon without a loop: makes every part once, and connects them.
 
     Port ── DataConnection ────────────┐                                   ┌── Instances (ftrace)
              (one per producer)        ├── EventTable ── StatusFile        ├── PerfEvents, Streams
@@ -7,21 +7,22 @@
     Rings (data rings of all producers) ───────────────────┘
 
 The edge (server/serve.py) waits for the two ports and the rings, and calls `hand_on` after each step and
-`on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
+`on_time` at `next_deadline_ns`. Nothing here waits; the clock is given.
 
-What outlives it lies in `state_folder` (state/folder.py). A Daemon that is made there later goes on where
-this one was, unless this one was told that it is over (`remove_state`).
+Its state is in `state_folder` (state/folder.py). A later Daemon with the same folder continues with it,
+unless `remove_state` was set here.
 
-Four rules hold the parts together:
+Four rules connect the parts:
 
-1. Every operation on the tree starts with `take_in_all`, so what was written before it is in its answer
-   (docs/architecture.md says what a flood of requests changes about that: nothing for records).
+1. Every operation on the tree starts with `take_in_all`, so its response includes everything written before
+it
+   (docs/architecture.md describes the exception for a flood of requests, which does not apply to records).
 2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
-3. What is due later has a deadline (the end of an event without references, a notification that was held
-   back). Without a deadline the daemon can sleep.
-4. `save` comes before anything that a successor must be able to explain: before records are taken in (a
-   buffer must hold no record of an unknown event), before a port sends (an answer is a promise), and after
-   each step.
+3. Delayed work has a deadline (the end of an event without references, a delayed notification). Without a
+   deadline the daemon can sleep.
+4. `save` is called before anything that the next daemon must be able to interpret: before records are
+   taken in (no buffer may hold a record of an unknown event), before a port sends (a response is a promise),
+   and after each step.
 """
 
 import errno
@@ -72,28 +73,26 @@ from utracefsd.state.living import State, restore_events, restore_instances
 from utracefsd.state.log import StateError, Taken
 from utracefsd.tree import Tree
 
-# A kernel's own events have the ids below, and one of ours is not taken for `sched_switch`. Where they end
-# differs from kernel to kernel; this is where they ended on the 6.12 that gave the transcripts of
-# tests/conformance, and since `trace` may show ids (option raw), ours can be compared with them number by
-# number.
+# The kernel's own events have the ids below, so no user event is taken for `sched_switch`. The last of them
+# differs from kernel to kernel; this is the one of the 6.12 kernel of tests/conformance, and since `trace`
+# may show ids (option raw), transcripts can be compared number by number.
 FIRST_EVENT_ID = 1039
 
 
-# Each may hold a tree's worth of handles; a screenful of tools has a handful.
+# Each may hold the handles of a whole tree; a screenful of tools has a handful.
 MAX_TRACEFS_CONNECTIONS = 256
 
-# How long rings of the daemon before are waited for at most, before any is taken in: a client tries again
+# How long to wait at most for rings of the previous daemon before any ring is read: a client tries again
 # after 1 s at the latest (LAST_BACK_OFF_S in its session thread), the rest is for a busy machine.
 GATHER_NS = 2_200_000_000
 
-# How much longer for those of programs that are connected again by then, and about to hand over theirs.
+# How much longer for rings of programs that are connected again by then and about to hand over theirs.
 HAND_OVER_NS = 1_000_000_000
 
-# How often it is looked whether the programs that are waited for are still there.
+# How often to check whether programs that are waited for still run.
 LOOK_AGAIN_NS = 50_000_000
 
-# How long events that only programs referred to wait for them after a restart. A client tries again within a
-# second.
+# How long events wait after a restart for the programs that used them. A client tries again within a second.
 GRACE_NS = 10_000_000_000
 
 logger = logging.getLogger("utracefsd")
@@ -106,18 +105,18 @@ def _forget_in(journal: Journal) -> Callable[[Instance], None]:
 class Daemon:
     """`status_path`: the status file, None for one without a name. `close` ends it.
 
-    status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when
-    something is enabled. user_events_max: events at once. plugins: the names of those that may be used, None
-    for all that are installed; plugin_options: by name, what their `start` is given. max_descriptors: for
-    producers, all together. data_rings: offer them; without, everything comes over the socket.
+    status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is allocated when
+    something is enabled. user_events_max: limit of events. plugins: names of usable ones, None for all
+    installed ones; plugin_options: by name, the argument of their `start`. max_descriptors: for producers,
+    all together. data_rings: offer them; without, everything comes over the socket.
 
-    state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked.
-    None: keep everything in memory. discard_state: do not go on with what is found. store: keeps data rings
-    beyond this process; stored: descriptors that it kept, which become ours.
+    state_folder: the folder of a previous daemon's state and of this one's; owned by this user, and locked.
+    None: keep everything in memory. discard_state: ignore a previous state. store: keeps data rings beyond
+    this process; stored: the descriptors that it kept, owned by this object.
 
-    Raises TraceError(EEXIST) when something else stands where the status file belongs, TraceError(ENOSPC)
-    when there is no room for that, the journal, the cells or the log, and OSError. (A ring buffer without
-    room in `state_folder` is kept in memory.)
+    Raises TraceError(EEXIST) when the status file's path is taken by something else, TraceError(ENOSPC) when
+    there is no space for that file, the journal, the cells or the log, and OSError. (A ring buffer without
+    space in `state_folder` is kept in memory.)
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class Daemon:
         if folder is not None:
             folder.give_room(status_pages * PAGE_SIZE)
         self.status_file = StatusFile(status_path, status_pages)
-        # Whoever takes the last index from all others, an administrator finds one.
+        # If users take all other indexes, an administrator still finds one.
         room = min(self.status_file.capacity, user_events_max)
         self.shares = Shares(
             in_all={
@@ -178,7 +177,7 @@ class Daemon:
                 except StateError as error:
                     folder.set_aside(str(error))
                     taken = None
-            # Before anything is recorded, and before the ring buffers take what room there is.
+            # Before anything is recorded, and before the ring buffers take space.
             journal = self._journal(folder, taken)
             with self._made(folder.log):
                 log_file = folder.open_log()
@@ -207,14 +206,14 @@ class Daemon:
             self.instances.top.store.resize(buffer_size_kb)
         cells.drop_the_rest()
         tables.remove_the_rest()
-        # Programs that registered them have this long to come back.
+        # Their programs have this long to come back.
         self._holds = any(not event.persistent for event in restored)
         self.listens()
         self._look_again_ns = now_ns()
         self.table.hold(event for event in restored if not event.persistent)
         self.remove_state = False
-        """Whether `close` removes what a successor would go on with. Only who knows that this is over says
-        so; whatever else ends a daemon leaves everything where it is."""
+        """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
+        leaves everything for the next one."""
         self._took_over = taken is not None
         self.state: State | None = None
         self.rings = (
@@ -244,7 +243,7 @@ class Daemon:
                     folder, self.table, self.instances, self.comms, self.rings, fired, log_file
                 )
         if taken is not None:
-            logger.info("went on with %d events of the daemon before this one", len(restored))
+            logger.info("took over %d events of the previous daemon", len(restored))
         names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
@@ -269,11 +268,11 @@ class Daemon:
         )
         self._handles = itertools.count(1)
         self._hold_records = self.gathering
-        """Those that come over the socket, while rings of the daemon before may bring older ones."""
+        """Records over the socket wait while rings of the previous daemon may bring older ones."""
 
     @contextmanager
     def _made(self, path: Path) -> Iterator[None]:
-        """Without this file there is no daemon. TraceError."""
+        """Errors of a file without which the daemon cannot run. TraceError."""
         try:
             yield
         except OSError as error:
@@ -301,21 +300,21 @@ class Daemon:
         return journal
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
-        """A connection to the tree. Whom the socket's mode and group let in is an administrator.
+        """A connection to the tree. The socket's mode and group only permit administrators.
 
-        It shows that its process lives, like a data connection: enable words go with a process's last
-        connection.
+        It shows that its process lives, like a data connection: enable words are removed with a process's
+        last connection.
         """
         self.table.process_connected(peer)
         self._remember(peer)  # it may write markers
         return TracefsConnection(self, peer)
 
     def tracefs_closed(self, peer: Peer) -> None:
-        """A connection of this peer to the tree is closed."""
+        """A connection of this peer to the tree was closed."""
         self.table.process_disconnected(peer)
 
     def new_handle(self) -> int:
-        """For an open file, perf event or stream of any connection to the tree."""
+        """The number of an open file, perf event or stream of any connection to the tree."""
         return next(self._handles)
 
     def begin_change(self) -> None:
@@ -327,17 +326,17 @@ class Daemon:
         return self.table.enablers.notifiers.take(self.now_ns())
 
     def take_in_acknowledgements(self) -> None:
-        """Carry out all that producers sent over their sockets."""
+        """Carry out everything that producers sent over their sockets."""
         self.data.take_in_all()
 
     def listens(self) -> None:
-        """Programs can come back from now on: they have the times above."""
+        """The sockets listen: programs can come back from now on, within the times above."""
         self._grace_ends_ns = self.now_ns() + GRACE_NS
         self._gather_ends_ns = self.now_ns() + GATHER_NS
 
     def take_in_all(self) -> None:
-        """What producers sent before this call is with the consumers when it returns, and what administrators
-        who are gone held is free."""
+        """When it returns, records sent before the call are with the consumers, and everything that closed
+        connections of administrators held is free."""
         self.tracefs.take_in_ended()
         self.data.take_in_all()
         if self.rings is not None:
@@ -345,7 +344,7 @@ class Daemon:
         self.hand_over()
 
     def hand_over(self) -> None:
-        """To consumers that read a ring of their own: what was taken in is theirs; and to `saved_tgids`."""
+        """Pass new records to consumers with a ring of their own, and new writers to `saved_tgids`."""
         if self.comms.record_tgid and self.rings is not None:
             for tid, pid in self.rings.writers():
                 self.comms.wrote(tid, pid)
@@ -353,7 +352,7 @@ class Daemon:
         self.streams.publish()
 
     def hand_on(self) -> None:
-        """A step is done: hand on what it brought, to consumers, to reads that wait, to a successor."""
+        """After a step: pass its results to consumers, to reads that wait, and to the state."""
         if self.comms.record_tgid and self.rings is not None:
             for tid, pid in self.rings.writers():
                 self.comms.wrote(tid, pid)
@@ -363,21 +362,21 @@ class Daemon:
         if self._hold_records and not self.gathering:
             self._hold_records = False
             self.data.go_on()
-            self._keep_room()  # programs that are back do not map the former status file any more
+            self._keep_room()  # programs that are back do not map the old status file any more
         self.save()
 
     @property
     def is_missed(self) -> bool:
-        """Whether a program is connected, or may come back because a daemon before this one had it."""
+        """Whether a program is connected, or may come back from the previous daemon."""
         return len(self.data) > 0 or (self._took_over and self.now_ns() < self._grace_ends_ns)
 
     def save(self) -> None:
-        """Write down what a successor must know; costs nothing when nothing has changed."""
+        """Write down what the next daemon needs; costs nothing when nothing has changed."""
         if self.state is not None:
             self.state.save()
 
     def next_deadline_ns(self) -> int | None:
-        """When `on_time` has something to do; None: never, as things are."""
+        """When `on_time` has work; None: no deadline."""
         deadlines = (
             self.table.next_reap_ns(),
             self.data.next_deadline_ns(),
@@ -388,7 +387,7 @@ class Daemon:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_time(self, now_ns: int) -> None:
-        """Do what is due."""
+        """Handle deadlines that have passed."""
         self.data.on_time(now_ns)
         self.tracefs.on_time(now_ns)
         if self.rings is not None and self._waits_for_rings() and self._look_again_ns <= now_ns:
@@ -406,13 +405,13 @@ class Daemon:
         self.hand_on()
 
     def _keep_room(self) -> None:
-        """For the start of a successor, where there is any."""
+        """Reserve space for the next daemon's start, if possible."""
         if self._folder is not None and not self._has_room:
             self._has_room = self._folder.keep_room(self.status_file.size)
 
     @property
     def gathering(self) -> bool:
-        """Data rings of the daemon before may still come back, and nothing is taken in before that."""
+        """Data rings of the previous daemon may still come back, and no ring is read before that."""
         return self.rings is not None and self.rings.gathering
 
     def _waits_for_rings(self) -> bool:
@@ -445,15 +444,15 @@ class Daemon:
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone.
 
-        The rest stays as it is for a successor, what was sent until now included, unless `remove_state` is
-        set or there is nothing that a fresh daemon would not have.
+        The rest stays for the next daemon, also everything sent until now, unless `remove_state` is set or
+        the state is that of a new daemon.
         """
         if len(self.streams):
-            self.take_in_all()  # their readers take what is there, and end with the connections
+            self.take_in_all()  # their readers take the last records, and end with the connections
         self.tracefs.close()
         self._hold_records = False
         if self.rings is not None and self.rings.has_orphans:
-            self.rings.stop_waiting()  # nobody would bring those to a successor
+            self.rings.stop_waiting()  # nobody would bring these to the next daemon
         if self.remove_state:
             if self.rings is not None:
                 self.rings.round()
@@ -493,16 +492,16 @@ class Daemon:
         return peer
 
     def time_of_records(self, packet_ns: int) -> int | None:
-        """Of records that come over the socket now: no record of a ring is older that is not taken in. None:
-        they wait for the rings of the daemon before."""
+        """The time for records that come over the socket now: every unread ring record is younger. None: they
+        wait for the rings of the previous daemon."""
         if self.rings is None:
             return self.now_ns()
         time_ns = self.rings.take_in_before_others()
         return self.now_ns() if time_ns is None and not self._hold_records else time_ns
 
     def _data_closed(self, peer: Peer) -> None:
-        # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.
-        # One that ended long ago, its connection being with a child, may have left its number to a stranger.
+        # An ended process is a zombie for a moment, and /proc still has its last name. If it ended long ago,
+        # and a child keeps the connection, its number may belong to another process now.
         if peer.lives():
             self.comms.remember(peer.pid, peer.pid)
 

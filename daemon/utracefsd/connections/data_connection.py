@@ -1,48 +1,48 @@
 """One connection to the data socket: one open file of user_events_data, without the socket.
 
-Bytes and descriptors go in, bytes and descriptors come out; its port (port.py) does the reading and the
-sending. A connection has what an open file has in the kernel: its own write_index table, append-only, and a
-reference on each event in it until it closes.
+Bytes and descriptors go in, bytes and descriptors come out; its port (port.py) reads and sends. A connection
+has the state of an open file in the kernel: its own write_index table, append-only, and a reference on each
+event in it until it closes.
 
-    method                      stands for                            docs/protocol.md
+    method                      corresponds to                        docs/protocol.md
     DIAG_IOCSREG [reg]          ioctl, register                       3.1
     DIAG_IOCSDEL [name]         ioctl, delete                         3.2
     DIAG_IOCSUNREG [unreg]      ioctl, unregister an enabler          3.2
     DIAG_IOCQLOCOFFSET []       ioctl of the first patch: 8           3.3
     mmap_status []              mmap of user_events_status            3.4
     write [bin]                 write(2), acknowledged                3.5
-    sync []                     all of mine has reached the consumers 3.6
+    sync []                     all my records reached the consumers  3.6
     mmap_ring [{size}]          a data ring for this connection       3.7
-    adopt_ring [{}]             go on with one from before a restart  3.7
-    notify_enablers [{}]        tell me what becomes of my tokens     3.8
-    open_for [process]          I speak for that process              3.9
+    adopt_ring [{}]             use a ring from before a restart      3.7
+    notify_enablers [{}]        notify me of changes to my tokens     3.8
+    open_for [process]          I represent that process              3.9
     (bare bin)                  write(2), one way                     2, 3.5
 
-**Order.** Messages are carried out one after another as they came, so a record may use the write_index of a
-registration in the same packet, and everything before a broken byte is kept.
+**Order.** Messages are carried out in order of arrival, so a record may use the write_index of a registration
+in the same packet, and everything before an invalid byte is carried out.
 
 **Refused records** are reported in `write_error` notifications (write_errors.py), those in a data ring with
 the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
 
-**Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
-them. A request uses those that came with or before its first byte and after the last byte of the message
-before the packet; `enable_fd` is an index into them. They are closed when the packet's messages are done,
-unless its last message is incomplete and may be the one that needs them. Then two at most are kept, as many
-as a request needs, and for HALF_MESSAGE_NS at most.
+**Descriptors** arrive with some bytes of the stream, beside the first byte of their request. A request uses
+descriptors that came with or before its first byte and after the last byte of the message before the packet;
+`enable_fd` is an index into them. They are closed when the packet's messages are done, unless its last
+message is incomplete and may need them. Then at most two are kept, as many as a request needs, and at most
+for HALF_MESSAGE_NS.
 
-**Enablers with tokens** (events/notifier.py): `enablers_changed` is said at the end of the step in which
-something changed, or when the one before is acknowledged.
+**Enablers with tokens** (events/notifier.py): `enablers_changed` is sent at the end of the step with the
+change, or when the previous one is acknowledged.
 
-**On behalf.** After `open_for` `peer` is that process: whose limits count, whose events these are, who holds
-its enable words. The port counts the connection as that user's (connection_shares.py).
+**On behalf.** After `open_for`, `peer` is that process: its limits count, it owns the events and enable
+words. The port charges the connection to that user (connection_shares.py).
 
-**Turns.** Between two messages `receive` hands out None, where its port may let others have their turn.
+**Turns.** Between two messages `receive` yields None, where its port may serve others.
 
 **Limits.** 64 KiB an object, nesting 8, 16 descriptors waiting. Beyond them, or when the framing breaks: the
-notification `["error", [errno, text]]`, and `closing` is set; the port sends what is left and closes. Every
-request is answered at once (but for a `sync` directly after a restart, which waits until data rings are taken
-in from), so what waits unanswered are requests behind responses that the peer does not read; the port leaves
-those alone.
+notification `["error", [errno, text]]`, and `closing` is set; the port sends the queue and closes. Every
+request is answered at once (except a `sync` directly after a restart, which waits until data rings are read).
+So unanswered requests are only those behind responses that the peer does not read, which the port leaves in
+the socket.
 """
 
 from __future__ import annotations
@@ -81,24 +81,23 @@ from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
 
 Outgoing = list[tuple[bytes, list[int]]]
-"""One message each, in order; descriptors go beside the first byte of their message, and the port closes them
+"""Messages in order; descriptors are sent with the first byte of their message, and the port closes them
 after that."""
 
 MAX_WAITING_DESCRIPTORS = 16
-"""Descriptors that a connection may have waiting: a registration needs one, and each is one of the
-daemon's."""
+"""Descriptors of a connection that may wait: a registration needs one, and each is one of the daemon's."""
 
 MAX_KEPT_DESCRIPTORS = 2
-"""Descriptors that an incomplete message may keep: `adopt_ring` needs two, no request more."""
+"""Descriptors that an incomplete message may keep: `adopt_ring` needs two, other requests fewer."""
 
 HALF_MESSAGE_NS = 5_000_000_000
-"""And for how long: a program sends a message in one go, so only a stop (a debugger) comes between."""
+"""How long: a program sends a message in one go, so only a stop (a debugger) comes between."""
 
 MAX_WAITING_SYNCS = 64
-"""`sync` requests that wait while data rings of the daemon before this one may still come back."""
+"""`sync` requests that wait while data rings of the previous daemon may still come back."""
 
 REGISTRATIONS_AT_ONCE = 32
-"""Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
+"""Registrations are counted for the user in steps of this many: counting each would double the cost."""
 
 _NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
 
@@ -111,7 +110,7 @@ class Services(Protocol):
 
     @property
     def table(self) -> EventTable:
-        """Where its events live."""
+        """The table of its events."""
 
     @property
     def comms(self) -> CommTable:
@@ -119,20 +118,20 @@ class Services(Protocol):
 
     @property
     def rings(self) -> Rings | None:
-        """Makes data rings; None: offers none (ENOSYS)."""
+        """Makes data rings; None: there are no data rings (ENOSYS)."""
 
     @property
     def all_writers(self) -> AllWriters | None:
         """The threads of each process; None: records do not say which thread wrote them."""
 
     def take_in_all(self) -> None:
-        """Carry out all that other connections sent before, their ends included."""
+        """Carry out everything that other connections sent before, also their ends."""
 
     def hand_over(self) -> None:
-        """Give consumers that take records in batches the records that are taken in."""
+        """Pass the records taken in to consumers that take them in batches."""
 
     def time_of_records(self, packet_ns: int, /) -> int | None:
-        """The time of records of a packet that came at `packet_ns`; None: they have to wait, and their
+        """The time for records of a packet that came at `packet_ns`; None: they have to wait, and their
         connection is `held`."""
 
     def save(self) -> None:
@@ -167,34 +166,34 @@ class DataConnection:
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
         self._room = 0
-        """How many of these are counted as its user's."""
+        """How many of them are counted for its user."""
         self._outgoing: Outgoing = []
-        self._fds: list[int] = []  # what the next message may use
-        self._coming_fds: list[int] = []  # for what follows the message that is incomplete now
+        self._fds: list[int] = []  # for the next message
+        self._coming_fds: list[int] = []  # for messages behind the incomplete one
         self._straddling = False  # a message begun in an earlier packet is still incomplete
         self._kept = 0
-        """Descriptors that are counted as its user's, for an incomplete message."""
+        """Descriptors counted for its user, of an incomplete message."""
         self._kept_until_ns: int | None = None
         self._syncs: list[int] = []
-        """msgids of those that wait until rings are taken in from."""
+        """msgids of `sync` requests that wait until rings are read."""
         self._at_end = False
         """The peer sends no more."""
         self._refused = WriteErrors()
         self._closed = False
         self.table.process_connected(peer)
 
-    # What the port calls
+    # Called by the port
 
     @property
     def waiting(self) -> bool:
-        """A `sync` waits for the rings of the daemon before this one, or there is something to say: requests
+        """A `sync` waits for the rings of the previous daemon, or there is a message to send: other requests
         are answered at once."""
         has_news = self._notifier is not None and self._notifier.has_news
         return has_news or bool(self._syncs or self._outgoing)
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes received and not yet carried out."""
+        """Bytes received and not yet processed."""
         return self._connection.bytes_pending
 
     @property
@@ -204,14 +203,14 @@ class DataConnection:
 
     @property
     def held(self) -> bool:
-        """Records stand next that have to wait, or the end, and a `sync` waits."""
+        """The next input is records that have to wait, or the end while a `sync` waits."""
         if self._at_end and self._syncs and self._waits_for_rings():
             return True
         return self._held and self._must_wait()
 
     def _set_writers(self) -> None:
         peer, writers = self.peer, self._services.all_writers
-        if writers is not None:  # knows nothing of this connection: that would be a circle
+        if writers is not None:  # has no reference to this connection, to avoid a cycle
             self.index_table.make_writers = lambda: writers.of(
                 peer.pid, peer.start_time or 0, peer.share, peer.lives
             )
@@ -223,11 +222,11 @@ class DataConnection:
     def receive(
         self, data: bytes, fds: Sequence[int], now_ns: int
     ) -> Iterator[tuple[bytes, list[int]] | None]:
-        """Take in one packet: bytes, and the descriptors that came with them, which are this object's from
-        now on. The packet before has been taken in to its end.
+        """Take in one packet: bytes, and the descriptors that came with them, which this object owns from now
+        on. The previous packet must have been taken in completely.
 
-        Hands out what to send, and None before each message but records. Raises nothing for anything that a
-        peer sends; it answers, or sets `closing`.
+        Yields messages to send, and None before each message but records. Raises nothing for any input of a
+        peer: it responds, or sets `closing`.
         """
         if self.closing:
             close_foreign(fds, self.peer.share)
@@ -272,17 +271,16 @@ class DataConnection:
         yield from self._take_outgoing()
 
     def last_answers(self) -> Outgoing:
-        """None is withheld. A `sync` that waits is not answered before its time; until then this is
-        `held`."""
+        """No response is delayed here. A `sync` that waits is answered later; until then this is `held`."""
         self._at_end = True
         return []
 
     def pass_over_requests(self) -> None:
-        """The peer is gone and had its time: from now on only records are taken in."""
+        """The peer is gone and the time for its requests is over: from now on only records are taken in."""
         self._connection.records_only = True
 
     def next_timer_ns(self) -> int | None:
-        """When `speak` has something to say; None: nothing waits."""
+        """When `speak` has a message; None: never."""
         if self.closing:
             return None
         due_ns = self._refused.due_ns
@@ -291,8 +289,8 @@ class DataConnection:
         return due_ns
 
     def speak(self, now_ns: int) -> Iterator[tuple[bytes, list[int]]]:
-        """What to send because time has passed, because an enabler has changed, or because the ring of this
-        connection turned out invalid. What is not taken is said the next time."""
+        """Messages without a request: because time has passed, an enabler has changed, or the ring of this
+        connection turned out invalid. A message that the caller does not take is repeated the next time."""
         if not self.closing:
             if self._kept_until_ns is not None and self._kept_until_ns <= now_ns:
                 text = "a message with descriptors stays incomplete; send it in one go"
@@ -308,12 +306,12 @@ class DataConnection:
             yield self._outgoing.pop(0)
 
     def close(self, now_ns: int) -> None:
-        """The connection is gone: drop all its references and descriptors. Twice is harmless."""
+        """The connection is closed: drop all its references and descriptors. A second call is harmless."""
         if self._closed:
             return
         self._closed = self.closing = True
         self._connection.close()
-        with contextlib.ExitStack() as steps:  # from the last to the first, each also when another fails
+        with contextlib.ExitStack() as steps:  # from the last to the first, each even if another fails
             steps.callback(self.table.process_disconnected, self.peer)
             steps.callback(self._drop_references, now_ns)
             if self._notifier is not None:
@@ -342,7 +340,7 @@ class DataConnection:
     # Packets, messages, descriptors
 
     def _packet_done(self, now_ns: int) -> None:
-        """Keep the descriptors of a message that is incomplete, close all others."""
+        """Keep the descriptors of an incomplete message, close all others."""
         if self._straddling and self._coming_fds:
             self._fds += self._coming_fds
             self._coming_fds = []
@@ -390,8 +388,8 @@ class DataConnection:
         return end
 
     def _message_done(self) -> None:
-        """The message that was begun in an earlier packet is complete: what came since is for those behind
-        it."""
+        """The message begun in an earlier packet is complete: descriptors that came since are for later
+        messages."""
         if self._straddling:
             self._straddling = False
             done, self._fds, self._coming_fds = self._fds, self._coming_fds, []
@@ -406,7 +404,7 @@ class DataConnection:
         close_foreign(dropped, self.peer.share)
 
     def _fail(self, error: TraceError) -> None:
-        """The last thing this peer hears."""
+        """Send the last message to this peer, and end the connection."""
         logger.debug("pid %d: its connection ends: %s", self.peer.pid, error.text)
         self._send(encode_notification("error", [error.errno, error.text]))
         self.closing = True
@@ -434,7 +432,7 @@ class DataConnection:
 
     def _notified(self, notification: Notification, now_ns: int) -> None:
         if notification.method != messages.EnablersWritten.METHOD or self._notifier is None:
-            return  # none that is known: ignored, for what is to come
+            return  # unknown: ignored, for future versions
         try:
             self._notifier.written(messages.EnablersWritten.from_params(notification.params).seq, now_ns)
         except TraceError as error:
@@ -442,7 +440,7 @@ class DataConnection:
 
     def _notify_enablers(self, msgid: int, _: messages.NotifyEnablers, now_ns: int) -> None:
         if self._notifier is not None:
-            raise TraceError(errno.EEXIST, "this connection is told of its enablers already")
+            raise TraceError(errno.EEXIST, "this connection already has notify_enablers")
         self._notifier = self.table.enablers.notifiers.add(self.peer, self._has_news)
         self._send(encode_response(msgid, None))
 
@@ -458,7 +456,7 @@ class DataConnection:
         if self._ring is not None or self._notifier is not None or self._room:
             raise TraceError(errno.EBUSY, "this connection is in use; open_for comes first on a new one")
         before, kept = self.peer, self._kept
-        self._keep(0)  # counted as another user's: those that came with this request, closed behind it
+        self._keep(0)  # now counted for another user; closed after this request
         try:
             peer = self._services.open_for(self, process)
         except TraceError:
@@ -472,7 +470,7 @@ class DataConnection:
         self._send(encode_response(msgid, None))
 
     def _register_token(self, msgid: int, reg: messages.EventRegistration, token: int) -> None:
-        """An enabler only, known by its token: no write_index."""
+        """Register an enabler only, by its token: no write_index."""
         notifier = self._notifier
         if notifier is None:
             text = "enable_token without notify_enablers; ask for that first on this connection"
@@ -484,8 +482,8 @@ class DataConnection:
         self._send(encode_response(msgid, result.to_wire()))
 
     def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:
-        """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart on a
-        wire."""
+        """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart in a
+        message."""
         if reg.token is not None:
             self._register_token(msgid, reg, reg.token)
             return
@@ -511,7 +509,7 @@ class DataConnection:
             if self._ring is not None and self._rings is not None:
                 self._rings.grown(self._ring, event.id)
         if reg.enabler is not None:
-            # From here a failure leaves the event referenced by this connection, as in
+            # From here on an error leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
             self.table.add_enabler(event, place, enable_fd, self.peer)
         tracepoint = event.tracepoint
@@ -532,14 +530,13 @@ class DataConnection:
         )
 
     def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
-        if self.peer.privileged:  # to others nothing is ever deleted, so what they ask holds up nobody
+        if self.peer.privileged:  # others may delete nothing, so their requests must not delay anybody
             self._services.take_in_all()
         self.table.delete(deletion.name, privileged=self.peer.privileged)
         self._send(encode_response(msgid, None))
 
     def _unregister(self, msgid: int, unreg: messages.EventUnregistration, now_ns: int) -> None:
-        """user_events_ioctl_unreg(). Its last error has no counterpart: a word that was mapped can be
-        written."""
+        """user_events_ioctl_unreg(). Its last error has no counterpart: a mapped word can be written."""
         if unreg.token is not None:
             if self._notifier is None:
                 raise TraceError(errno.ENOENT, f"token {unreg.token}: this connection has no tokens")
@@ -594,7 +591,7 @@ class DataConnection:
             raise TraceError(errno.EAGAIN, f"{MAX_WAITING_SYNCS} of these wait already for data rings")
 
     def _waits_for_rings(self) -> bool:
-        """Whether this connection's ring holds something that cannot be taken in yet."""
+        """Whether this connection's ring has records that cannot be taken in yet."""
         return (
             self._ring is not None
             and self._rings is not None
@@ -603,9 +600,9 @@ class DataConnection:
         )
 
     def _synced(self, msgid: int) -> None:
-        # Everything sent before this request was carried out before it; what is left is what was committed to
-        # the ring, and the batches of plug-ins. Records of other rings that are older come first, so that no
-        # time is moved; but nobody is looked at for an empty ring.
+        # Everything sent before this request has been carried out; still to do: records committed to the
+        # ring, and the batches of plug-ins. Older records of other rings are taken in first, so that no time
+        # is moved; but for an empty ring other rings are not read.
         if self._ring is not None and self._rings is not None and self._ring.pending_bytes:
             self._rings.take_in()
         self._services.hand_over()
@@ -633,7 +630,7 @@ class DataConnection:
         rings = self._may_have_ring()
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if rings.in_use(fd):
-            self._services.take_in_all()  # sees the end of a connection that had it until a moment ago
+            self._services.take_in_all()  # notices the end of a connection that has just had it
         ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
         rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
@@ -666,7 +663,7 @@ class DataConnection:
             self._send(message)
 
 
-# Functions, not methods of one connection: those would keep it alive until the collector comes.
+# Functions, not methods of one connection: methods would keep it alive until a garbage collection.
 _METHODS: dict[type[Params], Callable[[DataConnection, int, Any, int], None]] = {
     messages.EventRegistration: DataConnection._register,
     messages.EventDeletion: DataConnection._delete,
@@ -683,7 +680,7 @@ _METHODS: dict[type[Params], Callable[[DataConnection, int, Any, int], None]] = 
 
 
 def _why_refused(number: int) -> str:
-    """What the write path means by this errno (user_events_write_core() and user_event_validate())."""
+    """The meaning of this errno of the write path (user_events_write_core() and user_event_validate())."""
     return {
         errno.EFAULT: "fewer than 4 bytes, or a dynamic field that ends outside the record or without its "
         "NUL",

@@ -17,8 +17,7 @@ connection that waits, the records before its first request are taken in neverth
 service time, for TAKE_RECORDS_NS. The requests of a connection are always carried out in order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
-                 └── over a limit, broken framing ──> ENDING ───> closed: last message sent, or not read in
-                 time
+                 └── over a limit, broken framing ──> ENDING ───> closed: last message sent, or timeout
 
 Slow readers: while a connection has many unread responses, its further requests are left in its socket, whose
 buffer fills, so that the peer blocks. The bytes held for a user are bounded (`Resource.MESSAGE_BYTES`).

@@ -1,24 +1,24 @@
-"""One connection to the tracefs socket: requests in, replies out, and requests that wait for data.
+"""One connection to the tracefs socket: requests in, responses out, and requests that wait for data.
 
     request ──> take in what producers sent before ──> the tree ──> reply
                      read: EAGAIN on a blocking file, or poll: not filled far enough ──> waits
                                                             │ speak: data, end of file, error ──> reply
                                                             │ cancel: EINTR ──> reply
                                                             └ close of the handle: EBADF ──> reply
-                     enablers elsewhere have changed ──> withheld until they are acknowledged, or overdue
+                     enablers elsewhere have changed ──> delayed until they are acknowledged, or overdue
 
-No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever
-there may be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
+No socket, no clock, no waiting here: the port passes bytes, sends the output, and calls `speak` whenever
+there may be something new to read. Other requests are answered meanwhile; the msgid relates a response to its
+request.
 
-An operation that changed enablers of which connections are told (events/notifier.py) is carried out at once
-like any other. Only its reply is withheld, behind those of this connection that are withheld already, for
-ACKNOWLEDGE_NS at most; so what can pile up of them is what is carried out in that time.
+An operation that changes enablers of notified connections (events/notifier.py) is carried out at once like
+any other. Only its response is delayed, in order with other delayed ones of this connection, at most for
+ACKNOWLEDGE_NS; so the number of delayed responses is limited by the requests carried out in that time.
 
-All who could connect may use the tree (mode and group of the socket say who can), so one thing only is
-checked against the peer's identity here: root and the daemon's own user may write on another thread's behalf
-(a mount does), nobody else. The shape of params is: EINVAL with the wanted shape in the text. Method not
-known: ENOSYS. Handle not open: EBADF. Handles are numbers that no two connections share, since they also name
-consumers (`perf:5`).
+All who can connect may use the tree (the socket's mode and group decide), so only one permission is checked
+here: root and the daemon's own user may write on another thread's behalf (a mount does). Wrong params: EINVAL
+with the expected shape in the text. Unknown method: ENOSYS. Handle not open: EBADF. Handles are numbers that
+no two connections share, since they also name consumers (`perf:5`).
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from utracefsd.machine.peer import Peer
 
 logger = logging.getLogger("utracefsd")
 
-# One `read` returns at most this; asking for more is a short read, as the kernel's files do.
+# Limit of one `read`; a larger request is a short read, as for the kernel's files.
 MAX_READ = 1 << 20
 
 # Open files of one connection; as many as a shell's `ulimit -n`.
 MAX_HANDLES = 1024
 
-# Perf events of one: `perf record` has one for each event that there is, however many a user has declared.
-# They take no descriptor, and memory with the first sample.
+# Perf events of one connection: `perf record` opens one for each event, however many a user has declared.
+# They take no descriptor, and memory only with the first sample.
 MAX_PERF_HANDLES = 1 << 16
 
-# Streams of one connection: a quarter of what there may be.
+# Streams of one connection: a quarter of the limit for all.
 MAX_STREAMS = 16
 
-# A mistake of ours costs one request; the log has its traceback.
+# An unexpected exception ends one request; the log has its traceback.
 _INTERNAL = "internal error; the daemon's log tells more"
 
 
@@ -72,22 +72,22 @@ class FileHandle(Protocol):
     """An opened file of the tree (tree.nodes.OpenFile)."""
 
     blocking: bool
-    """A read waits for data, where O_NONBLOCK was not given."""
+    """A read waits for data: it was opened without O_NONBLOCK."""
 
     def read(self, size: int, /) -> bytes: ...
     def write(self, data: bytes, /) -> int: ...
     def written_by(self, pid: int, cpu: int | None, /) -> None:
-        """Which thread the next write is from, and its cpu where that is known."""
+        """Set the thread of the next write, and its cpu if known."""
 
     def seek(self, offset: int, /) -> int: ...
     def ready(self) -> bool:
-        """Whether poll(2) would call it readable."""
+        """Whether poll(2) would report it readable."""
 
     def close(self) -> None: ...
 
 
 class Files(Protocol):
-    """The virtual tree (tree.tree.Tree), as far as this connection needs it. Paths begin at its root."""
+    """The virtual tree (tree.tree.Tree), as used by this connection. Paths begin at its root."""
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
     def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]: ...
@@ -128,7 +128,7 @@ class StreamHandle(Protocol):
         """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
 
     def ready(self) -> bool:
-        """Whether the ring is filled up to its watermark, or something was lost."""
+        """Whether the ring is filled up to its watermark, or records were lost."""
 
     def close(self) -> None: ...
 
@@ -140,31 +140,31 @@ class Streams(Protocol):
 
 
 class Reply(NamedTuple):
-    """What to send."""
+    """Output to send."""
 
     data: bytes
     """One encoded message, or a part of a large one."""
 
     fds: tuple[int, ...] = ()
-    """Descriptors that go with its first byte; the port closes them after that."""
+    """Descriptors sent with its first byte; the port closes them after that."""
 
 
 class Change(Protocol):
-    """What an operation changed elsewhere (events.notifier.Change)."""
+    """The changes of an operation elsewhere (events.notifier.Change)."""
 
     @property
     def deadline_ns(self) -> int:
-        """How long it waits to be acknowledged."""
+        """Its deadline for acknowledgements."""
 
     @property
     def done(self) -> bool:
-        """Everybody concerned has acknowledged it."""
+        """All its connections have acknowledged."""
 
     def give_up(self, now_ns: int) -> None:
-        """Its time is over."""
+        """Its deadline has passed."""
 
     def forget(self) -> None:
-        """Nobody wants to know any more."""
+        """The result is not needed any more."""
 
 
 @attrs.frozen
@@ -172,17 +172,17 @@ class WaitingRequest:
     """A read of a blocking file that found nothing, or a poll."""
 
     msgid: int
-    """Of the request that still wants its response."""
+    """Of the request."""
 
     handle: int
-    """What is waited for; looked up again at each retry."""
+    """The file's handle; looked up again at each retry."""
 
     size: int | None
-    """Bytes to be read, bounded; None: a poll."""
+    """Maximum of bytes to read; None: a poll."""
 
 
 class _Waits(Exception):
-    """No reply yet: a read of `size` bytes, or a poll (None), has to wait."""
+    """No response yet: a read of `size` bytes, or a poll (None), has to wait."""
 
     def __init__(self, handle: int, size: int | None) -> None:
         super().__init__(handle, size)
@@ -205,10 +205,10 @@ class Services(Protocol):
 
     @property
     def faults(self) -> Faults:
-        """Counts and logs our mistakes."""
+        """Counts and logs unexpected exceptions."""
 
     def take_in_all(self) -> None:
-        """Take in all that producers sent before."""
+        """Take in everything that producers sent before."""
 
     def new_handle(self) -> int:
         """A number that no other handle of the daemon has."""
@@ -220,14 +220,14 @@ class Services(Protocol):
         """Called after it: the enablers that it changed, if they have to be acknowledged."""
 
     def take_in_acknowledgements(self) -> None:
-        """Called before a change is given up: an acknowledgement may have come unread."""
+        """Called before a change is given up: an acknowledgement may have arrived unread."""
 
     def tracefs_closed(self, peer: Peer, /) -> None:
-        """A connection of this peer is closed."""
+        """A connection of this peer was closed."""
 
 
 class TracefsConnection:
-    """`close` closes every handle. After `closing` is set, nothing that is received matters any more."""
+    """`close` closes every handle. After `closing` is set, received input is ignored."""
 
     def __init__(self, services: Services, peer: Peer) -> None:
         """peer: of the socket. Its mode and group let only administrators connect."""
@@ -247,7 +247,7 @@ class TracefsConnection:
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes received and not yet carried out."""
+        """Bytes received and not yet processed."""
         return self._connection.bytes_pending
 
     @property
@@ -261,17 +261,17 @@ class TracefsConnection:
 
     @property
     def waiting(self) -> bool:
-        """Whether a request waits, that is whether `speak` may have something."""
+        """Whether a request waits, so that `speak` may have a response."""
         return bool(self._waiting) or (bool(self._delayed) and self._delayed[0][0].done)
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply | None]:
-        """Carry out the requests that are complete with `data`; None stands between two of them, and within
-        one where others may have their turn.
+        """Carry out the requests that are complete with `data`; yields None between two of them, and within
+        one where others may be served.
 
-        No request takes descriptors: those that came are closed.
+        No request takes descriptors: received ones are closed.
 
-        Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and
-        `closing`.
+        Raises nothing: an error in the framing or beyond a limit is a last message, `["error", [errno,
+        text]]`, and `closing`.
         """
         close_foreign(fds, self._peer.share)
         try:
@@ -283,31 +283,31 @@ class TracefsConnection:
                     first = False
                 elif isinstance(message, Request):
                     yield from self._answer(message)
-                # Responses and notifications: nothing was asked and none is known. Ignored, for what is to
-                # come.
+                # Responses and notifications: nothing was requested and none is known. Ignored, for future
+                # versions.
         except ProtocolError as error:
             self.closing = True
             yield from self.last_answers()
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
     def last_answers(self) -> Iterator[Reply]:
-        """Those that are withheld: nobody may be there to read them when their time comes."""
+        """Delayed responses, sent early: the peer may not be there when they are due."""
         while self._delayed:
             change, replies = self._delayed.popleft()
             change.forget()
             yield from replies
 
     def pass_over_requests(self) -> None:
-        """The peer is gone and had its time: nobody reads the answers to thousands of requests."""
+        """The peer is gone and the time for its requests is over: skip them, nobody reads their responses."""
         self._connection.records_only = True
 
     def next_timer_ns(self) -> int | None:
-        """When a reply is withheld no longer, come what may."""
+        """When the first delayed response must be sent in any case."""
         return self._delayed[0][0].deadline_ns if self._delayed else None
 
     def speak(self, now_ns: int) -> Iterator[Reply]:
-        """The replies to requests that waited and need not any longer. Of one handle's reads the first comes
-        first; a poll goes before the read that would leave it nothing."""
+        """Responses to requests that need not wait any longer. Of one handle's reads the first is answered
+        first; a poll is answered before a read that would consume its data."""
         while self._delayed:
             change, replies = self._delayed[0]
             if not change.done:
@@ -344,7 +344,7 @@ class TracefsConnection:
             yield reply
 
     def close(self, now_ns: int) -> None:
-        """The connection is gone: requests that wait are forgotten, every handle is closed."""
+        """The connection is closed: forget waiting requests, close every handle."""
         self.closing = True
         self._waiting.clear()
         for reply in self.last_answers():
@@ -382,7 +382,7 @@ class TracefsConnection:
                 for piece in result.pieces:
                     if piece is None:
                         yield None
-                        self._services.begin_change()  # others may have changed something meanwhile
+                        self._services.begin_change()  # other requests may have changed enablers meanwhile
                     else:
                         pieces.append(piece)
                 parts = encode_bin_response(request.msgid, pieces)
@@ -446,7 +446,7 @@ class TracefsConnection:
         if file.blocking and any(
             waiting.handle == number and waiting.size is not None for waiting in self._waiting
         ):
-            raise _Waits(number, size)  # behind the reads that came before it
+            raise _Waits(number, size)  # behind earlier reads
         try:
             return file.read(size)
         except TraceError as error:
@@ -465,8 +465,8 @@ class TracefsConnection:
         return file.write(message.data)
 
     def _cpu_of(self, writer: messages.Writer) -> int | None:
-        """Where it sleeps while it waits for the answer; None: unknown. EPERM: the peer speaks for itself
-        only. ESRCH: there is no such thread any more, or it is another one, or it is hidden from us."""
+        """The cpu of a thread that sleeps until the response; None: unknown. EPERM: the peer may only write
+        as itself. ESRCH: no such thread any more, or another one, or hidden."""
         if not self._opened_by.privileged:
             raise TraceError(
                 errno.EPERM, "only root and the daemon's own user write on behalf of another thread"
@@ -500,7 +500,7 @@ class TracefsConnection:
         return False
 
     def _drop(self, waiting: WaitingRequest, number: int, text: str) -> None:
-        """It does not wait any longer; its reply goes behind that of the request which says so."""
+        """End its wait; its response follows that of the request that ends it."""
         self._waiting.remove(waiting)
         self._dropped.append(Reply(encode_error(waiting.msgid, number, text)))
 
@@ -576,15 +576,15 @@ def _check_room(number: int, most: int) -> None:
 
 @attrs.frozen
 class _Pieces:
-    """A bin that may be large."""
+    """A bin object that may be large."""
 
     pieces: Iterator[bytes | None]
-    """None: others may have their turn."""
+    """None: others may be served."""
 
 
 @attrs.frozen
 class _WithDescriptor:
-    """A result that descriptors go with."""
+    """A result with descriptors."""
 
     result: Any
     fds: tuple[int, ...]
@@ -594,7 +594,7 @@ def _not_open(number: int) -> TraceError:
     return TraceError(errno.EBADF, f"handle {number} is not open on this connection")
 
 
-# Functions, not methods of one connection: those would keep it alive until the collector comes.
+# Functions, not methods of one connection: methods would keep it alive until a garbage collection.
 _METHODS: dict[type[Params], Callable[[TracefsConnection, Any], Any]] = {
     messages.ReadFile: TracefsConnection._read_file,
     messages.WriteFile: TracefsConnection._write_file,

@@ -92,8 +92,7 @@ cdef class Tracepoint:
     lost_in_rings: The part of `emitted` that found its data ring full and reached no consumer.
     rings_gone: Data rings with this event in their table that were lost with unread records.
     refused: Reasons for which clients refused to make a record (UTF-8 by contract), with their counts; not
-    part
-        of `emitted`. At most 16 reasons; further ones are OTHER.
+        part of `emitted`. At most 16 reasons; further ones are OTHER.
     status: OR of the status bits of the attached probes; 0: no consumer is attached.
     past: (consumer, recorded, filtered, lost) of detached probes, one per consumer name; the oldest of many
         are summed up as EARLIER.

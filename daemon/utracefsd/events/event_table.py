@@ -1,36 +1,36 @@
-"""The event table: the life of every event of the daemon, its references, and the only place that changes
-status bytes.
+"""The event table: the life of every event of the daemon, and its references. Only this module changes status
+bytes.
 
-What kernel/trace/trace_events_user.c keeps in a group, as plain objects. An event's life:
+It has the contents of a group in kernel/trace/trace_events_user.c, as plain objects. An event's life:
 
                       register, or a line `u:...` in dynamic_events
                                       |
                                       v
             +------------------> referenced <------------------+
             |                         |                        |
-            | acquire, attach         | last reference goes    | register (the same event, id and fields)
+            | acquire, attach         | last reference dropped | register (the same event, id and fields)
             | (persistent)            v                        |
-            +------ persistent?  yes: idle, stays       no: until the step is over
+            +------ persistent?  yes: idle, stays       no: until the end of the step
                                       |                        |
                                       | delete                 | reap, still without reference
                                       v                        v
                                    removed  <------------------+
 
-An event that only standing lines keep goes before that, where there is no room for another (idle_events.py).
+An event kept only by standing lines is removed earlier if there is no space for another (idle_events.py).
 
 References are counted for: each data connection whose write_index table holds the event, each enabler, each
 attached probe. A persistent event's reference to itself is not counted here; so "busy" is a count above 0,
-and a non-persistent event is busy as long as it stands in the table, because only the reaper may remove it
+and a non-persistent event is busy as long as it is in the table, because only the reaper may remove it
 (user_event_last_ref() counts the table's own reference of such an event).
 
-Reaping stands for the kernel's work queue (delayed_destroy_user_event()), whose delay is one work item.
-So a program that restarts finds its event as it was only where something refers to the event meanwhile: it
-is enabled or has triggers, or the event is persistent. A filter on an event that nobody enabled goes with it,
-as in the kernel; `standing_filters` gives it to the next one.
+Reaping corresponds to the kernel's work queue (delayed_destroy_user_event()), whose delay is one work item.
+So a program that restarts finds its event unchanged only if something referred to it meanwhile: it is enabled
+or has triggers, or the event is persistent. A filter on a disabled event is removed with it, as in the
+kernel; `standing_filters` gives it to the next one.
 
-The status byte of an event is the OR of what its attached probes stand for. `attach` and `detach` are the
-only ones that change it. The probe changes first, then the byte, then the enablers (user_event_reg() and
-update_enable_bit_for() in the kernel), so a program that sees the byte set finds the probe in place.
+The status byte of an event is the OR of its probes' status bits. Only `attach` and `detach` change it. The
+probe changes first, then the byte, then the enablers (user_event_reg() and update_enable_bit_for() in the
+kernel), so a program that sees the byte set finds the probe in place.
 
 All text is bytes. Errors are TraceError with the kernel's errno, in the kernel's order of checks.
 """
@@ -71,25 +71,24 @@ from utracefsd.events.synthetic import parse_synthetic, slots_bytes, split_comma
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
-# Fields of an event that its user's share of events pays for; more are counted.
+# Fields per event that are included in the user's share of events; more are counted.
 FREE_FIELDS = 8
 
 
 class EventTable:
     """All events of one daemon.
 
-    status_file: gives out the bytes; it stays the caller's. shares: counts what each user holds.
-    user_events_max: how many events may exist at once (sysctl kernel.user_events_max); may be changed at any
-    time, also below the present number, which then only prevents new ones. first_id: the lowest trace
-    event id.
+    status_file: allocates the bytes; owned by the caller. shares: counts what each user holds.
+    user_events_max: limit of events at a time (sysctl kernel.user_events_max); may be changed at any time,
+    also below the present number, which then only prevents new ones. first_id: the lowest trace event id.
 
-    `enablers` are the words that follow the byte; their references are the table's matter.
+    `enablers` are the words that follow the byte; this table counts their references.
 
-    The callbacks run inside the operation and must not raise. A new event is announced twice: in
-    `before_created` to those that only note it (a log of the state), then in `on_created` to those that may
-    act on it (enable it). So the log has an event before what happens to it. `on_removed` follows each
-    removal, `on_dynamic_removed` each attempt to remove through dynamic_events, where the kernel clears the
-    buffers that are marked for it.
+    The callbacks run inside the operation and must not raise. A new event is announced twice:
+    `before_created` is for observers that only note it (the log of the state), then `on_created` for those
+    which may act on it (enable it). So the log has an event before any change of it. `on_removed` follows
+    each removal, `on_dynamic_removed` each attempt to remove through dynamic_events, where the kernel clears
+    marked buffers.
     """
 
     def __init__(
@@ -110,23 +109,23 @@ class EventTable:
         self.on_removed: list[Callable[[Event], None]] = []
         self.on_dynamic_removed: list[Callable[[], None]] = []
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
-        """TraceError when so many bytes could not be written down for a new event."""
+        """Raises TraceError when the state has no space for so many bytes, for a new event."""
         self.system_sizes: Counter[bytes] = Counter()
         """How many events each system has."""
         self._events: dict[int, Event] = {}  # by id; dicts keep the order of creation
         self._by_path: dict[tuple[bytes, bytes], Event] = {}
         self._single: dict[bytes, Event] = {}
-        # By name and fields: a user may make thousands of one name, and each registration looks for one.
+        # By name and fields: a user may make thousands with one name, and each registration looks for one.
         self._multi: dict[tuple[bytes, bytes], Event] = {}
-        # All of one name in the order of creation, for names that have several formats.
+        # All with one name in the order of creation, for names that have several formats.
         self._named: dict[bytes, dict[Event, None]] = {}
         self._next_multi_id = 0
         self.ids = EventIds(first_id, self.shares)
         self._held: dict[Event, None] = {}
         self._to_reap: dict[Event, None] = {}
-        """Those without references."""
+        """Events without references."""
 
-    # Looking things up
+    # Lookup
 
     def __len__(self) -> int:
         return len(self._events)
@@ -154,17 +153,17 @@ class EventTable:
     def register(
         self, asked: CommandString, flags: int = 0, event_id: int = 0, *, privileged: bool, owner_uid: int = 0
     ) -> Event:
-        """Find the event that a command string describes, or make it (user_event_parse_cmd()).
+        """Find the event of a command string, or make it (user_event_parse_cmd()).
 
         flags: REG_PERSIST, REG_MULTI_FORMAT. event_id: not 0 where the program registered it before, as this
         event; then it is found although its command string would not find it (`u32 a;; u32 b`).
 
-        Takes no reference: acquire it in the same step, or a new non-persistent event stays for ever
-        unreferenced.
+        Takes no reference: acquire it in the same step, or a new non-persistent event stays unreferenced
+        forever.
 
         Raises TraceError: EPERM (REG_PERSIST without privilege), EADDRINUSE (the single-format name exists
         with other fields), EINVAL (fields that do not parse), EMFILE (too many events), ENODEV (no free trace
-        event id), ENOSPC (no room to write down a new one).
+        event id), ENOSPC (no space in the state's log).
         """
         if flags & REG_PERSIST and not privileged:
             raise TraceError(
@@ -175,7 +174,7 @@ class EventTable:
         return event or self._create(asked, flags, owner_uid, privileged)
 
     def _known(self, event_id: int, asked: CommandString, multi_format: bool) -> Event | None:
-        """The event with this id, if it was declared so."""
+        """The event with this id, if it was declared with this command."""
         event = self._events.get(event_id)
         if event is None or event.synthetic or event.name != asked.name or event.multi_format != multi_format:
             return None
@@ -196,7 +195,7 @@ class EventTable:
     def _create(self, asked: CommandString, flags: int, owner_uid: int, privileged: bool) -> Event:
         tracepoint_name, system = asked.name, SYSTEM
         if flags & REG_MULTI_FORMAT:
-            # The number is used up even if the fields turn out bad (user_event_set_tp_name runs before they
+            # The number is used up even if the fields are invalid (user_event_set_tp_name runs before they
             # are parsed).
             tracepoint_name, system = b"%s.%x" % (asked.name, self._next_multi_id), SYSTEM_MULTI
             self._next_multi_id += 1
@@ -218,10 +217,10 @@ class EventTable:
         return event
 
     def create_synthetic(self, name: bytes, fields: bytes, command: bytes) -> Event:
-        """A synthetic event, which no registration finds. command: all of the line, for positions.
+        """A synthetic event, which no registration finds. command: the whole line, for positions.
 
-        SyntheticError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as of all others
-        together), ENODEV (no free trace event id), ENOSPC (no room to write it down).
+        SyntheticError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as all others
+        together), ENODEV (no free trace event id), ENOSPC (no space in the state's log).
         """
         exists = (SYSTEM_SYNTHETIC, name) in self._by_path
         declaration = parse_synthetic(name, fields, command, exists=exists)
@@ -244,7 +243,7 @@ class EventTable:
             self.system_sizes[event.system] += 1
             return
         if event.multi_format:
-            # Fields that no text can ask for (a tab in a type) may be there twice; nobody looks for them.
+            # Fields that no text can match (a tab in a type) may be there twice; they are never looked up.
             self._multi[event.name, event.declaration.fields_text()] = event
             if event.name not in self._named:
                 self._named[event.name] = dict.fromkeys(self.named(event.name))
@@ -258,10 +257,10 @@ class EventTable:
             self.shares.add(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
 
     def restore(self, saved: Collection[SavedEvent], recorded: Collection[int] = ()) -> list[Event]:
-        """Fill an empty table with a predecessor's events, in the order of their creation, without
-        references. recorded: ids that its ring buffers hold records of.
+        """Fill an empty table with a previous daemon's events, in the order of their creation, without
+        references. recorded: ids in the records of its ring buffers.
 
-        No callback runs. TraceError or ValueError, with the table as it was, when they are invalid: a
+        No callback runs. TraceError or ValueError, with the table unchanged, when they are invalid: a
         declaration that does not parse, ids or names that occur twice; EMFILE when the status file is too
         small.
         """
@@ -321,7 +320,7 @@ class EventTable:
         return events
 
     def _make_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
-        """For an event of so many fields, which events may go for that are idle. EMFILE."""
+        """Make space for an event of so many fields by removing idle events. EMFILE."""
         while (refused := self._refusal(owner_uid, privileged, fields)) is not None:
             own = not privileged and (
                 not self.shares.own_left(Resource.EVENTS, owner_uid)
@@ -346,7 +345,7 @@ class EventTable:
     # References
 
     def acquire(self, event: Event) -> None:
-        """Take one reference. TraceError(ENODEV) when the event is gone."""
+        """Take one reference. TraceError(ENODEV) when the event was removed."""
         _check_alive(event)
         if not event.references:
             self._to_reap.pop(event, None)
@@ -368,8 +367,8 @@ class EventTable:
             self.release(event)
 
     def hold(self, events: Iterable[Event]) -> None:
-        """Take a reference to each for its programs, which may come back, until `end_hold`. An event that
-        only this refers to gives way to another where there is no room (idle_events.py)."""
+        """Take a reference to each for its programs, which may come back, until `end_hold`. An event with
+        only this reference may be removed to make space for another (idle_events.py)."""
         for event in events:
             event.held = True
             self._held[event] = None
@@ -383,19 +382,18 @@ class EventTable:
             self.release(event)
 
     def reap(self) -> None:
-        """Remove the events that are still without reference, and a piece of the enablers that are
-        leaving."""
+        """Remove the events that are still without reference, and some of the enablers that are leaving."""
         self.release_all(self.enablers.forget_leaving())
         for event in list(self._to_reap):
             self._remove(event)
 
     def next_reap_ns(self) -> int | None:
-        """0: `reap` has something to do. None: not before a reference is dropped."""
+        """0: `reap` has work. None: not before a reference is dropped."""
         return 0 if self.enablers.leaving or self._to_reap else None
 
     def _remove(self, event: Event) -> None:
-        """Take an event without references out of everything. Its byte may be given again at once, and its
-        id where there are no records of it."""
+        """Remove an event without references from everything. Its byte is free at once, and its id if there
+        are no records of it."""
         event.removed = True
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
@@ -425,12 +423,12 @@ class EventTable:
         self.status_file.free(event.status_index)
         self.ids.free(event)
 
-    # Attaching: the only place that changes status
+    # Attaching: only these methods change status bytes
 
     def attach(self, event: Event, probe: Probe) -> None:
         """Put `probe` on the event: a reference, the probe in place, then the byte and the bits.
 
-        TraceError(ENODEV) when the event is gone.
+        TraceError(ENODEV) when the event was removed.
         """
         _check_alive(event)
         event.tracepoint.attach(probe)
@@ -438,14 +436,13 @@ class EventTable:
         self._publish(event)
 
     def detach(self, event: Event, probe: Probe) -> None:
-        """The reverse of `attach`, in the reverse order. ValueError when it was not attached."""
+        """Undo `attach`, in the reverse order. ValueError when it was not attached."""
         event.tracepoint.detach(probe)
         self._publish(event)
         self.release(event)
 
     def _publish(self, event: Event) -> None:
-        """Derive the byte from what is attached; where it changes between zero and not, the enablers
-        follow."""
+        """Compute the byte from the attached probes; when it changes to or from zero, update the enablers."""
         if event.synthetic:
             return
         status = event.tracepoint.status
@@ -472,13 +469,13 @@ class EventTable:
         self.enablers.hold(peer)
 
     def process_disconnected(self, peer: Peer) -> None:
-        """A connection of the peer's process closed; with the last one its enablers go: a piece of them
-        now, the others by `reap`, as also after an error."""
+        """A connection of the peer's process closed; with the last one its enablers are removed: some now,
+        the others by `reap`, also after an error."""
         self.enablers.drop(peer)
         self.release_all(self.enablers.forget_leaving())
 
     def add_notified_enabler(self, event: Event, notifier: Notifier, token: int) -> bool:
-        """Have a connection told of `event` by a checked token (EnablerTable.check_token); returns the
+        """Notify a connection about `event` by a checked token (EnablerTable.check_token); returns the
         present state."""
         self.enablers.add_notified(notifier, token, event)
         self.acquire(event)
@@ -489,20 +486,19 @@ class EventTable:
         self.release(self.enablers.remove_notified(notifier, token, now_ns))
 
     def notifier_closed(self, notifier: Notifier, now_ns: int) -> None:
-        """The connection closed that was told of its enablers: they go."""
+        """The notified connection closed: remove its enablers."""
         self.enablers.close_notifier(notifier, now_ns)
         self.release_all(self.enablers.forget_leaving())
 
     # Deleting
 
     def delete(self, name: bytes, *, privileged: bool) -> None:
-        """DIAG_IOCSDEL: delete all events registered under `name`, newest first, up to the first that
-        refuses.
+        """DIAG_IOCSDEL: delete all events registered under `name`, newest first; stops at the first error.
 
         Newest first, because delete_user_event() walks a hash bucket whose head is the last one added.
 
         Raises TraceError: EINVAL (more than 511 bytes), ENOENT (none; also for a name with fields or a
-        prefix), EBUSY (referenced or not persistent), EPERM (not privileged). Those before it stay deleted.
+        prefix), EBUSY (referenced or not persistent), EPERM (not privileged). Earlier ones stay deleted.
         """
         check_command_length(name)
         found = self.named(name)
@@ -570,13 +566,13 @@ class EventTable:
 
 
 def _line_bytes(name: bytes, fields: bytes) -> int:
-    """What an event takes in the log of the state at most (state/log.py): its name twice, its fields as
-    `format` spells them, numbers; and the end of an event before that had its id."""
+    """Limit of an event's lines in the state's log (state/log.py): its name twice, its fields as in `format`,
+    numbers; and the line of a removed event that had its id."""
     return 2 * (len(name) + len(fields)) + 96
 
 
 def _synthetic_event(declaration: Declaration, event_id: int) -> Event:
-    """Its records are our own: the tracepoint looks at their length only."""
+    """Its records are made by the daemon: the tracepoint only checks their length."""
     slots = Field(b"", b"", ENTRY_HEADER_SIZE, slots_bytes(declaration.fields), False, FieldKind.STRUCT)
     tracepoint = Tracepoint(event_id, declaration.name, (slots,))
     return Event(declaration, declaration.name, SYSTEM_SYNTHETIC, event_id, 0, FLAG_SYNTHETIC, tracepoint, 0)

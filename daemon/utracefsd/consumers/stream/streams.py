@@ -1,7 +1,6 @@
 """Streams: records of many events, into one ring that a reader maps (docs/protocol.md, section 6.1).
 
-    open ──> attached to the wanted events  <── an event is registered, or enabled in an instance: attached,
-    too
+    open ──> attached to the wanted events  <── registered, or enabled in an instance: attached, too
                 │  record ──> StreamProbe ──> ring ──> (published after each step) ──> doorbell
                 v
              close, or the end of the connection: detached
