@@ -22,13 +22,12 @@
 
     main ─▶ group ─▶ a module, imported when its command is called ─▶ Tracefs ─▶ daemon
 
-A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what
-to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is a line
-`utracefs: COMMAND: reason` and status 2. Where a place in a text is meant, that follows with a caret. There
-are no tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A command returns its exit
-status, None is 0.
+A command that fails raises: OSError from the tree, TraceError from a file, Failure with a text of its own.
+The error is printed as one line `utracefs: PATH-OR-EVENT: reason` on stderr, with status 1; wrong usage is a
+line `utracefs: COMMAND: reason` and status 2. An error at a place in a text shows the text with a caret.
+Tracebacks are printed only if UTRACEFS_DEBUG is set. A command returns its exit status, None is 0.
 
-The name and short help of every command stand here, so that `utracefs --help` imports none of them.
+This module has the name and short help of every command, so that `utracefs --help` imports none of them.
 """
 
 import contextlib
@@ -51,9 +50,9 @@ COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 class Failure(Exception):
-    """The operation failed, and this is all there is to say: `utracefs: ABOUT: REASON`.
+    """The operation failed: prints `utracefs: ABOUT: REASON`.
 
-    detail: lines that show the place in a text, below.
+    detail: further lines, which show the place in a text.
     """
 
     def __init__(self, about: str, reason: str, status: int = 1, detail: str = "") -> None:
@@ -65,7 +64,7 @@ class Failure(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are known by name, place and short help: name -> (module:function, help)."""
+    """A group whose commands are a table: name -> (module:function, help)."""
 
     def __init__(
         self, *args: Any, lazy: Mapping[str, tuple[str, str]], aliases: Mapping[str, str], **kwargs: Any
@@ -98,7 +97,7 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As click's, with our way to say what went wrong. Not standalone: returns the exit status."""
+        """Like click's, with the error format of this module. Not standalone: returns the exit status."""
 
         def run() -> Any:
             return super(LazyGroup, self).main(
@@ -117,7 +116,7 @@ def _command_of(error: click.UsageError) -> str:
 
 
 def _usage(error: click.UsageError) -> str:
-    """What is wrong, and where it says what would be right: click takes four lines for that."""
+    """The error and the correct usage in one line; click prints four."""
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and error.option_name.lstrip("-")[:1].isdigit():
         text += "; put `--` in front of words that begin with a -"
@@ -144,7 +143,7 @@ def _guarded(run: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except (BrokenPipeError, SystemExit):
-        # The reader of our output (head, less) has enough of it. The second is how click says that.
+        # The reader of our output (head, less) has closed it. The second exception is click's.
         _give_up_stdout()
         return 0
     except Failure as error:
@@ -171,13 +170,13 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 
 def _give_up_stdout() -> None:
-    """What is still in its buffer must not fail once more, at exit."""
+    """Prevent a second failure at exit from its buffered content."""
     with contextlib.suppress(OSError, ValueError):  # a stdout without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(about: str, reason: str, status: int = 1) -> int:
-    # The daemon's reasons often begin with the path; once is enough.
+    # The daemon's reasons often begin with the path; print it once.
     reason = reason.removeprefix(f"{about}: ")
     text = ": ".join(part for part in ("utracefs", about, reason) if part)
     click.echo(" ".join(text.encode("utf-8", "backslashreplace").decode().split()), err=True)
@@ -251,12 +250,12 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     help="Print the version.",
 )
 def cli(directory: str | None) -> None:
-    """Trace programs with user_events: record them, look into them, without root and without the kernel's
-    help."""
+    """Trace programs with user_events: record them and inspect them, without root and without support of the
+    kernel."""
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """The command line; the installed command `utracefs` comes here through utracefs/command.py."""
+    """The command line. The installed command `utracefs` calls it through utracefs/command.py."""
     guard()
     cli.main(args, prog_name="utracefs")
     raise AssertionError

@@ -1,4 +1,4 @@
-"""`utracefs c-client`: where the C client is, for compilers and for LD_PRELOAD."""
+"""`utracefs c-client`: paths of the C client, for compilers and for LD_PRELOAD."""
 
 import os
 
@@ -25,7 +25,7 @@ __all__ = ["c_client"]
 def c_client(
     prefix: bool, cflags: bool, libs: bool, static: bool, pkg_config_path: bool, preload: bool
 ) -> None:
-    """Print where the C client is: what is asked for, in one line; without options all of it.
+    """Print paths and flags of the C client: the selected ones in one line; without options all.
 
     \b
     cc program.c $(utracefs c-client --cflags --libs)

@@ -1,6 +1,6 @@
-"""What several commands have in common: options, the connection, output.
+"""Options, connection and output of several commands.
 
-`--dir` may stand before or after the command's name: `utracefs --dir D status`, `utracefs status --dir D`.
+`--dir` may be given before or after the command's name: `utracefs --dir D status`, `utracefs status --dir D`.
 """
 
 import contextlib
@@ -61,10 +61,10 @@ MAX_SECONDS = 1e9
 """Some 30 years."""
 
 HELLO_S = 2.0
-"""How long to wait for the first answer of a daemon."""
+"""Timeout for the first answer of a daemon."""
 
 ANSWER_S = 30.0
-"""And for any further one: it is one thread, and may just have 64 MiB to print."""
+"""Timeout for further answers: the daemon has one thread, and may be busy printing 64 MiB."""
 
 
 OTHER_PID_NAMESPACE = (
@@ -75,7 +75,7 @@ OTHER_PID_NAMESPACE = (
 
 
 def directory_option(function: F) -> F:
-    """`--dir`; the one before the command's name counts where none stands behind it."""
+    """`--dir`; by default the one before the command's name."""
     return click.option(
         "--dir",
         "directory",
@@ -101,7 +101,7 @@ else:
 
 
 class _Seconds(_SecondsType):
-    """A number of seconds above 0 that clocks can count; neither nan nor inf, which float() takes."""
+    """A number of seconds above 0 within the range of clocks; not nan or inf, which float() accepts."""
 
     name = "seconds"
 
@@ -182,23 +182,23 @@ def events_argument(*, required: bool) -> Callable[[F], F]:
 
 @attrs.frozen
 class Finding:
-    """One answer of `utracefs doctor`."""
+    """One result of `utracefs doctor`."""
 
     level: str
     """`ok`, `note`, `FAIL`."""
     what: str
-    """What was looked at."""
+    """The checked item."""
     text: str
-    """What was found, and what to do about it."""
+    """The result, and what to do about it."""
 
 
 class NoAnswer(Failure):
-    """A daemon is there, and does not answer."""
+    """A daemon exists but does not answer."""
 
 
 def connect(directory: str | None, place: Place = TOP) -> "Tracefs":
-    """A connection to the tree, or a Failure that says what to do; after HELLO_S at the latest. Failure, too,
-    where it has no such instance."""
+    """Connect to the tree, within HELLO_S. Failure, with what to do, without a daemon or without such an
+    instance."""
     from utracefs.tree.tracefs import Tracefs  # not for `report` and `export`
 
     try:
@@ -223,7 +223,7 @@ def connect(directory: str | None, place: Place = TOP) -> "Tracefs":
 
 
 def check_place(tree: "Tracefs", place: Place) -> None:
-    """Failure where there is no such instance."""
+    """Failure if there is no such instance."""
     if place != TOP:
         try:
             tree.stat(place.path(""))
@@ -232,7 +232,7 @@ def check_place(tree: "Tracefs", place: Place) -> None:
 
 
 def why_no_connection(error: OSError) -> str:
-    """What a failed connect(2) means to a user."""
+    """The text for a failed connect(2)."""
     match error.errno:
         case errno.ENOENT:
             return "no daemon is there; start one with `utracefs daemon`"
@@ -252,7 +252,7 @@ def available_events(tree: "Tracefs") -> list[EventName]:
 
 
 def selected(tree: "Tracefs", patterns: Iterable[str]) -> list[EventName]:
-    """The events that the patterns mean; Failure for a pattern that means none."""
+    """The events that the patterns match; Failure for a pattern without a match."""
     events = available_events(tree)
     for pattern in patterns:
         if not select([pattern], events):
@@ -270,30 +270,30 @@ class EventStats:
 
     emitted: int
     lost_in_rings: int
-    """Among them, those that found a data ring full; no consumer got them."""
+    """Those of them that found a data ring full, so no consumer got them."""
     consumers: dict[str, dict[str, int]]
     """recorded, filtered, lost of each."""
     detached: frozenset[str] = frozenset()
-    """Those among them that are attached no more."""
+    """Those of them that have detached."""
     rings_gone: int = 0
-    """Data rings that were gone at the daemon's start, with an unknown number of records."""
+    """Data rings that were missing at the daemon's start, with an unknown number of records."""
     refused: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Not emitted: why programs wrote no record of it, to how often."""
+    """Refused records: reason to number."""
 
 
 def event_stats(text: bytes) -> EventStats:
-    """What the file says; zeros where it says nothing. A daemon of 0.1.0 does not tell who is detached."""
+    """Parse the file; missing numbers are zero. A daemon of 0.1.0 does not mark detached consumers."""
     content = text_of(text)
     emitted, in_rings = (
         re.match(r"emitted: (\d+)", content),
         re.search(r"^lost in data rings: (\d+)$", content, re.MULTILINE),
     )
     gone = re.search(r"^lost with data rings that are gone: unknown, of (\d+)$", content, re.MULTILINE)
-    # No consumer is called so: its line would go on.
+    # No consumer has this name: its line would be longer.
     begin = content.find("\ndetached:\n")
     rows = list(_CONSUMER.finditer(content))
     consumers: dict[str, dict[str, int]] = {}
-    for found in rows:  # those that are attached come first, and may be called as one before them
+    for found in rows:  # attached ones come first, and may have the name of a detached one
         counts = {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
         consumers.setdefault(found[1], counts)
     return EventStats(
@@ -307,7 +307,7 @@ def event_stats(text: bytes) -> EventStats:
 
 
 def numbers(text: bytes) -> dict[str, int]:
-    """`name: number` lines, as per_cpu/cpuN/stats has them; lines with other values are left out."""
+    """`name: number` lines, as in per_cpu/cpuN/stats; lines with other values are skipped."""
     found = {}
     for line in text.decode("ascii", "replace").splitlines():
         name, _, value = line.partition(":")
@@ -322,22 +322,22 @@ def standing_events(tree: "Tracefs", place: Place = TOP) -> list[str]:
 
 
 def write_word(tree: "Tracefs", path: str, word: str) -> None:
-    """Write one word to a file that takes words (set_event, standing_events), after what it has."""
+    """Append one word to a file of words (set_event, standing_events)."""
     tree.write_all(path, bytes_of(word) + b"\n", truncate=False)
 
 
 def echo(text: str) -> None:
-    """One line on stdout; bytes that are not UTF-8 as they are."""
+    """Print one line on stdout; bytes that are not UTF-8 are printed unchanged."""
     click.echo(bytes_of(text))
 
 
 def tell(text: str) -> None:
-    """One line on stderr, which may be gone: that ends no recording."""
+    """Print one line on stderr. Ignores a closed stderr, so that it ends no recording."""
     with contextlib.suppress(OSError):
         click.echo(f"utracefs: {text}", err=True)
 
 
 def echo_json(value: Any) -> None:
-    """For scripts: keys in the order in which they were made, bytes that are not UTF-8 as U+FFFD."""
+    """JSON for scripts: keys in order of insertion, U+FFFD for bytes that are not UTF-8."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo(text.encode("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""What the shell completes: names of the daemon's events, fields, instances, files and clocks.
+"""Shell completion: names of the daemon's events, fields, instances, files and clocks.
 
-Completion must never disturb who types: a daemon that is not there, or does not answer within a second, has
-nothing to offer, and whatever goes wrong is not said.
+Completion must not disturb the user: without an answer of the daemon within a second it offers nothing, and
+no error is shown.
 """
 
 import re
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 PATIENCE_S = 1.0
-"""How long to wait for the daemon."""
+"""Timeout for the daemon."""
 
 _COMMON_KEYS = ("common_pid", "common_cpu", "common_timestamp", "common_stacktrace")
 _MODIFIERS: dict[str | None, tuple[str, ...]] = {
@@ -45,12 +45,12 @@ _COMMON_FIELDS = ("common_pid", "CPU", "COMM")
 
 
 def complete_event(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Bare names of events: bash cuts words at `:`, so those are what works everywhere."""
+    """Names of events without system: bash splits words at `:`, so only these work everywhere."""
     return _ask(ctx, lambda tree: _beginning(incomplete, sorted({event.name for event in _events(tree)})))
 
 
 def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Events by their bare name, and with their system for shells that take it."""
+    """Events by name, and by SYSTEM:NAME for shells that support it."""
     from click.shell_completion import CompletionItem
 
     def ask(tree: "Tracefs") -> list[str]:
@@ -71,7 +71,7 @@ def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     """Paths of the tree, or of the instance that `-B` names, one directory at a time."""
     above = incomplete.rpartition("/")[0]
     prefix = f"{above}/" if above else ""
-    # A Place where it was parsed already; this module does not know that class.
+    # A Place if it was parsed already; this module does not import that class.
     place: Any = ctx.params.get("place")
     where = above if place is None else place.path(above)
     return _ask(
@@ -94,7 +94,7 @@ def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """What the next value of `emit` is for: `<type field>`, of the event that was named."""
+    """The next value of `emit`: `<type field>`, of the given event."""
 
     def ask(tree: "Tracefs") -> list[str]:
         wanted = str(ctx.params.get("declaration") or "").rpartition(":")[2]
@@ -111,7 +111,7 @@ def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The field that stands last in an expression, of the `-e` or EVENTs before it."""
+    """The last field in an expression, of the `-e` or EVENTs before it."""
     patterns = [str(pattern) for pattern in ctx.params.get("events") or ()]
     head, word = re.fullmatch(r"(?s)(.*?)(\w*)", incomplete).groups()  # type: ignore[union-attr]
     # Inside a text, or behind an operator: a value, not a field.
@@ -121,8 +121,8 @@ def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what
-    may stand there."""
+    """Fields for keys, values and sorting of `hist`, the last one of a comma-separated list; after a dot the
+    modifiers."""
     head, comma, word = incomplete.rpartition(",")
     field, dot, _ = word.partition(".")
     if dot:
@@ -161,7 +161,7 @@ def _fields(tree: "Tracefs", event: EventName) -> tuple[Field, ...]:
 
 
 def _ask(ctx: click.Context, question: Callable[["Tracefs"], list[str]]) -> list[str]:
-    """What the daemon says; nothing where it does not."""
+    """The daemon's answer; empty without one."""
     from utracefs.tree.tracefs import Tracefs
 
     directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")

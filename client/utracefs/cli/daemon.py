@@ -24,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def daemon(ctx: click.Context, options: tuple[str, ...]) -> None:
-    """Run a daemon in this process, in place of this program; takes the options of utracefsd."""
+    """Run a daemon in this process; takes the options of utracefsd."""
     directory = ctx.find_root().params.get("directory")
     words = [sys.executable, "-m", "utracefsd", *(["--dir", directory] if directory else []), *options]
     sys.stdout.flush()
@@ -48,7 +48,6 @@ def completion(shell: str) -> None:
 
     make = get_completion_class(shell)
     assert make is not None
-    # Not `source`, which for bash runs bash to see whether it is new enough: the script may be for another
-    # machine.
+    # Not `source`, which runs bash to check its version: the script may be for another machine.
     made = make(cli, {}, "utracefs", "_UTRACEFS_COMPLETE")
     click.echo(made.source_template % made.source_vars())

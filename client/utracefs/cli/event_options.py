@@ -1,25 +1,23 @@
-"""What `-e`, `--filter` and `--trigger` ask for, and how it gets into an instance.
+"""The options `-e`, `--filter` and `--trigger`, and applying them to an instance.
 
     -e 'http_*' --filter 'status >= 500' --trigger 'snapshot if usec > 100000'
 
-A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R; without any -e to all events.
-Several filters of one -e must all hold; the same EVENT asked for twice means the records that either takes.
+A filter and a trigger belong to the -e before them, like trace-cmd's -f and -R; without any -e to all events.
+Several filters of one -e must all hold; with the same EVENT given twice, records pass if either passes them.
 
-An event may be meant by several -e. Its own name counts more than a glob, and a later -e more than an earlier
-one: `-e '*' -e http_request --filter 'status >= 500'` takes everything, but of http_request only the errors.
-Triggers are all set.
+Several -e may match an event. A name takes precedence over a glob, and a later -e over an earlier one: `-e
+'*' -e http_request --filter 'status >= 500'` takes all events, but of http_request only the errors. All
+triggers are set.
 
-    begin   events that exist: events/SYSTEM/NAME/filter and trigger are written
-            events that come: standing_filters and standing_triggers; the daemon writes them when the
+    begin   existing events: write events/SYSTEM/NAME/filter and trigger
+            later events: write standing_filters and standing_triggers; the daemon applies them when the
             event is registered, before its first record
-            standing_events enables both; it comes last, so that no record passes a filter that is not
-            there yet
-    check   again and again: does what was written fit the events that came meanwhile? If not it is told.
+            then standing_events enables both, so that filters are set before the first record
+    check   repeatedly: report filters and triggers that are invalid for events registered meanwhile
 
-A filter that fits none of the events of its -e that exist is a Failure; where there are none yet, one that
-could fit no event at all. One that does not fit an event which comes later leaves that unfiltered, as a
-failed write to its file `filter` does: a recording with too much in it can still be looked through, one
-with too little cannot.
+A filter is a Failure if it is invalid for all existing events of its -e; if there are none yet, if it is
+invalid for any event. If it is invalid for an event registered later, that event is recorded unfiltered, as
+after a failed write to its file `filter`: a recording can be filtered later, but missing records are lost.
 """
 
 import contextlib
@@ -68,10 +66,10 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 CHECK_S = 0.1
-"""How often to look for events that came, where something may not fit them."""
+"""Interval of looking for new events, for which an option may be invalid."""
 
 NO_FILTER = "0"
-"""What clears a filter."""
+"""Clears a filter."""
 
 STANDING_SETTINGS = ("standing_filters", "standing_triggers")
 """Files of an instance with lines EVENT TEXT, for events that are registered later."""
@@ -81,17 +79,17 @@ _ORDER = "utracefs.cli.event_options.order"
 
 @attrs.frozen
 class Wanted:
-    """An event that is asked for, with what belongs to it."""
+    """An EVENT of the options, with its filters and triggers."""
 
     pattern: str
-    """As written: SYSTEM:NAME, NAME, or a glob of either."""
+    """As given: SYSTEM:NAME, NAME, or a glob of either."""
     filter: str = ""
     """Empty: all its records."""
     triggers: tuple[str, ...] = ()
 
 
 class WantedCommand(click.Command):
-    """A command that knows the order of its options, as click keeps it for itself."""
+    """A command that keeps the order of its options, which click does not pass on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(list(args))
@@ -118,7 +116,7 @@ def trigger_option(help_text: str) -> Callable[[F], F]:
 
 
 def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]:
-    """`-e`, `--filter` and (unless not `triggers`) `--trigger` of a WantedCommand, which is called with
+    """`-e`, `--filter` and (unless not `triggers`) `--trigger` of a WantedCommand, which gets the parameter
     `wanted`: a tuple of Wanted."""
     with_triggers = triggers
 
@@ -184,12 +182,12 @@ def _in_order(
 
 
 def all_filters(filters: Iterable[str]) -> str:
-    """The records that all of them take; an empty one takes all."""
+    """A filter for records that pass all of them; an empty filter passes all records."""
     return _join([one for one in filters if one], " && ")
 
 
 def any_filter(filters: Sequence[str]) -> str:
-    """The records that one of them takes, at least; an empty one takes all."""
+    """A filter for records that pass any of them; an empty filter passes all records."""
     return "" if "" in filters else _join(filters, " || ")
 
 
@@ -199,7 +197,7 @@ def _join(filters: Iterable[str], operator: str) -> str:
 
 
 def _meaning(wanted: Iterable[Wanted], event: EventName) -> list[Wanted]:
-    """Those that mean the event, what counts most last: globs, then names."""
+    """Options that match the event, in increasing precedence: globs before exact names."""
     found = [one for one in wanted if matches(one.pattern, event)]
     return sorted(found, key=lambda one: not is_glob(one.pattern))
 
@@ -216,7 +214,7 @@ def triggers_of(wanted: Iterable[Wanted], event: EventName) -> tuple[str, ...]:
 
 
 class WantedEvents:
-    """Sets up what is wanted in an instance of our own, and says what did not fit.
+    """Applies the options to the command's own instance, and reports errors.
 
     `begin`, then `check` from time to time, `finish` at the end.
     """
@@ -228,26 +226,26 @@ class WantedEvents:
         self._enables = True
         self._checked: set[EventName] = set()
         self.refused: list[tuple[EventName | str, str, Refusal]] = []
-        """What did not fit."""
+        """Invalid filters and triggers."""
         self.has_settings = any(one.filter or one.triggers for one in wanted)
         """Whether there is anything to check."""
 
     def begin(self, *, enable: bool = True) -> None:
-        """Failure for a filter or a trigger that fits none of the events it is for, where there are some.
-        enable: their records are stored, too."""
+        """Failure for a filter or trigger that is invalid for all its events, if there are any. enable: also
+        store their records."""
         self._enables = enable
         if self.has_settings:
             self.set_existing()
             self._check_syntax()
             self._stand_by()
-            for event in self._new(available_events(self._tree)):  # what came in between
+            for event in self._new(available_events(self._tree)):  # registered meanwhile
                 for _, text, refusal in self._set(event, again=True):
                     self._refuse(event, text, refusal)
         for one in self._wanted if enable else ():
             write_word(self._tree, self._place.path("standing_events"), one.pattern)
 
     def _check_syntax(self) -> None:
-        """Failure for what no event will fit, where there is none yet."""
+        """Failure for filters and triggers that are invalid for any event, where none exists yet."""
         for one in self._wanted:
             if any(matches(one.pattern, event) for event in self._checked):
                 continue
@@ -265,7 +263,7 @@ class WantedEvents:
                 self._write("standing_triggers", f"{one.pattern} {trigger}")
 
     def _write(self, file: str, line: str) -> None:
-        """The errors of these files are about the line as such; nobody knows our instance."""
+        """Errors of these files name the line alone: the user does not know the instance."""
         try:
             self._tree.write_file(self._place.path(file), bytes_of(line) + b"\n", truncate=False)
         except (ConnectionError, TimeoutError):
@@ -274,7 +272,7 @@ class WantedEvents:
             raise OSError(error.errno, error.strerror, line) from None
 
     def set_existing(self) -> None:
-        """Filters and triggers of the events that there are, and nothing else. Failure as `begin`."""
+        """Apply filters and triggers to existing events only. Failure as `begin`."""
         outcomes: dict[tuple[str, str], list[tuple[EventName, Refusal | None]]] = {}
         for event in self._new(available_events(self._tree)):
             for pattern, text, refusal in self._set(event):
@@ -289,14 +287,14 @@ class WantedEvents:
                 self._refuse(event, text, refusal)
 
     def _new(self, events: Iterable[EventName]) -> list[EventName]:
-        """Those that are wanted and were not looked at before; they are from now on."""
+        """The matching events that were not processed yet; marks them as processed."""
         new = [event for event in events if event not in self._checked and _meaning(self._wanted, event)]
         self._checked.update(new)
         return new
 
     def _set(self, event: EventName, *, again: bool = False) -> Iterator[tuple[str, str, Refusal | None]]:
-        """Write filter and triggers of one event: the -e that it comes from, the text, what was refused.
-        again: triggers may be there already."""
+        """Write filter and triggers of one event. Yields errors: the -e, the text, the reason. again:
+        triggers may exist already."""
         meant_by = _meaning(self._wanted, event)
         if meant_by[-1].filter:
             refusal = self._set_filter(event, meant_by[-1].filter)
@@ -310,7 +308,7 @@ class WantedEvents:
         try:
             self._tree.write_file(path, bytes_of(text))
         except FileNotFoundError:
-            # ENOENT is also how the kernel says `Too many '('`.
+            # ENOENT is also the kernel's errno for `Too many '('`.
             return filter_refusal(text, self._read(path), "is gone") if self._is_there(event) else None
         except (ConnectionError, TimeoutError):
             raise
@@ -349,7 +347,7 @@ class WantedEvents:
         return event in available_events(self._tree)
 
     def check(self) -> None:
-        """Look at events that came since; what does not fit them is told on stderr, once."""
+        """Check events registered since; errors are reported on stderr, once."""
         if self.has_settings:
             if self._enables:
                 events = parse_event_list(self._tree.read_file(self._place.path("set_event")))
@@ -359,8 +357,8 @@ class WantedEvents:
                 self._check_event(event)
 
     def check_log(self) -> None:
-        """Hist triggers that did not fit events which are gone already: an event that nothing is attached to
-        goes with its program."""
+        """Invalid hist triggers of events that have been removed already: an event without references is
+        removed with its program."""
         told = {(str(event), text) for event, text, _ in self.refused}
         texts = {trigger for one in self._wanted for trigger in one.triggers}
         for event, text, refusal in logged_refusals(texts, self._read(self._place.path("error_log"))):
@@ -369,14 +367,14 @@ class WantedEvents:
                 self._refuse(event, text, refusal)
 
     def _check_event(self, event: EventName) -> None:
-        """The daemon wrote its filter and triggers; it cannot say here what it thinks of them."""
+        """Check the filter and triggers that the daemon applied; it cannot report errors in them."""
         wanted_filter = filter_of(self._wanted, event)
         if wanted_filter:
             shown = self._read(self._place.path(f"{event.directory}/filter"))
             if text_of(shown).rstrip() != wanted_filter.rstrip():
                 self._refuse(event, wanted_filter, filter_refusal(wanted_filter, shown, "does not fit"))
         for trigger in triggers_of(self._wanted, event):
-            # It is there already, and the answer is EEXIST; or here is the reason why not.
+            # If it exists already the answer is EEXIST; else the answer has the reason.
             self._refuse(event, trigger, self._set_trigger(event, trigger, again=True))
 
     def _refuse(self, event: EventName | str, text: str, refusal: Refusal | None) -> None:
@@ -389,7 +387,7 @@ class WantedEvents:
                     click.echo(failure.detail, err=True)
 
     def _hinted(self, event: EventName | str, refusal: Refusal) -> Refusal:
-        """With the fields that the event has, where one was not found."""
+        """Add the event's fields, if a field was not found."""
         if not refusal.is_about_a_field or not isinstance(event, EventName):
             return refusal
         try:
@@ -400,7 +398,7 @@ class WantedEvents:
         return attrs.evolve(refusal, hint=f"; it has {names or 'none'}")
 
     def finish(self) -> int:
-        """Tell once more what did not fit; the exit status that it means."""
+        """Report errors once more; returns the exit status for them."""
         for event, text, refusal in self.refused:
             tell(f"{event}: {refusal.consequence} {text!r}: {refusal.reason}")
         return int(bool(self.refused))

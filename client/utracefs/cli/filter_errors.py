@@ -1,13 +1,13 @@
-"""Why the daemon does not take a filter or a trigger, as people can read it: where in the text, and what.
+"""Errors in filters and triggers for people: the reason and the place in the text.
 
-A filter says so in its own file, with a caret; what is wrong with a trigger's words is the last entry of
+An invalid filter is shown in its own file, with a caret; for an error in a trigger read the last entry of
 error_log:
 
     stauts >= 500                           [ 1187.516331] hist:user_events:ev: error: Couldn't find field
            ^                                  Command: hist:keys=stauts
     parse_error: Field not found                                 ^
 
-The places of the carets are the kernel's.
+The positions of the carets are the kernel's.
 """
 
 import contextlib
@@ -37,20 +37,20 @@ INDENT = "  "
 
 @attrs.frozen
 class Refusal:
-    """One filter or trigger that does not fit an event."""
+    """A filter or trigger that is invalid for an event."""
 
     reason: str
-    """In the kernel's words where it has any."""
+    """The kernel's message, if it has one."""
     detail: str
     """The text with a caret below; may be empty."""
     what: str
     """`filter`, `trigger`."""
     hint: str = ""
-    """What there is instead."""
+    """Valid alternatives."""
 
     @property
     def consequence(self) -> str:
-        """What the event does instead."""
+        """The consequence for the event."""
         return "recorded without the filter" if self.what == "filter" else "has not the trigger"
 
     def failure(self, event: EventName | str) -> Failure:
@@ -59,12 +59,12 @@ class Refusal:
 
     @property
     def is_about_a_field(self) -> bool:
-        """There is no such field."""
+        """The field does not exist."""
         return self.reason in (FIELD_NOT_FOUND, "Couldn't find field")
 
 
 def syntax_refusal(text: str, what: str) -> Refusal | None:
-    """What is wrong with a filter, or with the filter of a trigger, whatever the event."""
+    """Errors of a filter, or of a trigger's filter, that hold for any event."""
     head, condition = "", text
     if what == "trigger":
         parts = re.split(r"(\sif\s)", text, maxsplit=1)
@@ -78,7 +78,7 @@ def syntax_refusal(text: str, what: str) -> Refusal | None:
 
 
 def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
-    """`shown`: what events/SYSTEM/NAME/filter says. `otherwise`: the reason where it says none."""
+    """shown: content of events/SYSTEM/NAME/filter. otherwise: the reason if it has none."""
     found = re.fullmatch(r"(.*)\n( *\^)\nparse_error: ([^\n]*)\n+", text_of(shown), re.DOTALL)
     if found is None:
         return Refusal(otherwise, _indented(text), "filter")
@@ -87,7 +87,7 @@ def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
 
 @contextlib.contextmanager
 def about_the_filter(path: str, text: str) -> Iterator[None]:
-    """Says what is wrong with a filter for the records of a file as it is said of one for an event."""
+    """Report an invalid filter for a file's records in the format of one for an event."""
     try:
         yield
     except FilterError as error:
@@ -101,20 +101,20 @@ _ENTRY = re.compile(r"^\[ *\d+\.\d+\] (.*?): error: (.*)\n  Command: ((?:.|\n)*?
 
 
 def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
-    """`error_log`: of the instance; its last entry is taken if it is about this text. `otherwise`: the reason
-    where it says nothing about it."""
+    """error_log: that of the instance; its last entry is used if it is about this text. otherwise: the reason
+    if it has none about it."""
     entries = _ENTRY.findall(text_of(error_log))
     if entries:
         _, message, command, caret = entries[-1]
-        # A filter behind `if` stands there alone.
+        # A filter after `if` is listed alone there.
         if command and (command == text or text.endswith(command) or command.endswith(text)):
             return Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
     return Refusal(otherwise, _indented(text), "trigger")
 
 
 def logged_refusals(texts: Collection[str], error_log: bytes) -> Iterator[tuple[str, str, Refusal]]:
-    """Which of these hist triggers error_log names: the event, the text, the refusal. That one is there
-    already is what is hoped for."""
+    """The hist triggers with an error in error_log: event, text, refusal. EEXIST is no error: the trigger was
+    set."""
     for location, message, command, caret in _ENTRY.findall(text_of(error_log)):
         kind, _, event = location.partition(":")
         if kind == "hist" and command in texts and message != "Hist trigger already exists":

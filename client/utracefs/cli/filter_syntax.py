@@ -1,8 +1,8 @@
-"""What is wrong with a filter whatever the event: quotes, parentheses, operators.
+"""Errors in a filter that hold for every event: quotes, parentheses, operators.
 
-The daemon judges a filter once it has the event. Where a command declares that, the mistake would be told
-while it runs; this tells before it is started what can be known without fields. What is refused here the
-daemon refuses for every event, with these messages where it gets that far (the grammar:
+The daemon checks a filter when the event exists. If a command declares it, the error would be reported while
+the command runs; this module finds the errors that need no fields before it is started. The daemon refuses
+the same filters for every event, with the same messages where it gets that far (the grammar:
 kernel/trace/trace_events_filter.c).
 """
 
@@ -31,7 +31,7 @@ class SyntaxMistake:
 
 
 def syntax_mistake(text: str) -> SyntaxMistake | None:
-    """The first one; None: there may be events that it fits."""
+    """The first error; None: the filter may be valid for some event."""
     if text.strip() == "0":
         return None
     return _brackets(text) or _terms(text)
@@ -39,7 +39,9 @@ def syntax_mistake(text: str) -> SyntaxMistake | None:
 
 def _brackets(text: str) -> SyntaxMistake | None:
     try:
-        check_brackets(text.encode("latin-1", "replace"))  # a byte for each character: columns are theirs
+        check_brackets(
+            text.encode("latin-1", "replace")
+        )  # a byte for each character: columns count characters
     except FilterError as error:
         if error.position is not None:
             return SyntaxMistake(error.message, error.position)

@@ -1,4 +1,4 @@
-"""Where an instance lies in the tree, and the option `-B/--instance` that names one."""
+"""The paths of an instance in the tree, and the option `-B/--instance`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ __all__ = ["MAX_NAME", "TOP", "InstanceName", "Place", "instance_names", "instan
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_NAME = 255
-"""Bytes of an instance's name: NAME_MAX, as of every file name."""
+"""Bytes of an instance's name: NAME_MAX."""
 
 
 @attrs.frozen
@@ -25,17 +25,17 @@ class Place:
     """Below instances/; empty: the top one."""
 
     def path(self, file: str) -> str:
-        """Of a file in it."""
+        """Path of a file in it."""
         return f"instances/{self.name}/{file}" if self.name else file
 
     @property
     def consumer(self) -> str:
-        """How `stats` of events call it."""
+        """Its name in `stats` of events."""
         return f"ftrace:{self.name}" if self.name else "ftrace"
 
 
 TOP = Place()
-"""The one that everybody shares."""
+"""The top instance, shared by all."""
 
 if TYPE_CHECKING:
     from utracefs.tree.tracefs import Tracefs
@@ -60,7 +60,7 @@ class InstanceName(_NameType):
 
 
 def instance_option(help_text: str = "In this instance instead of the top one.") -> Callable[[F], F]:
-    """`-B/--instance NAME`, as trace-cmd's -B; the parameter `place` is a Place."""
+    """`-B/--instance NAME`, like trace-cmd's -B; the parameter `place` is a Place."""
     return click.option(
         "-B",
         "--instance",
@@ -74,5 +74,5 @@ def instance_option(help_text: str = "In this instance instead of the top one.")
 
 
 def instance_names(tree: "Tracefs") -> list[str]:
-    """Of the further instances."""
+    """Names of the further instances."""
     return [name for name, _ in tree.list_dir("instances")]

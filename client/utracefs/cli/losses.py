@@ -1,5 +1,5 @@
-"""Where records are lost, in words: what `record` says at its end, what its file says, and what `report` says
-of the file. And what programs refused to write."""
+"""Losses in words: for the summary of `record`, for its file, and for `report` of the file. Also the refused
+records."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ class Loss(NamedTuple):
     """One way to lose records."""
 
     name: str
-    """As the members of `recorder.Summary` are called."""
+    """Names of members of `recorder.Summary`."""
     in_file: str
-    """In `report --stat`."""
+    """Text in `report --stat`."""
     said: str
-    """Behind a number."""
+    """Text after a number."""
 
 
 LOSSES: Final = (
@@ -35,14 +35,14 @@ LOSSES: Final = (
     Loss("overwritten", "overwritten", "overwritten before they were read (-b KB), or taken away"),
     Loss("no_room", "no room on the disk", "without room on the disk"),
 )
-"""In the order in which they are told."""
+"""In the order of output."""
 
 SHOWN_REASONS: Final = 3
-"""Of refused records, in one line."""
+"""Title of refused records, in one line."""
 
 
 def lost_text(lost: Mapping[str, int]) -> str:
-    """How many in all, then where and what helps."""
+    """The total, then places and remedies."""
     if not any(lost.values()):
         return "nothing lost"
     parts = ", ".join(f"{lost[loss.name]} {loss.said}" for loss in LOSSES if lost.get(loss.name))
@@ -50,7 +50,7 @@ def lost_text(lost: Mapping[str, int]) -> str:
 
 
 def refused_text(refused: Mapping[str, int]) -> str:
-    """Behind `lost_text`. refused: `EVENT.FIELD was float` and the like, to how often."""
+    """Text after `lost_text`. refused: `EVENT.FIELD was float` and the like, to number."""
     reasons = sorted(refused.items(), key=lambda item: -item[1])
     if not reasons:
         return ""
@@ -67,12 +67,12 @@ def lost_lines(lost: Mapping[str, int]) -> bytes:
 
 
 def lost_in_file(texts: Iterable[str]) -> dict[str, int]:
-    """What such lines say."""
+    """Parse such lines."""
     text = "\n".join(texts)
     found = {loss: re.search(rf"^{loss.in_file}: (\d+)$", text, re.MULTILINE) for loss in LOSSES}
     return {loss.name: int(match[1]) for loss, match in found.items() if match is not None}
 
 
 def no_room(output: str, error: OSError, count: int, what: str, status: int = 1) -> Failure:
-    """Of a file that has what fitted."""
+    """Note for a file on a full disk."""
     return Failure(output, f"{error.strerror}; it has what fitted, {count} {what} did not", status)

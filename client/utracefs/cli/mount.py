@@ -25,7 +25,7 @@ logger = logging.getLogger("utracefs.mount")
 _BEGUN: Final = b"begun"
 
 _RETRY_S: Final = 0.25
-"""Between two looks for a daemon that is not there; connect(2) to nothing costs some microseconds."""
+"""Interval of looking for a daemon; a failed connect(2) costs some microseconds."""
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -51,8 +51,8 @@ def mount(
 ) -> int | None:
     """Mount the tree, for cat, echo, grep, trace-cmd, and for programs that use the kernel's user_events.
 
-    With COMMAND only that sees the mount, which ends with it; without a daemon it has one of its own. Else
-    the mount ends with `umount MOUNTPOINT` (`fusermount3 -u MOUNTPOINT`), with SIGTERM, and, without
+    With COMMAND only COMMAND sees the mount, which ends with it; if no daemon runs, one is started for it.
+    Else the mount ends with `umount MOUNTPOINT` (`fusermount3 -u MOUNTPOINT`), with SIGTERM, and, without
     --wait, with the daemon.
     """
     if command:
@@ -76,7 +76,7 @@ def mount(
 
 @attrs.frozen
 class _Options:
-    """Of the command line."""
+    """Options of the command line."""
 
     mountpoint: str
     directory: str | None
@@ -106,8 +106,7 @@ def _gid(group: str | None) -> int | None:
 
 
 def _run(options: _Options, begun: Callable[[], None]) -> None:
-    """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any
-    longer."""
+    """Mount and serve until the end. Calls `begun` when the command line may return to its caller."""
     _allow_descriptors()
     with signals() as stop:
         sock = _daemon(options, stop, begun)
@@ -127,13 +126,13 @@ def _run(options: _Options, begun: Callable[[], None]) -> None:
 
 
 def _allow_descriptors() -> None:
-    """As many as we may: a process with events has four, an open user_events_data one."""
+    """Raise the limit of descriptors: a process with events has four, an open user_events_data one."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> socket.socket | None:
-    """Connected; None: a signal came before that. Failure: none is there, and we shall not wait."""
+    """Connect; None: a signal came before that. Failure: no daemon, and no --wait."""
     while True:
         try:
             return connect(options.directory)
@@ -146,7 +145,7 @@ def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> sock
 
 
 def _in_background(options: _Options) -> None:
-    """Returns when the mount is there; with --wait, at the latest when it waits for a daemon."""
+    """Returns when it is mounted; with --wait, at the latest when it waits for a daemon."""
     told, tell = os.pipe()
     if os.fork():
         os.close(tell)

@@ -6,12 +6,12 @@ __all__ = ["counted", "table_lines"]
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 record`, `2 records`; many: of nouns that take more than an s."""
+    """`1 record`, `2 records`; many: an irregular plural."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> Iterator[str]:
-    """Columns as wide as needed; those of `left` (from 0 on) to the left, the others, numbers, to the
+    """Columns of minimal width; those in `left` (from 0 on) aligned to the left, the others, numbers, to the
     right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

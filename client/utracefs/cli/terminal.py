@@ -1,15 +1,16 @@
-"""What reaches a terminal: nothing that a program chose steers it.
+"""Output to a terminal, without control characters from programs.
 
-Names of events, fields, threads and instances are bytes that an unprivileged program chose, and so are texts
-in records; escape sequences among them would move the cursor, set titles or type answers. So the command line
-writes to a terminal through one function (`harmless`), whichever way a command writes: `guard` puts it below
-sys.stdout and sys.stderr, and `?` stands there for
+Names of events, fields, threads and instances, and texts in records, are bytes chosen by unprivileged
+programs; escape sequences among them would move the cursor, set titles or type answers. So all output of the
+command line to a terminal passes one function (`harmless`): `guard` puts it below sys.stdout and sys.stderr,
+and `?` replaces
 
     C0 (but tab and newline), DEL, C1, also as bytes that are not UTF-8     steer terminals
     U+2028, U+2029, U+202A to U+202E, U+2066 to U+2069                      end lines, or turn their order
 
-Files and pipes get the bytes. The sequences of ours (`top`, `hist`, progress bars) go to `own(stream)`, past
-this, and never with rich's redirect_stdout; what programs chose goes there through `harmless`.
+Files and pipes get the bytes. The command line's own sequences (`top`, `hist`, progress bars) go to
+`own(stream)`, bypassing this, and never with rich's redirect_stdout; text of programs is passed through
+`harmless` there.
 """
 
 import codecs
@@ -23,11 +24,12 @@ __all__ = ["guard", "own"]
 
 
 class _Terminal(io.RawIOBase):
-    """Writes to a terminal what is harmless. Owns nothing: closing it leaves the stream below open."""
+    """Writes to a terminal without control characters. Owns nothing: closing it leaves the stream below
+    open."""
 
     def __init__(self, below: io.TextIOWrapper) -> None:
         self.below = below
-        # The beginning of a character waits for its rest.
+        # An incomplete character waits for its rest.
         self._decoder = codecs.getincrementaldecoder(below.encoding)("surrogateescape")
 
     def writable(self) -> bool:
@@ -47,7 +49,7 @@ class _Terminal(io.RawIOBase):
 
 
 def guard() -> None:
-    """From now on all that is written to sys.stdout and sys.stderr is harmless where they are terminals."""
+    """From now on sys.stdout and sys.stderr replace control characters if they are terminals."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and own(stream) is stream and stream.isatty():
@@ -67,7 +69,7 @@ def guard() -> None:
 
 
 def own(stream: TextIO) -> TextIO:
-    """For escape sequences of ours: what is below, with all that was written before on its way."""
+    """The stream below, flushed, for the command line's own escape sequences."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     if not isinstance(raw, _Terminal):
         return stream

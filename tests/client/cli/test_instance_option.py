@@ -74,7 +74,7 @@ def test_stream(traced: Cli, eventually: Eventually) -> None:
     assert process.stdout.readline().endswith(b"ev: a=0x7 (7)\n")
     interrupt(process)
     error = traced.run("stream", "-B", "mine", "-e", "ev", status=2).stderr
-    assert b"-B takes an instance as it is" in error
+    assert b"-B uses an existing instance" in error
 
 
 def test_record(traced: Cli) -> None:

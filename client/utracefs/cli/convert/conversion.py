@@ -1,5 +1,4 @@
-"""What commands share that read a recording and write it as something else: which records, where to, how far
-it is, what was written."""
+"""Shared by commands that convert a recording: selection, output file, progress, summary."""
 
 import contextlib
 import decimal
@@ -46,7 +45,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 _QUIET_S: Final = 1.0
-"""What takes no longer needs no progress bar."""
+"""Shorter operations show no progress bar."""
 
 if TYPE_CHECKING:
     from utracefs.export.common import Exported, Progress
@@ -60,7 +59,7 @@ else:
 
 
 class CpuList(_CpusType):
-    """`0,2-5`, as everywhere in Linux."""
+    """`0,2-5`, Linux' syntax for lists of cpus."""
 
     name = "cpus"
 
@@ -77,7 +76,7 @@ class CpuList(_CpusType):
 
 
 class Time(_TimeType):
-    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
+    """Seconds of the recording's clock, as printed by `utracefs report -t`; in nanoseconds."""
 
     name = "time"
 
@@ -95,7 +94,7 @@ class Time(_TimeType):
 
 @attrs.frozen
 class Selection:
-    """Which records; what is not said takes all."""
+    """Selection of records; defaults select all."""
 
     events: tuple[str, ...]
     cpus: frozenset[int] | None
@@ -107,8 +106,8 @@ class Selection:
     """Empty: none."""
 
     def open(self, path: str, source: str, *, recover: bool) -> "Recording":
-        """The recording. Failure about `source`: the filter fits none of its events; other errors as of
-        `utracefs.open`."""
+        """Open the recording. Failure about `source`: the filter is invalid for all its events; other errors
+        as `utracefs.open`."""
         with about_the_filter(source, self.filter):
             recording = utracefs.open(
                 path,
@@ -124,7 +123,7 @@ class Selection:
         return recording
 
     def of_the_last(self, seconds: float | None, path: str, *, recover: bool) -> "Selection":
-        """The same, of the last seconds of a recording; None: of all. UsageError: it has times already."""
+        """The same for the last seconds of a recording; None: for all. UsageError: it has times already."""
         if seconds is None:
             return self
         if self.since_ns is not None or self.until_ns is not None:
@@ -173,20 +172,20 @@ def selection_options(function: F) -> F:
 
 
 def tell_if_moved(path: str, origin: "Origin") -> None:
-    """That somebody moved the time of day while it was recorded."""
+    """Warn if the time of day was changed during the recording."""
     if origin.moved:
         tell(f"{path}: {origin.moved}")
 
 
 def said_whole(done: "Exported", source: str, output: str | None) -> None:
-    """`said`, and Failure where there was no room for all."""
+    """Print `said`; Failure if not all records had room."""
     said(done, source, output)
     if done.error is not None:
         raise no_room(output or source, done.error, done.no_room, "records")
 
 
 def said(done: "Exported", source: str, output: str | None) -> None:
-    """Tell what was written, on stderr; None: to stdout, and only what is missing there."""
+    """Print the summary on stderr; None: the output is stdout, print only losses."""
     lost = f", {done.lost} lost" if done.lost else ""
     lost += ", more lost that were not counted" if done.lost_uncounted else ""
     if done.begins_without_end:
@@ -204,14 +203,14 @@ def said(done: "Exported", source: str, output: str | None) -> None:
 
 
 def check_is_not_input(path: str, source: str) -> None:
-    """Failure if it would be written over what it is made of."""
+    """Failure if the output would overwrite the input."""
     if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
         raise Failure(path, "is the input")
 
 
 @contextlib.contextmanager
 def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
-    """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
+    """Open the output. A file gets its name when it is complete, or complete up to an error in the input."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -224,13 +223,13 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
     real = os.path.realpath(path)
     with half_done(real, path) as temporary:
         with WholeFile(temporary) as out:
-            # What was for its owner alone stays so.
+            # Keep the mode, so that a private file stays private.
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(out.fileno(), os.stat(real).st_mode & 0o777)
             try:
                 yield cast("BinaryIO", out)
             except TraceError as error:
-                if error.errno == errno.EINVAL:  # broken, and written up to there
+                if error.errno == errno.EINVAL:  # invalid, and written up to the error
                     out.close()
                     os.rename(temporary, real)
                 raise
@@ -239,8 +238,8 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def half_done(real: str, path: str) -> Iterator[str]:
-    """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
-    and after signals. path: what an OSError is said to be about."""
+    """A temporary name beside `real`, unique to this process, removed after an error and after signals. path:
+    named in an OSError."""
     temporary = name_beside(real)
     with errors_about(path), ended_by_exceptions():
         try:
@@ -259,7 +258,7 @@ class _Ended(BaseException):
 
 @contextlib.contextmanager
 def ended_by_exceptions() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the process as ever, but as Ctrl-C does: only when this is left."""
+    """SIGTERM and SIGHUP end the process by an exception, like Ctrl-C, so that cleanup runs first."""
     came: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:

@@ -64,24 +64,24 @@ __all__ = ["FORMATS", "Format", "check_target", "convert", "export", "format_of"
 
 @attrs.frozen
 class Format:
-    """An exporter, as the command line offers it."""
+    """An exporter of the command line."""
 
     name: str
     """For --to."""
     endings: tuple[str, ...]
-    """Of OUT; the help names the first one."""
+    """Endings of OUT; the help names the first one."""
     write: Callable[..., Exported]
     """Writes a recording into an open file, or under a path (`makes`)."""
     makes: Literal["", "FILE", "DIRECTORY"] = ""
-    """What `write` makes under a path, which it needs. Empty: it writes into any stream."""
+    """The kind of output that `write` creates at a path; empty: it writes to any stream."""
     has_tracks: bool = False
-    """It takes slices and counters."""
+    """It supports slices and counters."""
     library: str = ""
-    """Module of another distribution that it needs."""
+    """A required module of another distribution."""
     check_clock: Callable[[str, str], None] | None = None
-    """TraceError about OUT: the format cannot have the times of that trace clock."""
+    """Raises TraceError about OUT if the format cannot express that trace clock."""
     write_event: Callable[..., Exported] | None = None
-    """Writes one event into an open file: if OUT ends in one of `endings`, in place of a directory."""
+    """Writes one event into an open file: used in place of a directory if OUT ends in one of `endings`."""
 
     def is_folder(self, output: str) -> bool:
         return self.makes == "DIRECTORY" and not (self.write_event and output.endswith(self.endings))
@@ -112,11 +112,11 @@ _ENDINGS: Final = {ending: row.name for row in FORMATS.values() for ending in ro
 _TIMELINES: Final = [row.name for row in FORMATS.values() if row.has_tracks]
 _FOR_TIMELINES: Final = f"{', '.join(_TIMELINES)}: "
 _TRACKS_BYTES: Final = 1 << 20
-"""Of a file with slices and counters."""
+"""Sections of a file with slices and counters."""
 
 
 class _TrackType(_AnyType):
-    """One slice or counter, as `utracefs.export.timelines.tracks` spells it."""
+    """One slice or counter, in the spelling of `utracefs.export.timelines.tracks`."""
 
     def __init__(self, parse: Callable[[str], object]) -> None:
         self.name = "track"
@@ -268,7 +268,7 @@ def export(
 
 
 def format_of(output: str) -> str:
-    """What the ending of a path says. UsageError: nothing."""
+    """The format by a path's ending. UsageError: unknown."""
     kind = "ctf" if output.endswith("/") else _ENDINGS.get(os.path.splitext(output)[1])
     if kind is None:
         raise click.UsageError(f"{output}: which format? The endings are {', '.join(_ENDINGS)}")
@@ -276,7 +276,7 @@ def format_of(output: str) -> str:
 
 
 def check_target(kind: str, output: str) -> None:
-    """Failure where the output cannot be made, as far as that can be told before."""
+    """Failure if it is known in advance that the output cannot be written."""
     row = FORMATS[kind]
     if row.library:
         with with_extras():
@@ -294,7 +294,7 @@ def check_target(kind: str, output: str) -> None:
 
 
 def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
-    """Write a recording in that format; output: None is stdout, where the format can go there."""
+    """Write a recording in that format; output: None is stdout, if the format allows it."""
     row = FORMATS[kind]
     if output is None or not row.makes:
         options = {"tracks": tracks} if row.has_tracks else {}
@@ -317,8 +317,8 @@ def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks)
 def _buffer_of_the_daemon(
     directory: str | None, place: Place, output: str | None
 ) -> Iterator[tuple[str, dict[int, int]]]:
-    """A trace.dat of what the buffer holds, and which thread is of which process, beside the output: it may
-    be as large as the buffer."""
+    """Write the buffer's content to a trace.dat beside the output, with the process of each thread: it may be
+    as large as the buffer."""
     from utracefs.cli.run.recorder import About, Recorder
 
     beside = None if output is None else os.path.dirname(os.path.realpath(output))
@@ -335,7 +335,7 @@ def _buffer_of_the_daemon(
 
 
 def _tracks_of(path: str, recording: Recording) -> Tracks:
-    """Those of a file. It may name more events than a recording has; that is said."""
+    """Read them from a file. Events that the recording does not have are reported and skipped."""
     with open(path, "rb") as file:
         data = file.read(_TRACKS_BYTES + 1)
     try:
@@ -356,7 +356,7 @@ def _check_new(kind: str, path: str) -> None:
 
 
 def _only_event(row: Format, recording: Recording, output: str) -> str | None:
-    """The one event of the recording, or with records, where the path wants a file."""
+    """The one event of the recording, or with records, if the path demands a single file."""
     if row.is_folder(output):
         return None
     events = [str(event) for event in recording.events]
@@ -366,7 +366,7 @@ def _only_event(row: Format, recording: Recording, output: str) -> str | None:
 
 
 def _write_directory(row: Format, recording: Recording, path: str, progress: Progress) -> Exported:
-    """It gets its name when it is complete, or complete up to what was broken."""
+    """The file gets its name when it is complete, or complete up to an error in the input."""
     _check_new(row.name, path)
     real = os.path.realpath(path)
     with half_done(real, path) as temporary:

@@ -1,4 +1,4 @@
-"""`utracefs report`: print a trace.dat, line by line as `trace-cmd report` does, or write it as a page."""
+"""`utracefs report`: print a trace.dat in the format of `trace-cmd report`, or write it as an HTML page."""
 
 import contextlib
 import os
@@ -70,17 +70,17 @@ def report(
 ) -> None:
     """Print the records of FILE (trace.dat), in the order of time.
 
-    With --json (FILE also perf.data) one object a line, as `export --to jsonl` writes it: time_ns, cpu, pid,
-    tid, comm, system, name, fields.
+    With --json (FILE also perf.data) one object per line, as `export --to jsonl`: time_ns, cpu, pid, tid,
+    comm, system, name, fields.
 
-    With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
+    With --html a page with timeline, rates, fields, records and losses. It needs no network.
     """
     path = also_file or file
     if not show_stat:
         selection = selection.of_the_last(last_s, path, recover=recover)
     if as_html:
         if show_stat or as_json:
-            raise click.UsageError("--html stands alone: --stat and --json print something else")
+            raise click.UsageError("--html cannot be combined with --stat or --json")
         with selection.open(path, path, recover=recover) as recording:
             _write_html(recording, output)
         return

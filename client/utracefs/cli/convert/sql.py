@@ -1,4 +1,4 @@
-"""`utracefs sql`: ask a recording in SQL."""
+"""`utracefs sql`: query a recording in SQL."""
 
 import contextlib
 import csv
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _ROWS_AT_ONCE: Final = 2000
 _MOST_SHOWN: Final = 10_000
-"""Rows of a table for people: all its rows are needed to know how wide it is."""
+"""Maximum of rows of a printed table: its layout needs all rows."""
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -41,10 +41,10 @@ _MOST_SHOWN: Final = 10_000
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
 @click.option("--recover", is_flag=True, help="Read what can be saved of a broken file.")
 def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool) -> None:
-    """Ask INPUT (trace.dat, perf.data, or Parquet of `utracefs export`) in the SQL of DuckDB.
+    """Query INPUT (trace.dat, perf.data, or Parquet of `utracefs export`) in the SQL of DuckDB.
 
-    Each event is a table: the columns of `records` up to `lost`, and its fields. `records` has the records
-    of all events. Of several inputs the column `file` says which. Without QUERY: which tables there are.
+    Each event is a table: the columns of `records` up to `lost`, and its fields. `records` has the records of
+    all events. With several inputs the column `file` names the input. Without QUERY: lists the tables.
 
     \b
       utracefs sql trace.dat "select status, count(*) from http_request group by all"
@@ -71,8 +71,7 @@ def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool) -> N
 
 
 def _tables(tables: Tables, connection: "duckdb.DuckDBPyConnection") -> Iterator[tuple[str, str, str]]:
-    """Each column of each table, named as a query has to name it; of tables of events without those that all
-    have."""
+    """Each column of each table, in the spelling for queries; tables of events without the common columns."""
     reserved = {
         word
         for (word,) in connection.execute(
@@ -98,7 +97,7 @@ def _tables(tables: Tables, connection: "duckdb.DuckDBPyConnection") -> Iterator
 
 @contextlib.contextmanager
 def _plainly(tables: Tables) -> Iterator[None]:
-    """What DuckDB has to say in one line; what was wrong with the recording as everywhere."""
+    """DuckDB's error in one line; errors of the recording as in other commands."""
     duckdb = library("duckdb")
     try:
         yield
@@ -117,7 +116,7 @@ def _rows(connection: "duckdb.DuckDBPyConnection") -> Iterator[tuple[Any, ...]]:
 
 
 def _interruptible(connection: "duckdb.DuckDBPyConnection", call: Callable[[], T]) -> T:
-    """Makes a call that Ctrl-C ends: DuckDB itself does not look at signals while it works."""
+    """Make a call that Ctrl-C ends: DuckDB itself ignores signals while it works."""
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(call)
         try:
@@ -139,7 +138,7 @@ def _write_table(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, .
 
 
 def _shown(value: Any) -> str:
-    """For people: no control characters, which may be a terminal's."""
+    """For people: without control characters."""
     if value is None:
         return "NULL"
     text = value.hex() if isinstance(value, bytes) else str(value)
@@ -147,7 +146,7 @@ def _shown(value: Any) -> str:
 
 
 def _write_csv(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ...]]) -> None:
-    """As `utracefs export` does: absent values are empty, bytes in hex."""
+    """Like `utracefs export`: absent values are empty, bytes in hex."""
     text = io.TextIOWrapper(sys.stdout.buffer, "utf-8", newline="", write_through=False)
     try:
         writer = csv.writer(text, lineterminator="\r\n")
@@ -160,7 +159,7 @@ def _write_csv(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ...
 
 
 def _write_json(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ...]]) -> None:
-    """Of columns with one name the second is NAME_2."""
+    """Rename duplicate columns: the second is NAME_2."""
     names: list[str] = []
     for name, _ in columns:
         number, new = 2, name
@@ -179,7 +178,7 @@ def _write_json(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ..
 
 
 def _plain(value: Any) -> Any:
-    """For JSON: what it has no type for as text."""
+    """For JSON: values of unsupported types as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -1,1 +1,1 @@
-"""Commands that show records as they come: `utracefs top`, `hist`, `attach`."""
+"""Commands that show records while they are emitted: `utracefs top`, `hist`, `attach`."""

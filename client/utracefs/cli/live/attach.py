@@ -26,7 +26,7 @@ from utracefs.tree.tracefs import Tracefs
 __all__ = ["attach"]
 
 LOOK_S = 0.02
-"""How often to look for events of the command: the tree has no standing subscriptions for plug-ins."""
+"""Interval of looking for new events: the tree has no standing subscriptions for plug-ins."""
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -50,7 +50,8 @@ def attach(
     name: str | None,
     command: tuple[str, ...],
 ) -> int:
-    """Attach plug-in NAME to events; with COMMAND or --duration only for that time, and then show its report.
+    """Attach plug-in NAME to events; with COMMAND or --duration only for that time, and then print its
+    report.
 
     utracefs attach count -e 'user_events:*' -- python app.py
     """
@@ -89,7 +90,7 @@ def _attach_for_a_while(
     surroundings: Surroundings,
     duration_s: float | None,
 ) -> int:
-    """Attach what there is and what comes, until the end; then report, and detach what was attached here."""
+    """Attach existing and new events until the end; then report, and detach the events attached here."""
     path = f"consumers/{name}/set_event"
     before = set(parse_event_list(tree.read_file(path)))
     attached: set[EventName] = set()

@@ -1,12 +1,12 @@
-"""`utracefs hist`: count records by the values of their fields, as they come.
+"""`utracefs hist`: count records by the values of their fields, live.
 
     utracefs hist http_request status                       how many of each status
     utracefs hist http_request path --vals usec             and the sum of usec
     utracefs hist http_request usec.log2 --filter 'status == 200'
 
-The counting is a hist trigger in an instance of our own, where nothing is recorded; it goes with our
-connection, whatever becomes of us. An event that nobody has declared is waited for, and counted from its
-first record on. Without KEYS the histograms are shown that the event has already.
+The counting is a hist trigger in a private instance without recording, which is removed with the connection,
+however the command ends. The command waits for an event that is not declared yet, and counts it from its
+first record on. Without KEYS it shows the event's existing histograms.
 
     with a terminal     a table that is renewed every --interval, until Ctrl-C
     without             the table once, at the end; with --interval that often, too
@@ -47,7 +47,7 @@ from utracefs.cli.run.traced_command import Launch, launch_options, launched
 __all__ = ["hist", "trigger_text"]
 
 INTERVAL_S = 1.0
-"""Between two looks at a terminal."""
+"""Interval of checking a terminal."""
 
 
 MAX_KEYS = 3
@@ -55,7 +55,7 @@ MAX_KEYS = 3
 
 
 class _HistCommand(click.Command):
-    """What stands behind `--` is the command, what stands before it are the keys."""
+    """The words after `--` are the command, those before it the keys."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -112,7 +112,7 @@ def hist(
     event: str,
     keys: tuple[str, ...],
 ) -> int:
-    """Count the records of EVENT by KEYS, at most three fields of it, until Ctrl-C or while COMMAND runs.
+    """Count the records of EVENT by KEYS, at most three of its fields, until Ctrl-C or while COMMAND runs.
 
     KEYS are fields, common_pid, common_cpu, common_stacktrace, with a modifier: .log2, .buckets=N, .hex,
     .execname (common_pid). Without KEYS: the histograms that EVENT has already.
@@ -168,18 +168,18 @@ def hist(
 
 
 class _Steps:
-    """What is to be done while records are counted."""
+    """The steps while records are counted."""
 
     def __init__(self, asked: WantedEvents, shown: Shown, view: View, renew_s: float | None) -> None:
         self._asked = asked
         self._shown = shown
         self._view = view
         self._renew_s = renew_s
-        """None: show nothing meanwhile."""
+        """None: show nothing until the end."""
         self._due = math.inf if renew_s is None else time.monotonic() + renew_s
 
     def step(self) -> float:
-        """Look for events that came, renew the table; how many seconds may pass until the next."""
+        """Look for new events and update the table; returns the seconds until the next step."""
         self._asked.check()
         now = time.monotonic()
         if self._renew_s is not None and now >= self._due:
@@ -191,7 +191,7 @@ class _Steps:
 def trigger_text(
     keys: Sequence[str], vals: Sequence[str], sort: Sequence[str], size: int | None, filter_text: str
 ) -> str:
-    """What is written to `trigger`."""
+    """The text for the file `trigger`."""
     parts = [f"hist:keys={','.join(keys)}"]
     if vals:
         parts.append(f"vals={','.join(vals)}")

@@ -1,4 +1,4 @@
-"""How `utracefs hist` shows what was counted: as a table, as one that is renewed in place, as JSON.
+"""Output of `utracefs hist`: a table, a table updated in place, JSON.
 
 { status:        503, path: /cart   } hitcount:   2  usec:   70     the daemon's text
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["EventHistogram", "JsonView", "LiveView", "PlainView", "Shown", "View"]
 
 BAR_COLUMNS = 24
-"""Of the longest bar on a terminal."""
+"""Width of the longest bar on a terminal."""
 
 MORE_LINES = 6
-"""Of a terminal, for all that is not an entry."""
+"""Lines of a terminal that are not entries."""
 
 
 @attrs.frozen
 class EventHistogram:
-    """A histogram, and of which event."""
+    """A histogram and its event."""
 
     event: EventName
     histogram: Histogram
@@ -58,7 +58,7 @@ class EventHistogram:
 
     @property
     def summary(self) -> str:
-        """`12 records, 3 entries`, and what did not get in."""
+        """`12 records, 3 entries`, and the dropped ones."""
         found = self.histogram
         text = f"{counted(found.hits, 'record')}, {counted(len(found.entries), 'entry', 'entries')}"
         if found.dropped:
@@ -75,7 +75,7 @@ class EventHistogram:
 
 
 def _cells(entry: Entry) -> list[str]:
-    """Without what would move the cursor."""
+    """Without control characters."""
     return [
         "".join(char if char.isprintable() else _escaped(char) for char in str(value))
         for value in (*entry.keys.values(), *entry.values.values())
@@ -83,12 +83,12 @@ def _cells(entry: Entry) -> list[str]:
 
 
 def _escaped(char: str) -> str:
-    """A byte that is not UTF-8 is a surrogate here (surrogateescape)."""
+    """Bytes that are not UTF-8 are surrogates here (surrogateescape)."""
     return f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else repr(char)[1:-1]
 
 
 class Shown:
-    """Reads the histograms of the events that a pattern means."""
+    """Reads the histograms of the events that match a pattern."""
 
     def __init__(self, tree: Tracefs, place: Place, pattern: str) -> None:
         self._tree = tree
@@ -97,11 +97,11 @@ class Shown:
         self._signed: dict[EventName, frozenset[str]] = {}
 
     def events(self) -> list[EventName]:
-        """Those that there are now, oldest first."""
+        """The present ones, oldest first."""
         return select([self._pattern], available_events(self._tree))
 
     def read(self) -> list[EventHistogram]:
-        """What was counted until now."""
+        """The present counts."""
         events = self.events()
         texts = self._tree.read_files(self._place.path(f"{event.directory}/hist") for event in events)
         return [
@@ -126,11 +126,11 @@ class Shown:
 
 
 class View:
-    """A context manager; `show` as often as there is something new."""
+    """A context manager; call `show` for each update."""
 
     def __init__(self) -> None:
         self.anything = False
-        """Whether there was a histogram at any time."""
+        """Whether any histogram was shown."""
 
     def __enter__(self) -> Self:
         return self
@@ -138,10 +138,10 @@ class View:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to give back."""
+        """No cleanup."""
 
     def show(self, found: Sequence[EventHistogram]) -> None:
-        """Show what was read."""
+        """Show these histograms."""
         self.anything = self.anything or bool(found)
         self._show(found)
 
@@ -163,7 +163,7 @@ class PlainView(View):
 
 
 def _left(one: EventHistogram) -> set[int]:
-    """Which columns are texts and stand to the left."""
+    """Columns of text, which are aligned to the left."""
     entries = one.histogram.entries
     keys = len(entries[0].keys) if entries else 0
     return {
@@ -174,7 +174,7 @@ def _left(one: EventHistogram) -> set[int]:
 
 
 class JsonView(View):
-    """One list, at each call."""
+    """One JSON list for each call."""
 
     def _show(self, found: Sequence[EventHistogram]) -> None:
         echo_json(
@@ -194,7 +194,7 @@ class JsonView(View):
 
 
 class LiveView(View):
-    """Tables with bars, renewed in place; as many entries as the terminal has lines for. The last state
+    """Tables with bars, updated in place, with as many entries as the terminal has lines. The last state
     stays."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class LiveView(View):
         from rich.console import Console
         from rich.live import Live
 
-        # No thread of its own: signals are blocked, and programs are started.
+        # Without rich's thread: signals are blocked, and programs are started.
         self._live = Live(
             console=Console(file=own(sys.stdout)),
             auto_refresh=False,
@@ -259,7 +259,7 @@ def _rich_table(one: EventHistogram, most: int) -> "Table":
 
 
 def _shown(text: str) -> str:
-    """What is not UTF-8 as U+FFFD: rich writes str, past what guards the terminal."""
+    """U+FFFD for bytes that are not UTF-8: rich writes str, bypassing the guard of the terminal."""
     return harmless(bytes_of(text).decode("utf-8", "replace"))
 
 

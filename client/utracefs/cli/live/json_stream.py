@@ -1,7 +1,8 @@
-"""`utracefs export --live`, `stream --json`: records of the running daemon as JSON lines, as they come.
+"""`utracefs export --live`, `stream --json`: records of the running daemon as JSON lines, while they are
+emitted.
 
-Losses stand where they were noticed, as in a file: {"lost": N}. Nothing is kept; a reader that is too slow
-loses, and is told how much.
+Losses are printed where they were noticed, as in a file: {"lost": N}. Records are not stored; a reader that
+is too slow loses some, and gets their number.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ __all__ = ["write_live"]
 
 _PIECE_BYTES: Final = 256 << 10
 _LOOK_S: Final = 0.2
-"""How long records below the watermark wait."""
+"""Maximum delay of records below the watermark."""
 
 
 def write_live(
@@ -36,8 +37,8 @@ def write_live(
     pids: Collection[int] = (),
     duration_s: float | None = None,
 ) -> Exported:
-    """Until SIGINT or SIGTERM, or for that long. events: patterns; none: all. place: of an instance only what
-    is enabled there. OSError: no daemon is there, or `out` cannot be written."""
+    """Run until SIGINT or SIGTERM, or for the given time. events: patterns; none: all. place: only events
+    enabled in that instance. OSError: no daemon, or `out` cannot be written."""
     with connect(directory, place) as tree:
         found = tree.directory
     end = None if duration_s is None else time.monotonic() + duration_s

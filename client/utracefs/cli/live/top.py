@@ -1,10 +1,10 @@
-"""`utracefs top`: who emits what, and how much is lost, live.
+"""`utracefs top`: rates of records and losses by event and process, live.
 
     event_counts of the daemon ──▶ Rates (top_rates) ──▶ View (top_view) ──▶ a terminal
                                                      ──▶ tables or JSON, one below the other
 
-The daemon counts while we look, and copies no record to us. With a terminal the alternate screen is used and
-given back whatever ends us, SIGKILL apart.
+The daemon counts while `top` runs, and copies no records. On a terminal the alternate screen is used, and
+left at any end but SIGKILL.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ __all__ = ["top"]
 _READ_BYTES = 1 << 20
 
 _NO_SCREEN = ("dumb", "unknown")
-"""TERM of what cannot move its cursor; as rich has it, which would write nothing there."""
+"""Values of TERM without cursor control, as in rich, which would print nothing there."""
 
 _KEYS = {
     b"\x1b[A": "up",
@@ -96,7 +96,7 @@ def top(
 ) -> int:
     """Show records, bytes and losses per second of events and processes, live; h explains the keys.
 
-    The events are switched on as long as it runs. With --json one object a line, for each row.
+    The events are enabled as long as it runs. With --json one object per line, for each row.
     """
     view = View(by=by, sort=sort, delay_s=delay_s or 2.0, pids=frozenset(pids))
     live = sys.stdout.isatty() and os.environ.get("TERM") not in _NO_SCREEN and not batch and not as_json
@@ -113,7 +113,7 @@ def top(
 
 
 class _Source:
-    """Reads counts; connects again where the daemon was away. A context manager."""
+    """Reads counts; reconnects after a restart of the daemon. A context manager."""
 
     def __init__(self, directory: str | None, events: tuple[str, ...]) -> None:
         self._directory = directory
@@ -125,7 +125,7 @@ class _Source:
         self._connect()
         self.rates = Rates()
         self.note = ""
-        """What there is to say besides."""
+        """A further note."""
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +143,7 @@ class _Source:
             self._tree.write(self._handle, bytes_of(event) + b"\n")
 
     def read(self) -> bool:
-        """Take what was counted until now; False, with a note: there is no daemon at the moment."""
+        """Read the present counts; False, with a note, without a daemon."""
         self._is_reading = True
         try:
             if self._is_away:
@@ -167,12 +167,12 @@ class _Source:
         return True
 
     def finish(self) -> None:
-        """Take what came since the last `read`. One that a signal ended left its answer on the connection."""
+        """Read the counts since the last `read`. A read ended by a signal left its answer on the connection."""
         if not self._is_reading and not self._is_away:
             self.read()
 
     def _note(self, now: float) -> str:
-        """Of the ring buffers of all instances."""
+        """Sums of the ring buffers of all instances."""
         tree, sums = self._tree, {"overrun": 0, "dropped events": 0}
         for place in (Place(), *map(Place, instance_names(tree))):
             with contextlib.suppress(FileNotFoundError):
@@ -191,7 +191,7 @@ class _Source:
 
 
 def _in_lines(source: _Source, view: View, iterations: int | None, *, as_json: bool) -> None:
-    """Until Ctrl-C, or as often as was asked for. The first table comes after the first delay."""
+    """Run until Ctrl-C, or the given number of times. The first table follows the first delay."""
     source.read()
     count = 0
     is_away = False
@@ -237,11 +237,11 @@ def _print_json(rates: Rates, view: View) -> None:
 
 
 class _Ended(Exception):
-    """A signal asks us to end."""
+    """A signal ends the loop."""
 
 
 class _Screen:
-    """The terminal: keys in, lines out."""
+    """The terminal: reads keys, writes lines."""
 
     def __init__(self, source: _Source, view: View, iterations: int | None) -> None:
         self._source = source
@@ -252,7 +252,7 @@ class _Screen:
         self._stopped = False
 
     def run(self) -> None:
-        """Until q, Ctrl-C, SIGTERM or SIGHUP; the terminal is as before then."""
+        """Run until q, Ctrl-C, SIGTERM or SIGHUP; then restore the terminal."""
         with contextlib.ExitStack() as stack, contextlib.suppress(_Ended, KeyboardInterrupt):
             woken = stack.enter_context(_signals(self._note_signal))
             selector = stack.enter_context(selectors.DefaultSelector())
@@ -288,7 +288,7 @@ class _Screen:
                 if key.fd == woken:
                     continue
                 if not data:
-                    return  # the terminal is gone
+                    return  # the terminal was closed
                 for name in self._names(data):
                     self._view.press(name)
             if self._view.delay_s != delay:
@@ -327,7 +327,7 @@ class _Screen:
         self._live.update(text, refresh=True)
 
     def _stop(self, keys: int) -> None:
-        """Ctrl-Z: the shell gets its terminal back until we go on."""
+        """Ctrl-Z: restore the terminal for the shell until we continue."""
         self._stopped = False
         self._hide(keys)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -348,7 +348,7 @@ class _Screen:
 
         terminal = own(sys.stdout)
         if isinstance(terminal, io.TextIOWrapper):
-            terminal.reconfigure(errors="replace")  # names need not fit the terminal's encoding
+            terminal.reconfigure(errors="replace")  # names may not be encodable for the terminal
         if keys >= 0:
             tty.setcbreak(keys)
         self._live = Live(
@@ -362,7 +362,7 @@ class _Screen:
 
     def _hide(self, keys: int) -> None:
         if self._live is not None:
-            with contextlib.suppress(OSError):  # a terminal that is gone
+            with contextlib.suppress(OSError):  # a closed terminal
                 self._live.stop()
             self._live = None
         if keys >= 0 and self._modes is not None:
@@ -372,7 +372,7 @@ class _Screen:
 
 @contextlib.contextmanager
 def _signals(handle: Callable[[int], None]) -> Iterator[int]:
-    """Call `handle` for signals, and wake a select by the descriptor that it gives."""
+    """Call `handle` for signals, and wake select(2) through the descriptor that it yields."""
 
     def handler(number: int, _frame: FrameType | None) -> None:
         handle(number)

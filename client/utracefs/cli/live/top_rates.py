@@ -1,4 +1,4 @@
-"""What `utracefs top` knows: counts of the daemon become rates, by event and process or by either.
+"""Rates of `utracefs top` from the daemon's counts, by event and process or by either.
 
 event_counts ──▶ counts of each (event, process) ──▶ less those before, by the time between ──▶ Row
 """
@@ -13,13 +13,13 @@ from utracefs_protocol.text import text_of
 __all__ = ["BOTH", "EVENTS", "OTHERS", "PROCESSES", "Count", "Rates", "Row", "parse_counts"]
 
 BOTH, EVENTS, PROCESSES = "both", "event", "process"
-"""What a row is of."""
+"""Grouping of rows."""
 
 OTHERS = -1
-"""Stands for processes that have ended, or for which the daemon had no room."""
+"""Pid for processes that have ended, or for which the daemon had no room."""
 
 FADE_S = 5.0
-"""How long a process is shown that has ended."""
+"""How long an ended process is shown."""
 
 
 @attrs.frozen
@@ -28,7 +28,7 @@ class Count:
 
     event: str
     pid: int
-    """0: nobody emitted it yet; OTHERS."""
+    """0: not emitted yet; OTHERS."""
     records: int
     bytes: int
     lost: int
@@ -38,8 +38,7 @@ class Count:
 
 @attrs.frozen
 class Row:
-    """What is shown of one event and process, or of all of either. Rates are per second, sums since the
-    beginning."""
+    """Figures of one event and process, or sums of either. Rates are per second, sums since the beginning."""
 
     event: str = ""
     pid: int = 0
@@ -53,11 +52,11 @@ class Row:
     others: int = 0
     """Processes of an event, or events of a process."""
     ended: bool = False
-    """The process is gone."""
+    """The process has ended."""
 
 
 def parse_counts(text: bytes) -> list[Count]:
-    """The file event_counts; lines that are none are left out."""
+    """Parse the file event_counts; invalid lines are skipped."""
     found = []
     for line in text.splitlines():
         event, *numbers = line.split(b" ", 5)
@@ -72,14 +71,14 @@ def _lives(pid: int) -> bool:
 
 
 class Rates:
-    """Takes counts again and again. lives: whether there is a process of that number."""
+    """Computes rates of successive counts. lives: whether a process of that number exists."""
 
     def __init__(self, lives: Callable[[int], bool] = _lives) -> None:
         self._lives = lives
         self._before: dict[tuple[str, int], Count] = {}
         self._time: float | None = None
         self._active: dict[int, float] = {}
-        """When a process was last known to live."""
+        """When a process was last seen alive."""
         self._rows: list[Row] = []
         self._totals: dict[str, tuple[int, int]] = {}
         """Records and losses of each event."""
@@ -93,7 +92,7 @@ class Rates:
         return sum(records), sum(lost)
 
     def take(self, now_s: float, counts: Iterable[Count]) -> None:
-        """What was counted until now. The first time tells no rates."""
+        """Take the present counts. The first ones give no rates."""
         first, elapsed = self._time is None, now_s - (self._time or 0.0)
         before, self._before = self._before, {}
         self._time, self._rows = now_s, []
@@ -104,7 +103,7 @@ class Rates:
             self._before[key] = count
             last = before.get(key)
             if last is None or last.records > count.records or last.lost > count.lost:
-                last = Count(count.event, count.pid, 0, 0, 0, "")  # new, or the daemon began anew
+                last = Count(count.event, count.pid, 0, 0, 0, "")  # new, or the daemon was restarted
             rate, byte_rate, lost_rate = (
                 0.0 if first or elapsed <= 0 else (now - then) / elapsed
                 for now, then in (
@@ -147,8 +146,8 @@ class Rates:
         self._totals = totals
 
     def rows(self, by: str) -> list[Row]:
-        """By event and process, or the sums of either. Processes that ended a while ago are left out, but
-        count in sums of events."""
+        """Rows by event and process, or sums of either. Processes that ended a while ago are left out, but
+        included in sums of events."""
         shown = [row for row in self._rows if not self._is_over(row)]
         if by == BOTH:
             with_processes = {row.event for row in shown if row.pid}
@@ -159,7 +158,7 @@ class Rates:
         return self._sums(processes, lambda row: row.pid, lambda row: ("", row.pid, row.comm))
 
     def total(self) -> Row:
-        """Of everything."""
+        """Sum of all."""
         found = self._sums(self._rows, lambda _: 0, lambda _: ("", 0, ""))
         return found[0] if found else Row()
 

@@ -1,4 +1,4 @@
-"""What `utracefs top` shows of rates, and what keys do to that: plain state and lines of text, no terminal.
+"""The screen of `utracefs top` and the effect of keys: plain state and lines of text, without a terminal.
 
 utracefs top - 2 events, 3 processes: 12.3k records/s, 492k B/s, nothing lost
 every 2 s; ring buffers: 0/s overwritten, 0/s dropped
@@ -25,13 +25,13 @@ T N P        sort by records in all, by name, by process
 < >          sort by the column to the left, to the right
 I            invert the order
 /            filter by a part of event, command, pid; Enter keeps, Esc drops it
-Space, p     pause: the numbers stay, counting goes on
+Space, p     pause: the numbers stay, counting continues
 + -          longer, shorter delay
 up, down, PgUp, PgDn, Home, End
 q            quit
 
 Lost: records that found the data ring of their program full (UTRACEFS_RING_KB).
-What ring buffers overwrite or drop is above. Dim: a process that has ended.""".splitlines()
+Records overwritten or dropped in ring buffers are above. Dim: a process that has ended.""".splitlines()
 
 SORTS = ("name", "pid", "rate", "bytes", "lost", "records")
 _SORT_KEYS = {"R": "rate", "B": "bytes", "L": "lost", "T": "records", "N": "name", "P": "pid"}
@@ -69,14 +69,13 @@ def short(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor, and with U+FFFD for what is not UTF-8."""
+    """Without control characters, and with U+FFFD for bytes that are not UTF-8."""
     shown = bytes_of(text).decode("utf-8", "replace")
     return "".join(char if char.isprintable() else "?" for char in shown)
 
 
 def columns_of(by: str) -> list[tuple[str, str, Callable[[Row], str]]]:
-    """(name, what it sorts by, cell) of each column; those that sort by name or pid and are texts stand to
-    the left."""
+    """(name, sort key, cell) of each column; columns sorted by name or pid are texts, aligned to the left."""
     first: list[tuple[str, str, Callable[[Row], str]]] = []
     if by != PROCESSES:
         first.append(("EVENT", "name", lambda row: printable(row.event)))
@@ -98,7 +97,7 @@ def columns_of(by: str) -> list[tuple[str, str, Callable[[Row], str]]]:
 
 @attrs.define
 class View:
-    """What the user has chosen."""
+    """The user's choices."""
 
     by: str = BOTH
     sort: str = "rate"
@@ -182,7 +181,7 @@ class View:
         return [[name for name, _, _ in columns], *([cell(row) for _, _, cell in columns] for row in rows)]
 
     def summary(self, rates: Rates) -> str:
-        """Of everything there is."""
+        """Totals."""
         total, events, processes = rates.total(), rates.rows(EVENTS), rates.rows(PROCESSES)
         alive = sum(not row.ended and row.pid > 0 for row in processes)
         lost = f"{short(total.lost_rate)}/s lost" if total.lost_rate else "nothing lost"
@@ -194,8 +193,8 @@ class View:
         )
 
     def screen(self, rates: Rates, note: str, width: int, height: int) -> list[Line]:
-        """As many lines as there are, none longer than the screen is wide. note: of ring buffers, or why
-        nothing changes."""
+        """All lines, cut at the width of the screen. note: about ring buffers, or why the figures do not
+        change."""
         state = "PAUSED" if self.paused else f"every {self.delay_s:g} s"
         lines = [Line(f"utracefs top - {self.summary(rates)}", "bold"), Line(f"{state}; {note}")]
         if self.helping:
@@ -220,12 +219,12 @@ class View:
     def _laid_out(self, rows: Sequence[Row], width: int) -> list[Line]:
         columns = columns_of(self.by)
         table = self.table(rows)
-        # A place for the mark of the order in each.
+        # Room for the mark of the sort order in each.
         widths = [max(len(table[0][at]) + 1, *(len(row[at]) for row in table)) for at in range(len(columns))]
         texts = {at for at, (name, _, _) in enumerate(columns) if name in ("EVENT", "COMMAND")}
         spare = width - sum(widths) - len(widths) + 1
         for at in sorted(texts, key=lambda at: -widths[at]):
-            if spare < 0:  # narrow: the long texts give way, down to some characters
+            if spare < 0:  # narrow: shorten the long texts, down to some characters
                 taken = min(-spare, max(0, widths[at] - 10))
                 widths[at] -= taken
                 spare += taken

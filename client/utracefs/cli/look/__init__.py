@@ -1,1 +1,1 @@
-"""Commands that look at the tree or set it: `utracefs status`, `doctor`, `cat`, `enable`, ..."""
+"""Commands that read or change the tree: `utracefs status`, `doctor`, `cat`, `enable`, ..."""

@@ -1,12 +1,13 @@
-"""`utracefs doctor`: why does nothing arrive? Asks, in the order of a record's way, what has to be true.
+"""`utracefs doctor`: why does no record arrive? Checks each condition on a record's path.
 
     sockets → permission → daemon answers → status page
     → event registered → enabled → tracing_on → buffer → lost
 
-and then, where no EVENT is named, what programs need that use the kernel's user_events (cli/kernel_abi.py).
+and then, without EVENT, the requirements of programs that use the kernel's user_events
+(cli/look/kernel_abi.py).
 
-Each answer is `ok`, `note` (may be intended) or `FAIL` with what to do; exit status 1 with a FAIL. A question
-that makes no sense after the answer before it is left out.
+Each result is `ok`, `note` (may be intended) or `FAIL` with what to do; exit status 1 with a FAIL. Checks
+that depend on a failed one are left out.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ from utracefs_protocol.text import text_of
 __all__ = ["Finding", "doctor", "examine"]
 
 MANY = 3
-"""Names shown of a list."""
+"""Maximum of names printed of a list."""
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -58,9 +59,9 @@ MANY = 3
 @events_argument(required=False)
 @json_option
 def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int:
-    """Say why nothing arrives: at all, or of EVENTs.
+    """Say why no record arrives, of any event or of EVENTs.
 
-    Without EVENTs also how programs that use the kernel's user_events could be traced here.
+    Without EVENTs also say how programs that use the kernel's user_events could be traced here.
     """
     findings: list[Finding] = []
     for finding in examine(directory, events):
@@ -73,7 +74,7 @@ def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int
 
 
 def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Finding]:
-    """The answers one by one, as they are found."""
+    """Yields the results as they are found."""
     yield Finding("ok", "client", f"utracefs {version()}, Python {sys.version.split()[0]}, {_compiled()}")
     found, chosen = yield from _examine_directories(directory)
     if chosen is not None:
@@ -144,8 +145,8 @@ def _may_look(place: str) -> bool:
 
 
 def _examine_data_socket(directory: str) -> Generator[Finding, None, bool]:
-    """What an application does first: connect, and map the status page. Returns whether the daemon answers at
-    all."""
+    """Do the first steps of an application: connect, and map the status page. Returns whether the daemon
+    answers."""
     path = os.path.join(directory, DATA_SOCKET)
     try:
         with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
@@ -188,8 +189,7 @@ def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]
 
 
 def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
-    """Errors of the daemon's own, whom it refused something, and what nobody can count; an older daemon has
-    no such file."""
+    """Unexpected errors of the daemon, refusals and uncounted losses; an older daemon has no such file."""
     try:
         lines = tree.read_file("daemon_stats").decode().splitlines()
     except FileNotFoundError:
@@ -289,7 +289,7 @@ def _examine_stats(
             yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}{where}")
         gone = consumer in stats.detached and not consumer.startswith("ftrace")
         why = ""
-        if counts["filtered"] and not gone:  # nobody misses anything there
+        if counts["filtered"] and not gone:  # its records are not missed
             why = _why_filtered(tree, event, consumer, filtering=filtering)
         if why:
             quiet = False
@@ -299,8 +299,8 @@ def _examine_stats(
 
 
 def _why_filtered(tree: Tracefs, event: EventName, consumer: str, *, filtering: bool) -> str:
-    """Empty for an instance that is gone: nobody misses anything there. filtering: a setting of the top
-    instance keeps records away now."""
+    """Empty for a removed instance: its records are not missed. filtering: a setting of the top instance
+    rejects records now."""
     kind, _, name = consumer.partition(":")
     if kind == "stream":
         return "its filter"

@@ -53,11 +53,10 @@ def reg(directory: str | None, delete: bool, words: tuple[str, ...]) -> None:
 @click.argument("declaration", shell_complete=complete_event)
 @click.argument("values", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value)
 def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> None:
-    """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that
-    exists.
+    """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an existing event.
 
     Integers may be 0x hexadecimal; structs and arrays that are not text are hexadecimal bytes. The exit
-    status tells whether the record was taken: 1 when no consumer is attached to the event.
+    status says whether the record was taken: 1 when no consumer is attached to the event.
 
         utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
     """
@@ -75,7 +74,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
             data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
         except OSError as error:
             if error.errno == errno.EBADF:
-                # What is declared only by this command is gone before anybody can enable it.
+                # An event declared only by this command is removed before a user can enable it.
                 enable = "enable" if found else "enable --standing"
                 raise Failure(
                     name, f"no consumer is attached to it; `utracefs {enable} {name}` records it"
@@ -89,7 +88,7 @@ _SYSTEMS = re.compile(r"user_events(_multi)?:")
 
 
 def _parse(declaration: str) -> Declaration:
-    """With or without the system in front of the name, as every other command takes and shows it."""
+    """With or without the system in front of the name, as in other commands."""
     declaration = _SYSTEMS.sub("", declaration, count=1) if _SYSTEMS.match(declaration) else declaration
     try:
         return parse(bytes_of(declaration))
@@ -98,8 +97,8 @@ def _parse(declaration: str) -> Declaration:
 
 
 def _declared(directory: str | None, declaration: str, *, has_values: bool) -> tuple[Declaration, bytes]:
-    """The declaration meant, and its text where it was found in the daemon. A bare name that no event has
-    means an event without fields, if there are no values."""
+    """The declaration, and its text if it was found in the daemon. An unknown bare name is an event without
+    fields, if there are no values."""
     if " " in declaration.strip():
         return _parse(declaration), b""
     declared = _parse(declaration.strip())
@@ -108,7 +107,7 @@ def _declared(directory: str | None, declaration: str, *, has_values: bool) -> t
             for line in _dynamic_lines(tree, declared.name):
                 return parse(line[2:]), line[2:]
     except OSError as error:
-        # Only administrators may look the fields up.
+        # Only administrators may read the fields.
         if has_values and not isinstance(error, FileNotFoundError):
             reason = f"its fields could not be looked up ({error.strerror}); give the whole declaration"
             raise Failure(declaration, reason) from None
@@ -118,7 +117,7 @@ def _declared(directory: str | None, declaration: str, *, has_values: bool) -> t
 
 
 def _dynamic_lines(tree: Tracefs, name: bytes) -> list[bytes]:
-    """The lines `u:NAME ...` of dynamic_events; FileNotFoundError when there is none."""
+    """The lines `u:NAME ...` of dynamic_events; FileNotFoundError if there are none."""
     lines = [
         line
         for line in tree.read_file("dynamic_events").split(b"\n")

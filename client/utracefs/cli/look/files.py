@@ -1,4 +1,4 @@
-"""`utracefs cat`, `write`, `ls`, `stream`: the tree, as one works with tracefs in a shell."""
+"""`utracefs cat`, `write`, `ls`, `stream`: the files of the tree, used like tracefs in a shell."""
 
 import contextlib
 import signal
@@ -61,13 +61,13 @@ def stream(
     duration_s: float | None,
     as_json: bool,
 ) -> int:
-    """Print records as they come (trace_pipe), until Ctrl-C.
+    """Print records as they are emitted (trace_pipe), until Ctrl-C.
 
-    Without -e what the top instance (-B: that one) records, and what is printed is consumed there. With -e
-    from an instance of its own, which takes nothing from anybody.
+    Without -e the records of the top instance (-B: that one), which are consumed there. With -e from a
+    private instance, so other readers lose no record.
 
-    With --json never from a buffer, so nothing is consumed: all events, or those of -e, enabled or not; with
-    -B those that are enabled there.
+    With --json never from a buffer, so no record is consumed: all events, or those of -e, enabled or not;
+    with -B the events enabled there.
     """
     if as_json:
         expressions = {one.filter for one in wanted}
@@ -89,10 +89,10 @@ def stream(
         said(done, "stream", None)
         return 0
     if wanted and place != TOP:
-        raise click.UsageError("-B takes an instance as it is, -e makes one; enable events there instead")
+        raise click.UsageError("-B uses an existing instance, -e makes one; enable events there instead")
     file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
     with contextlib.ExitStack() as stack:
-        # A connection of its own: the other one waits for records when the end comes.
+        # A second connection: the first one waits for records at the end.
         control = stack.enter_context(connect(directory, place))
         stack.enter_context(_ended_by_signals(duration_s))
         asked = WantedEvents(control, place, ())
@@ -115,12 +115,12 @@ def stream(
 
 @contextlib.contextmanager
 def _checked(asked: WantedEvents) -> Iterator[None]:
-    """Check meanwhile, in a thread of its own, since this one waits for records; the connection of `asked` is
-    that thread's until the end."""
+    """Check options meanwhile, in a thread, since this one waits for records; the connection of `asked`
+    belongs to that thread until the end."""
     over = threading.Event()
 
     def check() -> None:
-        # What ends the connection ends the stream, too, and is told there.
+        # An error that ends the connection ends the stream, too, and is reported there.
         with contextlib.suppress(OSError):
             while not over.wait(CHECK_S):
                 asked.check()
@@ -137,8 +137,8 @@ def _checked(asked: WantedEvents) -> Iterator[None]:
 
 
 def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str], *, own: bool) -> None:
-    """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here. own: of an
-    instance that goes, with the records that were not printed."""
+    """`LOST n EVENTS` precedes a record; losses behind the last record are reported here. own: for a private
+    instance, with the records that were not printed."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         account = ledger.read()
         if lost := account.lost + account.overrun:
@@ -150,7 +150,7 @@ def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str]
 
 
 def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
-    """Those that name one event, where there is none of that name."""
+    """Names without glob of events that do not exist."""
     there = available_events(tree)
     return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
 
@@ -170,7 +170,7 @@ def _copy_out(tree: Tracefs, path: str, flags: int = 0) -> None:
 
 @contextlib.contextmanager
 def _ended_by_signals(after_s: float | None = None) -> Iterator[None]:
-    """Ctrl-C is how a stream ends, and so are SIGTERM and its time: no error."""
+    """Ctrl-C, SIGTERM and the end of its time end a stream without an error."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -198,7 +198,7 @@ def _ended_by_signals(after_s: float | None = None) -> Iterator[None]:
 def write(
     directory: str | None, append: bool, no_newline: bool, place: Place, path: str, words: tuple[str, ...]
 ) -> None:
-    """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
+    """Write TEXT, or by default stdin, to a file of the tree, like echo TEXT > PATH."""
     text = " ".join(words) + ("" if no_newline else "\n")
     data = bytes_of(text) if words else sys.stdin.buffer.read()
     with connect(directory, place) as tree:

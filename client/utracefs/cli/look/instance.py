@@ -60,7 +60,7 @@ def remove(directory: str | None, names: tuple[str, ...]) -> None:
 @directory_option
 @json_option
 def list_instances(directory: str | None, as_json: bool) -> None:
-    """List the instances; with --json what each is set to and what its ring buffer holds."""
+    """List the instances; with --json their settings and the content of their ring buffers."""
     with connect(directory) as tree:
         names = sorted(instance_names(tree))
         if as_json:
@@ -71,7 +71,7 @@ def list_instances(directory: str | None, as_json: bool) -> None:
 
 
 def _change(change: Callable[[str], None], name: str, refused: type[OSError], why: str) -> None:
-    """Make or remove one; an error names the instance, and says `why` for the one that is to be expected."""
+    """Make or remove one; an error names the instance, with `why` for the expected errno."""
     try:
         change(f"instances/{name}")
     except refused:
@@ -81,7 +81,7 @@ def _change(change: Callable[[str], None], name: str, refused: type[OSError], wh
 
 
 def _state(tree: Tracefs, name: str) -> dict[str, object] | None:
-    """None: it is gone meanwhile."""
+    """None: it was removed meanwhile."""
     place = Place(name)
     try:
         events = parse_event_list(tree.read_file(place.path("set_event")))

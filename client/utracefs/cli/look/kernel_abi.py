@@ -5,7 +5,7 @@
 | preload | the library, and that it loads |
 | `utracefs mount`, `--kernel-abi` | FUSE, /sys/kernel/tracing, a namespace; the right to write enable words |
 
-Nothing here is a FAIL but a library that does not load: who uses our client needs none of it.
+Only a library that does not load is a FAIL: programs with the client library need none of it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _LOAD_S = 10.0
 
 
 def examine_kernel_abi(data_socket: str | None) -> Iterator[Finding]:
-    """data_socket: of the daemon, None without one."""
+    """data_socket: the daemon's, None without one."""
     yield _preload()
     yield _fuse()
     yield _mountpoint()
@@ -124,7 +124,7 @@ def _try_user_namespace() -> int:
 
 
 def _pid_namespace(data_socket: str) -> Iterator[Finding]:
-    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. One in a namespace
+    """The kernel returns 0 for the pid of a daemon that our pid namespace does not have. One in a namespace
     below ours has a number in both, and does not see us."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.connect(data_socket)
@@ -143,13 +143,13 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "pid namespace",
-                "the daemon is outside of ours: mount the tree there, and bind its user_events_data into this"
-                " container; the preload library and the clients work as they are",
+                "the daemon is outside of our namespace: mount the tree there, and bind its user_events_data into this"
+                " container; the preload library and the clients work unchanged",
             )
 
 
 def _pid_namespaces(pid: int) -> int:
-    """From ours down to that of the process: in how many it has a number (pid_namespaces(7))."""
+    """Number of nested namespaces of the process that are visible from ours (pid_namespaces(7))."""
     with open(f"/proc/{pid}/status", "rb") as file:
         return next((len(line.split()) - 1 for line in file if line.startswith(b"NSpid:")), 1)
 

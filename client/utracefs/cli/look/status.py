@@ -1,4 +1,4 @@
-"""`utracefs status` and `utracefs list`: the events, what uses them, what was recorded."""
+"""`utracefs status` and `utracefs list`: events, their consumers, their counts."""
 
 from typing import Any
 
@@ -36,11 +36,11 @@ __all__ = ["buffer_state", "list_events", "status", "users_of"]
 @events_argument(required=False)
 @json_option
 def status(directory: str | None, place: Place, events: tuple[str, ...], as_json: bool) -> None:
-    """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
-    records.
+    """Show the daemon, its ring buffer, and for each EVENT (default: all) its consumers and counts.
 
-    A line for each consumer that is or was (detached) attached to it; its three numbers add up to what was
-    emitted while it was. Below stands what programs refused to write, because a value did not fit its field.
+    A line for each consumer that is or was (detached) attached to it; its three numbers add up to the records
+    emitted while it was attached. Further lines list the records that programs refused to write, because a
+    value did not fit its field.
     """
     with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
@@ -115,7 +115,7 @@ def list_events(
     described: list[dict[str, Any]] = []
     for event, text in zip(chosen, formats, strict=True):
         if not isinstance(text, bytes):
-            continue  # gone in between
+            continue  # removed meanwhile
         try:
             format_ = parse_format(text)
         except TraceError:
@@ -181,7 +181,7 @@ def buffer_state(tree: Tracefs, place: Place = TOP) -> dict[str, Any]:
 
 
 def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[dict[str, Any]]:
-    """In the top place all consumers, else only that instance."""
+    """In the top instance all consumers, else only that instance."""
     users = users_of(tree)
     rows = []
     texts = tree.read_files(f"{event.directory}/stats" for event in events)

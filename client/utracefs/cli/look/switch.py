@@ -71,8 +71,8 @@ def enable(
 @instance_option()
 @events_argument(required=True)
 def disable(directory: str | None, place: Place, events: tuple[str, ...]) -> None:
-    """Stop recording EVENTs. Standing lines for the same EVENT are taken away, too; filters and triggers of
-    events that exist stay as they are."""
+    """Stop recording EVENTs. Also removes standing lines for the same EVENT; filters and triggers of existing
+    events are kept."""
     with connect(directory, place) as tree:
         standing = standing_events(tree, place)
         stood = [pattern for pattern in events if pattern in standing]
@@ -82,7 +82,7 @@ def disable(directory: str | None, place: Place, events: tuple[str, ...]) -> Non
             for line in tree.read_file(place.path(file)).split(b"\n"):
                 if text_of(line.partition(b" ")[0]) in stood:
                     tree.write_file(place.path(file), b"!" + line + b"\n", truncate=False)
-        # A pattern that stood there need not match anything now.
+        # A pattern that was listed need not match an event now.
         chosen = selected(tree, [pattern for pattern in events if pattern not in stood])
         _switch(tree, place, [*chosen, *select(stood, available_events(tree))], b"0\n")
 

@@ -1,13 +1,12 @@
-"""Perf events for all events that are wanted: opened as these appear, and again when the daemon was away.
+"""Perf events for all selected events: opened when these appear, and again after a restart of the daemon.
 
     look ──> new events ─────────> opened
-         ──> the daemon is gone ──> orphans: their rings are ours and hold what nobody took; counts are kept
-         ──> it is back ──────────> opened again; what came unseen is told, on stderr and to `missed`
+         ──> the daemon has ended ─> orphans: their rings are our memory, and still have unread samples
+         ──> it is back ──────────> opened again; missed records are reported, on stderr and to `missed`
 
-A perf event ends with its connection, so a daemon that is started again has none of ours. What programs left
-in their data rings while there was no daemon is taken in by the next one, perhaps before we are back. What
-other consumers were given of that stands in `stats` of the event; what nothing was attached to is counted by
-nobody and is told as time.
+A perf event ends with its connection, so a new daemon does not have ours. The next daemon takes in the records
+that programs left in their data rings meanwhile, perhaps before we are back. `stats` of the event has the
+share of other consumers; records without any consumer are not counted, and are reported as a time.
 """
 
 import errno
@@ -32,13 +31,13 @@ from utracefs_protocol.text import bytes_of
 __all__ = ["LOOK_S", "Attached", "Opened"]
 
 LOOK_S = 0.02
-"""How often to look for events that came. What one emits before it is found is not counted."""
+"""Interval of looking for new events. Records emitted before an event is found are not counted."""
 
 LOST_S = 0.5
-"""How often to ask what was lost: a daemon that goes takes that along."""
+"""Interval of reading losses: they are lost with a daemon that ends."""
 
 FEW = 5
-"""Names in a line of text."""
+"""Maximum of names in a line of text."""
 
 
 @attrs.frozen(eq=False)
@@ -51,7 +50,7 @@ class Opened:
     """events/SYSTEM/NAME/format."""
     mapping: mmap.mmap | None
     reader: PerfRingReader | None
-    """Of its ring; None: it only counts."""
+    """Reader of its ring; None: it only counts."""
 
     def close(self) -> None:
         if self.mapping is not None:
@@ -63,9 +62,9 @@ def _ignore(_opened: Opened, _count: int) -> None:
 
 
 class Attached:
-    """A context manager that closes what it opened, but for the tree that it was given.
+    """A context manager that closes the connections that it opened, but not the tree given to it.
 
-    missed: called after the daemon came back with each event and how many records, at least, came unseen.
+    missed: called after a restart of the daemon with each event and a minimum of missed records.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Attached:
         missed: Callable[[Opened, int], None] = _ignore,
     ) -> None:
         self.tree = tree
-        """The present connection: another one after the daemon was away."""
+        """The present connection: another one after a restart of the daemon."""
         self.opened: dict[EventName, Opened] = {}
         self._directory = tree.directory
         self._wanted = wanted
@@ -87,7 +86,7 @@ class Attached:
         self._seen: set[EventName] = set()
         self._refused: set[EventName] = set()
         self._before: dict[EventName, int] = {}
-        """Counts of perf events that ended with a daemon."""
+        """Counts of perf events that ended with an earlier daemon."""
         self._last: dict[EventName, int] = {}
         self._lost: Counter[EventName] = Counter()
         self._lost_before: Counter[EventName] = Counter()
@@ -95,7 +94,7 @@ class Attached:
         self._went_away = False
         self._is_first = True
         self._late: list[EventName] = []
-        """Those that came up after the first look."""
+        """Events that appeared after the first look."""
         self._due = self._lost_due = 0.0
 
     def __enter__(self) -> Self:
@@ -109,11 +108,11 @@ class Attached:
 
     @property
     def is_away(self) -> bool:
-        """There is no daemon now."""
+        """No daemon runs now."""
         return self._gone_since is not None
 
     def look(self) -> None:
-        """Open what is new. Failure at the first time: a filter does not fit, there is no such process."""
+        """Open new events. Failure at the first time: an invalid filter, or no such process."""
         try:
             if self._gone_since is None or self._is_back():
                 self._open_new()
@@ -124,13 +123,13 @@ class Attached:
             self.lost()
 
     def look_when_due(self) -> None:
-        """`look`, but not more often than every LOOK_S."""
+        """`look`, at most every LOOK_S."""
         if time.monotonic() >= self._due:
             self.look()
             self._due = time.monotonic() + LOOK_S
 
     def counts(self) -> dict[EventName, int]:
-        """Records counted so far; after the daemon has gone what was counted at the last call."""
+        """Records counted so far; without a daemon those of the last call."""
         try:
             self._read_counts()
         except (ConnectionError, TimeoutError):
@@ -148,8 +147,8 @@ class Attached:
             self._last[one.event] = Counts.from_bytes(data, self._attr.read_format).count
 
     def lost(self) -> Counter[EventName]:
-        """Records that were to be counted or sampled and were not, wherever they were lost; after the daemon
-        has gone what was known at the last call."""
+        """Records that should have been counted or sampled and were lost anywhere; without a daemon those
+        known at the last call."""
         try:
             parts = gained(read_stats(self.tree, self.opened), lambda event: _consumer(self.opened[event]))
             self._lost |= Counter({event: one.lost for event, one in parts.items()})
@@ -166,12 +165,12 @@ class Attached:
             self._lose()
 
     def take_orphans(self) -> list[Opened]:
-        """Those that ended with a daemon; the caller takes what is in their rings, and closes them."""
+        """Perf events that ended with an earlier daemon; the caller reads and closes their rings."""
         taken, self._orphans = self._orphans, []
         return taken
 
     def finish(self) -> int:
-        """Tell which patterns meant no event, and whether the daemon is missing; the exit status."""
+        """Report patterns without a match, and a missing daemon; returns the exit status."""
         missing = self.missing()
         if self._late:
             names = ", ".join(map(str, self._late[:FEW])) + (", ..." if len(self._late) > FEW else "")
@@ -186,7 +185,7 @@ class Attached:
         return int(bool(missing or self._refused or self.is_away))
 
     def missing(self) -> list[str]:
-        """Patterns that meant no event; a glob may."""
+        """Patterns without a match; globs are allowed to have none."""
         return [
             one.pattern
             for one in self._wanted
@@ -202,7 +201,7 @@ class Attached:
             is_late = not first and event not in self._seen
             try:
                 self._open(event)
-            except FileNotFoundError:  # gone again
+            except FileNotFoundError:  # removed again
                 continue
             except (ConnectionError, TimeoutError):
                 raise
@@ -240,7 +239,7 @@ class Attached:
             reader = PerfRingReader(mapping)
         self.opened[event] = one = Opened(event, handle, text, mapping, reader)
         self._seen.add(event)
-        # From now on the perf event holds it; before, another one may have taken its name.
+        # From now on the perf event refers to it; before, another event may have taken its name.
         again = self.tree.read_file(path)
         if again != text:
             self.opened[event] = attrs.evolve(one, format=again)
@@ -286,7 +285,7 @@ class Attached:
         return True
 
     def _came_unseen(self, one: Opened) -> int:
-        """What this daemon knows of, less what our perf event was shown: one text, so of one moment."""
+        """Records that this daemon counted, less those given to our perf event: from one text, so one moment."""
         stats = read_stats(self.tree, [one.event]).get(one.event)
         if stats is None:
             return 0
@@ -294,5 +293,5 @@ class Attached:
 
 
 def _consumer(one: Opened) -> str:
-    """As `stats` calls it."""
+    """Its name in `stats`."""
     return f"perf:{one.handle}"

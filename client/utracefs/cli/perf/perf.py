@@ -1,17 +1,17 @@
-"""`utracefs perf`: count and sample events as perf does, with its options (status bit 1).
+"""`utracefs perf`: count and sample events like perf, with its options (status bit 1).
 
 | command | does |
 |---|---|
-| stat | counts the records of a command, again and again with -r, as time goes with -I |
+| stat | counts the records of a command; repeatedly with -r, in intervals with -I |
 | record | samples into a perf.data, which perf script and perf report read, too |
 | script | prints a perf.data |
-| top | who emits most, renewed |
-| trace | prints samples as they come |
+| top | events and processes with most records, updated |
+| trace | prints samples as they are emitted |
 
-A perf event belongs to one event that exists. Events that a command registers while it runs are looked for
-and opened as they appear; what such an event emits in the LOOK_S before that is not counted, and they say so.
-All go on when the daemon is started again, and say what is missing (attached.py). Without a daemon a
-COMMAND gets one for as long as it runs, as for `utracefs record`.
+A perf event belongs to one existing event. Events that a command registers while it runs are opened when they
+are found; their records of up to LOOK_S before that are not counted, and the commands say so. All continue
+after a restart of the daemon, and report missing records (attached.py). Without a daemon a COMMAND gets one
+for as long as it runs, as for `utracefs record`.
 """
 
 import contextlib
@@ -64,16 +64,16 @@ _COMMAND_SETTINGS = {**COMMAND_SETTINGS, "allow_interspersed_args": False}
 
 @click.group(context_settings=COMMAND_SETTINGS)
 def perf() -> None:
-    """Count and sample events, as perf does.
+    """Count and sample events, like perf.
 
-    Of an event that COMMAND declares while it runs, the records of some 20 ms are missing until it is found;
-    `utracefs record` has them all, and of a declared event (`utracefs reg`) nothing is missing.
+    Records of an event that COMMAND declares are missing for some 20 ms until it is found; `utracefs record`
+    has them all, and for a declared event (`utracefs reg`) none are missing.
     """
 
 
 @attrs.frozen
 class _Common:
-    """What the commands that attach have in common."""
+    """Options of the commands that attach."""
 
     directory: str | None
     wanted: tuple[Wanted, ...]
@@ -90,7 +90,7 @@ class _Common:
 
 
 def _common_options(function: Callable[..., int]) -> Callable[..., int]:
-    """The function is called with `common`."""
+    """The function gets `common`."""
 
     @functools.wraps(function)
     def run(**options: Any) -> int:
@@ -132,7 +132,7 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
-    """The function is called with `sampling`: members of a PerfAttr."""
+    """The function gets `sampling`: members of a PerfAttr."""
 
     @functools.wraps(function)
     def run(*, period: int | None, freq: int | None, pages: int, **options: Any) -> int:
@@ -181,7 +181,7 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 class _Run(Protocol):
-    """run_steps, which is given the step and knows the rest."""
+    """run_steps with all arguments but the step."""
 
     def __call__(self, step: Callable[[], float], *, dump: Callable[[], None] | None = None) -> int: ...
 
@@ -190,7 +190,7 @@ class _Run(Protocol):
 def _attached(
     common: _Common, attr: PerfAttr, missed: Callable[[Opened, int], None] = lambda _one, _count: None
 ) -> Iterator[tuple[Attached, _Run]]:
-    """What is wanted, not looked for yet; and how to run the command meanwhile."""
+    """The selected events, not opened yet; and how to run the command meanwhile."""
     with (
         signals_blocked() as taken,
         running_or_own(common.directory, has_command=bool(common.command)) as (tree, _own),
@@ -213,7 +213,7 @@ def _attached(
 def _sampled(
     attached: Attached, run: _Run, step: Callable[[], float], dump: Callable[[], None] | None = None
 ) -> int:
-    """Run to the end; the status. What the rings hold then is left to the caller."""
+    """Run to the end; returns the status. The caller drains the rings."""
     step()
     status = run(step, dump=dump)
     attached.look()
@@ -259,13 +259,13 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         status = 0
         counter = _Counter(attached, interval_ms)
         for _ in range(repeat):
-            before = attached.counts() if runs else {}  # losses, too, are counted from the opening on
+            before = attached.counts() if runs else {}  # losses are counted from the opening on, too
             began = time.monotonic()
             status = run(counter.step)
             times.append(time.monotonic() - began)
             after = attached.counts()
             runs.append({event: count - before.get(event, 0) for event, count in after.items()})
-            if status >= 128:  # a signal: Ctrl-C means all runs
+            if status >= 128:  # a signal: Ctrl-C ends all runs
                 break
         counter.print()
         lost = attached.lost()
@@ -292,7 +292,7 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
 
 
 def _mean(values: Sequence[float]) -> tuple[float, str]:
-    """The mean, and its standard error in percent of it; the text is empty for one value."""
+    """The mean, and the text of its standard error in percent, empty for one value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, ""
@@ -301,7 +301,7 @@ def _mean(values: Sequence[float]) -> tuple[float, str]:
 
 
 class _Counter:
-    """Keeps the counts of `perf stat` up to date, and prints what came in each interval."""
+    """Updates the counts of `perf stat`, and prints those of each interval."""
 
     def __init__(self, attached: Attached, interval_ms: int | None) -> None:
         self._attached = attached
@@ -310,7 +310,7 @@ class _Counter:
         self._before = attached.counts()
 
     def step(self) -> float:
-        """Also read now and then what is counted: a daemon that goes takes what was not."""
+        """Read counts from time to time: those not read are lost with a daemon that ends."""
         self._attached.look()
         now = time.monotonic()
         if now - self._printed >= self._interval_s:
@@ -320,7 +320,7 @@ class _Counter:
         return max(0.0, min(LOOK_S, self._printed + self._interval_s - time.monotonic()))
 
     def print(self) -> None:
-        """A line an event; nothing without -I."""
+        """A line per event; none without -I."""
         if self._interval_s == math.inf:
             return
         counts = self._attached.counts()
@@ -353,7 +353,7 @@ class _Counter:
 def record(common: _Common, sampling: dict[str, int], output: str) -> int:
     """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report.
 
-    At SIGUSR2 what came until then goes to FILE.YYYYMMDDhhmmssNN.
+    At SIGUSR2 write the samples so far to FILE.YYYYMMDDhhmmssNN.
     """
     if output == "-":
         raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
@@ -436,7 +436,7 @@ def script(path: str, ns: bool, recover: bool) -> int:
 @_common_options
 @_sampling_options
 def trace(common: _Common, sampling: dict[str, int]) -> int:
-    """Sample events while COMMAND runs, or until Ctrl-C, and print the samples as they come.
+    """Sample events while COMMAND runs, or until Ctrl-C, and print the samples as they are emitted.
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
@@ -468,7 +468,7 @@ def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int
 
 
 class _TopView:
-    """Prints the table of `perf top` when it is due; on a terminal in place of the one before."""
+    """Prints the table of `perf top` when it is due; on a terminal over the previous one."""
 
     def __init__(self, counted: PerfTop, delay_s: float) -> None:
         self._counted = counted
@@ -500,5 +500,5 @@ class _TopView:
 
 
 def _printable(text: str) -> str:
-    """Without what would move the cursor."""
+    """Without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)

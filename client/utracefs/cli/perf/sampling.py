@@ -1,4 +1,4 @@
-"""What is done with samples while they come: written to a perf.data, printed, or counted by thread."""
+"""Processing samples live: write them to a perf.data, print them, or count them by thread."""
 
 import sys
 import time
@@ -26,20 +26,20 @@ from utracefs_protocol.text import bytes_of, text_of
 __all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace", "Written"]
 
 BUSY_AT = 0.25
-"""A ring that was filled to this part is looked at again at once."""
+"""A ring filled to this part is read again at once."""
 BUSY_S = 0.005
-"""When to look again at rings that held anything."""
+"""Delay before rings are read again that had samples."""
 
 
 class Comms:
-    """Names of threads: looked up once, while the thread lives; the daemon has saved those that are gone."""
+    """Names of threads: looked up once, while the thread lives; for ended ones the daemon's saved names."""
 
     def __init__(self, tree: Callable[[], Tracefs]) -> None:
         self._tree = tree
         self._known: dict[int, str] = {}
 
     def name(self, tid: int) -> str:
-        """`:TID` where nobody knows it."""
+        """`:TID` if it is unknown."""
         found = self._known.get(tid)
         if found is None:
             try:
@@ -63,8 +63,8 @@ class Comms:
 
 
 class Line:
-    """A sample as a line, as perf script has it: comm, process/thread, cpu, time, event and fields. On a
-    terminal it is one line whatever is in its strings."""
+    """A sample as a line in the format of perf script: comm, process/thread, cpu, time, event and fields. On
+    a terminal newlines in strings are replaced."""
 
     def __init__(self, name: str, event: EventFormat, *, ns: bool = False) -> None:
         self._name = name
@@ -83,7 +83,7 @@ class Line:
 
 
 def _drained(attached: Attached) -> Iterator[tuple[Opened, float]]:
-    """Each ring, and how full it is; those of a daemon that has gone are closed afterwards."""
+    """Yields each ring, and how full it is; rings of an earlier daemon are closed afterwards."""
     for one in attached.take_orphans():
         yield one, 0.0
         one.close()
@@ -97,7 +97,7 @@ def _wait_s(filled: float) -> float:
 
 
 DESCRIBE_S = 1.0
-"""How often what is new about samples is written beside them."""
+"""Interval of writing descriptions of samples beside them."""
 
 
 @attrs.frozen
@@ -108,19 +108,19 @@ class Written:
     size: int
     """Bytes."""
     samples: int
-    """In the file."""
+    """Samples in the file."""
     lost: int
-    """Missing in it: in rings, on the way to them, on the disk; what came while the daemon was away at
-    least."""
+    """Samples missing in it: lost in rings, on the way, on the disk; at least those emitted while the daemon
+    was away."""
     no_room: int
-    """Among those: there was no room on the disk."""
+    """Of these, the ones for which the disk had no room."""
     error: OSError | None
-    """That, as the system says it."""
+    """The system's text for that error."""
 
 
 class PerfRecorder:
-    """Writes what the rings hold to a perf.data: `step`, then `finish`; `dump` completes one file and begins
-    another. A context manager: after an exception that is no Failure, what was recorded stays in NAME.part.
+    """Writes the samples in the rings to a perf.data: `step`, then `finish`; `dump` completes one file and
+    begins another. A context manager: after an exception other than Failure the samples stay in NAME.part.
     """
 
     def __init__(self, attached: Attached, path: str, attr: PerfAttr) -> None:
@@ -128,21 +128,21 @@ class PerfRecorder:
         self._path = path
         self._attr = attr
         self._ids: dict[tuple[EventName, bytes], int] = {}
-        """By event and format: an event that comes again may have other fields."""
+        """By event and format: an event that is registered again may have other fields."""
         self._events: list[PerfDataEvent] = []
         self._comms = Comms(lambda: attached.tree)
         self._tasks: dict[tuple[int, int], bytes] = {}
         self._tally = Tally()
         self._told: Counter[EventName] = Counter()
-        """Lost, as LOST records in the files say."""
+        """Losses in LOST records of the files."""
         self._unseen: Counter[EventName] = Counter()
-        """What came while the daemon was away."""
+        """Records missed while the daemon was away."""
         self._told_before = 0
-        """In other files."""
+        """Samples in other files."""
         self._described = (-1, -1)
         self._describe_due = 0.0
         self._describe_again = 0.0
-        """Not before: where many events come one by one, it may not take all our time."""
+        """Earliest time of the next look: with many new events it must not take all our time."""
         tree = attached.tree
         self._origin = Origin.here("mono")
         self._header_page = tree.read_file("events/header_page")
@@ -160,11 +160,11 @@ class PerfRecorder:
             tell(f"{self._writer.part} has what was recorded, for --recover")
 
     def step(self) -> float:
-        """Open what is new, write what is there; seconds until the next time."""
+        """Open new events, write samples; returns the seconds until the next step."""
         self._attached.look_when_due()
         wait_s = _wait_s(self.drain())
         now = time.monotonic()
-        # Without its format no sample of an event can be read.
+        # A sample of an event cannot be read without the event's format.
         is_new = len(self._events) > self._described[0] and now >= self._describe_again
         if is_new or now >= self._describe_due:
             self._describe_due = now + DESCRIBE_S
@@ -176,7 +176,7 @@ class PerfRecorder:
         return wait_s
 
     def drain(self) -> float:
-        """How full the fullest ring was."""
+        """Maximum fill of the rings."""
         fullest = 0.0
         for one, filled in _drained(self._attached):
             assert one.reader is not None
@@ -193,7 +193,7 @@ class PerfRecorder:
         return fullest
 
     def missed(self, one: Opened, count: int) -> None:
-        """For Attached: a LOST record stands where it happened. Its number is 0 where nobody knows it."""
+        """For Attached: write a LOST record at the place of the loss. Its number is 0 if unknown."""
         self._unseen[one.event] += count
         self._told[one.event] += count
         self._writer.add_lost(self._id(one), count, time.monotonic_ns())
@@ -217,8 +217,8 @@ class PerfRecorder:
         return found
 
     def dump(self, command: Sequence[str]) -> Written:
-        """Complete what came until now under a name with the time, and begin another file. OSError: there is
-        no room for another one, and this one stays; or this one could not be completed."""
+        """Complete the present file under a name with the time, and begin another. OSError: no room for
+        another file, and the present one continues; or it could not be completed."""
         self.drain()
         writer = PerfDataWriter(self._path)
         try:
@@ -229,12 +229,12 @@ class PerfRecorder:
             self._described, self._describe_due = (-1, -1), 0.0
 
     def finish(self, command: Sequence[str], path: str | None = None) -> Written:
-        """Complete the file, under another name if one is given."""
+        """Complete the file, under another name if given."""
         lost = self._attached.lost() + self._unseen
         for one in self._attached.opened.values():
-            self._id(one)  # also those that no sample came of
+            self._id(one)  # also events without samples
         for (event, _), identifier in self._ids.items():
-            # Behind the last sample nothing else says it.
+            # Losses behind the last sample are reported only here.
             if (rest := lost[event] - self._told[event]) > 0:
                 self._told[event] += rest
                 self._writer.add_lost(identifier, rest, time.monotonic_ns())
@@ -268,20 +268,20 @@ class PerfRecorder:
 
 
 class PerfTrace:
-    """Prints samples as they come, in the order of time within each step."""
+    """Prints samples as they are emitted, in the order of time within each step."""
 
     def __init__(self, attached: Attached) -> None:
         self._attached = attached
         self._comms = Comms(lambda: attached.tree)
         self._lines: dict[tuple[EventName, bytes], Line] = {}
         self.samples = 0
-        """Printed."""
+        """Number of printed samples."""
         self._told = 0
         """Lost, as rings said."""
 
     @property
     def lost(self) -> int:
-        """Not printed, wherever they were lost."""
+        """Number of samples lost anywhere."""
         return max(self._attached.lost().total(), self._told)
 
     def step(self) -> float:
@@ -316,7 +316,7 @@ class PerfTrace:
 
 
 class PerfTop:
-    """Counts samples by event and thread's process: `step`, and `rows` from time to time."""
+    """Counts samples by event and process: call `step`, and `rows` for a table."""
 
     def __init__(self, attached: Attached) -> None:
         self._attached = attached
@@ -327,7 +327,7 @@ class PerfTop:
 
     @property
     def lost(self) -> int:
-        """Since the beginning, wherever they were lost."""
+        """Losses since the beginning, anywhere."""
         return max(self._attached.lost().total(), self._told)
 
     def step(self) -> float:
@@ -344,7 +344,7 @@ class PerfTop:
         return _wait_s(fullest)
 
     def rows(self, took_s: float) -> list[list[str]]:
-        """Of the samples since the last call, most first: names of the columns, then the rows."""
+        """Rows of the samples since the last call, most first: names of the columns, then the rows."""
         counts, self._counts = self._counts, Counter()
         total = counts.total()
         rows = [["OVERHEAD", "SAMPLES", "PER S", "EVENT", "COMMAND", "PID"]]

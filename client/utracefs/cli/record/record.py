@@ -1,16 +1,16 @@
-"""`utracefs record`: events of a command, or of everything until Ctrl-C, into a trace.dat, or by the ending
-of the file into another format.
+"""`utracefs record`: record the events of a command, or of all programs until Ctrl-C, into a trace.dat, or by
+the ending of the file into another format.
 
     a daemon answers           it is used
     none, and a COMMAND        a daemon of its own, while the command runs (cli/run/embedded_daemon.py)
-    none, and no COMMAND       an error: no program would find a daemon of ours
+    none, and no COMMAND       an error: no program would find our daemon
 
-In both it makes an instance for itself (cli/run/own_instance.py), so several recorders, a stream, and whoever
-clears the trace do not disturb each other. In order: settings, events; run the command, read pages
-(cli/run/recorder.py); then no more records, drain, write the file. Each step of the tree takes in first what
-applications sent before it, so what the command wrote before it ended is in the file.
+It makes a private instance (cli/run/own_instance.py), so that recorders, streams and users who clear the
+trace do not disturb each other. In order: settings, events; run the command, read pages
+(cli/run/recorder.py); then stop recording, drain, write the file. Each operation on the tree first takes in
+all that applications sent before it, so all records of the command before its end are in the file.
 
-Another format is written at the end, from a trace.dat beside it that is then removed (target.py).
+Another format is converted at the end from a trace.dat beside it, which is then removed (target.py).
 """
 
 import contextlib
@@ -85,7 +85,7 @@ __all__ = ["record"]
     is_flag=True,
     help="Leave the records in the ring buffer, the oldest give way; write what the last `snapshot` trigger"
     " took, or without such a trigger what is there at the end. SIGUSR2: write that now, to"
-    " FILE.YYYYMMDDhhmmssNN, and go on.",
+    " FILE.YYYYMMDDhhmmssNN, and continue.",
 )
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
@@ -111,9 +111,9 @@ def record(
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat or, by the ending of FILE,
     another format.
 
-    Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
-    status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 where COMMAND had 0
-    and no EVENT of a -e came, or a filter or a trigger did not fit an event that came.
+    Uses the running daemon, else starts one, which COMMAND finds through UTRACEFS_DIR. The exit status is
+    that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 if COMMAND had 0 and no EVENT
+    of a -e appeared, or a filter or a trigger was invalid for an event that appeared.
 
     utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
     """
@@ -122,7 +122,7 @@ def record(
     if output == "-":
         raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
     if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
-        raise click.UsageError("--keep takes an instance as it is: without -e, -b, -C and --overwrite")
+        raise click.UsageError("--keep uses the instance unchanged: without -e, -b, -C and --overwrite")
     target = Target(output)
     settings = {}
     if clock is not None:
@@ -143,7 +143,7 @@ def record(
             place = stack.enter_context(own_instance(tree, "record", place.name))
         if not keep:
             settings["options/copy_trace_marker"] = "1"
-            if target.is_converted:  # a trace.dat does not know processes
+            if target.is_converted:  # a trace.dat has no processes
                 settings["options/record-tgid"] = "1"
         for file, value in settings.items():
             _set(tree, place, file, value)
@@ -167,7 +167,7 @@ def record(
         )
 
         def dump() -> None:
-            """What the snapshot holds now, in a file of its own."""
+            """Write the present snapshot to its own file."""
             with watch.until_the_daemon_goes():
                 one = Target(dumped_name(output.rstrip("/")), like=output)
                 with Recorder(tree, one.path, place, snapshot=True) as now:
@@ -202,7 +202,7 @@ def record(
     try:
         summary = attrs.evolve(summary, size=target.finish(summary.size, recorder.tgids))
         written = output
-    finally:  # what is not converted stays, with this in it
+    finally:  # the trace.dat, with this in it, stays if it is not converted
         _tell_what_came(
             written, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
         )
@@ -216,7 +216,7 @@ def record(
 
 
 class _Watch:
-    """Steps of a recorder as long as the daemon is there; the command is left alone when it goes."""
+    """Run steps of a recorder while the daemon runs; the command continues when the daemon ends."""
 
     def __init__(self, recorder: Recorder, asked: WantedEvents) -> None:
         self._recorder = recorder
@@ -233,7 +233,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def until_the_daemon_goes(self) -> Iterator[None]:
-        """Does what is inside until the connection is lost, which is remembered and not raised."""
+        """Suppresses the loss of the connection in its block, and remembers it."""
         try:
             yield
         except (ConnectionError, TimeoutError) as error:
@@ -243,8 +243,8 @@ class _Watch:
 def _tell_what_is_missing(
     wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int, hint: str
 ) -> int:
-    """The exit status; that of the command counts first. Failure where none of the events that were asked for
-    came: perf refuses those, too, only that it knows before."""
+    """The exit status; the command's takes precedence. Failure if none of the requested events appeared: perf
+    refuses those, too, but in advance."""
     asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
     missing = [pattern for pattern in asked if not select([pattern], recorder.events)]
     status = status or int(bool(missing))
@@ -261,7 +261,7 @@ def _takes_snapshot(wanted: Wanted) -> bool:
 
 
 def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
-    """An error names the file alone: nobody knows our instance."""
+    """Errors name the file alone: the user does not know the private instance."""
     try:
         tree.write_file(place.path(file), value.encode() + b"\n")
     except ConnectionError:
@@ -286,8 +286,8 @@ def _tell_what_came(
     own: bool,
     snapshot: bool,
 ) -> None:
-    """`own`: of a daemon that is gone when this is read, so `doctor` would find none. hint: why
-    nothing came."""
+    """own: of a daemon that has ended when this is read, so `doctor` would not find it. hint: why no record
+    came."""
     records = counted(summary.records, "record")
     if snapshot:
         records += f" of {summary.recorded} in the snapshot"

@@ -1,10 +1,10 @@
-"""What `utracefs record -o` names: a trace.dat, or another format that is made of one at the end.
+"""The output of `utracefs record -o`: a trace.dat, or another format that is converted from one at the end.
 
-    out.dat      recorded as it is
+    out.dat      recorded directly
     out.jsonl    out.jsonl.recorded.dat is recorded, converted, and removed
 
-Recording costs the same either way, and nothing is lost where the conversion fails: the trace.dat stays, and
-its name is told. What can be known to fail does so before anything is recorded.
+Recording costs the same either way, and no record is lost if the conversion fails: the trace.dat stays, and
+its name is printed. Errors that can be known in advance are reported before recording.
 """
 
 import os
@@ -17,15 +17,15 @@ from utracefs_protocol.errors import TraceError
 __all__ = ["Target"]
 
 _TRACE_DAT: Final = ("", ".dat")
-"""Endings for which nothing else is imported."""
+"""Endings that need no further import."""
 
 
 class Target:
-    """Made before the recording begins: Failure for what cannot be written, UsageError for an unknown
-    ending."""
+    """Created before the recording begins: Failure for an output that cannot be written, UsageError for an
+    unknown ending."""
 
     def __init__(self, output: str, like: str | None = None) -> None:
-        """like: a path whose ending says the format instead."""
+        """like: a path whose ending gives the format instead."""
         self.output: Final = output
         ending = output if like is None else like
         self._kind = "trace.dat"
@@ -38,7 +38,7 @@ class Target:
         elif os.path.isdir(output):
             raise Failure(output, "is a directory; CTF goes into a new one")
         self.path: Final = f"{os.path.realpath(output)}.recorded.dat" if self.is_converted else output
-        """Where to record to."""
+        """Path of the recording."""
         if self.is_converted and os.path.lexists(self.path):
             raise Failure(self.path, "is in the way: of a recording that was not converted")
 
@@ -47,7 +47,7 @@ class Target:
         return self._kind != "trace.dat"
 
     def check_clock(self, clock: str) -> None:
-        """TraceError: the format cannot have its times."""
+        """TraceError: the format cannot express its times."""
         if self.is_converted:
             from utracefs.cli.convert.export import FORMATS
 
@@ -55,8 +55,8 @@ class Target:
                 check(self.output, clock)
 
     def finish(self, size: int, tgids: Mapping[int, int]) -> int:
-        """Convert what was recorded; the size of what there is then, in bytes. tgids: threads to their
-        processes. Failure, and the trace.dat stays: it cannot be written."""
+        """Convert the recording; returns the size of the output in bytes. tgids: threads to their processes.
+        Failure, and the trace.dat stays: it cannot be written."""
         if not self.is_converted:
             return size
         import utracefs

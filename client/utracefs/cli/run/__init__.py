@@ -1,1 +1,1 @@
-"""What commands share that record or run a COMMAND: the daemon, an instance of their own, the loop."""
+"""Shared by commands that record or run a COMMAND: the daemon, a private instance, the loop."""

@@ -1,8 +1,8 @@
-"""Which daemon a command works with: the one that runs, or one of its own for as long as it runs a COMMAND.
+"""The daemon of a command: the running one, or its own for as long as it runs a COMMAND.
 
 a daemon answers           it is used
-none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
-none, and no COMMAND       an error: no program would find a daemon of ours
+none, and a COMMAND        a daemon of its own, for as long as the command runs (embedded_daemon.py)
+none, and no COMMAND       an error: no program would find our daemon
 """
 
 import contextlib
@@ -21,11 +21,10 @@ __all__ = ["running_or_own"]
 def running_or_own(
     directory: str | None, *, has_command: bool, embedded: bool = False
 ) -> Iterator[tuple[Tracefs, bool]]:
-    """The daemon that is running, or one of our own, and whether it is that. One that is there and does not
-    answer keeps no command from being run.
+    """The running daemon, or a new one, and whether it is new. A daemon that does not answer does not prevent
+    the command.
 
-    embedded: one of our own, whatever runs. Without a command there must be one that runs: no program would
-    find ours.
+    embedded: always start a new one. Without a command a running one is required: no program would find ours.
     """
     if not embedded:
         try:

@@ -1,8 +1,7 @@
-"""A daemon of one's own: for `record` where none is running.
+"""A private daemon: for `record` if none is running.
 
-It is a process, `python -m utracefsd`, in a directory that only we may enter, in a process group of its own
-so that Ctrl-C does not reach it before everything is drained. It ends with us, whatever happens to us; the
-directory goes, too.
+It is a process, `python -m utracefsd`, in a directory with mode 0700, in its own process group so that Ctrl-C
+does not reach it before all is drained. It ends with us however we end, and removes the directory.
 """
 
 import contextlib
@@ -29,8 +28,8 @@ END_S = 5.0
 
 @contextlib.contextmanager
 def embedded_daemon(*options: str) -> Iterator[str]:
-    """Run a daemon; the directory of its sockets. Failure when it does not start; what it says goes to our
-    stderr."""
+    """Run a daemon; yields the directory of its sockets. Failure when it does not start; its output goes to
+    our stderr."""
     # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
     folder = xdg_runtime_dir(os.environ) or "/tmp"
     directory = tempfile.mkdtemp(

@@ -1,12 +1,11 @@
-"""An instance of one's own: what `record` and `stream` look through, so that nobody disturbs them, nor they
-others.
+"""A private instance for `record` and `stream`, independent of other users of the tree.
 
-    make    mkdir instances/COMMAND-PID, open remove_on_close in it: it goes with our connection, whatever
-            becomes of us. (Killed between the two requests we leave an instance in which nothing is enabled.)
-    events  standing_events of that instance: what matches is enabled in it, now and whenever it is registered
-    end     close; with it goes all that was enabled in it
+    make    mkdir instances/COMMAND-PID, open remove_on_close in it: it is removed with our connection, however
+            we end. (A kill between the two requests leaves an instance without enabled events.)
+    events  standing_events of that instance: matching events are enabled in it, now and when registered
+    end     close; this removes the instance
 
-What became of the records: `ledger`.
+Account of its records: `ledger`.
 """
 
 import contextlib
@@ -23,8 +22,8 @@ __all__ = ["own_instance"]
 
 @contextlib.contextmanager
 def own_instance(tree: Tracefs, command: str, name: str = "") -> Iterator[Place]:
-    """Make one, of that name or else named after the command and this process, for as long as context and
-    connection last. Failure: there is one of that name."""
+    """Make one, of that name or named after the command and this process, for as long as context and
+    connection last. Failure: the name exists."""
     place = _make_named(tree, name) if name else _make(tree, f"{command}-{os.getpid()}")
     handle = tree.open(place.path("remove_on_close"), os.O_WRONLY)
     try:
@@ -46,7 +45,7 @@ def _make_named(tree: Tracefs, name: str) -> Place:
 
 
 def _make(tree: Tracefs, name: str) -> Place:
-    """Another process may have the same number, in a container of its own."""
+    """Another process in a container may have the same number."""
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         with contextlib.suppress(FileExistsError):
             tree.mkdir(f"instances/{name}{suffix}")

@@ -1,7 +1,8 @@
-"""Whether the preload library gets into a program: its file tells.
+"""Checks by a program's file whether the preload library can be loaded into it.
 
-ld.so(8) loads what LD_PRELOAD names, so the program needs an interpreter, which is glibc's and of as many
-bits as the library, and no more rights than who starts it. Scripts are not followed to what they run.
+ld.so(8) loads the libraries of LD_PRELOAD, so the program needs an interpreter, which is glibc's and of as
+many bits as the library, and no more rights than the caller. Scripts are not followed to the program that
+they run.
 """
 
 import os
@@ -15,7 +16,7 @@ import attrs
 __all__ = ["Obstacle", "obstacle"]
 
 _PROGRAM_HEADER = struct.Struct("=I4xQ16xQ16x")
-"""Of Elf64_Phdr: p_type, p_offset, p_filesz."""
+"""Members of Elf64_Phdr: p_type, p_offset, p_filesz."""
 
 _PT_INTERP = 3
 _MAX_HEADERS = 1000
@@ -23,12 +24,12 @@ _MAX_HEADERS = 1000
 
 @attrs.frozen
 class Obstacle:
-    """Why the library does not get in."""
+    """Why the library cannot be loaded."""
 
     text: str
     """The program `is ...`, and what to do."""
     ends_program: bool = False
-    """With LD_PRELOAD it does not even start."""
+    """With LD_PRELOAD the program does not start."""
 
 
 _USE_MOUNT = "; if it uses the kernel's user_events, try --kernel-abi"
@@ -38,7 +39,7 @@ _USE_ROOT = (
 
 
 def obstacle(program: str) -> Obstacle | None:
-    """None: nothing is seen that stands in the way. program: as execvp(3) takes it."""
+    """None: no obstacle found. program: as for execvp(3)."""
     path = shutil.which(program)
     if path is None:
         return None

@@ -1,17 +1,16 @@
-"""Bring what an instance records into a trace.dat while it is being recorded.
+"""Copies the records of an instance into a trace.dat while they are recorded.
 
     per_cpu/cpuN/trace_pipe_raw ──▶ pages ──▶ TraceDatWriter
-    set_event, events/*/format  ──▶ formats, looked for again and again: an event may be gone at the end
-    events/*/stats              ──▶ what became of the records that are not in the pages
+    set_event, events/*/format  ──▶ formats, read repeatedly: an event may be removed before the end
+    events/*/stats              ──▶ counts of the records that are not in the pages
 
-The records in the file are counted as they come, so nothing that others do with the instance makes the
-summary wrong: what the events' numbers say was recorded, and is not in the file, was overwritten or taken
-away.
+The records in the file are counted as they are read, so other users of the instance do not make the summary
+wrong: records that the events' numbers count as recorded, and that are not in the file, were overwritten or
+consumed by others.
 
-A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu that gave full
-pages is read again at once; one that gave nothing, less and less often up to IDLE_S. That is well below the
-time in which a busy program fills a buffer of the default size (1.4 MB; at 200,000 records/s of 40 bytes some
-170 ms).
+A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu with full pages is
+read again at once; an empty one less and less often, up to IDLE_S. That is well below the time in which a
+busy program fills a buffer of the default size (1.4 MB; at 200,000 records/s of 40 bytes some 170 ms).
 """
 
 import errno
@@ -43,21 +42,21 @@ __all__ = ["About", "Recorder", "Summary"]
 BUSY_S = 0.02
 IDLE_S = 0.1
 SYNC_S = 0.1
-"""Pages wait in memory for that long: it is what a recorder that is killed has not written."""
+"""How long pages stay in memory: a killed recorder loses these."""
 TEXTS_S = 1.0
 MAX_PAGES = 32
-"""Pages asked of one cpu in one round."""
+"""Pages read from one cpu in one round."""
 
 MARKER_SYMBOL = b"%x t tracing_mark_write\n" % MARKER_IP
-"""The one line of the symbol table: readers look a marker's ip up in it and print the name."""
+"""The only line of the symbol table: readers resolve a marker's ip with it."""
 
 
 @attrs.frozen
 class Summary:
-    """What became of a recording."""
+    """Summary of a recording."""
 
     records: int
-    """Of events, in the file."""
+    """Records of events in the file."""
     in_rings: int
     """Lost, because their program's data ring was full."""
     dropped: int
@@ -65,33 +64,33 @@ class Summary:
     too_large: int
     """Lost, because no page can hold them."""
     overwritten: int
-    """Recorded, and gone before they were read: overwritten, or taken away by somebody else. With a
-    snapshot 0: what is not in it is not lost."""
+    """Recorded, but overwritten or consumed by others before they were read. With a snapshot 0: records
+    outside of it are not lost."""
     no_room: int
-    """Read, and given up: there was no room on the disk."""
+    """Read, but not written: the disk was full."""
     filtered: int
-    """Not wanted: what a filter kept away."""
+    """Rejected by a filter."""
     recorded: int
-    """Put into the ring buffer since the beginning, or there already."""
+    """Put into the ring buffer since the beginning, or present before."""
     size: int
     """Bytes of the file."""
     refused: dict[str, int]
-    """Never made, because a value did not fit: `EVENT.FIELD was float` and the like, to how often."""
+    """Refused because a value did not fit: `EVENT.FIELD was float` and the like, to number."""
 
     @property
     def lost(self) -> int:
-        """All that were emitted and are not in the file."""
+        """All emitted records that are not in the file."""
         return sum(self.losses.values())
 
     @property
     def losses(self) -> dict[str, int]:
-        """The same, by their names in `losses`."""
+        """The same, by the names of `losses`."""
         return {loss.name: getattr(self, loss.name) for loss in LOSSES}
 
 
 @attrs.frozen(kw_only=True)
 class About:
-    """What a file says of itself."""
+    """Descriptive fields of a file."""
 
     uname: str = ""
     version: str = ""
@@ -106,24 +105,23 @@ class _Cpu:
         self.number = number
         self.handle = -1
         self.pages = 1
-        """To ask for in the next round."""
+        """Pages to read in the next round."""
         self.wait_s = BUSY_S
         self.due = 0.0
 
 
 class Recorder:
-    """A context manager: after an exception that is no Failure, what was recorded stays in NAME.part. Made
-    before anything is enabled; `step` while it runs, `drain` and `finish` at the end.
+    """A context manager: after an exception other than Failure the records stay in NAME.part. Create it
+    before any event is enabled; call `step` while it runs, `drain` and `finish` at the end.
 
-    Where the daemon goes away (ConnectionError, TimeoutError from `step`), `finish` writes what came until
-    then.
+    If the daemon ends (ConnectionError, TimeoutError from `step`), `finish` writes the records until then.
     """
 
     def __init__(
         self, tree: Tracefs, path: str, place: Place = TOP, *, snapshot: bool = False, peek: bool = False
     ) -> None:
-        """snapshot: leave the records in the ring buffer, and take what the snapshot holds at the end. peek:
-        copy what the ring buffer holds at the end, of whatever event, and leave it there."""
+        """snapshot: leave the records in the ring buffer, and read the snapshot at the end. peek: copy the
+        content of the ring buffer at the end, of all events, without consuming it."""
         self._tree = tree
         self._place = place
         self._at_end = "snapshot_raw" if snapshot else "trace_raw" if peek else ""
@@ -135,7 +133,7 @@ class Recorder:
         trace_clock = tree.read_file(place.path("trace_clock"))
         self.clock = clock_in_use(trace_clock)
         self.origin = Origin.here(self.clock)
-        """Whose pair of clocks is that of the begin."""
+        """Its pair of clocks is that of the begin."""
         self._contents = Contents(
             header_page=tree.read_file("events/header_page"),
             header_event=tree.read_file("events/header_event"),
@@ -159,8 +157,7 @@ class Recorder:
         self._account = Account()
         self._kept = 0
         self.tgids: dict[int, int] = {}
-        """Threads that wrote to their processes, as far as the daemon was told to note that (option
-        record-tgid)."""
+        """Writing threads to their processes, as far as the daemon noted them (option record-tgid)."""
 
     def __enter__(self) -> Self:
         return self
@@ -174,11 +171,11 @@ class Recorder:
 
     @property
     def events(self) -> list[EventName]:
-        """That were enabled at some time, as far as they were looked for."""
+        """Events that were found enabled at some time."""
         return list(self._formats)
 
     def step(self) -> float:
-        """One round; how many seconds may pass until the next."""
+        """One round; returns the seconds until the next."""
         now = time.monotonic()
         if now >= self._texts_due or (self._kept and not self._formats):
             self.read_texts()
@@ -196,8 +193,7 @@ class Recorder:
         return max(0.0, min(cpu.due for cpu in self._cpus) - now)
 
     def read_texts(self) -> None:
-        """What the file holds besides pages and may change or vanish: formats of enabled events, names of
-        threads."""
+        """Read descriptions that may change or vanish: formats of enabled events, names of threads."""
         tree = self._tree
         events = parse_event_list(tree.read_file(self._events_file))
         new = [event for event in events if event not in self._formats]
@@ -214,7 +210,7 @@ class Recorder:
         self._writer.add_texts(self._with_formats())
 
     def drain(self) -> None:
-        """All that is there. Recording should have stopped, or this may never end."""
+        """Read all pages. Recording should have stopped, or this may never end."""
         if self._at_end:
             self._open(self._at_end)
         while self._round(self._cpus):
@@ -227,7 +223,7 @@ class Recorder:
             cpu.handle = self._tree.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     def finish(self, about: About) -> Summary:
-        """Write the file. Asks the daemon nothing."""
+        """Write the file. Sends no request to the daemon."""
         size = self._writer.finish(
             attrs.evolve(
                 self._with_formats(),
@@ -271,7 +267,7 @@ class Recorder:
         )
 
     def _round(self, cpus: Sequence[_Cpu]) -> bool:
-        """Read each of them once, so many pages at a time as it seems to have; whether one may have more."""
+        """Read each of them once, with its expected number of pages; returns whether one may have more."""
         outcomes = iter(
             self._tree.read_many([(cpu.handle, self._page_size) for cpu in cpus for _ in range(cpu.pages)])
         )
@@ -310,5 +306,5 @@ class Recorder:
 
 
 def _event_stats(summary: Summary) -> bytes:
-    """What `report --stat` shows below the numbers of the cpus."""
+    """Text of `report --stat` below the numbers of the cpus."""
     return b"records of events: %d\n" % summary.records + lost_lines(summary.losses)

@@ -1,12 +1,11 @@
-"""Do something again and again while a command runs, or until Ctrl-C; then stop in order.
+"""Repeat a step while a command runs, or until Ctrl-C; then stop in order.
 
     while running:
-        step()  ──▶ how long nothing needs to be done
+        step()  ──▶ time until the next step
         wait for that long, or for a signal
 
-SIGCHLD and the signals of the table are blocked and taken with sigtimedwait(2), so that they come between two
-steps and never within one: nothing has to be made safe against KeyboardInterrupt, and si_code tells where a
-signal came from.
+SIGCHLD and the signals of the table are blocked and taken with sigtimedwait(2), so that they arrive between
+two steps and never within one: no code must be safe against KeyboardInterrupt, and si_code gives the sender.
 
 | signal | without a command | with a command |
 |---|---|---|
@@ -15,7 +14,7 @@ signal came from.
 | SIGTERM, others of ENDING | end | passed on; end when the command ends, TERM_GRACE_S at the most |
 | SIGUSR2, with `dump` | `dump` is called | the same |
 
-The command keeps running if it does not end by itself; it is then named on stderr.
+If the command does not end by itself it keeps running, and is named on stderr.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ TERM_GRACE_S = 5.0
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
-"""As env(1) and the shells."""
+"""Exit statuses of env(1) and the shells."""
 
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal's Ctrl-C comes from the kernel
 _LONGEST_WAIT_S = 3600.0
@@ -58,21 +57,21 @@ ENDING = (
     signal.SIGVTALRM,
     signal.SIGXCPU,
 )
-"""What others may send, or a limit; each would end the process."""
+"""Signals from others or from limits; each would end the process."""
 
 
 @attrs.frozen
 class Surroundings:
-    """What a command is started in (traced_command.py)."""
+    """The environment of a command (traced_command.py)."""
 
     env: Mapping[str, str] | None = None
     """None: our own."""
     enter: Callable[[], None] = lambda: None
     """Called in the child before it becomes the command."""
     started: Callable[[int], None] = lambda _pid: None
-    """Called with its pid, before it is waited for."""
+    """Called with its pid, before waiting for it."""
     hint: str = ""
-    """Why none of its records may come, to be told when none came."""
+    """Why none of its records may arrive, reported when none did."""
 
 
 _OURS = Surroundings()
@@ -80,7 +79,7 @@ _OURS = Surroundings()
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
-    """Block the signals that run_steps takes; those that our parent ignores (nohup, `&` in a script) stay
+    """Block the signals that run_steps takes; those ignored by our parent (nohup, `&` in a script) stay
     ignored."""
     taken = frozenset(
         {number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
@@ -103,12 +102,11 @@ def run_steps(
     duration_s: float | None = None,
     dump: Callable[[], None] | None = None,
 ) -> int:
-    """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
+    """Run `command` (none: until a signal) and call `step` until it ends; returns the exit status.
 
-    step: returns how many seconds may pass until its next call; None: it has nothing more to do, which
-    without a command is the end. taken: from signals_blocked. duration_s: the
-    longest time; a command is then sent SIGTERM, and dying of that is success. dump: called for each SIGUSR2;
-    its Failure or OSError is told and ends nothing.
+    step: returns the seconds until its next call; None: it has finished, which without a command is the end.
+    taken: from signals_blocked. duration_s: the longest time; a command is then sent SIGTERM, and its death
+    by that is success. dump: called for each SIGUSR2; its Failure or OSError is reported and ends nothing.
 
     The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
     status 127 or 126 when the command cannot be run.
@@ -146,7 +144,7 @@ def _start(
 
 
 class _Loop:
-    """Whether to go on."""
+    """Whether to continue."""
 
     def __init__(
         self,
@@ -161,9 +159,9 @@ class _Loop:
         self._end = end
         """When the duration is over, on time.monotonic."""
         self._grace_end = math.inf
-        """When a command that was told to end is not waited for any longer."""
+        """Deadline of a command after its signal to end."""
         self._signal = 0
-        """The first that asked us to end."""
+        """The first signal to end."""
         self._stop = False
         self._timed_out = False
         self._left_behind = False
@@ -174,11 +172,11 @@ class _Loop:
         return self._stop or bool(self._signal)
 
     def wait(self, seconds: float) -> None:
-        """Until a signal comes, or that time has passed."""
+        """Wait for a signal, or until that time."""
         due = min(self._end, self._grace_end) - time.monotonic()
         info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
-        # Stopped, and going on after the time has passed, signal_sigtimedwait_impl of CPython 3.11 to 3.13
-        # returns what lay on its stack: EINTR, and nothing left to wait for.
+        # If it is stopped, and continued after the timeout, signal_sigtimedwait_impl of CPython 3.11 to 3.13
+        # returns uninitialized memory: EINTR, with no time left.
         if info is not None and info.si_signo == signal.SIGUSR2 and self._dump is not None:
             try:
                 self._dump()
@@ -213,7 +211,7 @@ class _Loop:
         """The command outlives the loop."""
         assert self._child is not None
         self._left_behind = True
-        tell(f"the command goes on without being watched (pid {self._child.pid})")
+        tell(f"the command continues unobserved (pid {self._child.pid})")
 
     def status(self) -> int:
         if self._child is None:
@@ -222,5 +220,5 @@ class _Loop:
             return 128 + self._signal
         returncode: int = self._child.returncode
         if self._timed_out and returncode == -signal.SIGTERM:
-            return 0  # the end that was asked for
+            return 0  # the requested end
         return returncode if returncode >= 0 else 128 - returncode

@@ -1,9 +1,9 @@
-"""How a command that is traced finds the daemon.
+"""How a traced command finds the daemon.
 
 | the command's events | how |
 |---|---|
-| of a client of ours | UTRACEFS_DIR in its environment |
-| of user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`: not) |
+| of the client library | UTRACEFS_DIR in its environment |
+| of user_events_data | LD_PRELOAD: a library that wraps open, ioctl, write of it (`--no-preload`: not) |
 | of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
 | none: it reads the tree | `utracefs mount DIR -- COMMAND`: a namespace with a mount on DIR |
 
@@ -34,18 +34,18 @@ __all__ = ["PATIENCE_S", "ROOM_KB", "Launch", "environment", "launch_options", "
 F = TypeVar("F", bound=Callable[..., Any])
 
 ROOM_KB = 32 * 1024
-"""For the data ring of a command that is recorded. Emitting in a tight loop is about as fast as taking in,
-so this is how long the daemon may be kept from its cpu: 30 ms. Only what is written to takes memory."""
+"""Size of the data ring of a recorded command. Emitting in a tight loop is about as fast as taking in, so
+this lets the daemon be without a cpu for 30 ms. Only written pages take memory."""
 
 
 PATIENCE_S = 5
-"""What a command may wait for the first answer of a daemon that is there, because it was started to be
-recorded: what it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
+"""How long a recorded command may wait for the first answer of the daemon: records emitted before are not
+recorded. On an idle machine it is a millisecond."""
 
 
 @attrs.frozen
 class Launch:
-    """What the options ask for."""
+    """The options."""
 
     preload: bool = True
     kernel_abi: bool = False
@@ -81,7 +81,7 @@ def launch_options(function: F) -> F:
 
 @contextlib.contextmanager
 def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[Surroundings]:
-    """What to start `command` in, for as long as it runs. Failure: that cannot be; nothing was done yet."""
+    """Yields the environment to start `command` in. Failure: it cannot be made; nothing was started."""
     mounts = launch.kernel_abi or launch.mountpoint is not None
     preload = launch.preload and not mounts
     found = obstacle(command[0]) if preload and command else None
@@ -112,7 +112,7 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
 
 
 def _must_be_trusted(directory: str) -> None:
-    """Failure where the daemon takes no records from us on behalf of other processes."""
+    """Failure if the daemon takes no records from us on behalf of other processes."""
     from utracefs.mount.processes.procfs import start_time_of
 
     start_time = start_time_of(os.getpid())
@@ -133,23 +133,22 @@ def _must_be_trusted(directory: str) -> None:
 
 
 def _fits(library: str) -> bool:
-    """Into LD_PRELOAD, whose names end at colons and blanks, however they are quoted (ld.so(8))."""
+    """Add to LD_PRELOAD, whose names end at colons and blanks, however they are quoted (ld.so(8))."""
     return " " not in library and ":" not in library
 
 
 def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
-    """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
-    set. preload: the library first, and what else was in LD_PRELOAD; without it where it was not built, or
-    cannot be named.
+    """Our environment with the daemon's directory, size of the ring and patience, unless these are set.
+    preload: add the library in front of LD_PRELOAD, unless it was not built or cannot be named.
 
-    A program built with AddressSanitizer ends at its start when a library was loaded before the sanitizer's,
-    whatever that library does; its option for that is set.
+    A program built with AddressSanitizer ends at its start if a library was loaded before the sanitizer's;
+    its option against that is set.
     """
     ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
     env = {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
     library = c_client.preload_library()
     before = env.pop("LD_PRELOAD", "")
-    # Inside another recording ours is there already.
+    # Inside another recording the library is listed already.
     libraries = [word for word in before.replace(":", " ").split() if word != library]
     if preload and library and _fits(library):
         libraries.insert(0, library)

@@ -167,8 +167,8 @@ def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--html", "--json"], "--html stands alone"),
-        (["--html", "--stat"], "--html stands alone"),
+        (["--html", "--json"], "--html cannot be combined"),
+        (["--html", "--stat"], "--html cannot be combined"),
         (["-o", "x"], "is for --html"),
         (["--html", "-o", "trace.dat"], "is the input"),
         (["--html", "-e", "nosuch"], "no such event"),

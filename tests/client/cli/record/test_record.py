@@ -143,7 +143,7 @@ def test_keep_what_is_in_the_buffer(traced: Cli) -> None:
     assert fields(traced) == [{"a": 1}]
     assert traced.out("cat", "set_event") == "user_events:kept\n"
     assert (
-        "--keep takes an instance as it is"
+        "--keep uses the instance unchanged"
         in traced.run("record", "--keep", "-e", "x", status=2).stderr.decode()
     )
 
@@ -344,7 +344,7 @@ def test_a_command_that_does_not_end(cli: Cli, eventually: Eventually) -> None:
     process.stdout.close()
     assert process.stderr is not None
     error = process.stderr.readline()
-    goes_on = re.search(rb"goes on without being watched \(pid (\d+)\)", error)
+    goes_on = re.search(rb"continues unobserved \(pid (\d+)\)", error)
     assert goes_on, error
     os.kill(int(goes_on[1]), signal.SIGKILL)
     process.stderr.read()
