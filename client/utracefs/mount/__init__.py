@@ -1,6 +1,6 @@
-"""The tree as a directory of files, for every program: `utracefs mount DIR`.
+"""The tree as a directory of files, for all programs: `utracefs mount DIR`.
 
-`serving` is the process, `file_system` what it answers, `attaching` how it gets onto the directory.
+`serving` is the process, `file_system` answers requests, `attaching` mounts it on the directory.
 """
 
 from utracefs.mount.serving import End, Mount, Signals, connect, signals

@@ -1,11 +1,11 @@
-"""What the kernel and a file system say to each other over /dev/fuse: <linux/fuse.h>, protocol 7.31.
+"""Messages between the kernel and a file system over /dev/fuse: <linux/fuse.h>, protocol 7.31.
 
-    request   header (40 bytes), then what the opcode says: one of the structs below, names end with a NUL
+    request   header (40 bytes), then by opcode one of the structs below; names end with a NUL
     reply     length, error (0 or a negative errno), the request's `unique`; then the body
-    notice    a reply with `unique` 0, and in place of the error what it is about
+    notice    a reply with `unique` 0, and the kind of notice in place of the error
 
-A struct is a `struct.Struct` in native byte order, its members in the comment behind it. Kernels since 5.2
-speak 7.31; a newer one goes back to what we say.
+A struct is a `struct.Struct` in native byte order; the comment behind it lists its members. Kernels since 5.2
+support 7.31; newer ones fall back to it.
 """
 
 import struct
@@ -59,7 +59,7 @@ ROOT_ID: Final = 1
 
 
 class Opcode(IntEnum):
-    """enum fuse_opcode, those that are answered with more than ENOSYS."""
+    """enum fuse_opcode: the opcodes with an implementation; others are ENOSYS."""
 
     LOOKUP = 1
     FORGET = 2
@@ -91,10 +91,10 @@ class Opcode(IntEnum):
 
 
 class InitFlag(IntFlag):
-    """FUSE_*: what both sides can do."""
+    """FUSE_*: capabilities of both sides."""
 
     ATOMIC_O_TRUNC = 1 << 3
-    """O_TRUNC comes with OPEN, not as a SETATTR in front of it: only so can `>` be told from truncate(2)."""
+    """OPEN has O_TRUNC, without a SETATTR before it: this distinguishes `>` from truncate(2)."""
     BIG_WRITES = 1 << 5
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
@@ -104,17 +104,17 @@ class OpenFlag(IntFlag):
     """FOPEN_*."""
 
     DIRECT_IO = 1 << 0
-    """Every read(2) and write(2) comes to us, whatever the size of the file is said to be."""
+    """Every read(2) and write(2) is sent to us, whatever the size of the file."""
     NONSEEKABLE = 1 << 2
     STREAM = 1 << 4
-    """No position at all, so a read that waits holds up no other call on the file."""
+    """No file position, so a waiting read blocks no other call on the file."""
     PARALLEL_DIRECT_WRITES = 1 << 6
-    """Several write at a time (Linux 6.2); with O_APPEND, or behind what the kernel takes for the end of the
-    file, one after the other none the less."""
+    """Parallel writes (Linux 6.2); with O_APPEND, or beyond the kernel's end of the file, they are still
+    serialized."""
 
 
 class IoctlFlag(IntFlag):
-    """FUSE_IOCTL_*: who calls."""
+    """FUSE_IOCTL_*: kind of caller."""
 
     COMPAT = 1 << 0
     """A 32-bit program on a 64-bit kernel."""
@@ -123,7 +123,7 @@ class IoctlFlag(IntFlag):
 
 
 class SetattrValid(IntFlag):
-    """FATTR_*: which members of SETATTR are meant."""
+    """FATTR_*: valid members of SETATTR."""
 
     MODE = 1 << 0
     UID = 1 << 1
@@ -131,7 +131,7 @@ class SetattrValid(IntFlag):
 
 
 POLL_SCHEDULE_NOTIFY: Final = 1
-"""In the flags of POLL: somebody waits, so send NOTIFY_POLL once."""
+"""In the flags of POLL: a program waits, so send NOTIFY_POLL once."""
 
 NOTIFY_POLL: Final = 1
 
@@ -169,8 +169,8 @@ map_alignment; unused"""
 INTERRUPT_IN: Final = struct.Struct("=Q")  # unique
 IOCTL_IN: Final = struct.Struct("=QIIQII")  # fh flags cmd arg in_size out_size
 IOCTL_OUT: Final = struct.Struct("=iIII")
-"""result flags in_iovs out_iovs. The kernel copies what follows to the argument, as much as there is:
-nothing, in our replies."""
+"""result flags in_iovs out_iovs. The kernel copies the following bytes to the argument; our replies have
+none."""
 POLL_IN: Final = struct.Struct("=QQII")  # fh kh flags events
 POLL_OUT: Final = struct.Struct("=II")  # revents padding
 NOTIFY_POLL_OUT: Final = struct.Struct("=Q")  # kh
@@ -179,20 +179,20 @@ DIRENT: Final = struct.Struct("=QQII")  # ino off namelen type; then the name, p
 
 @attrs.frozen
 class Header:
-    """What every request begins with."""
+    """The header of every request."""
 
     opcode: int
     unique: int
-    """Of the request, for its reply."""
+    """The request's number, for its reply."""
     node_id: int
     pid: int
-    """The thread that asks; 0 when it lives in a namespace that we do not see."""
+    """The calling thread; 0 if it is in a namespace that we do not see."""
     uid: int = 0
     gid: int = 0
-    """Of that thread, for files; those of RELEASE and FORGET mean nothing."""
+    """User of that thread, for files; RELEASE and FORGET have no valid one."""
 
     @classmethod
     def from_request(cls, request: bytes) -> "tuple[Header, bytes]":
-        """The header, and what follows it."""
+        """Split a request into header and body."""
         _len, opcode, unique, node_id, uid, gid, pid, _extra, _padding = _HEADER.unpack_from(request)
         return cls(opcode, unique, node_id, pid, uid, gid), request[_HEADER.size :]

@@ -1,9 +1,8 @@
-"""Putting a file system of ours on a directory, and taking it away: mount(2), or fusermount3 where that is
-not allowed.
+"""Mounting and unmounting the file system on a directory: by mount(2), or by fusermount3 without the right
+to.
 
-root, and who has CAP_SYS_ADMIN in a user namespace of its own, mounts by itself. For others fusermount3 does
-it (setuid, Debian package fuse3) and hands the descriptor over a socket, whose number it finds in
-_FUSE_COMMFD.
+root, and users with CAP_SYS_ADMIN in their own user namespace, call mount(2). For others fusermount3 (setuid,
+Debian package fuse3) mounts and sends the descriptor over a socket, whose number is in _FUSE_COMMFD.
 """
 
 import array
@@ -36,14 +35,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attach(directory: str, *, allow_other: bool = False) -> int:
-    """Mount; the descriptor of /dev/fuse, on which the kernel asks, non-blocking, the caller's to close.
+    """Mount; returns the non-blocking descriptor of /dev/fuse for the kernel's requests, which the caller
+    closes.
 
-    allow_other: others than the mounting user may look; modes and owners decide. directory: absolute. What
-    a killed mount left there is taken away first.
+    allow_other: allow other users, by modes and owners. directory: absolute. The remains of a killed mount
+    there are unmounted first.
 
-    OSError, about the directory or the device: EBUSY (shown there already, as mount(2) says of a second
-    tracefs), ENODEV, ENOENT (no fuse in this kernel or container), EPERM (not root, and
-    no fusermount3), ENOTDIR, and what mount(2) says.
+    OSError, about the directory or the device: EBUSY (mounted there already, as for a second tracefs),
+    ENODEV, ENOENT (no fuse in this kernel or container), EPERM (not root, and no fusermount3), ENOTDIR, and
+    errors of mount(2).
     """
     _clear_dead(directory)
     if not os.path.isdir(directory):
@@ -68,7 +68,7 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
 
 
 def detach(directory: str) -> None:
-    """Unmount what is mounted there, used or not. Nothing there is no error."""
+    """Unmount the directory, even if it is in use. No error if nothing is mounted there."""
     if not _by_itself():
         helper = shutil.which(_HELPER)
         if helper is not None:
@@ -80,19 +80,19 @@ def detach(directory: str) -> None:
 
 
 def has_cap_sys_admin() -> bool:
-    """In the user namespace of this process, among the effective capabilities."""
+    """Whether this process has it, in its user namespace, among the effective capabilities."""
     with open("/proc/self/status", "rb") as file:
         found = re.search(rb"^CapEff:\t([0-9a-f]+)$", file.read(), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) & _CAP_SYS_ADMIN)
 
 
 def _by_itself() -> bool:
-    """Root without CAP_SYS_ADMIN is told so: fusermount3 would not have it either."""
+    """Root without CAP_SYS_ADMIN gets an error with the reason: fusermount3 would lack it, too."""
     return not os.geteuid() or has_cap_sys_admin()
 
 
 def is_attached(directory: str) -> bool:
-    """Whether a file system of ours is what is mounted there, on top."""
+    """Whether the topmost mount there is ours."""
     found = None
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -109,7 +109,7 @@ def _unescaped(path: bytes) -> bytes:
 
 
 def _clear_dead(directory: str) -> None:
-    """Its process was killed, and nobody can use the directory: ENOTCONN."""
+    """Whether its process was killed, so that the directory is unusable: ENOTCONN."""
     try:
         os.stat(directory)
     except OSError as error:

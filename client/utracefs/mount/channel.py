@@ -1,10 +1,10 @@
-"""One connection to the daemon that never waits: requests go out, answers come back in any order.
+"""A non-blocking connection to the daemon: requests are sent, answers arrive in any order.
 
-    send ──> msgid ──> the socket, or what waits to be sent
+    send ──> msgid ──> the socket, or the send queue
     answer ──────────> `resume` of that msgid: result, or OSError with the daemon's errno
-    no answer in time, the end of the connection ──> `resume` of all that it concerns: ETIMEDOUT, ENOTCONN
-                       (or the errno that the daemon gave for ending it)
-    what the daemon says of itself ──> `on_notification`, in order with the answers
+    no answer in time, the end of the connection ──> `resume` of all requests concerned: ETIMEDOUT, ENOTCONN
+                       (or the daemon's errno for ending it)
+    notifications of the daemon ──> `on_notification`, in order with the answers
 
 The owner of the loop calls `on_ready` when the socket is ready, `expire` when `next_deadline` has passed.
 """
@@ -33,28 +33,27 @@ from utracefs_protocol.messages.tracefs import Cancel
 __all__ = ["ANSWER_S", "Channel", "Resume"]
 
 ANSWER_S: Final = 30.0
-"""A daemon that answers nothing for so long is stopped, or hangs: the call is ETIMEDOUT, the caller goes
-on. It is one thread, and may just have 64 MiB of trace to print for somebody."""
+"""A daemon that does not answer within this time is stopped or hangs: the call is ETIMEDOUT, and the caller
+continues. It has one thread, and may be busy printing 64 MiB of trace."""
 
 _PIECE_BYTES: Final = 1 << 18
 
 Resume: TypeAlias = Callable[[Any, OSError | None], None]
-"""Told the result, or the error."""
+"""Called with the result or the error."""
 
 
 @attrs.frozen
 class _Pending:
     resume: Resume
     deadline: float | None
-    """On time.monotonic; None: it may take for ever."""
+    """On time.monotonic; None: no limit."""
 
 
 class Channel:
-    """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
-    for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
-    ended it, `on_notification` what the daemon says without being asked. In `waiting` it is while it waits
-    for an answer, or its end: only then it has a deadline. In `silent` it is from a deadline that has passed
-    to the next answer, or its end."""
+    """Owns `sock`, which is connected. Callbacks: `on_writing` when the socket must be watched for writing,
+    and when no longer; `on_close` before it is closed; `on_end` when the daemon ended it; `on_notification`
+    for notifications. `waiting` contains it while it waits for an answer, or its end: only then it has a
+    deadline. `silent` contains it from a passed deadline to the next answer, or its end."""
 
     def __init__(
         self,
@@ -91,8 +90,8 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, params: Params, resume: Resume, *, answer_s: float | None = ANSWER_S) -> int:
-        """The msgid. `resume` is called once, and may be called before this returns. answer_s: how long the
-        answer may take; None: however long it takes."""
+        """Send a request; returns the msgid. `resume` is called once, possibly before this returns. answer_s:
+        time limit of the answer; None: no limit."""
         if self.closed:
             resume(None, self._why_ended or _not_connected())
             return 0
@@ -104,13 +103,13 @@ class Channel:
         return msgid
 
     def notify(self, params: Params) -> None:
-        """A notification: no answer comes."""
+        """Send a notification, which has no answer."""
         if not self.closed:
             self._put(encode_notification(params.METHOD, params.to_params()))
 
     def finish(self, done: Callable[[], object]) -> None:
-        """Nothing more is sent; `done`, once, when the daemon has carried out all and closed its end, too, or
-        has not for ANSWER_S."""
+        """Stop sending; calls `done` once, when the daemon has processed all and closed its end, too, or has
+        not within ANSWER_S."""
         if self.closed:
             done()
             return
@@ -121,12 +120,12 @@ class Channel:
             self._shut_down()
 
     def cancel(self, msgid: int) -> None:
-        """A request that may take for ever shall be answered now: with what there is, or EINTR."""
+        """Request that a waiting request be answered now: with the available data, or EINTR."""
         if msgid in self._pending:
             self.send(Cancel(msgid), lambda result, error: None)
 
     def on_ready(self) -> None:
-        """The socket can be read or written."""
+        """The socket is ready for reading or writing."""
         if self._unsent:
             self._flush()
         while not self.closed:
@@ -150,13 +149,13 @@ class Channel:
                 return
 
     def next_deadline(self) -> float | None:
-        """When `expire` is to be called."""
+        """Time of the next `expire`."""
         deadlines = [pending.deadline for pending in self._pending.values()]
         deadlines.append(self._finish_by)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def expire(self) -> None:
-        """End what was not answered in time."""
+        """End requests whose time has passed."""
         now = self._clock()
         for msgid, pending in list(self._pending.items()):
             if pending.deadline is None or pending.deadline > now:
@@ -168,7 +167,7 @@ class Channel:
             self.close()
 
     def close(self) -> None:
-        """Twice is harmless. What waits for an answer is ENOTCONN."""
+        """Close; may be called twice. Pending requests are ENOTCONN."""
         if self.closed:
             return
         self.closed = True
@@ -186,7 +185,7 @@ class Channel:
         self._silent.discard(self)
         pending = self._take(response.msgid)
         if pending is None:
-            return  # it came too late
+            return  # too late
         error = None
         if response.error is not None:
             error = OSError(*response.error)
@@ -217,7 +216,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            # Its end, which is read, says so too; what it sent before comes first.
+            # Reading reports its end, too, after the messages sent before it.
             sent = len(self._unsent)
         del self._unsent[:sent]
         if self._waits_for_room != bool(self._unsent):
@@ -227,7 +226,7 @@ class Channel:
             self._shut_down()
 
     def _shut_down(self) -> None:
-        with contextlib.suppress(OSError):  # it is gone already, which is read
+        with contextlib.suppress(OSError):  # ended already, which reading reports
             self._socket.shutdown(socket.SHUT_WR)
 
     def _end(self) -> None:

@@ -1,8 +1,8 @@
-"""Connections to the data socket, each opened on behalf of a process; what happens while no daemon is there.
+"""Connections to the data socket, each on behalf of a process; and waiting while no daemon runs.
 
-A mount that waits for the next daemon has files and address spaces that outlive the one before. They ask here
-(`present`), and go on when it is back: a restart takes a fraction of a second, and a program that asks
-meanwhile shall not be told that there are no user events.
+A mount that waits for the next daemon has files and address spaces that outlive the previous one. They wait
+here (`present`) and continue with the next: a restart takes a fraction of a second, and a program that calls
+meanwhile should not get the error that there are no user events.
 """
 
 import errno
@@ -27,30 +27,30 @@ logger = logging.getLogger("utracefs.mount")
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[Wait, Any, T]
-"""Steps that end with something else than a reply."""
+"""Steps with another result than a reply."""
 
 OnNotification: TypeAlias = Callable[[Notification], None]
 Connect: TypeAlias = Callable[[OnNotification, Callable[[Channel], None]], Channel]
-"""Given who hears notifications, and who the connection's end by the daemon. BlockingIOError: the socket's
-queue is full. ENOTCONN: there is no daemon."""
+"""Called with the listeners for notifications and for the end by the daemon. BlockingIOError: the socket's
+queue is full. ENOTCONN: no daemon."""
 
 AWAY_S: Final = 2.0
-"""How long who opens the file, or registers, waits for a daemon that is being restarted, or that accepts
-nobody; then ENOTCONN."""
+"""How long an open or a registration waits for a daemon that is restarted, or does not accept; then
+ENOTCONN."""
 
 _STEP_S: Final = 0.02
-"""Between two looks."""
+"""Interval of retries."""
 
 _ATTEMPTS: Final = 3
-"""Daemons that may end while a connection is made."""
+"""Retries for daemons that end while a connection is made."""
 
 _MOST_SAID: Final = 100
-"""Different lines in the log."""
+"""Maximum of different lines in the log."""
 
 
 @attrs.frozen
 class Process:
-    """For whom a connection is opened."""
+    """The process that a connection is opened for."""
 
     pid: int
     start_time: int
@@ -60,10 +60,10 @@ class Process:
 
 
 class DataConnections:
-    """`process_of`: the process of the thread that asks, with the user of the request; OSError(ESRCH).
+    """process_of: returns the process of the calling thread, with the user of the request; OSError(ESRCH).
 
-    reconnects: there will be another daemon after this one. silent: of these connections those on which an
-    answer is overdue; others keep it.
+    reconnects: another daemon will follow this one. silent: those of these connections with an overdue
+    answer.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class DataConnections:
         self.reconnects = reconnects
         self.is_away = False
         self.speaks_for_others = True
-        """False: the daemon is another user's, so every connection is ours, and so are the records."""
+        """False: the daemon is another user's, so connections and records are the mount's own."""
         self._said: set[str] = set()
 
     def present(self) -> Asking[None]:
-        """Wait for a daemon that is being restarted. ENOTCONN."""
+        """Wait for a restarting daemon. ENOTCONN."""
         for _ in range(int(AWAY_S / _STEP_S)):
             if not self.is_away:
                 return
@@ -94,7 +94,7 @@ class DataConnections:
         raise error(errno.ENOTCONN)
 
     def pause(self) -> Pause:
-        """Until it is worth while to look again."""
+        """Wait until the next retry."""
         return Pause(self.timers, _STEP_S)
 
     def connected(
@@ -103,7 +103,7 @@ class DataConnections:
         on_notification: OnNotification,
         on_end: Callable[[Channel], None] = lambda _: None,
     ) -> Asking[Channel]:
-        """On behalf of a process. ESRCH: it is gone. What else the daemon says; ENOTCONN."""
+        """Connect on behalf of a process. ESRCH: it has ended. Other errors of the daemon; ENOTCONN."""
         for _ in range(_ATTEMPTS):
             yield from self.present()
             channel = yield from self._accepted(on_notification, on_end)
@@ -147,11 +147,11 @@ class DataConnections:
         raise error(errno.ENOTCONN)
 
     def is_retried(self, channel: Channel) -> bool:
-        """Whether what failed on that connection is to be asked of the next daemon."""
+        """Whether to repeat the failed request with the next daemon."""
         return self.reconnects and channel.closed
 
     def begin(self, steps: Asking[Any]) -> None:
-        """Steps that nobody in the kernel waits for."""
+        """Run steps that no kernel request waits for."""
 
         def run() -> Steps:
             yield from steps
@@ -164,7 +164,7 @@ class DataConnections:
         Operation(run(), done).start()
 
     def say(self, text: str, *args: object) -> None:
-        """Once for each text."""
+        """Log each text once."""
         line = text % args
         if line not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(line)
@@ -172,7 +172,7 @@ class DataConnections:
 
 
 def nothing(_notification: Notification) -> None:
-    """Who does not listen."""
+    """A listener that ignores notifications."""
 
 
 def error(number: int) -> OSError:

@@ -1,22 +1,22 @@
-"""Enablers of address spaces: the daemon tells of changes, and bits are set.
+"""Enablers of address spaces: the daemon reports changes, and bits are set.
 
     address space  ── a connection, opened for its process; each enabler a token ──▶ daemon
     memory thread  ◀── bits to set ──  loop  ◀── enablers_changed ──
                    ── done ──▶               ── enablers_written ──▶
 
-Children have copies of their parent's enablers, on a connection of their own. With the end of the memory
-(exit, exec) the connection ends, and the daemon drops what it referred to.
+Children have copies of their parent's enablers, on a connection of their own. When the memory ends (exit,
+exec) the connection ends, and the daemon drops its references.
 
-**Two threads.** Memory is only touched by the memory thread, and `AddressSpace.enablers` is its own. All else
-belongs to the loop; the memory thread looks at `keys` and `state`, one member at a time.
+**Two threads.** Only the memory thread accesses memory, and owns `AddressSpace.enablers`. All else belongs to
+the loop; the memory thread reads `keys` and `state`, one member at a time.
 
-**A bit is right** because its last writer knows the last state: answers and notifications of a connection
-come in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs.
-So it may run before others that came first. A word that cannot be written is tried again for 0.1 s, as the
-kernel does it ten times, then left until the next change.
+**A bit is correct** because its last writer has the last state: answers and notifications of a connection
+arrive in order and update `state` at once; a job that sets bits reads the state when it runs. So jobs may run
+in any order. A word that cannot be written is retried for 0.1 s, as the kernel retries ten times, then left
+until the next change.
 
-Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again;
-the bit of an event that cannot be found again stays clear, and is no enabler any more.
+Without a daemon bits are clear. The next daemon gets all enablers again; if an event cannot be registered
+again, its bit stays clear, and it has no enabler any more.
 """
 
 import contextlib
@@ -53,17 +53,18 @@ logger = logging.getLogger("utracefs.mount")
 
 _RETRY_S: Final = 0.01
 _RETRIES: Final = 10
-"""When a word could not be written."""
+"""Delays of retries of a word that could not be written."""
 
 _ATTEMPTS: Final = 3
-"""Daemons that may end while one is told of everything."""
+"""Retries for daemons that end while enablers are registered."""
 
 Key = tuple[int, int]
 """Address of the word, number of the bit."""
 
 
 WatchProcess = Callable[[int, Callable[[], None]], Callable[[], object]]
-"""Given a pid, and what is to be called once when that process ends; returns what calls it off. OSError."""
+"""Called with a pid and a function to call once when that process ends; returns a function to cancel that.
+OSError."""
 
 
 def _nothing() -> None:
@@ -72,21 +73,21 @@ def _nothing() -> None:
 
 @attrs.define(eq=False)
 class Told:
-    """An address space, as the daemon knows it."""
+    """An address space and its connection."""
 
     space: AddressSpace
     channel: Channel | None = None
     ready: Gate = attrs.field(factory=Gate)
     """Closed while the connection is made."""
     error: OSError | None = None
-    """Why there is none."""
+    """Why there is no connection."""
     keys: dict[int, Key] = attrs.field(factory=dict)
-    """By token: what the daemon was asked to tell of."""
+    """By token: enablers registered with the daemon."""
     state: dict[int, bool] = attrs.field(factory=dict)
-    """By token, what the bit shall be: the last that the daemon said."""
+    """By token: the daemon's last state of the bit."""
     is_gone: bool = False
     forget_process: Callable[[], object] = _nothing
-    """Its end is not waited for any more."""
+    """Cancels waiting for its end."""
 
 
 @attrs.frozen
@@ -96,12 +97,12 @@ class _Due:
     told: Told
     tokens: list[int]
     seq: int | None
-    """What the daemon wants to hear then."""
+    """The acknowledgement to send then."""
     retries: int
 
 
 class Enablers:
-    """`spaces` becomes ours; it is called in the memory thread."""
+    """Owns `spaces`, which it calls in the memory thread."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Enablers:
         self._settles = False
         self._tokens = itertools.count(1)
         self.leaving = Gate()
-        """Who is in it has ended, and tells the daemon."""
+        """Processes in it have ended; notify the daemon."""
         spaces.on_born = lambda child, parent: memory.post(lambda: connections.begin(self._tell(child)))
         spaces.on_gone = lambda space: memory.post(lambda: self._gone(space))
         spaces.on_pause = memory.run_urgent
@@ -131,8 +132,8 @@ class Enablers:
         return next(self._tokens)
 
     def add(self, space: AddressSpace, key: Key, enabler: Enabler) -> Asking[Told]:
-        """Tell the daemon of an enabler that the space has already. The event must be there. ENOMEM and what
-        else the daemon says; then `remove` it."""
+        """Register an enabler of the space with the daemon. The event must exist. ENOMEM and other errors of
+        the daemon; then `remove` it."""
         while True:
             told = yield from self._tell(space)
             assert told.channel is not None
@@ -146,7 +147,7 @@ class Enablers:
                 return told
 
     def remove(self, space: AddressSpace, enabler: Enabler) -> None:
-        """The space does not have it any more."""
+        """The space has removed it."""
         told = self._told.get(space)
         if told is not None:
             self._forget(told, enabler.token)
@@ -156,8 +157,8 @@ class Enablers:
         return not self._set_bits(told, [token])
 
     def settle(self) -> None:
-        """Have it found out who ended and who was born; once for all who ask in this turn of the loop, and
-        after the bits that they want set."""
+        """Look for ended and new processes; once for all callers of this turn of the loop, after the bits
+        that they set."""
         if not self._settles:
             self._settles = True
             self._connections.timers.later(0, self._settle)
@@ -167,20 +168,20 @@ class Enablers:
         self._memory.submit(self._spaces.settle, self._settled)
 
     def daemon_came(self) -> None:
-        """Tell it of everything."""
+        """Register everything."""
         for told in list(self._told.values()):
             if told.ready.is_open:
                 self._connections.begin(self._bring(told))
 
     def close(self) -> None:
-        """Nobody wants anything any more: bits are cleared before the memory thread ends."""
+        """The mount ends: clear bits before the memory thread ends."""
         for told in self._told.values():
             self._clear(told)
         self._set_due()
         self._memory.submit(self._leave, lambda _result, _failure: None)
 
     def _leave(self) -> None:
-        """In the memory thread. Children that nobody has seen yet have bits, too."""
+        """In the memory thread. Children not found yet have bits, too."""
         with contextlib.suppress(OSError):
             self._spaces.settle()
         for space in self._spaces:
@@ -193,7 +194,7 @@ class Enablers:
         told = self._told.get(space)
         if told is None:
             told = self._told[space] = Told(space)
-            # If it has ended already, or cannot be watched, the next look finds out.
+            # If it has ended already, or cannot be watched, the next look notices.
             with contextlib.suppress(OSError):
                 told.forget_process = self._watch_process(space.pid, self.settle)
             yield from self._bring(told)
@@ -206,7 +207,7 @@ class Enablers:
         return told
 
     def _bring(self, told: Told) -> Asking[None]:
-        """Connect, or connect again; `error` says how it went."""
+        """Connect, or reconnect; `error` has the result."""
         told.ready.enter(told)
         try:
             for _ in range(_ATTEMPTS):
@@ -214,7 +215,7 @@ class Enablers:
                 told.keys.clear()
                 told.state.clear()
                 if self._connections.is_away:
-                    # A child's copies were made when its parent's were set.
+                    # A child's copies were made when its parent's bits were set.
                     yield self._memory(self._clear_all, told.space)
                 try:
                     yield from self._connect(told)
@@ -239,7 +240,8 @@ class Enablers:
         )
 
     def _register_all(self, told: Told) -> Asking[None]:
-        """Those that are there before the connection: a child's copies, or after a restart all."""
+        """Register the enablers that exist before the connection: a child's copies, or after a restart
+        all."""
         enablers: dict[Key, Enabler] = yield self._memory(self._named, told.space)
         assert told.channel is not None
         requests: list[Params] = [NotifyEnablers(), *map(_registration, enablers.values())]
@@ -253,28 +255,28 @@ class Enablers:
             except OSError:
                 if told.channel.closed:
                     raise
-                # Of another event by now, or over a limit.
+                # Now of another event, or over a limit.
                 yield self._memory(self.give_back, told.space, key, enabler)
         self._set(told, list(told.state))
         if told.state:
-            # Children that were forked before have bits of their own, which nobody has set.
+            # Children forked before have their own bits, which are not set yet.
             self.settle()
 
     def give_back(self, space: AddressSpace, key: Key, enabler: Enabler) -> None:
-        """In the memory thread: the word is the program's, and clear."""
+        """In the memory thread: return the word to the program, cleared."""
         if space.enablers.get(key) is enabler:
             space.remove(*key)
             set_bit(space, key, enabler, False)
 
     def _named(self, space: AddressSpace) -> dict[Key, Enabler]:
-        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which
-        are names on another connection."""
+        """In the memory thread: the enablers of the space. A child's copies may have their parent's tokens,
+        which belong to another connection."""
         for enabler in space.enablers.values():
             enabler.token = enabler.token or self.new_token()
         return dict(space.enablers)
 
     def _register(self, told: Told, key: Key, enabler: Enabler) -> Asking[None]:
-        """Once for each token."""
+        """Assign tokens."""
         if told.channel is None or enabler.token in told.keys:
             return
         told.keys[enabler.token] = key
@@ -282,7 +284,7 @@ class Enablers:
         self._note(told, enabler.token, answer)
 
     def _note(self, told: Told, token: int, answer: object) -> None:
-        """The first state of a bit. OSError: the daemon does not have the enabler."""
+        """Register; returns the first state of the bit. OSError: the daemon does not have the enabler."""
         try:
             if isinstance(answer, OSError):
                 raise answer
@@ -301,7 +303,7 @@ class Enablers:
             told.channel.send(EventUnregistration(token=token), lambda _result, _error: None)
 
     def _gone(self, space: AddressSpace) -> None:
-        """Exec or exit: nothing is left to be set, and the daemon shall know at once."""
+        """Exec or exit: no bits are left; notify the daemon at once."""
         told = self._told.pop(space, None)
         if told is None:
             return
@@ -327,8 +329,8 @@ class Enablers:
     # Bits
 
     def _notified(self, told: Told, notification: Notification) -> None:
-        """Descendants that nobody has seen yet have bits of their own to be set, so they are looked for
-        behind that, once for all who are told together."""
+        """Descendants not found yet have bits to set, so look for them afterwards, once for all notifications
+        of this turn."""
         if notification.method != EnablersChanged.METHOD:
             return
         try:
@@ -341,14 +343,14 @@ class Enablers:
         self.settle()
 
     def _set(self, told: Told, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES) -> None:
-        """Have the bits set; then tell the daemon, when it wants to hear."""
+        """Set the bits; then acknowledge, if requested."""
         if tokens or seq is not None:
             self._due.append(_Due(told, tokens, seq, retries))
             if not self._is_setting:
                 self._set_due()
 
     def _set_due(self) -> None:
-        """All at once: what comes meanwhile goes with the next. One switch may concern hundreds of
+        """Set all at once: later changes go with the next job. One switch may concern hundreds of
         processes."""
         due, self._due = self._due, []
         self._is_setting = True
@@ -372,7 +374,7 @@ class Enablers:
             self._connections.timers.later(_RETRY_S, again)
 
     def _set_bits(self, told: Told, tokens: Iterable[int]) -> list[int]:
-        """In the memory thread; returns those that could not be set."""
+        """In the memory thread; returns the bits that could not be set."""
         missed = []
         for token in tokens:
             key, on = told.keys.get(token), told.state.get(token)
@@ -380,13 +382,13 @@ class Enablers:
                 continue
             enabler = told.space.enablers.get(key)
             if enabler is None or enabler.token != token:
-                continue  # the word is the program's by now, or another enabler's
+                continue  # the word now belongs to the program, or to another enabler
             if not set_bit(told.space, key, enabler, on):
                 missed.append(token)
         return missed
 
     def _ended(self, told: Told) -> None:
-        """The daemon went; children of the space that nobody has seen yet are concerned as well."""
+        """The daemon ended; this also concerns children of the space not found yet."""
         self._clear(told)
         self.settle()
 
@@ -401,7 +403,7 @@ class Enablers:
 
 
 def _registration(enabler: Enabler) -> EventRegistration:
-    """What makes the event persistent is not asked for: it is there."""
+    """Without the flag for a persistent event: it exists."""
     flags = enabler.flags & ~REG_PERSIST
     return EventRegistration(enabler.command, flags, token=enabler.token, event_id=enabler.event_id)
 

@@ -1,32 +1,31 @@
-"""The tree as a file system: what the kernel asks over /dev/fuse, answered by asking the daemon.
+"""The tree as a file system: answers the kernel's requests over /dev/fuse by requests to the daemon.
 
     request ──> FileSystem.handle ──> Operation ──> Ask ──> Channel ──> daemon
     reply   <── `reply`           <── its end   <─────────────────────┘
 
-No thread, no socket and no device here: `serving` has the loop. All that one request does up to the
-daemon's answer is a generator (see operation), so hundreds of them wait at a time, and none holds up
-another.
+No thread, no socket and no device here: `serving` has the loop. A request up to the daemon's answer is a
+generator (see operation), so hundreds can wait at a time without delaying others.
 
 | the kernel's | here |
 |---|---|
-| lookup, stat, mkdir, rmdir | the method of that name, on the connection that all share |
-| names | those of files stay valid (1); of events and instances each walk asks us, and we the daemon (2) |
-| open file | a handle there; what can be waited for (_WAITED) has a connection of its own, closed with it |
-| read | `read`, with the flags that the file has now; of a stream it may wait, until it is interrupted (3) |
-| lseek, then read | a read at another offset than the last one ended at is `seek`, `read` |
-| poll | `ready`; when somebody waits, one `poll` of the daemon is under way, whose answer wakes them |
-| write to a marker | `write` on behalf of the thread that writes |
+| lookup, stat, mkdir, rmdir | the method of that name, on the shared connection |
+| names | names of files stay valid (1); names of events and instances are looked up at the daemon (2) |
+| open file | a handle there; a file that can be waited for (_WAITED) has its own connection, closed with it |
+| read | `read`, with the file's present flags; for a stream it may wait, until it is interrupted (3) |
+| lseek, then read | a read at another offset than the end of the last one is `seek`, `read` |
+| poll | `ready`; while programs wait, one `poll` of the daemon is pending, whose answer wakes them |
+| write to a marker | `write` on behalf of the writing thread |
 | open, ioctl, write of user_events_data | see user_events_data |
-| close | RELEASE, which comes when close(2) has returned already (4) |
+| close | RELEASE, which arrives after close(2) has returned (4) |
 
-(1) Nothing in an instance or an event goes before the whole does. (2) Unless it has shown that name in
-the last second, and nothing was changed through this mount since. (3) Then the daemon is asked to
-`cancel` it, and its answer is the reply: EINTR, or what had just come. (4) So who opens, or removes an
-instance, is let in when what was closed before is closed at the daemon, too: nobody gets EBUSY for a file
-that he has closed himself.
+(1) Files of an instance or event are removed only with the whole. (2) Unless that name was shown in the last
+second, and nothing was changed through this mount since. (3) Then the daemon is requested to `cancel` it, and
+its answer is the reply: EINTR, or the data that had just arrived. (4) So open() and rmdir() of an instance
+wait until pending RELEASE requests have reached the daemon: a program never gets EBUSY for a file that it has
+closed.
 
-Sizes are 0 and files are read by direct I/O, as tracefs has it. What the kernel itself refuses or does by
-modes and owners (default_permissions) does not come here.
+Sizes are 0 and files are read by direct I/O, as in tracefs. The kernel checks modes and owners itself
+(default_permissions).
 """
 
 import errno
@@ -55,33 +54,32 @@ __all__ = ["MAX_WAITED_FILES", "MAX_WAITING_READS", "MAX_WRITE", "REQUEST_BYTES"
 logger = logging.getLogger("utracefs.mount")
 
 MAX_WAITED_FILES: Final = 200
-"""Open files with a connection of their own, of the 256 that a daemon has for administrators. One more is
-ENFILE."""
+"""Limit of open files with their own connection, of the 256 connections that a daemon has for administrators.
+Above: ENFILE."""
 
 MAX_WAITING_READS: Final = 64
-"""Reads of one open file that wait at a time: threads that share a descriptor. The daemon ends a connection
-at 256. One more is EBUSY."""
+"""Limit of waiting reads of one open file, by threads that share a descriptor. The daemon ends a connection
+at 256. Above: EBUSY."""
 
 MAX_WRITE: Final = 512 << 10
-"""Bytes of one write(2) that come in one request: one message to the daemon has 1 MiB."""
+"""Bytes of one write(2) in one request: a message to the daemon has at most 1 MiB."""
 
 REQUEST_BYTES: Final = MAX_WRITE + 4096
-"""Longest request, headers included."""
+"""Longest request in bytes, headers included."""
 
 _MAX_PAGES: Final = 256
-"""Pages of one read(2): a MiB, which is what the daemon gives at once."""
+"""Pages of one read(2): a MiB, the daemon's limit."""
 
 _BACKGROUND: Final = 4096
-"""Closes that the kernel sends us before it keeps them back: then an open that follows would come before
-them."""
+"""Number of RELEASE requests that the kernel sends before it holds them back, which would let a later open
+overtake them."""
 
 SEEN_S: Final = 1.0
-"""How long a name that the daemon has shown, in a lookup or a listing, is believed in: `ls -l` and `cat
-*/enable` look up each entry of a listing. What others remove meanwhile is seen for so long; what is changed
-through this mount never."""
+"""How long a name shown by a lookup or a listing is valid: `ls -l` and `cat */enable` look up each entry of a
+listing. Removals by others are visible after that time; changes through this mount at once."""
 
 _MAX_SEEN: Final = 20_000
-"""Names that are remembered; beyond that all are forgotten."""
+"""Limit of cached names; above it all are dropped."""
 
 _STREAMS: Final = frozenset(
     {b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"trace_marker", b"trace_marker_raw"}
@@ -91,7 +89,7 @@ _WAITED: Final = frozenset({b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b
 _OPEN_FLAGS: Final = os.O_ACCMODE | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK
 
 _STAYS_S: Final = 3600
-"""How long the kernel believes in names that do not go before their directory does."""
+"""How long the kernel caches names that exist as long as their directory."""
 
 _IN: Final = select.POLLIN | select.POLLRDNORM
 _ALWAYS: Final = _IN | select.POLLOUT | select.POLLWRNORM  # DEFAULT_POLLMASK
@@ -103,19 +101,19 @@ _GET_READER: Final = 0x5220  # _IO('R', 0x20), TRACE_MMAP_IOCTL_GET_READER
 
 @attrs.define(eq=False)
 class _OpenFile:
-    """What a file handle of the kernel's stands for."""
+    """An open file handle of the kernel."""
 
     name: bytes
     channel: Channel
     handle: int
-    """The daemon's."""
+    """Handle of the daemon."""
     readable: bool
     position: int | None = 0
-    """Where the next read goes on without a `seek`; None: a read is under way."""
+    """Offset of the next read without a `seek`; None: a read is pending."""
     waiting_reads: int = 0
     poll_under_way: bool = False
     kh: int = 0
-    """What the kernel calls those who poll."""
+    """The kernel's handles of waiting polls."""
 
     @property
     def is_waited(self) -> bool:
@@ -124,16 +122,15 @@ class _OpenFile:
 
 @attrs.define(eq=False)
 class _OpenDirectory:
-    """A listing, made when reading begins and when it begins again."""
+    """A listing, made when reading begins or restarts."""
 
     entries: list[bytes] = attrs.field(factory=list)
 
 
 class FileSystem:
-    """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends
-    to the kernel what it is given, and says whether somebody still waited for it. `start_time_of` is of a
-    thread, None where /proc does not tell. `is_killed`: SIGKILL waits for that thread. `data` is what
-    user_events_data does."""
+    """main: the shared connection. connect: makes another one, or raises OSError. reply: sends to the kernel;
+    returns whether the caller still waited. start_time_of: that of a thread, None if /proc does not show it.
+    is_killed: whether SIGKILL is pending for that thread. data: implements user_events_data."""
 
     def __init__(
         self,
@@ -156,11 +153,11 @@ class FileSystem:
         self._data = data
         self._clock = clock
         self._seen: dict[bytes, tuple[messages.Stat, float]] = {}
-        """By path, what a `stat` said, and how long that is believed."""
+        """By path: result of `stat`, and its expiry."""
         self._operations: dict[int, tuple[int, Operation]] = {}
-        """Those under way by `unique`, each with the thread that waits for it."""
+        """Pending operations by `unique`, each with its waiting thread."""
         self._given_up: set[int] = set()
-        """Those of them that were answered already, since who waited was killed."""
+        """Those of them already answered, since their caller was killed."""
         self._files: dict[int, _OpenFile] = {}
         self._data_files: dict[int, DataFile] = {}
         self._directories: dict[int, _OpenDirectory] = {}
@@ -196,7 +193,7 @@ class FileSystem:
         }
 
     def handle(self, request: bytes) -> None:
-        """Carry out one request, or begin to."""
+        """Start one request."""
         header, body = Header.from_request(request)
         match header.opcode:
             case Opcode.FORGET:
@@ -214,8 +211,8 @@ class FileSystem:
                 self._answer(header.unique, b"", errno.ENOSYS)
 
     def _interrupt(self, unique: int) -> None:
-        """A signal came. What can be given up is; a thread that was killed cannot go before it is answered,
-        so it is, and what it began goes on for nobody."""
+        """A signal arrived. Cancel the wait if possible; a killed thread cannot end before it is answered, so
+        it is, and its operation continues without a caller."""
         tid, operation = self._operations.get(unique, (0, None))
         if operation is None:
             return
@@ -242,7 +239,7 @@ class FileSystem:
         operation.start()
 
     def _undo(self, header: Header, reply: bytes) -> None:
-        """Whoever asked was killed meanwhile, so the kernel does not know what it got."""
+        """The caller was killed meanwhile, so the kernel does not know its result."""
         match header.opcode:
             case Opcode.OPEN:
                 fh = abi.OPEN_OUT.unpack(reply)[0]
@@ -256,7 +253,7 @@ class FileSystem:
         return self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(reply), -error, unique) + reply)
 
     def daemon_came(self, main: Channel) -> None:
-        """Another one, on that connection; handles of the one before are dead."""
+        """Use the next daemon, on that connection; handles of the previous one are invalid."""
         self._main = main
         self._seen.clear()
 
@@ -311,8 +308,8 @@ class FileSystem:
         return self._nodes.attr_out(self._nodes[header.node_id])
 
     def _setattr(self, header: Header, body: bytes) -> Steps:
-        """chmod and chown are kept. Truncating is no opening with O_TRUNC: like a change of times it does
-        nothing."""
+        """chmod and chown are stored. Truncating is not opening with O_TRUNC: like a change of times it has
+        no effect."""
         yield from ()
         node = self._nodes[header.node_id]
         members = abi.SETATTR_IN.unpack_from(body)
@@ -362,12 +359,12 @@ class FileSystem:
         return _fill(directory.entries, offset, size)
 
     def _dirents(self, node: Node, answer: object) -> list[bytes]:
-        """Encoded, each with the number of the next one as its offset. They are remembered, too."""
+        """The encoded entries, each with the next one's number as its offset. Their names are cached."""
         if not isinstance(answer, list):
             raise OSError(errno.EPROTO, "a listing is an array")
         encoded = [_dirent(1, b".", "d", node.path), _dirent(2, b"..", "d", node.path.rpartition(b"/")[0])]
         for each in answer:
-            # DirEntry.from_wire, for one of thousands.
+            # DirEntry.from_wire inlined, for thousands of entries.
             match each:
                 case [str() | bytes() as name, str() as kind, int() as mode]:
                     name = name if isinstance(name, bytes) else bytes_of(name)
@@ -409,8 +406,8 @@ class FileSystem:
         file = yield from self._data.open(header)
         fh = self._new_fh()
         self._data_files[fh] = file
-        # Without a position: else each write would move it, up to where `ulimit -f` kills the program.
-        # And writers of it, whatever process they are in, shall not wait for each other.
+        # Without a position: else each write would advance it, until `ulimit -f` kills the program. And
+        # writers in different processes need not wait for each other.
         streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE | OpenFlag.PARALLEL_DIRECT_WRITES
         return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
 
@@ -455,7 +452,7 @@ class FileSystem:
         fh, offset, size, _, _, flags, _ = abi.WRITE_IN.unpack_from(body)
         data = body[abi.WRITE_IN.size : abi.WRITE_IN.size + size]
         if fh in self._data_files:
-            # With O_APPEND it is the size that the kernel believes in.
+            # With O_APPEND it is the kernel's size of the file.
             offset = 0 if flags & os.O_APPEND else offset
             taken = yield from self._data.write(self._data_files[fh], header, offset, data)
             return abi.WRITE_OUT.pack(taken, 0)
@@ -466,7 +463,7 @@ class FileSystem:
         except OSError as error:
             if writer is None or error.errno not in (errno.ESRCH, errno.EPERM):
                 raise
-            # The daemon does not see that thread, or does not let us speak for it: the marker is ours.
+            # The daemon does not see that thread, or does not allow us to write for it: the marker is ours.
             self._speaks_for_others = error.errno != errno.EPERM
             taken = yield Ask(file.channel, messages.Write(file.handle, data))
         return abi.WRITE_OUT.pack(taken, 0)
@@ -492,14 +489,13 @@ class FileSystem:
         return abi.POLL_OUT.pack(_IN if ready else 0, 0)
 
     def _wake(self, file: _OpenFile) -> None:
-        """It is ready, or cannot be waited for any more: those who poll shall look again."""
+        """It is ready, or cannot be waited for any more: wake the pollers."""
         file.poll_under_way = False
         body = abi.NOTIFY_POLL_OUT.pack(file.kh)
         self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(body), abi.NOTIFY_POLL, 0) + body)
 
     def _ioctl(self, header: Header, body: bytes) -> Steps:
-        """Of trace_pipe_raw 0 wakes those who wait for a page, who then find none and wait again: nothing to
-        be done."""
+        """For trace_pipe_raw 0 wakes waiting readers, who find no page and wait again: no action needed."""
         fh, flags, command, argument = abi.IOCTL_IN.unpack_from(body)[:4]
         if fh in self._data_files:
             return (yield from self._data.ioctl(self._data_files[fh], header, flags, command, argument))
@@ -550,8 +546,8 @@ def _refusing(number: int) -> Callable[[Header, bytes], Steps]:
 
 
 def _changes_names(opcode: int, body: bytes) -> bool:
-    """Whether events or instances may come or go by it: a write or a truncating open (dynamic_events), a
-    close of what was open for writing (remove_on_close)."""
+    """Whether it may add or remove events or instances: a write or a truncating open (dynamic_events), a
+    close of a file open for writing (remove_on_close)."""
     match opcode:
         case Opcode.WRITE | Opcode.MKDIR | Opcode.RMDIR:
             return True
@@ -567,7 +563,7 @@ def _name(body: bytes) -> bytes:
 
 
 def _valid_s(parent: bytes) -> int:
-    """For how long the kernel may believe that an entry of this directory is there: see the table above."""
+    """How long the kernel may cache an entry of this directory: see the table above."""
     parts = parent.split(b"/")
     if parts[0] == b"instances" and len(parts) > 1:
         parts = parts[2:] or [b""]

@@ -1,11 +1,10 @@
-"""The kernel's names for files, node ids, and what we know of each: its path, kind, mode and owner.
+"""Node ids, the kernel's names for files, and our data of each: its path, kind, mode and owner.
 
-A path has one node as long as the kernel holds a reference to it (LOOKUP counts up, FORGET down). The inode
-number that programs see is made of the path, so it stays the same when the kernel forgets a file in
-between.
+A path has one node while the kernel has a reference to it (LOOKUP counts up, FORGET down). The inode number
+visible to programs is computed from the path, so it does not change when the kernel forgets a file meanwhile.
 
-chmod(2) and chown(2) stick as they do in tracefs, for as long as the mount lives; the daemon does not hear
-of them. They let others in where the mount was made with `allow_other`.
+chmod(2) and chown(2) last as long as the mount, as in tracefs; they do not reach the daemon. They give other
+users access if the mount was made with `allow_other`.
 """
 
 import errno
@@ -22,11 +21,11 @@ from utracefs_protocol.messages.tracefs import Stat
 __all__ = ["MAX_CHANGED", "Node", "Nodes", "inode_number"]
 
 MAX_CHANGED: Final = 65536
-"""Files whose mode or owner was changed: `chmod -R` of a tree of 8,000 events. More is ENOSPC: paths may be
-made up without end, since instances can."""
+"""Limit of files with changed mode or owner: `chmod -R` of a tree of 8,000 events. Above: ENOSPC, since the
+number of paths is unlimited, because of instances."""
 
 _FOREVER_S: Final = 1 << 30
-"""Kind and mode of a path do not change behind the kernel's back."""
+"""Kind and mode of a path never change outside of the kernel."""
 
 _BLOCK: Final = 4096
 
@@ -38,7 +37,7 @@ def inode_number(path: bytes) -> int:
 
 @attrs.define
 class Node:
-    """A file or directory that the kernel knows."""
+    """A file or directory known to the kernel."""
 
     id: int
     path: bytes
@@ -56,13 +55,13 @@ class Node:
         return self.path.rpartition(b"/")[2]
 
     def child(self, name: bytes) -> bytes:
-        """The path of an entry."""
+        """Path of an entry."""
         return b"%s/%s" % (self.path, name) if self.path else name
 
 
 @attrs.define
 class _Changed:
-    """What chmod(2) and chown(2) said."""
+    """Changes by chmod(2) and chown(2)."""
 
     mode: int | None = None
     uid: int | None = None
@@ -70,7 +69,7 @@ class _Changed:
 
 
 class Nodes:
-    """uid, gid: of every file. time_s: of all their time stamps."""
+    """uid, gid: defaults of all files. time_s: all their time stamps."""
 
     def __init__(self, *, uid: int, gid: int, time_s: int) -> None:
         self._uid = uid
@@ -92,14 +91,14 @@ class Nodes:
         return node
 
     def __getitem__(self, node_id: int) -> Node:
-        """OSError: ESTALE for an id that was never given out, or is forgotten."""
+        """OSError: ESTALE for an unknown or forgotten id."""
         try:
             return self._by_id[node_id]
         except KeyError:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
 
     def looked_up(self, path: bytes, found: Stat) -> Node:
-        """The node of a path that the tree has just shown, one reference more."""
+        """The node of an existing path, with one more reference."""
         mode = (stat.S_IFDIR if found.kind == "d" else stat.S_IFREG) | stat.S_IMODE(found.mode)
         node = self._by_path.get(path) or self._add(path, mode)
         node.mode = mode
@@ -115,7 +114,7 @@ class Nodes:
             del self._by_id[node_id], self._by_path[node.path]
 
     def removed(self, path: bytes) -> None:
-        """A directory is gone, with all below it: what comes there later is new."""
+        """A directory was removed, with all below it: later entries there are new."""
         below = path + b"/"
         for changed in [one for one in self._changed if one == path or one.startswith(below)]:
             del self._changed[changed]
@@ -123,7 +122,7 @@ class Nodes:
     def change(
         self, node: Node, *, mode: int | None = None, uid: int | None = None, gid: int | None = None
     ) -> None:
-        """None: as it is. OSError: ENOSPC."""
+        """None: unchanged. OSError: ENOSPC."""
         changed = self._changed.get(node.path)
         if changed is None:
             if len(self._changed) >= MAX_CHANGED:
@@ -138,7 +137,7 @@ class Nodes:
         return ATTR_OUT.pack(_FOREVER_S, 0, 0, *self._attributes(node))
 
     def entry_out(self, node: Node, valid_s: int) -> bytes:
-        """The reply to LOOKUP; for valid_s the kernel does not ask whether the name is still there."""
+        """The reply to LOOKUP; the kernel caches the name for valid_s."""
         return ENTRY_OUT.pack(node.id, 0, valid_s, _FOREVER_S, 0, 0, *self._attributes(node))
 
     def _attributes(self, node: Node) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
-"""One request of the kernel under way, written as a generator that yields what it waits for.
+"""A request of the kernel as a generator that yields the waits of its steps.
 
     def _read(self, ...):                        steps: runs until it has to wait
         data = yield Ask(channel, Read(...))     waits for the daemon's answer; its OSError is raised here
         return data                              the reply; an OSError is the reply's errno
 
-An Operation runs such steps, answers once, and passes an interrupt (FUSE_INTERRUPT) on to what it waits
-for. Nothing here blocks: `Ask` sends, and the answer resumes the steps.
+An Operation runs such steps, answers once, and passes an interrupt (FUSE_INTERRUPT) on to the present wait.
+Nothing here blocks: `Ask` sends, and the answer resumes the steps.
 """
 
 import errno
@@ -22,20 +22,20 @@ logger = logging.getLogger("utracefs.mount")
 
 
 class Wait(Protocol):
-    """What steps may yield."""
+    """A wait that steps may yield."""
 
     def start(self, resume: Resume) -> None:
         """Call `resume` once, now or later."""
 
     def interrupt(self) -> None:
-        """Whoever waits would like not to."""
+        """Request an early end of the wait."""
 
 
 Steps: TypeAlias = Generator[Wait, Any, bytes]
 
 
 class Ask:
-    """Requests to the daemon, sent together and so carried out together; the result of the last.
+    """Requests to the daemon, sent together and so executed together; the result of the last.
 
     answer_s: see Channel.send. The error of any of them is the error of all.
     """
@@ -57,8 +57,7 @@ class Ask:
         self._msgid = self._channel.send(self._requests[-1], last, answer_s=self._answer_s)
 
     def interrupt(self) -> None:
-        """Only what may take for ever is given up: an answer of anything else comes soon, and something was
-        done."""
+        """Only unbounded waits are cancelled: other answers come soon, and the request had an effect."""
         if self._answer_s is None:
             self._channel.cancel(self._msgid)
 
@@ -67,7 +66,7 @@ class Ask:
 
 
 class AskEach:
-    """Requests to the daemon, sent together; what each was answered, its result or its OSError."""
+    """Requests to the daemon, sent together; returns a result or OSError for each."""
 
     def __init__(self, channel: Channel, requests: Sequence[Params]) -> None:
         self._channel = channel
@@ -91,7 +90,7 @@ class AskEach:
 
 
 class Finish:
-    """The end of a connection: what was sent is carried out, and the daemon has closed its end."""
+    """The end of a connection: all that was sent is processed, and the daemon has closed its end."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -104,7 +103,7 @@ class Finish:
 
 
 class Gate:
-    """Open while nothing is in it; `wait` until it is."""
+    """A gate, open while it has no holder; `wait` until it is open."""
 
     def __init__(self) -> None:
         self._inside: set[object] = set()
@@ -131,11 +130,11 @@ class Gate:
             self._waiting.append(resume)
 
     def interrupt(self) -> None:
-        """What is inside leaves soon."""
+        """Holders leave soon."""
 
 
 class Operation:
-    """`done` is told the reply, or the errno; `start` begins."""
+    """`done` gets the reply or the errno; `start` begins."""
 
     def __init__(self, steps: Steps, done: Callable[[bytes, int], None]) -> None:
         self._steps = steps
@@ -146,7 +145,7 @@ class Operation:
         self._go(None, None)
 
     def interrupt(self) -> None:
-        """Somebody wants an answer soon."""
+        """Request an early answer."""
         if self._waits_for is not None:
             self._waits_for.interrupt()
 
@@ -159,7 +158,7 @@ class Operation:
         except OSError as failure:
             self._done(b"", failure.errno or errno.EIO)
         except Exception:
-            logger.exception("a mistake of ours; the caller gets EIO")
+            logger.exception("unexpected exception; the caller gets EIO")
             self._done(b"", errno.EIO)
         else:
             self._waits_for = wait

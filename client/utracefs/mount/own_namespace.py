@@ -1,5 +1,5 @@
-"""A mount that only one command sees: in a mount namespace of its own, the tree is on a directory, for
-programs that use the kernel's user_events on /sys/kernel/tracing.
+"""A mount that only one command sees: in a mount namespace of its own the tree is mounted on a directory, for
+programs that use the kernel's user_events at /sys/kernel/tracing.
 
     who runs the command               `python -m utracefs.mount.own_namespace`          the command
     OwnNamespace                  ──▶  unshare, mount
@@ -7,12 +7,12 @@ programs that use the kernel's user_events on /sys/kernel/tracing.
     fork                                                                           enter, exec
     pidfd                         ──▶  serves; ends when the command has ended
 
-With CAP_SYS_ADMIN that is a mount namespace alone, else a user namespace, too, which needs no rights: user
-and group are what they are outside, and all others are `nobody` there. The command has no capability in it
-(exec of a program whose user is not 0 leaves none; capset(2) before that says it, too).
+With CAP_SYS_ADMIN it is only a mount namespace, else a user namespace, too, which needs no rights: user and
+group are the same as outside, and all others are `nobody` there. The command has no capability in it (exec of
+a program whose user is not 0 leaves none; capset(2) before that ensures it).
 
-The process that serves is in the same user namespace, where it has all capabilities: so it may read and write
-the memory of the command and of its children, whatever Yama says (cap_ptrace_access_check in the kernel).
+The serving process is in the same user namespace, where it has all capabilities: so it may read and write the
+memory of the command and of its children, regardless of Yama (cap_ptrace_access_check in the kernel).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ MOUNTPOINT: Final = "/sys/kernel/tracing"
 """Where programs look for user_events_data."""
 
 START_S: Final = 20.0
-"""Most of it Python's imports; for machines that swap."""
+"""Most of it is for Python's imports; for machines that swap."""
 
 END_S: Final = 5.0
 
@@ -57,9 +57,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OwnNamespace:
-    """A context manager: the tree of the daemon of `directory` is mounted on `mountpoint`, absolute, in a
-    namespace that `enter` enters. OSError with a text that says what to do where that is not possible,
-    about what its filename names."""
+    """A context manager: mounts the tree of the daemon of `directory` on `mountpoint`, absolute, in a
+    namespace that `enter` enters. If that is not possible, OSError with a text that says what to do, about
+    its filename."""
 
     def __init__(self, directory: str, mountpoint: str = MOUNTPOINT) -> None:
         self._mountpoint = mountpoint
@@ -69,7 +69,7 @@ class OwnNamespace:
         with theirs:
             words = [sys.executable, "-m", "utracefs.mount.own_namespace", directory, mountpoint]
             words.append(str(theirs.fileno()))
-            # A group of its own: Ctrl-C is the command's to answer.
+            # Its own process group: Ctrl-C is for the command.
             self._server = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -100,8 +100,8 @@ class OwnNamespace:
             raise OSError(int(number or errno.EIO), reason, about or self._mountpoint)
 
     def enter(self) -> None:
-        """In a child, after fork and before exec: from now on it is in there, with the same root and working
-        directory. It must have one thread."""
+        """Call it in a child between fork and exec: enters the namespace, with the same root and working
+        directory. The child must have one thread."""
         root, cwd, *namespaces = self._fds
         for fd in namespaces:
             _check(_libc.setns(fd, 0), "setns")
@@ -113,10 +113,10 @@ class OwnNamespace:
             _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
     def started(self, pid: int) -> None:
-        """The child that entered, and was not waited for yet: the mount is there until it ends, even if we
-        end before."""
+        """The child that entered, not waited for yet: the mount lasts until it ends, even if we end
+        before."""
         self._pidfd = os.pidfd_open(pid)
-        # It is gone already if the daemon is.
+        # It has ended already if the daemon has.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._sock, [b"pidfd"], [self._pidfd])
 
@@ -127,7 +127,7 @@ class OwnNamespace:
         self.close()
 
     def close(self) -> None:
-        """The mount goes with the command; where that still runs it is left to it."""
+        """The mount ends with the command; if that still runs it keeps the mount."""
         self._sock.close()
         for fd in self._fds:
             os.close(fd)
@@ -156,8 +156,8 @@ def _check(result: int, about: str) -> None:
 
 
 def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
-    """Go into a mount namespace of our own, from which no mount gets out; the names in /proc/self/ns of
-    what was made, in the order in which to enter it. This process must have one thread. OSError with what to
+    """Enter a new mount namespace with private propagation; returns the names in /proc/self/ns of the new
+    namespaces, in the order in which to enter them. This process must have one thread. OSError with what to
     do."""
     if not os.path.isdir(mountpoint):
         text = "there is no such directory, so nothing can be mounted on it"
@@ -169,7 +169,7 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
         raise OSError(errno.ENOENT, text, mountpoint)
     if has_cap_sys_admin():
         _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-        # What is mounted outside later is seen here, too.
+        # Later mounts outside are visible here, too.
         _check(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "/")
         return ["mnt"]
     uid, gid = os.geteuid(), os.getegid()
@@ -188,12 +188,12 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
 
 
 def _hide_kernel_trace() -> None:
-    """Leave the machine's own tracefs in this namespace only below what will be mounted on MOUNTPOINT, and
-    two of its settings below files of the same content.
+    """In this namespace, hide the machine's own tracefs except below the future mount on MOUNTPOINT, and
+    replace two of its settings by files of the same content.
 
-    trace-cmd and other users of libtracefs take the first tracefs in /proc/mounts, by its type, and mount
-    one on MOUNTPOINT, over ours, if they find none. trace-cmd writes to the settings, and gives up where it
-    must not. Calls that are not allowed here, in a container, are not allowed to these programs either.
+    trace-cmd and other users of libtracefs take the first tracefs in /proc/mounts, by its type, and mount one
+    on MOUNTPOINT, over ours, if they find none. trace-cmd writes to the settings, and fails if it may not.
+    Calls that are not allowed here, in a container, are not allowed to these programs either.
     """
     found = set()
     with open("/proc/self/mounts", "rb") as file:
@@ -246,7 +246,7 @@ def _serve(directory: str, mountpoint: str, sock: socket.socket) -> None:
 
 
 def _end_with_the_command(sock: socket.socket) -> None:
-    """The signal ends Mount.serve. Without a command: when there will be none."""
+    """The signal ends Mount.serve. Without a command: when it is certain that there will be none."""
     _, fds, _, _ = socket.recv_fds(sock, 16, 1)
     if fds:
         select.select(fds, [], [])
@@ -254,8 +254,7 @@ def _end_with_the_command(sock: socket.socket) -> None:
 
 
 def main(directory: str, mountpoint: str, fd: str) -> None:
-    """Tells over the socket `fd` whether it could be done: `ready`, or errno, what it is about and the
-    reason, with NULs in between."""
+    """Report the result over the socket `fd`: `ready`, or errno, filename and reason, separated by NULs."""
     with socket.socket(fileno=int(fd)) as sock:
         try:
             _serve(directory, mountpoint, sock)

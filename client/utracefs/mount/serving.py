@@ -1,21 +1,19 @@
-"""A mount as a process: one thread, one epoll, from the first request of the kernel to the last.
+"""The process of a mount: one thread, one epoll, from the kernel's first request to the last.
 
     /dev/fuse ──requests──▶ FileSystem ──▶ Channels ──▶ the daemon's tracefs socket, and its data socket
               ◀──replies──      │      ◀──          ◀──
                                 └─ user_events_data ──▶ MemoryThread ──▶ other processes' memory
 
-**One thread is enough** for all but memory (see memory_thread), because nothing waits: a read of an empty
-trace_pipe is a request that the daemon has not answered yet, and an entry in a table here. (libfuse gives
-each such read a thread, of which it has ten by default, and an interrupt is then a signal to that thread. It
-also has no way to say from Python that a poll is ready. So this speaks to /dev/fuse itself and needs no
-library.)
+**One thread is enough** for all but memory (see memory_thread), because no call waits: a read of an empty
+trace_pipe is a request that the daemon has not answered yet, and an entry in a table here. (libfuse uses a
+thread for each such read, ten by default, and an interrupt is then a signal to that thread. It also cannot
+report from Python that a poll is ready. So this module uses /dev/fuse directly and needs no library.)
 
-It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP. If
-it `reconnects`, it stays when the daemon goes, and is connected to the next: meanwhile calls are ENOTCONN,
-files that are open fail for good, and those of user_events_data go on.
-Whoever is in a call then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails.
-Killed with -9 it leaves a directory that answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or
-the next mount there.
+It ends, and unmounts, when the daemon ends, when it is unmounted, and on SIGTERM, SIGINT and SIGHUP. With
+`reconnects` it stays when the daemon ends, and connects to the next: meanwhile calls are ENOTCONN, open files
+keep failing, and those of user_events_data continue with the next. Calls in progress fail with ENOTCONN or
+ECONNABORTED; open files stay open and every later call fails. After kill -9 the directory answers ENOTCONN,
+until `umount DIR`, `fusermount3 -u -z DIR`, or the next mount there.
 """
 
 import contextlib
@@ -52,13 +50,13 @@ __all__ = ["End", "Mount", "Signals", "connect", "signals"]
 logger = logging.getLogger("utracefs.mount")
 
 CONNECT_S: Final = 2.0
-"""How long to wait for a place in the queue of a daemon that accepts nobody."""
+"""Timeout for a place in the queue of a daemon that does not accept."""
 
 RECONNECT_S: Final = 0.25
-"""Between two looks for the next daemon; connect(2) to nothing costs some microseconds."""
+"""Interval of looking for the next daemon; a failed connect(2) costs some microseconds."""
 
 _TURN: Final = 64
-"""Requests of the kernel that are begun before the daemon's answers are looked at."""
+"""Maximum of kernel requests started before the daemon's answers are read."""
 
 
 class End(enum.Enum):
@@ -70,7 +68,7 @@ class End(enum.Enum):
 
 
 class Signals:
-    """`fd` becomes readable when one of them came."""
+    """`fd` becomes readable when one of them arrived."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,7 +78,7 @@ class Signals:
         self.came = True
 
     def wait(self, seconds: float) -> bool:
-        """Whether one came within that time."""
+        """Whether one arrived within that time."""
         if not self.came:
             select.select([self.fd], [], [], seconds)
         return self.came
@@ -96,7 +94,7 @@ class Signals:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Signals]:
-    """SIGTERM, SIGINT and SIGHUP end what is done inside, in order."""
+    """SIGTERM, SIGINT and SIGHUP end the block in order."""
     caught = Signals()
     before = {}
     wakeup_before = signal.set_wakeup_fd(caught.write_fd)
@@ -113,16 +111,16 @@ def signals() -> Iterator[Signals]:
 
 
 def connect(directory: str | None = None) -> socket.socket:
-    """To the daemon of that directory, None as for Tracefs, whose errors it has, too."""
+    """Connect to the daemon of that directory, None as for Tracefs, with the same errors."""
     return runtime_dir.connect(TRACEFS_SOCKET, directory, CONNECT_S)
 
 
 class Mount:
-    """The tree of the daemon behind `sock`, mounted on `mountpoint` until `close`; a context manager.
-    `sock` becomes ours.
+    """The tree of the daemon of `sock`, mounted on `mountpoint` until `close`; a context manager. Owns
+    `sock`.
 
-    mountpoint: absolute. allow_other: others than ourselves may look, as modes and owners permit. gid:
-    group of the files. reconnects: when the daemon goes, wait for the next.
+    mountpoint: absolute. allow_other: allow other users, by modes and owners. gid: group of the files.
+    reconnects: when the daemon ends, wait for the next.
 
     OSError: as `attaching.attach`.
     """
@@ -140,11 +138,11 @@ class Mount:
         self._epoll = select.epoll()
         self._channels: dict[int, Channel] = {}
         self._waiting: set[Channel] = set()
-        """Those of them that wait for an answer: few, though there may be thousands."""
+        """Channels that wait for an answer: few, though there may be thousands."""
         self._silent: set[Channel] = set()
-        """Those of the data socket on which an answer is overdue."""
+        """Connections to the data socket with an overdue answer."""
         self._processes: dict[int, Callable[[], None]] = {}
-        """By pidfd, what to call when it ends."""
+        """By pidfd: function to call when it ends."""
         self._end: End | None = None
         self._buffer = bytearray(REQUEST_BYTES)
         self._device = -1
@@ -153,7 +151,7 @@ class Mount:
         self._memory = MemoryThread()
         self._epoll.register(self._memory.fileno(), select.EPOLLIN)
         self.address = os.fsdecode(sock.getpeername())
-        """Of the daemon's socket."""
+        """Address of the daemon's socket."""
         try:
             self._main = self._watched(sock)
             self._device = attaching.attach(mountpoint, allow_other=allow_other)
@@ -190,7 +188,7 @@ class Mount:
         self.close()
 
     def serve(self, stop: Signals) -> End:
-        """Answer, until it ends; then `close`."""
+        """Serve until the end; then `close`."""
         self._epoll.register(stop.fd, select.EPOLLIN)
         while self._end is None:
             if stop.came:
@@ -216,10 +214,10 @@ class Mount:
         return self._end
 
     def close(self) -> None:
-        """Unmount, and end every connection. Twice is harmless."""
+        """Unmount, and end every connection. May be called twice."""
         if self._device >= 0:
-            # First the directory, so that nobody comes in any more; closing the device ends those who are
-            # inside.
+            # Unmount the directory first, so that no new calls arrive; closing the device ends those in
+            # progress.
             if self._end is not End.UNMOUNTED:
                 attaching.detach(self.mountpoint)
             os.close(self._device)
@@ -246,7 +244,7 @@ class Mount:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno == errno.ENOENT:  # the request was given up meanwhile
+                if error.errno == errno.ENOENT:  # the request was aborted meanwhile
                     continue
                 self._end = self._end or End.UNMOUNTED  # ENODEV
                 return
@@ -257,7 +255,7 @@ class Mount:
             return False
         try:
             os.write(self._device, message)
-        except OSError:  # ENOENT: nobody waits for it any more
+        except OSError:  # ENOENT: its caller no longer waits
             return False
         return True
 
@@ -271,7 +269,7 @@ class Mount:
         return self._connect_to(address, on_notification=on_notification, on_end=on_end, silent=self._silent)
 
     def _connect_to(self, address: str, **options: Any) -> Channel:
-        """ENOTCONN: there is no daemon."""
+        """ENOTCONN: no daemon."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -311,7 +309,7 @@ class Mount:
         self._epoll.register(fd, select.EPOLLIN)
 
         def call_off() -> None:
-            # The number may be another's by now.
+            # The number may have been reused.
             if self._processes.get(fd) is on_end:
                 self._forget_process(fd)
 
@@ -326,7 +324,7 @@ class Mount:
         self._epoll.modify(channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
     def _unwatch(self, channel: Channel) -> None:
-        """It is about to be closed, and its number may be given to another."""
+        """Called before it is closed and its number may be reused."""
         del self._channels[channel.fileno()]
 
     def _channel_ended(self, channel: Channel) -> None:
@@ -351,7 +349,7 @@ class Mount:
 
 
 def _process_of(header: Header) -> Process:
-    """Of the thread that asks, which waits. OSError(ESRCH): /proc does not show it."""
+    """Process of the calling thread, which waits. OSError(ESRCH): /proc does not show it."""
     start_time = None
     with contextlib.suppress(OSError):
         pid = status_of(header.pid)["Tgid"][0]
@@ -362,7 +360,7 @@ def _process_of(header: Header) -> Process:
 
 
 def _is_killed(tid: int) -> bool:
-    """Whether SIGKILL waits for that thread; killing one kills all of a process."""
+    """Whether SIGKILL is pending for that thread; killing one kills all of a process."""
     try:
         return bool(status_of(tid)["SigPnd"][0] & 1 << signal.SIGKILL - 1)
     except OSError:

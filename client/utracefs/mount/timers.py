@@ -1,4 +1,4 @@
-"""Calls at a later time, for a loop that waits no longer than until the next of them."""
+"""Timers for an event loop."""
 
 import heapq
 import itertools
@@ -25,7 +25,7 @@ class Timers:
         return self._due[0][0] if self._due else None
 
     def run(self) -> None:
-        """What is due by now, in its order; what that puts in comes with the next call."""
+        """Run the due calls, in order; calls that they add run the next time."""
         now = self._clock()
         due = []
         while self._due and self._due[0][0] <= now:
@@ -35,7 +35,7 @@ class Timers:
 
 
 class Pause:
-    """Steps (see operation) go on after that many seconds; an interrupt changes nothing."""
+    """Steps (see operation) continue after that many seconds; an interrupt has no effect."""
 
     def __init__(self, timers: Timers, seconds: float) -> None:
         self._timers = timers

@@ -1,16 +1,16 @@
-"""The mounted user_events_data: what kernel/trace/trace_events_user.c does with it, done by asking the
-daemon.
+"""The mounted user_events_data: kernel/trace/trace_events_user.c implemented by requests to the daemon.
 
     open file       ── a connection, opened for the process that opened it ──▶ write indexes, records
     address space   ── see enablers ──▶ enablers
 
-As in the kernel, a write_index belongs to an open file, whoever has a descriptor of it, and an enabler to the
-memory of the caller. A registration goes three ways: memory (the checks up to the command string; the word is
-taken), daemon (the file's index, then the space's enabler), memory (the bit, then write_index).
+As in the kernel, a write_index belongs to an open file, whichever process has a descriptor of it, and an
+enabler to the memory of the caller. A registration has three stages: memory (the checks up to the command
+string; the word is reserved), daemon (the file's index, then the space's enabler), memory (the bit, then
+write_index).
 
-A daemon that is away, or does not answer, has no consumers: writes are EBADF. When the next one comes, a file
-registers what it had in the same order; an event that cannot be registered again keeps its index, which is
-EBADF.
+Without a daemon, or if it does not answer, there are no consumers: writes are EBADF. With the next daemon a
+file registers its events in the same order; an event that cannot be registered again keeps its index, which
+is EBADF.
 """
 
 import errno
@@ -37,14 +37,14 @@ from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Re
 __all__ = ["MAX_RECORD", "WRITE_S", "DataFile", "UserEventsData"]
 
 MAX_RECORD: Final = MAX_DATA_OBJECT - 64
-"""Bytes of a write that go to the daemon, in one object with what is around them. No consumer keeps longer
-ones: they are judged by their index and length here, and dropped, as the kernel does it."""
+"""Limit in bytes of a write that is passed to the daemon, in one object. No consumer keeps longer records:
+they are checked here by index and length, and dropped, as in the kernel."""
 
 WRITE_S: Final = 2.0
 """How long a write waits for a daemon that does not answer; then it is EBADF, and so is every other one at
-once, until the daemon answers. It may just print 64 MiB of trace for somebody, or be stopped: no program is
-to wait for that with each of its records, nor for others who do (the kernel may let one after the other write
-to a file, and who waits for his turn then cannot be killed)."""
+once, until the daemon answers. The daemon may be stopped, or busy printing 64 MiB of trace: a program must
+not wait for that with each of its records, nor for other programs' writes (the kernel may serialize writes to
+a file, and a waiting writer then cannot be killed)."""
 
 _INDEX: Final = struct.Struct("=i")
 _WRITE_INDEX: Final = struct.Struct("=I")
@@ -53,31 +53,31 @@ _DONE: Final = abi.IOCTL_OUT.pack(0, 0, 0, 0)
 
 @attrs.frozen
 class _Event:
-    """What was registered on a file."""
+    """A registration on a file."""
 
     registration: EventRegistration
-    """With which it is registered again."""
+    """For registering it again."""
     size: int
-    """Bytes that a payload needs at least."""
+    """Minimum bytes of a payload."""
 
 
 @attrs.define(eq=False)
 class DataFile:
-    """An open file; a number of the kernel's stands for it, however many descriptors there are."""
+    """An open file; the kernel has a number for it, however many descriptors there are."""
 
     owner: Process
-    """Who opened it."""
+    """The opening process."""
     channel: Channel
     events: list[_Event] = attrs.field(factory=list)
     """By write_index."""
     indexes: list[int | None] | None = None
-    """After a restart of the daemon: by write_index what it is now, None: nothing. None: all as they were."""
+    """After a restart of the daemon: present index by write_index, None: none. None: all unchanged."""
     is_coming: bool = False
-    """A new connection is being made."""
+    """A new connection is in progress."""
 
 
 class UserEventsData:
-    """Of one mount. `spaces` is called in the memory thread, and becomes that of `enablers`."""
+    """Files of one mount. `spaces` is called in the memory thread, and is that of `enablers`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class UserEventsData:
     # Open files
 
     def open(self, header: Header) -> Asking[DataFile]:
-        """ESRCH, EPERM: who asks cannot be seen from here. What the daemon says. ENOTCONN: it is away."""
+        """ESRCH, EPERM: the caller is not visible from here. Errors of the daemon. ENOTCONN: no daemon."""
         if not header.pid:
             self._connections.say(
                 "a process of another pid namespace opened user_events_data; mount in its namespace, or in"
@@ -109,17 +109,17 @@ class UserEventsData:
         return file
 
     def release(self, file: DataFile) -> Steps:
-        """When this ends the daemon has dropped the references."""
+        """At its end the daemon has dropped the references."""
         self._files.discard(file)
         self._enablers.settle()
         yield Finish(file.channel)
         return b""
 
     def write(self, file: DataFile, header: Header, offset: int, data: bytes) -> Asking[int]:
-        """The bytes taken: all. EFAULT, EINVAL, ENOENT, EBADF in the kernel's order.
+        """Returns the bytes taken: all. EFAULT, EINVAL, ENOENT, EBADF in the kernel's order.
 
         offset: not 0 for the second and further pieces of a call that was too long for one request (512 KiB,
-        256 pages): those are no records, and are taken and dropped.
+        256 pages): these are no records, and are dropped.
         """
         if offset:
             self._connections.say(
@@ -160,8 +160,8 @@ class UserEventsData:
     # ioctl
 
     def ioctl(self, file: DataFile, header: Header, flags: int, number: int, argument: int) -> Steps:
-        """The kernel's errors in its order; EPERM, EACCES, ESRCH: the caller's memory is not ours to touch,
-        and the log says why."""
+        """The kernel's errors in its order; EPERM, EACCES, ESRCH: we cannot access the caller's memory, and
+        the log says why."""
         match user_reg.command_of(number, flags):
             case Command.REG:
                 yield from self._register(file, header, argument, user_reg.is_32_bit(flags))
@@ -188,7 +188,7 @@ class UserEventsData:
             raise
 
     def _take(self, tid: int, argument: int, is_32_bit: bool) -> tuple[AddressSpace, Key, Enabler]:
-        """In the memory thread: the checks up to the command string; then the word is taken."""
+        """In the memory thread: the checks up to the command string; then the word is reserved."""
         space = self._space_of(tid)
         reg = UserReg.read(space.read, argument, is_32_bit=is_32_bit)
         key = reg.address, reg.bit
@@ -200,7 +200,7 @@ class UserEventsData:
         return space, key, enabler
 
     def _hand_over(self, told: Told, token: int, argument: int, index: int) -> bool:
-        """In the memory thread, at the end: False when the word cannot be written. The kernel does not look
+        """In the memory thread, at the end: False when the word cannot be written. The kernel does not check
         whether write_index could be stored, either."""
         if not self._enablers.write_bit(told, token):
             return False
@@ -211,7 +211,8 @@ class UserEventsData:
         return True
 
     def _check_privilege(self, file: DataFile, space: AddressSpace, enabler: Enabler) -> None:
-        """The daemon knows who opened the file; a descriptor that was passed on does not pass on rights."""
+        """The daemon checks the rights of the process that opened the file; passing a descriptor on does not
+        pass on rights."""
         if enabler.flags & REG_PERSIST and space.uid != file.owner.uid and space.uid not in (0, os.geteuid()):
             is_name_wrong = b":" in enabler.command.partition(b" ")[0]
             raise error(errno.EINVAL if is_name_wrong else errno.EPERM)
@@ -256,7 +257,7 @@ class UserEventsData:
             raise error(errno.EFAULT)
 
     def _take_back(self, tid: int, argument: int) -> tuple[AddressSpace, Enabler, bool]:
-        """In the memory thread: from now on the bit is the program's."""
+        """In the memory thread: return the bit to the program."""
         space = self._space_of(tid)
         unreg = UserUnreg.read(space.read, argument)
         key = unreg.address, unreg.bit
@@ -264,7 +265,7 @@ class UserEventsData:
         return space, enabler, set_bit(space, key, enabler, False)
 
     def _delete(self, header: Header, argument: int) -> Asking[None]:
-        """On a connection of the caller's own, since it is his capability that counts."""
+        """On the caller's own connection, since its capability counts."""
         name = yield self._memory(self._name_to_delete, header.pid, argument)
         yield self._enablers.leaving
         owner = self._connections.process_of(header)
@@ -275,7 +276,7 @@ class UserEventsData:
             channel.close()
 
     def _name_to_delete(self, tid: int, argument: int) -> bytes:
-        """In the memory thread. Who has ended by now refers to nothing any more."""
+        """In the memory thread. Ended processes have no references any more."""
         self._spaces.settle()
         return self._space_of(tid).read_string(argument, MAX_COMMAND_STRING)
 
@@ -291,7 +292,7 @@ class UserEventsData:
     # The daemon goes and comes
 
     def daemon_went(self) -> None:
-        """Another one will come."""
+        """The daemon ended; another one will follow."""
         self._connections.is_away = True
 
     def daemon_came(self) -> None:
@@ -303,11 +304,12 @@ class UserEventsData:
         self._enablers.daemon_came()
 
     def close(self) -> None:
-        """Nobody wants anything any more. The memory thread is closed after this."""
+        """The mount ends. The memory thread is closed after this."""
         self._enablers.close()
 
     def _come_again(self, file: DataFile, header: Header) -> None:
-        """Who opened it was gone when the daemon came, so it is the file of the first who uses it."""
+        """The opening process had ended when the daemon came, so the file belongs to the first process that
+        uses it."""
         if self._connections.reconnects and not self._connections.is_away and not file.is_coming:
             file.owner = self._connections.process_of(header)
             self._bring(file)
@@ -345,7 +347,7 @@ class UserEventsData:
 
 
 def _moved(indexes: list[int | None], record: bytes) -> bytes:
-    """A record with the index that its event has now; what is wrong with it stays wrong. EBADF."""
+    """A record with its event's present index; an invalid record stays invalid. EBADF."""
     if len(record) < _INDEX.size:
         return record
     (index,) = _INDEX.unpack_from(record)

@@ -1,15 +1,14 @@
-"""The ioctls of user_events_data: their numbers, their structs, and the checks that come before anything
-else.
+"""The ioctls of user_events_data: numbers, structs, and their first checks.
 
     number       argument        kernel/trace/trace_events_user.c
     DIAG_IOCSREG   struct user_reg *     user_reg_get()
     DIAG_IOCSDEL   char *                user_events_ioctl_del()
     DIAG_IOCSUNREG struct user_unreg *   user_unreg_get()
 
-The size in a number is that of a pointer, not of the struct, which says its own in its first member: a
-longer one is right as long as what we do not know is zero (copy_struct_from_user()). Checks come in the
-kernel's order, each with its errno. 32-bit programs have numbers of their own, which a 64-bit kernel refuses
-(ENOTTY) and we take.
+The size in a number is that of a pointer, not of the struct, which has its own size in its first member: a
+longer one is valid if the unknown rest is zero (copy_struct_from_user()). Checks have the kernel's order,
+each with its errno. 32-bit programs have other numbers, which a 64-bit kernel refuses (ENOTTY) and the mount
+accepts.
 """
 
 import enum
@@ -51,11 +50,11 @@ Read: TypeAlias = Callable[[int, int], bytes]
 """Address and size to bytes of the caller's memory; OSError(EFAULT)."""
 
 _USER_ADDRESSES: Final = {"x86_64": (1 << 47) - 4096, "aarch64": 1 << 48}
-"""Where a user's addresses end (access_ok()). Beyond it, elsewhere, nothing is mapped anyway."""
+"""End of user addresses (access_ok()). Above it nothing is mapped."""
 
 
 class Command(enum.Enum):
-    """What an ioctl is for."""
+    """The ioctl."""
 
     REG = 0
     DEL = 1
@@ -68,12 +67,12 @@ _DIRECTIONS: Final = {Command.REG: _READ_WRITE, Command.DEL: _WRITE, Command.UNR
 
 
 def is_32_bit(flags: int) -> bool:
-    """Of the caller: `flags` of FUSE's IOCTL."""
+    """Caller's ABI: `flags` of FUSE's IOCTL."""
     return bool(flags & (IoctlFlag.COMPAT | IoctlFlag.BITS_32))
 
 
 def command_of(number: int, flags: int) -> Command | None:
-    """None: no ioctl of this file (ENOTTY). flags: those of FUSE's IOCTL."""
+    """None: not an ioctl of this file (ENOTTY). flags: those of FUSE's IOCTL."""
     pointer_size = 4 if is_32_bit(flags) else 8
     for command, direction in _DIRECTIONS.items():
         if number == direction << 30 | pointer_size << 16 | ord("*") << 8 | command.value:
@@ -87,7 +86,7 @@ class UserReg:
 
     bit: int
     size: int
-    """4 or 8 bytes of the word at `address`."""
+    """Size of the word at `address`: 4 or 8 bytes."""
     flags: int
     address: int
     name_args: int
@@ -125,7 +124,7 @@ class UserUnreg:
 
 
 def _struct(read: Read, address: int, known: int, least: int) -> bytes:
-    """The part of the struct that we know."""
+    """The known part of the struct."""
     (size,) = _SIZE.unpack(read(address, _SIZE.size))
     if size > MAX_STRUCT_ARGUMENT:
         raise _error(errno.E2BIG)

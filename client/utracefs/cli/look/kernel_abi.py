@@ -143,8 +143,8 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "pid namespace",
-                "the daemon is outside of our namespace: mount the tree there, and bind its user_events_data into this"
-                " container; the preload library and the clients work unchanged",
+                "the daemon is outside of our namespace: mount the tree there, and bind its user_events_data"
+                " into this container; the preload library and the clients work unchanged",
             )
 
 

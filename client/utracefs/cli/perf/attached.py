@@ -4,9 +4,9 @@
          ──> the daemon has ended ─> orphans: their rings are our memory, and still have unread samples
          ──> it is back ──────────> opened again; missed records are reported, on stderr and to `missed`
 
-A perf event ends with its connection, so a new daemon does not have ours. The next daemon takes in the records
-that programs left in their data rings meanwhile, perhaps before we are back. `stats` of the event has the
-share of other consumers; records without any consumer are not counted, and are reported as a time.
+A perf event ends with its connection, so a new daemon does not have ours. The next daemon takes in the
+records that programs left in their data rings meanwhile, perhaps before we are back. `stats` of the event has
+the share of other consumers; records without any consumer are not counted, and are reported as a time.
 """
 
 import errno

@@ -1,6 +1,7 @@
 """A private instance for `record` and `stream`, independent of other users of the tree.
 
-    make    mkdir instances/COMMAND-PID, open remove_on_close in it: it is removed with our connection, however
+    make    mkdir instances/COMMAND-PID, open remove_on_close in it: it is removed with our connection,
+    however
             we end. (A kill between the two requests leaves an instance without enabled events.)
     events  standing_events of that instance: matching events are enabled in it, now and when registered
     end     close; this removes the instance

@@ -1,1 +1,1 @@
-"""Other processes: their memory, their state in /proc, and what we may do to them."""
+"""Other processes: their memory, their state in /proc, and our permissions."""

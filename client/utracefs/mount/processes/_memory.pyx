@@ -1,8 +1,8 @@
-"""Other processes' memory, by /proc/PID/mem: compiled, since a bit is changed between two system calls and a
+"""Other processes' memory, by /proc/PID/mem. Compiled, since a bit is changed between two system calls and a
 process may be stopped meanwhile (remote_memory.h, stopped_process.h).
 
-Nothing here waits longer than DEADLINE_NS, whatever the other process does: each access is a deed on a thread
-of its own (deed.h). One that is not done by then is left alone, and its Memory answers EFAULT until it is.
+No call takes longer than DEADLINE_NS, whatever the other process does: each access is a deed on its own
+thread (deed.h). A late one is abandoned, and its Memory answers EFAULT until it has ended.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -60,15 +60,14 @@ cdef extern from "deed.h" nogil:
     void deed_look(deed *d) noexcept
     uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
-# A healthy process answers in microseconds; one whose page comes from a disk of a busy machine in
-# milliseconds.
+# Accesses take microseconds; milliseconds if a page comes from the disk of a busy machine.
 cdef int64_t DEADLINE_NS = 1_000_000_000
 
 MAX_BYTES = 1 << 16
-"""Of one read or write."""
+"""Limit in bytes of one read or write."""
 
 WAYS = ("it was so", "shared page", "alone", "stopped", "hoped")
-"""How set_bit wrote, by the number in `way`."""
+"""Names of set_bit's results, by `way`."""
 
 
 cdef OSError os_error(int number):
@@ -83,13 +82,13 @@ cdef deed *new_deed(deed_work work, size_t size) except NULL:
 
 
 cdef class Memory:
-    """The memory of the address space that thread `tid` has now, until `close`.
+    """The memory of thread `tid`'s present address space, until `close`.
 
-    It belongs to that address space alone: after its end and after an exec nothing is read or written any
-    more, whoever has the pid then.
+    It refers to that address space only: after its end and after an exec nothing is read or written,
+    whichever process has the pid then.
 
-    OSError: EACCES, EPERM when the kernel does not let us; ENOENT, ESRCH there is no such thread, or it has
-    ended; EMFILE; EFAULT when it hangs.
+    OSError: EACCES, EPERM: the kernel does not allow it; ENOENT, ESRCH: no such thread, or it has ended;
+    EMFILE; EFAULT: it hangs.
     """
 
     def __cinit__(self, pid_t tid):
@@ -116,12 +115,12 @@ cdef class Memory:
         self.end()
 
     def close(self):
-        """Twice is harmless."""
+        """May be called twice."""
         self.end()
 
     cdef void end(self) noexcept:
         if self.hanging != NULL:
-            # The thread closes them: they are in use.
+            # The thread closes the descriptors: they are in use.
             self.hanging.mem, self.hanging.maps, self.hanging.closes = self.mem, self.maps, 1
             deed_let_go(self.hanging)
             self.hanging = NULL
@@ -134,14 +133,14 @@ cdef class Memory:
 
     @property
     def hangs(self):
-        """Whether an access has not ended yet that was given up."""
+        """Whether an abandoned access is still running."""
         if self.hanging != NULL and deed_is_done(self.hanging):
             deed_let_go(self.hanging)
             self.hanging = NULL
         return self.hanging != NULL
 
     cdef int perform(self, deed *d) except -1:
-        """Do it. OSError when it cannot be begun, or not ended; then it may end later."""
+        """Run it. OSError when it cannot be started, or has not ended; then it may end later."""
         cdef int done
         with nogil:
             done = deed_run(d, DEADLINE_NS)
@@ -152,8 +151,8 @@ cdef class Memory:
         raise OSError(EFAULT, "the memory of the process does not answer")
 
     cdef int use(self, deed *d) except -1:
-        """As `perform`, with our descriptors. OSError also when it failed; then `d` is not the caller's any
-        more: it is kept if it hangs, or let go."""
+        """Like `perform`, with our descriptors. OSError also when it failed; then the caller no longer owns
+        `d`: it is kept if it hangs, else freed."""
         if self.mem < 0 or self.hangs:
             deed_let_go(d)
             raise OSError(ESRCH if self.mem < 0 else EFAULT, "the memory of the process does not answer")
@@ -174,8 +173,8 @@ cdef class Memory:
         return 0
 
     def read(self, uint64_t address, size_t size):
-        """These bytes. OSError: EFAULT where the program could not read them itself, ESRCH when the address
-        space is gone."""
+        """Read bytes. OSError: EFAULT where the program could not read them itself, ESRCH when the address
+        space has ended."""
         if size > <size_t>MAX_BYTES:
             raise os_error(EINVAL)
         cdef deed *d = new_deed(deed_read, size)
@@ -187,7 +186,8 @@ cdef class Memory:
             deed_let_go(d)
 
     def read_string(self, uint64_t address, size_t limit):
-        """The bytes before the first NUL, at most `limit`. OSError: as `read`; EINVAL, there are more."""
+        """Read the bytes before the first NUL, at most `limit`. OSError: as `read`; EINVAL, there are
+        more."""
         if limit >= <size_t>MAX_BYTES:
             raise os_error(EINVAL)
         cdef deed *d = new_deed(deed_read_string, limit + 1)
@@ -199,8 +199,8 @@ cdef class Memory:
             deed_let_go(d)
 
     def write(self, uint64_t address, bytes data not None):
-        """OSError: EFAULT where the program could not write itself, with a part of it written perhaps;
-        ESRCH."""
+        """Write bytes. OSError: EFAULT where the program could not write itself, possibly with a part
+        written; ESRCH."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         if size > MAX_BYTES:
             raise os_error(EINVAL)
@@ -214,19 +214,19 @@ cdef class Memory:
         self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on, *, int ours=0, bint
         neighbours=False
     ):
-        """Make bit `bit` of the word of `size` bytes at `address` 1 or 0, and leave all others alone, also
-        those that the program changes meanwhile. Returns how: an index of WAYS.
+        """Set or clear bit `bit` of the word of `size` bytes at `address` without changing other bits, even
+        if the program changes them meanwhile. Returns the way: an index of WAYS.
 
-        pid: of the process, whose threads may have to be stopped for it (stopped_process.h). ours: other
-        bits of its byte, as a mask of that byte, that only we change. neighbours: bits of that byte are known
-        to be in use; found out otherwise, and then `in_use` is set.
+        pid: the process, whose threads may have to be stopped for it (stopped_process.h). ours: mask of the
+        other bits of its byte that only we change. neighbours: bits of that byte are known to be in use; else
+        this is detected, and then sets `in_use`.
 
-        Where the file of a shared mapping can be had, the page is mapped here, too, and the bit is changed
-        atomically. Otherwise one byte is written, if its other bits are not in use. If they are, while the
-        threads of the process stand still; if they cannot be stopped (a debugger traces them) as if they
-        were not: way 4.
+        If the file of a shared mapping can be opened, the page is mapped here, too, and the bit is changed
+        atomically. Otherwise one byte is written: directly if its other bits are not in use; else while the
+        threads of the process are stopped; if they cannot be stopped (a debugger traces them) directly, too:
+        way 4.
 
-        OSError: EFAULT, not writable to the program or no memory; ESRCH, gone.
+        OSError: EFAULT: not writable for the program, or no memory; ESRCH: it has ended.
         """
         if bit >= 8 * size:
             raise os_error(EINVAL)
@@ -249,8 +249,8 @@ cdef class Memory:
 
 
 def ended(list memories not None):
-    """Those of these that are gone: all that had this address space have ended, or have begun another
-    program. One that hangs, now or before, is taken for alive."""
+    """The ended ones: all processes with this address space have ended, or execed. One that hangs, now or
+    before, counts as alive."""
     cdef Memory each
     cdef list asked = [each for each in memories if each.mem >= 0 and not each.hangs]
     cdef list gone = [each for each in memories if each.mem < 0]
@@ -280,14 +280,14 @@ def ended(list memories not None):
 
 
 def same_memory(pid_t one, pid_t other):
-    """Whether two processes have the same address space, as vfork makes it (kcmp(2)). False also when we may
-    not ask: a page that both have is then known twice."""
+    """Whether two processes have the same address space, as after vfork (kcmp(2)). False also without
+    permission: a page of both is then known twice."""
     return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0
 
 
 def with_start_stack(uint64_t start_stack):
-    """Pids of the processes whose stack begins there (field 28 of /proc/PID/stat): after one exec and some
-    forks. 1,024 at most. OSError when /proc cannot be read."""
+    """Pids of the processes whose stack begins there (field 28 of /proc/PID/stat): relatives by fork of one
+    exec. 1,024 at most. OSError when /proc cannot be read."""
     cdef pid_t pids[1024]
     cdef int found, i
     with nogil:

@@ -1,7 +1,7 @@
-"""May we look into another process, and if not, what stands in the way and what to do?
+"""May we access another process, and if not, why, and what to do?
 
-The kernel decides (ptrace_may_access(), and security modules after it); it only says EPERM or EACCES. The
-questions are asked here in its order.
+The kernel decides (ptrace_may_access(), and security modules after it), but only returns EPERM or EACCES. The
+checks here have its order.
 """
 
 import errno
@@ -12,7 +12,7 @@ from typing import Final
 __all__ = ["YAMA", "status_of", "why_not"]
 
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-"""0 classic rules, 1 descendants and those that allowed it, 2 CAP_SYS_PTRACE, 3 nobody. Not there without
+"""0 classic rules, 1 descendants and processes that allowed it, 2 CAP_SYS_PTRACE, 3 none. Missing without
 Yama."""
 
 _CAP_SYS_PTRACE: Final = 1 << 19
@@ -34,16 +34,16 @@ def status_of(pid: int | str) -> dict[str, list[int]]:
             found[name.decode()] = [int(number) for number in value.split()]
         elif name in (b"SigPnd", b"CapPrm", b"CapEff"):
             found[name.decode()] = [int(value, 16)]
-    if "CapEff" not in found:  # it ended while this was read
+    if "CapEff" not in found:  # it ended meanwhile
         raise OSError(errno.ESRCH, f"there is no process {pid}")
     return found
 
 
 def why_not(pid: int | None = None) -> str | None:
     """Why the enable words of this process cannot be written, and what to do about it; None: they can.
-    Without pid: what forbids it for processes of our own user in general.
+    Without pid: what prevents it for processes of our own user in general.
 
-    pid: as the kernel's FUSE says it: 0 for one that has no number in our pid namespace.
+    pid: the kernel's for FUSE: 0 if the process has no number in our pid namespace.
     """
     if pid is None:
         return _why_not_by_yama("a program of the same user")

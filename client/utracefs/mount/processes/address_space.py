@@ -1,34 +1,32 @@
-"""Whose memory enable words are in: the address spaces of the programs that registered some, and of their
-forked children.
+"""Address spaces with enable words: those of the programs that registered some, and of their forked children.
 
     of_caller(tid)   the address space of a thread that is in a call to us
-    settle()         children are found, what ended is forgotten
-    Memory           reading and writing one (compiled; there is said why nothing else is ever touched)
+    settle()         finds children, drops ended ones
+    Memory           reads and writes one (compiled; it explains why no other memory is accessed)
 
-**What an address space is known by.** The kernel keeps enablers in the mm and copies them at fork
-(user_event_mm_dup()). From outside, an mm has no name. Its image has: at each exec the kernel puts 16 random
-bytes on the new stack (AT_RANDOM), and a forked child has the same bytes at the same place. So
+**Identity of an address space.** The kernel keeps enablers in the mm and copies them at fork
+(user_event_mm_dup()). From outside, an mm has no name. Its image has one: at each exec the kernel puts 16
+random bytes on the new stack (AT_RANDOM), and a forked child has the same bytes at the same place. So
 
-    same bytes, same process                       it is the one that we know
-    same bytes, another process, the same mm       a child of vfork (kcmp() tells): that of its parent
+    same bytes, same process                       the known one
+    same bytes, another process, the same mm       a child of vfork (by kcmp()): its parent's
     same bytes, another process, another mm        related by fork
-    other bytes                                    another program: after an exec nothing is inherited
+    other bytes                                    another program: exec inherits nothing
 
-All that are related so are a Family.
+All address spaces related so are a Family.
 
-**Who inherits what.** A child has the enablers that its parent had when it was forked. Nobody tells us of a
-fork, so before each change of any set (`AddressSpace.add`, `remove`) and before states are written all new
-processes are looked at; then what the parent has now is what it had. New are the pids that the kernel has
-given out since the last look: it gives them out in turn, and /proc/loadavg has the last. The parent is
-`ppid`; who was orphaned before the look may stem from anyone in the family, and gets what all of these have
-in common. So nothing is ever written to an address that a program, or a parent of it, did not name. A
-relative that was there before the family's first enabler was is no member, nor are its children
-(`has_outsiders`).
+**Inheritance.** A child has the enablers that its parent had when it was forked. We are not notified of
+forks, so before each change of any set (`AddressSpace.add`, `remove`) and before states are written we look
+at all new processes; then the parent's present enablers equal those at the fork. New are the pids that the
+kernel has given out since the last look: it does so in order, and /proc/loadavg has the last. The parent is
+`ppid`; a process orphaned before the look may descend from any member of the family, and gets the enablers
+common to all of these. So we never write to an address that neither the program nor a parent named. A
+relative that existed before the family's first enabler is no member, nor are its children (`has_outsiders`).
 
-A look costs one short file where nothing was forked, and one /proc/PID/stat for each new process or thread.
+Without forks a look reads one short file; else one /proc/PID/stat for each new process or thread.
 
-**Whom we may look at** is what the kernel says (ptrace_may_access()): processes of the same user with no more
-capabilities than ours, or all with CAP_SYS_PTRACE. `why_not` finds out what stands in the way.
+**Permissions** are the kernel's (ptrace_may_access()): processes of the same user with no more capabilities
+than ours, or all with CAP_SYS_PTRACE. `why_not` finds the reason for a refusal.
 """
 
 import collections
@@ -52,83 +50,82 @@ __all__ = ["MAX_ADDRESS_SPACES", "MAX_ENABLERS", "AddressSpace", "AddressSpaces"
 logger = logging.getLogger("utracefs.mount")
 
 MAX_ADDRESS_SPACES: Final = 4096
-"""Of one mount. Each has two descriptors open."""
+"""Limit of a mount. Each has two descriptors open."""
 
 MAX_OF_USER: Final = 2048
-"""Of them, those of one user id."""
+"""Limit of one user id."""
 
 MAX_ENABLERS: Final = 4096
-"""Of one address space; the daemon bounds those of a user."""
+"""Limit of one address space; the daemon limits those of a user."""
 
 MAX_HANGS: Final = 4
-"""Times within HANGS_S that memory of one user id's hung. After so many nothing of that user's is looked at:
-each cost a thread, and everybody else a second."""
+"""Hangs within HANGS_S of one user id's memory, after which that user's memory is not accessed: each costs a
+thread, and delays all others by a second."""
 
 HANGS_S: Final = 60.0
 
 _MAX_SPAN: Final = 1024
-"""New pids that are looked for one by one; if there are more, /proc is listed."""
+"""Limit of new pids that are looked up one by one; if there are more, /proc is listed."""
 
 _COUNT_S: Final = 0.1
-"""If so much time has passed since the last look, the kernel's count of forks says whether pids began anew
-meanwhile; more than 30,000 in less are not possible."""
+"""If the last look is longer ago, the kernel's count of forks shows whether pids wrapped meanwhile; more than
+30,000 forks in less time are not possible."""
 
 _AGAIN_S: Final = (0.001, 0.01, 0.1, 1.0)
-"""When a pid that was given out and has no process is looked for again: it is given out before its process
-can be seen (copy_process())."""
+"""Delays of looking again for a pid that was given out and has no process: it is given out before its process
+is visible (copy_process())."""
 
 
 @attrs.define
 class Enabler:
-    """One bit that says whether an event is enabled, in a program's memory."""
+    """An enable bit of an event in a program's memory."""
 
     size: int
     """Bytes of its word: 4 or 8."""
     command: bytes
-    """The event's command string, as it was registered."""
+    """The event's command string, as registered."""
     flags: int
-    """Of user_reg."""
+    """Flags of user_reg."""
     token: int = 0
-    """The name of it that the daemon knows; 0: none yet."""
+    """Its token at the daemon; 0: none yet."""
     event_id: int = 0
-    """What a registration must carry so that the daemon finds the event (`Registered.event_id`)."""
+    """`event_id` of a registration, for the daemon to find the event (`Registered.event_id`)."""
 
 
 @attrs.define(eq=False)
 class Family:
-    """Address spaces that stem from one exec."""
+    """Address spaces that descend from one exec."""
 
     fingerprint: bytes
     start_stack: int
     members: "set[AddressSpace]" = attrs.field(factory=set)
     has_outsiders: bool = False
-    """There are, or were, relatives without a share in any enabler of these."""
+    """There are, or were, relatives without enablers of these."""
 
 
 @attrs.define(eq=False)
 class AddressSpace:
-    """One address space with enablers, or one that may get some. `AddressSpaces` makes it."""
+    """An address space with enablers, or one that may get some. `AddressSpaces` makes it."""
 
     _all: "AddressSpaces"
     _memory: Memory
     _family: Family
     pid: int
-    """The process that it was first seen in. A child of vfork may outlive it there."""
+    """The process that it was first found in. A child of vfork may outlive that."""
     start_time: int
     uid: int
     gid: int
     """Effective ids of that process at that time."""
     enablers: dict[tuple[int, int], Enabler] = attrs.field(factory=dict)
-    """By address and bit. Who changes it calls `AddressSpaces.discover` right before, as `add` and `remove`
-    do."""
+    """By address and bit. Call `AddressSpaces.discover` right before a change, as `add` and `remove` do."""
     _processes: set[tuple[int, int]] = attrs.field(factory=set)
-    """Pid and start time of those that have it."""
+    """Pid and start time of its processes."""
     _in_use: set[tuple[int, int]] = attrs.field(factory=set)
-    """Bytes in which the program has bits of its own: address of the word, number of the byte."""
+    """Bytes with bits that the program uses: address of the word, number of the byte."""
     _said_traced: bool = False
 
     def add(self, address: int, bit: int, enabler: Enabler) -> None:
-        """OSError: EADDRINUSE, that bit has one (the size is not compared); ENOMEM, too many."""
+        """OSError: EADDRINUSE: that bit has one (the size is not compared); ENOMEM: too many."""
         if (address, bit) in self.enablers:
             raise OSError(errno.EADDRINUSE, "this bit is registered already")
         if len(self.enablers) >= MAX_ENABLERS:
@@ -137,7 +134,7 @@ class AddressSpace:
         self.enablers[address, bit] = enabler
 
     def remove(self, address: int, bit: int) -> Enabler:
-        """OSError: ENOENT. The bit stays as it is; clear it afterwards."""
+        """OSError: ENOENT. The bit is unchanged; clear it afterwards."""
         if (address, bit) not in self.enablers:
             raise OSError(errno.ENOENT, "this bit is not registered")
         self._all.discover()
@@ -159,8 +156,7 @@ class AddressSpace:
             self._memory.write(address, data)
 
     def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
-        """False: it cannot be written, now or for ever. The word's other bits stay as they are
-        (Memory.set_bit)."""
+        """False: it cannot be written, now or ever. The word's other bits are unchanged (Memory.set_bit)."""
         byte = (address, bit // 8)
         ours = 0
         for i in range(8):
@@ -206,11 +202,11 @@ def _ignore(*_: AddressSpace) -> None:
 
 
 class AddressSpaces:
-    """All of one mount, used by one thread at a time.
+    """All address spaces of a mount, used by one thread at a time.
 
-    on_born: told (child, parent) when a descendant was found that has copies of enablers: `child.enablers`.
-    on_gone: told of one that ended, or began another program. Both may be called by any method here.
-    on_pause: called now and then by a look at many processes; may set bits, and nothing else here.
+    on_born: called with (child, parent) for a new descendant with copies of enablers: `child.enablers`.
+    on_gone: called for one that ended, or execed. Both may be called by any method here. on_pause: called
+    from time to time by a look at many processes; it may set bits, but call nothing else here.
     """
 
     def __init__(
@@ -226,20 +222,20 @@ class AddressSpaces:
         self.on_pause = on_pause
         self._clock = clock
         self._by_process: dict[tuple[int, int], AddressSpace] = {}
-        """By pid and start time; that of a child of vfork stands here twice."""
+        """By pid and start time; that of a child of vfork is listed twice."""
         self._all: dict[Memory, AddressSpace] = {}
         self._families: dict[bytes, Family] = {}
         self._start_stacks: collections.Counter[int] = collections.Counter()
-        """How many families have this start of the stack."""
+        """Number of families with this start of the stack."""
         self._of_user: collections.Counter[int] = collections.Counter()
         self._hangs: dict[int, list[float]] = {}
-        """By user id: when."""
+        """Times of hangs by user id."""
         self._last_pid = 0
         self._looked = 0.0
         self._forks = 0
-        """How many there had been at the last look, or a while before it."""
+        """Count of forks at the last look, or a while before it."""
         self._again: dict[int, tuple[float, int]] = {}
-        """Pids without a process, when each is looked for again, and how often it was."""
+        """Pids without a process: time of the next look, and number of looks."""
         self._said_full = False
         _allow_descriptors(2 * MAX_ADDRESS_SPACES + 1024)
 
@@ -250,10 +246,10 @@ class AddressSpaces:
         return iter(list(self._all.values()))
 
     def of_caller(self, tid: int) -> AddressSpace:
-        """That of a thread which waits for our answer, so it can neither end nor exec meanwhile.
+        """The address space of a thread that waits for our answer, so it can neither end nor exec meanwhile.
 
-        OSError, with a text for the log: EPERM, EACCES, ESRCH, we may not or cannot; EMFILE, too many;
-        EFAULT, it hangs.
+        OSError, with a text for the log: EPERM, EACCES, ESRCH: not permitted or not possible; EMFILE: too
+        many; EFAULT: it hangs.
         """
         if tid <= 0:
             raise OSError(errno.EPERM, why_not(tid))
@@ -263,7 +259,7 @@ class AddressSpaces:
         process, thread = stat_of(pid), stat_of(tid)
         if process is None or thread is None:
             raise OSError(errno.ESRCH, f"there is no process {pid}")
-        # Of the thread: the first one of the process may have ended before it.
+        # Use the thread: the first one of the process may have ended.
         process = attrs.evolve(process, start_stack=thread.start_stack)
         try:
             memory = self._open(tid, uid)
@@ -277,7 +273,7 @@ class AddressSpaces:
             if known._memory.fingerprint == memory.fingerprint:
                 memory.close()
                 return known
-            # It began another program; somebody may still have the old address space.
+            # It has execed; another process may still have the old address space.
             self._leave(key)
         try:
             self._check_room(uid)
@@ -287,7 +283,7 @@ class AddressSpaces:
         return self._take_in(process, uid, gid, memory)
 
     def settle(self) -> None:
-        """Find those that were forked, forget those that ended."""
+        """Find forked ones, drop ended ones."""
         self.discover()
         for key, space in list(self._by_process.items()):
             if len(space._processes) > 1 and not _is_there(key):
@@ -296,13 +292,13 @@ class AddressSpaces:
             return
         gone = ended(list(self._all))
         if gone:
-            # Orphans of theirs, forked since the look above.
+            # Their orphans, forked since the look above.
             self.discover()
         for memory in gone:
             self._forget(self._all[memory])
 
     def discover(self) -> None:
-        """Find those that were forked since the last look, if there is anybody who could have."""
+        """Find those forked since the last look, if any process could have."""
         now = self._clock()
         given_out = self._given_out(now)
         if not self._families:
@@ -329,7 +325,7 @@ class AddressSpaces:
                 self._meet(process, unmet)
 
     def _given_out(self, now: float) -> set[int]:
-        """Pids that may have been given out since this was last asked. They begin anew at the highest."""
+        """Pids that may have been given out since the last call. They wrap at the highest."""
         before, self._last_pid = self._last_pid, _last_pid()
         began_anew = self._last_pid < before
         if now - self._looked > _COUNT_S:
@@ -344,14 +340,14 @@ class AddressSpaces:
         return set(range(before + 1, self._last_pid + 1))
 
     def note_hang(self, uid: int) -> None:
-        """An access to memory of this user's was given up."""
+        """Note an abandoned access to this user's memory."""
         self._hangs.setdefault(uid, []).append(self._clock())
         logger.warning(
             "the memory of a process of user id %d does not answer; its enable words stay as they are", uid
         )
 
     def close(self) -> None:
-        """Without telling anybody. Twice is harmless."""
+        """Close without callbacks. May be called twice."""
         for memory in self._all:
             memory.close()
         for table in (self._all, self._by_process, self._families, self._start_stacks, self._of_user):
@@ -380,8 +376,8 @@ class AddressSpaces:
             )
 
     def _meet(self, process: Stat, unmet: dict[int, Stat]) -> None:
-        """A new process that may be related; its parent first, if that is new, too."""
-        # A loop: a chain of such parents may be long.
+        """Add a new process that may be related; its parent first, if that is new, too."""
+        # A loop, since a chain of such parents may be long.
         chain = [process]
         while chain[-1].ppid in unmet and chain[-1].ppid != chain[-1].pid:
             chain.append(unmet.pop(chain[-1].ppid))
@@ -410,7 +406,7 @@ class AddressSpaces:
             memory.close()
 
     def _take_in(self, process: Stat, uid: int, gid: int, memory: Memory) -> AddressSpace:
-        """One that has not been known, with what it inherits."""
+        """Add a new one, with the enablers that it inherits."""
         key = (process.pid, process.start_time)
         family = self._families.get(memory.fingerprint)
         if family is None:
@@ -440,7 +436,7 @@ class AddressSpaces:
         return space
 
     def _parent(self, process: Stat, family: Family) -> AddressSpace | None:
-        """That of its parent process, if it is a member; notes that it is not one."""
+        """The address space of its parent process, if it is a member; else notes that it is not."""
         parent = stat_of(process.ppid)
         if parent is None:
             return None
@@ -464,7 +460,7 @@ class AddressSpaces:
         }
 
     def _leave(self, key: tuple[int, int]) -> None:
-        """This process has its address space no longer; it may be the last one to have had it."""
+        """This process has left its address space, possibly as the last one."""
         space = self._by_process.pop(key)
         space._processes.discard(key)
         if not space._processes and not space.is_alive():
@@ -498,7 +494,7 @@ def _is_there(key: tuple[int, int]) -> bool:
 
 
 def _has_relatives(process: Stat, fingerprint: bytes) -> bool:
-    """Whether another process that there is now stems from the same exec."""
+    """Whether another present process descends from the same exec."""
     for pid in with_start_stack(process.start_stack):
         if pid == process.pid:
             continue
@@ -518,13 +514,13 @@ def _all_pids() -> set[int]:
 
 
 def _last_pid() -> int:
-    """What the kernel gave out last in our pid namespace."""
+    """The last pid given out in our pid namespace."""
     with open("/proc/loadavg", "rb", buffering=0) as file:
         return int(file.read(256).split()[4])
 
 
 def _fork_count() -> int:
-    """Processes and threads that were made since boot, in all pid namespaces."""
+    """Number of processes and threads made since boot, in all pid namespaces."""
     with open("/proc/stat", "rb") as file:
         return int(file.read().partition(b"\nprocesses ")[2].split(maxsplit=1)[0])
 

@@ -1,15 +1,14 @@
-"""The one thread of a mount that touches the memory of other processes.
+"""The only thread of a mount that accesses the memory of other processes.
 
     loop ──jobs──▶ this thread ──results, posts──▶ loop
 
-**Why a thread:** a page may have to be fetched first, by whoever stands behind it: another file system, a
-program (userfaultfd), this very mount. That may take for ever, and then the loop goes on serving reads and
-writes, and the page of our own file. **Why one:** what is known of address spaces needs no lock. Jobs run in
-their order, but urgent ones (bits, for which somebody waits who switched an event) before the others, and
-in between where a long one allows it (`run_urgent`).
+**Why a thread:** a page may have to be loaded first, by another file system, a program (userfaultfd), or this
+very mount. That may take forever; meanwhile the loop serves reads and writes, and the page of our own file.
+**Why one:** the data of address spaces needs no lock. Jobs run in order, but urgent ones (bits, which a
+switching user waits for) before others, and within a long one where it allows that (`run_urgent`).
 
-A job that hangs holds up registrations, and bits, of others until its process is killed; after HANG_S the log
-names what it is. The thread does not keep the process from ending.
+A job that hangs delays registrations, and bits, of others until its process is killed; after HANG_S the log
+names it. The thread does not keep the process from ending.
 """
 
 import collections
@@ -31,11 +30,11 @@ __all__ = ["HANG_S", "InMemory", "MemoryThread"]
 logger = logging.getLogger("utracefs.mount")
 
 HANG_S: Final = 2.0
-"""After that a job is said to hang."""
+"""After that time a job counts as hanging."""
 
 
 class MemoryThread:
-    """`fileno` becomes readable when `on_ready` has something to do. Begins with the first job."""
+    """`fileno` becomes readable when `on_ready` has work. Starts with the first job."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,7 +47,7 @@ class MemoryThread:
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
         self._under_way: tuple[str, float] | None = None
-        """What the job is, and when it began."""
+        """Description and start time of the present job."""
         self._said: tuple[str, float] | None = None
         self._closed = False
 
@@ -68,11 +67,12 @@ class MemoryThread:
         self._look_for_hang()
 
     def __call__(self, job: Callable[..., Any], *args: Any) -> "InMemory":
-        """As something that steps wait for (see operation)."""
+        """As a wait of steps (see operation)."""
         return InMemory(self, lambda: job(*args))
 
     def run_urgent(self) -> None:
-        """From a job that takes long: those that wait, now. What they change may have been read by it."""
+        """Called by a long job: run the waiting urgent ones now. They may change data that the job has
+        read."""
         while self._urgent:
             job, resume = self._urgent.popleft()
             result, error = _outcome(job)
@@ -84,7 +84,7 @@ class MemoryThread:
         os.eventfd_write(self._eventfd, 1)
 
     def on_ready(self) -> None:
-        """Resume what is done, in its order."""
+        """Resume finished jobs, in order."""
         try:
             os.eventfd_read(self._eventfd)
         except BlockingIOError:
@@ -93,8 +93,8 @@ class MemoryThread:
             self._done.popleft()()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Wait for the jobs that there are, so long. What is not done by then is left to the end of the
-        process. Twice is harmless."""
+        """Wait for pending jobs, at most that long. Others are left to the end of the process. May be called
+        twice."""
         if self._closed:
             return
         self._closed = True
@@ -102,7 +102,7 @@ class MemoryThread:
             self._jobs.put((2, 0, None, lambda _result, _error: None))
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                return  # it may write to the eventfd still
+                return  # it may still write to the eventfd
         os.close(self._eventfd)
 
     def _run(self) -> None:
@@ -128,7 +128,7 @@ class MemoryThread:
 
 
 def _ignore(_result: object, _error: OSError | None) -> None:
-    """Nobody waits for it."""
+    """Without a waiter."""
 
 
 def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:
@@ -137,7 +137,7 @@ def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:
     except OSError as failure:
         return None, failure
     except Exception as failure:
-        logger.exception("a mistake of ours; the caller gets EIO")
+        logger.exception("unexpected exception; the caller gets EIO")
         return None, OSError(errno.EIO, str(failure))
 
 
@@ -152,4 +152,4 @@ class InMemory:
         self._thread.submit(self._job, resume)
 
     def interrupt(self) -> None:
-        """It cannot be called back."""
+        """It cannot be cancelled."""

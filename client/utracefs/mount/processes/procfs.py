@@ -1,4 +1,4 @@
-"""Which process it is, and whose child: /proc/PID/stat. What it may do is in /proc/PID/status (access.py)."""
+"""Identity and parent of a process: /proc/PID/stat. Its rights are in /proc/PID/status (access.py)."""
 
 import os
 
@@ -9,19 +9,18 @@ __all__ = ["Stat", "start_time_of", "stat_of"]
 
 @attrs.frozen
 class Stat:
-    """What /proc/PID/stat says of a process."""
+    """Content of /proc/PID/stat."""
 
     pid: int
     ppid: int
     start_time: int
-    """Field 22, clock ticks since boot. With the pid it names a process for good."""
+    """Field 22, clock ticks since boot. With the pid it identifies a process permanently."""
     start_stack: int
-    """Where the stack began at the last exec; a forked child has its parent's. 0: we may not know."""
+    """Start of the stack at the last exec; a forked child has its parent's. 0: not permitted."""
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Also of one thread. None: there is none. One that has ended and waits for its parent has no
-    `start_stack`. OSError: we may not look."""
+    """Also for a thread. None: there is none. A zombie has no `start_stack`. OSError: not permitted."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):  # it may end while it is looked up
@@ -32,7 +31,7 @@ def stat_of(pid: int) -> Stat | None:
         return None
     finally:
         os.close(fd)
-    # The name may have any characters, so fields are counted from behind it: the first is field 3.
+    # The name may have any characters, so fields are counted from its end: the first is field 3.
     fields = text[text.rfind(b")") + 2 :].split(maxsplit=26)
     if len(fields) < 26:
         return None
@@ -40,7 +39,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def start_time_of(pid: int) -> int | None:
-    """As in Stat. None: there is no such process, or we may not look."""
+    """As in Stat. None: no such process, or not permitted."""
     try:
         stat = stat_of(pid)
     except OSError:
