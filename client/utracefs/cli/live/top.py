@@ -167,7 +167,8 @@ class _Source:
         return True
 
     def finish(self) -> None:
-        """Read the counts since the last `read`. A read ended by a signal left its answer on the connection."""
+        """Read the counts since the last `read`. A read ended by a signal left its answer on the
+        connection."""
         if not self._is_reading and not self._is_away:
             self.read()
 

@@ -134,7 +134,7 @@ class Rates:
         self._active = {pid: when for pid, when in self._active.items() if pid in pids}
 
     def _add_up(self, counts: Iterable[Count]) -> None:
-        """Of an event all processes together: the daemon joins those that ended."""
+        """Add up all processes of an event: the daemon joins the ended ones."""
         totals: dict[str, tuple[int, int]] = {}
         for count in counts:
             records, lost = totals.get(count.event, (0, 0))

@@ -285,7 +285,8 @@ class Attached:
         return True
 
     def _came_unseen(self, one: Opened) -> int:
-        """Records that this daemon counted, less those given to our perf event: from one text, so one moment."""
+        """Records that this daemon counted, less those given to our perf event: from one text, so one
+        moment."""
         stats = read_stats(self.tree, [one.event]).get(one.event)
         if stats is None:
             return 0

@@ -1,8 +1,8 @@
-"""What became of the records of events: the account of every command that records, prints or counts them.
+"""The account of events' records, for every command that records, prints or counts them.
 
-`stats` of an event says what each of its consumers got and lost. These numbers are never cleared, and they
-have what never reached a buffer. `gained` takes the difference of two readings, for any consumer; `Ledger`
-adds up those of an instance, with what its ring buffers say:
+`stats` of an event has the records taken and lost of each of its consumers. These numbers are never cleared,
+and include records that never reached a buffer. `gained` takes the difference of two readings, for any
+consumer; `Ledger` adds up those of an instance, with the numbers of its ring buffers:
 
     emitted = kept + filtered + lost (in data rings, too large, full) + overwritten
 """
@@ -22,20 +22,20 @@ __all__ = ["Account", "Gained", "Ledger", "gained", "read_stats"]
 
 @attrs.frozen
 class Gained:
-    """What a consumer was given of one event between two readings."""
+    """Counts of a consumer for one event between two readings."""
 
     recorded: int
     filtered: int
     lost: int
-    """For whatever reason."""
+    """Lost, for any reason."""
     in_rings: int
-    """Among them, those that found their data ring full."""
+    """Lost because their data ring was full."""
     refused: dict[str, int]
-    """Never made: `FIELD was float` and the like, to how often."""
+    """Refused: `FIELD was float` and the like, to number."""
 
 
 def read_stats(tree: Tracefs, events: Iterable[EventName]) -> dict[EventName, EventStats]:
-    """Of the events that are there."""
+    """Read the stats of the existing events."""
     events = list(events)
     texts = tree.read_files(f"{event.directory}/stats" for event in events)
     return {
@@ -48,7 +48,7 @@ def gained(
     consumer: Callable[[EventName], str],
     before: Mapping[EventName, EventStats] | None = None,
 ) -> dict[EventName, Gained]:
-    """Of the events that have this consumer. before: an earlier reading; an event that is not in it began
+    """Counts of the events with this consumer. before: an earlier reading; an event that is not in it began
     with zeros."""
     found = {}
     for event, stats in now.items():
@@ -67,28 +67,28 @@ def gained(
 
 @attrs.frozen
 class Account:
-    """What became of the records of all events in one instance, since a Ledger was opened."""
+    """Counts of all events' records in one instance, since a Ledger was opened."""
 
     recorded: int = 0
-    """Put into its ring buffer; what was overwritten later, too."""
+    """Put into its ring buffer, even if overwritten later."""
     filtered: int = 0
-    """Those that a filter kept away, or that came while `tracing_on` was 0."""
+    """Rejected by a filter, or emitted while `tracing_on` was 0."""
     lost: int = 0
-    """Those that it did not get, for whatever reason."""
+    """Lost, for any reason."""
     in_rings: int = 0
-    """Among them, those that found their data ring full."""
+    """Lost because their data ring was full."""
     dropped: int = 0
-    """Among them, those that found the ring buffer full, which overwrites nothing."""
+    """Lost because the ring buffer was full and does not overwrite."""
     overrun: int = 0
-    """Among the recorded ones, those that were overwritten before anybody read them."""
+    """Recorded, but overwritten before they were read."""
     unread: int = 0
-    """In the ring buffer now, whenever they came."""
+    """In the ring buffer now, whenever emitted."""
     refused: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Never made: `EVENT.FIELD was float` and the like, to how often."""
+    """Refused: `EVENT.FIELD was float` and the like, to number."""
 
 
 class Ledger:
-    """Keeps the account of one instance. Made before anything is enabled there."""
+    """Keeps the account of one instance. Create it before any event is enabled there."""
 
     def __init__(self, tree: Tracefs, place: Place) -> None:
         self._tree = tree
@@ -97,8 +97,8 @@ class Ledger:
         self._buffers = self._read_buffers()
 
     def read(self, triggered: Iterable[EventName] = ()) -> Account:
-        """Until now. Of events that this instance has, or had when the ledger was opened; one that was
-        removed took its numbers along. triggered: events that are not enabled here, but have triggers."""
+        """Counts until now, of events that this instance has, or had when the ledger was opened; a removed
+        event's numbers are lost. triggered: events that are not enabled here, but have triggers."""
         enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
         now = read_stats(self._tree, dict.fromkeys([*enabled, *self._events, *triggered]))
         parts = gained(now, lambda _: self._place.consumer, self._events)
@@ -120,7 +120,7 @@ class Ledger:
         )
 
     def _read_buffers(self) -> Counter[str]:
-        """The sums of the numbers of all cpus."""
+        """Sums of the numbers of all cpus."""
         cpus = [name for name, kind in self._tree.list_dir(self._place.path("per_cpu")) if kind == "d"]
         texts = self._tree.read_files(self._place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
         buffers: Counter[str] = Counter()
