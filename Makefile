@@ -4,6 +4,7 @@
 # make soak   attack a daemon by machine: SECONDS=600, SOAK='--only chaos --seed X'
 # make debug  the compiled modules for gdb, in place; EXT=module,module: only those. `make build` goes back
 # make screenshots  the pictures of the documentation
+# make wheels  a source distribution and a wheel for every Python of this machine, in dist/, each tried
 # make bench  the figures of docs/performance.md, as ratios in one run
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
@@ -29,7 +30,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize screenshots clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize screenshots wheels clean tools test-tools ci-tools
 
 all: build
 
@@ -77,7 +78,7 @@ $(VENV)/.built: $(VENV)/.builder setup.py $(SOURCES)
 # What is compiled already is not compiled again.
 $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.built
 	@echo "utracefs: installing utracefs and what it needs into $(VENV)"
-	@$(BIN)/python -m pip install -qq --no-build-isolation -e .
+	@$(BIN)/python -m pip install -qq --no-build-isolation -e '.[daemon]'
 	@touch $@
 
 $(VENV)/.developer: pyproject.toml | $(VENV)/.installed
@@ -159,6 +160,10 @@ sanitize: build $(VENV)/.judges
 		$(BIN)/python -m pytest -q -p no:cacheprovider -o timeout=600 $(SANITIZE_TESTS) \
 		--deselect tests/daemon/test_main.py::test_socket_activation \
 		--deselect tests/client/export/tables/test_parquet.py::test_memory_does_not_grow_with_the_recording
+
+wheels: build $(VENV)/.developer
+	$(BIN)/python -m pip install -qq --group wheels
+	$(BIN)/python wheels.py
 
 # The pictures in docs/images.
 screenshots: build $(VENV)/.developer ci-tools

@@ -77,7 +77,7 @@ def tests(session: nox.Session, python_version: str) -> None:
         session.run(*pip, "--upgrade", "pip>=25.1", external=True)
         session.run(*pip, "--group", "test", external=True)
         session.run(*build, external=True)
-        session.run(*pip, "--no-build-isolation", "-e", ".", external=True)  # compiles nothing again
+        session.run(*pip, "--no-build-isolation", "-e", ".[daemon]", external=True)  # compiles nothing again
         installed.touch()
     session.run(*build, external=True)
     pytest = [python, "-m", "pytest", "-q", "-o", f"cache_dir=.nox/{python_version}/pytest"]

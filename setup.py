@@ -33,9 +33,11 @@ FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wno-unused-function"]
 DEBUG = bool(os.environ.get("DEBUG"))
 if DEBUG:
     FLAGS = ["-Og", "-g", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-maybe-uninitialized"]
-LINK: list[str] = []
+# What a module needs on disk, and no page of padding between its parts.
+LINK: list[str] = [] if DEBUG else ["-Wl,--strip-all", "-Wl,-z,noseparate-code"]
 PROCESSORS = len(os.sched_getaffinity(0))
-if os.environ.get("SANITIZE"):
+SANITIZE = bool(os.environ.get("SANITIZE"))
+if SANITIZE:
     LINK = ["-fsanitize=address,undefined"]
     FLAGS = ["-O1", "-g", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-Wno-unused-function", *LINK]
 
@@ -99,7 +101,7 @@ class BuildAll(build_ext):
 
     def run(self):
         super().run()
-        if LINK or DEBUG or (wanted and "utracefs.c" not in wanted):
+        if SANITIZE or DEBUG or (wanted and "utracefs.c" not in wanted):
             return
         if shutil.which("make") is None:
             warnings.warn("no make: the C client and the preload library are left out", stacklevel=1)
@@ -121,7 +123,7 @@ class BuildAll(build_ext):
         return [*super().get_outputs(), *(str(path) for path in files if not path.is_dir())]
 
 
-if not LINK:
+if not SANITIZE:
     for name, path in MODULES.items():
         if not wanted or name in wanted:
             remove_if_made_otherwise(Path(path).with_suffix(".c"))

@@ -3,7 +3,9 @@
 Built with only one compiled module, since all would take a minute.
 """
 
+import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,8 +67,35 @@ def test_a_wheel_has_the_c_client(wheel: Path) -> None:
     assert {name.removeprefix("utracefs/c/") for name in names if name.startswith("utracefs/c/")} == TREE
     assert modes["utracefs/c/lib/libutracefs-preload.so"] & 0o111
     assert {"utracefs/__init__.py", "utracefsd/main.py", "utracefs_protocol/include/data_ring.h"} <= names
+    assert {path.rpartition(".")[2] for path in names}.isdisjoint(["pyx", "pxd", "c", "pyc"])
     page = ROOT / "client" / "utracefs" / "html" / "page"
     assert {f"utracefs/html/page/{path.name}" for path in page.iterdir()} <= names
+
+
+def test_an_application_installs_no_packages_of_the_commands(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    needed = metadata.get_all("Requires-Dist", [])
+    assert [line for line in needed if "extra ==" not in line] == ["msgpack>=1.0"]
+    assert 'trio>=0.25; extra == "daemon"' in needed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_wheels(tmp_path: Path) -> None:
+    """Of this Python: what `make wheels` checks, and the size."""
+    version = "{}.{}".format(*sys.version_info)
+    done = subprocess.run(
+        [sys.executable, "wheels.py", str(tmp_path / "dist"), version],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"manylinux\S+\.whl: (\S+) MB, (\S+) MB installed; the demo runs", done.stdout)
+    assert found and float(found[1]) < 4 and float(found[2]) < 13, done.stdout
 
 
 def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:

@@ -89,7 +89,15 @@ def __getattr__(name: str) -> "Any":
         except ImportError:  # there is no such package, or nothing can be imported any more
             return "0 (not installed)"
     if name in _LAZY:
-        value = getattr(__import__(_LAZY[name], fromlist=[name]), name)
+        try:
+            module = __import__(_LAZY[name], fromlist=[name])
+        except ModuleNotFoundError as error:
+            from utracefs_protocol.extras import how_to_install
+
+            if (text := how_to_install(error)) is None:
+                raise
+            raise ModuleNotFoundError(f"utracefs.{name}: {text}", name=error.name) from None
+        value = getattr(module, name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'utracefs' has no attribute {name!r}")

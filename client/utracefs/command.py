@@ -6,6 +6,9 @@ handler back once there is somebody to catch KeyboardInterrupt.
 """
 
 import signal
+import sys
+
+from utracefs_protocol.extras import how_to_install
 
 __all__ = ["main"]
 
@@ -14,6 +17,10 @@ def main() -> None:
     """Never returns: exits with the status of the command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from utracefs.cli import main as run
-
+    try:
+        from utracefs.cli import main as run
+    except ModuleNotFoundError as error:
+        if (text := how_to_install(error)) is None:
+            raise
+        sys.exit(f"utracefs: {text}")
     run()

@@ -1,6 +1,6 @@
 """`python -m utracefsd`: the same as the installed command `utracefsd`."""
 
-from utracefsd.main import main
+from utracefsd.command import main
 
 if __name__ == "__main__":
-    main(prog_name="utracefsd")
+    main()

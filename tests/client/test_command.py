@@ -36,3 +36,35 @@ def test_it_ends_without_a_word(tmp_path: Path) -> None:
 def test_who_has_it_ignored_is_obeyed(tmp_path: Path) -> None:
     done = run(tmp_path, ignored=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"went on\n", b"")
+
+
+def test_it_says_what_to_install(tmp_path: Path) -> None:
+    for missing in ("click", "attr"):
+        (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
+        done = subprocess.run(
+            [sys.executable, "-m", "utracefs", "report", "trace.dat"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        (tmp_path / f"{missing}.py").unlink()
+        said = f"utracefs: {missing} is not installed: pip install 'utracefs[tools]'\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_so_does_what_reads_recordings(tmp_path: Path) -> None:
+    (tmp_path / "attr.py").write_text("raise ModuleNotFoundError('no', name='attr')")
+    (tmp_path / "attrs.py").write_text("raise ModuleNotFoundError('no', name='attrs')")
+    for name in ("open", "attach"):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import utracefs; utracefs.event('a u32 b'); utracefs.{name}"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "pip install 'utracefs[tools]'" in done.stderr.splitlines()[-1], done.stderr
+        assert f"utracefs.{name}: attr" in done.stderr

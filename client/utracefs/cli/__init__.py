@@ -43,6 +43,7 @@ import click
 import utracefs
 from utracefs.cli.terminal import guard
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.extras import how_to_install
 
 __all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "cli", "main", "version"]
 
@@ -161,6 +162,8 @@ def _guarded(run: Callable[[], Any]) -> int:
             _give_up_stdout()
         return _say(str(about or "stdout"), error.strerror or str(error))
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error)):
+            return _say("", text)
         if os.environ.get("UTRACEFS_DEBUG"):
             raise
         return _say(

@@ -1,0 +1,17 @@
+"""The installed command `utracefsd`: says what to install where the daemon's packages are missing."""
+
+import sys
+
+from utracefs_protocol.extras import how_to_install
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    try:
+        from utracefsd.main import main as run
+    except ModuleNotFoundError as error:
+        if (text := how_to_install(error, "daemon")) is None:
+            raise
+        sys.exit(f"utracefsd: {text}")
+    run(prog_name="utracefsd")

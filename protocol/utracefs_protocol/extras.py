@@ -1,0 +1,21 @@
+"""The packages of the extras. Without any, utracefs declares and emits events, and no more."""
+
+TYPE_CHECKING = False  # nothing to import for a program that emits
+if TYPE_CHECKING:
+    from typing import Final
+
+__all__ = ["how_to_install"]
+
+_EXTRAS: "Final" = {
+    **dict.fromkeys(("attr", "attrs", "click", "msgpack", "rich"), "tools"),
+    "trio": "daemon",
+}
+
+
+def how_to_install(error: ImportError, extra: str = "") -> str | None:
+    """One line for a missing package, with the extra that has it unless another is named. None: no extra has
+    it."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return None
+    return f"{package} is not installed: pip install 'utracefs[{extra or _EXTRAS[package]}]'"
