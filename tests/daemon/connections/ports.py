@@ -17,7 +17,7 @@ from utracefsd.machine.shares import Shares
 
 
 class FakeConnection:
-    """Keeps what arrives; `answer` makes replies of it."""
+    """Keeps its input; `answer` makes responses from it."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -98,7 +98,7 @@ class Around:
         return client
 
     def turn(self) -> list[AcceptedConnection]:
-        """One turn of the loop that is not here."""
+        """One turn of the loop, which these tests do not have."""
         ready = []
         for accepted in self.port.ready():
             ready.append(accepted)

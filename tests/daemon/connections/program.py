@@ -1,4 +1,4 @@
-"""A program without a socket: what the tests of the data connection speak through."""
+"""A program without a socket, for the tests of the data connection."""
 
 import errno
 import fcntl
@@ -68,7 +68,7 @@ class FakeServices:
 
 
 class Client:
-    """A program: speaks to a DataConnection, reads what it says."""
+    """A program: sends to a DataConnection, reads its output."""
 
     def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
         """options: parts of its FakeServices."""
@@ -80,7 +80,7 @@ class Client:
         self._msgid = 0
 
     def send(self, data: bytes, *fds: int) -> list[Response]:
-        """Bytes, and descriptors as the kernel would hand them over: duplicates."""
+        """Bytes, and descriptors as the kernel would pass them: duplicates."""
         return self.take(self.connection.receive(data, [os.dup(fd) for fd in fds], self.now_ns))
 
     def take(self, outgoing: Iterable[tuple[bytes, list[int]] | None]) -> list[Response]:
@@ -115,7 +115,7 @@ class Client:
         return result
 
     def fails(self, method: str, *params: Any, fds: tuple[int, ...] = ()) -> str:
-        """The errno's name of a call that must fail; the connection must go on."""
+        """The errno's name of a call that must fail; the connection must continue."""
         with pytest.raises(TraceError) as caught:
             self.call(method, *params, fds=fds)
         assert caught.value.text

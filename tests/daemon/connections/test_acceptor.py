@@ -53,11 +53,11 @@ class TestTooMany:
 
 
 class TestFloods:
-    """Users 1, 2, ... connect; one of them as often as he can."""
+    """Users 1, 2, ... connect; one of them as often as possible."""
 
     @pytest.fixture(autouse=True)
     def users(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-        """Whose the connections are, by the name of the client's socket; 1 without one."""
+        """The users of the connections, by the name of the client's socket; 1 without one."""
         users: dict[str, int] = {}
 
         def peer(sock: socket.socket, owner_uid: int = 0) -> Peer:
@@ -132,7 +132,7 @@ class TestFloods:
     def test_too_many_of_all(
         self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Then those are refused of whom most wait."""
+        """Then sockets of the user with most waiting ones are refused."""
         monkeypatch.setattr(acceptor, "MAX_ARRIVED_IN_ALL", 10)
         monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
         for _ in range(9):
@@ -160,7 +160,7 @@ class TestFloods:
         assert client.recv(1) == b""
 
     def test_those_that_have_to_be_served_come_first(self, around: Around, users: dict[str, int]) -> None:
-        """A flood of connections that were made already: of those that come only a few are made."""
+        """A flood of existing connections: of new ones only a few are set up."""
         flood = [around.connect() for _ in range(MOST_TO_SERVE)]
         while not around.idle():
             around.turn()
@@ -182,7 +182,7 @@ class TestFloods:
 
 
 class TestNoDescriptorLeft:
-    """accept(2) fails; trio's serve_listeners survives these errors, and so does this."""
+    """accept(2) fails with the errors that trio's serve_listeners survives, and so does this."""
 
     class FailingListener:
         """A listener whose accept fails `times` times."""
@@ -235,7 +235,7 @@ class TestNoDescriptorLeft:
         assert around.made[0].data == b"x"
 
     def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
-        """With RLIMIT_NOFILE in the way of the next descriptor."""
+        """With an RLIMIT_NOFILE that prevents the next descriptor."""
         import resource
 
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)

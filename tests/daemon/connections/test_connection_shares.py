@@ -1,4 +1,4 @@
-"""Whose a connection is: what is counted for it moves with it, and comes to nothing at the end."""
+"""The user charged for a connection: the charges move with it, and are zero at the end."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""One data connection: each method with its errors, records, and what breaks the stream."""
+"""One data connection: each method with its errors, records, and errors that end the stream."""
 
 import errno
 import mmap
@@ -63,7 +63,8 @@ def test_each_connection_has_indexes_of_its_own(table: EventTable) -> None:
 @pytest.mark.parametrize("flags", [0, REG_MULTI_FORMAT])
 @pytest.mark.parametrize("args", ["u32 ", "u32 a;; u32 b", ";", "struct foo a +8", "__rel_loc char[] "])
 def test_what_its_own_command_does_not_find(client: Client, table: EventTable, args: str, flags: int) -> None:
-    """The kernel's comparison of texts; who had it before finds it by its id, if it still is that event."""
+    """The kernel's comparison of texts; a program that had it before finds it by its id, if it is the same
+    event."""
     first = client.reg(f"test {args}", flags=flags)
     assert first["event_id"] == first["id"]
     other = Client(table)
@@ -171,7 +172,7 @@ def test_the_string(table: EventTable, memory: int) -> None:
     assert plain.reg_fails({"name_args": "u bad"}) == "EINVAL"
     table.user_events_max = 1
     assert plain.reg_fails({"name_args": "u u32 a"}) == "EMFILE"
-    # nothing of the failed ones stays
+    # nothing of the failed ones is left
     assert [event.name for event in plain.connection.events] == [b"t"]
     assert plain.reg_fails({"name_args": "u", **enabler()}, memory) == "EMFILE"
     assert len(table.enablers) == 0
@@ -230,7 +231,7 @@ def test_delete(client: Client, table: EventTable) -> None:
 
 @pytest.mark.parametrize("peer", [ROOT, PLAIN])
 def test_an_administrators_delete_first_takes_in_what_others_sent(table: EventTable, peer: Peer) -> None:
-    """For anybody else it deletes nothing, and must not cost what others sent."""
+    """For others it deletes nothing, and must not delay what others sent."""
     a = Client(table)
     a.reg("kept", flags=1)
     b = Client(table, peer, take_in_all=lambda: a.connection.close(0))
@@ -470,7 +471,7 @@ def test_invented_indexes_do_not_fill_memory(client: Client) -> None:
     assert total < 4040
 
 
-# Unknown and broken things
+# Unknown and invalid input
 
 
 def test_unknown_methods(client: Client) -> None:
@@ -532,7 +533,7 @@ def test_an_object_of_64_kib_passes(client: Client, table: EventTable) -> None:
 def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     table: EventTable,
 ) -> None:
-    """What is in the ring has reached no consumer before that."""
+    """Records in the ring have reached no consumer before that."""
     rings = Rings(1, known={(0, 0): KnownRing(4711, 1, 0, [])}, is_running=lambda pid, start: True)
     client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
@@ -567,7 +568,7 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
 
 
 class TestTimeOfRecords:
-    """Whoever knows the data rings says when records over the socket are from."""
+    """The data rings decide the time of records over the socket."""
 
     def test_records_and_all_behind_them_wait(self, table: EventTable) -> None:
         times: list[int | None] = [None]

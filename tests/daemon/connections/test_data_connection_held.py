@@ -1,5 +1,5 @@
-"""What clients hold is counted, and nothing is left of it when all have left: whatever they did, and whatever
-went wrong in the daemon meanwhile.
+"""Everything that clients hold is counted, and nothing is left of it when all have left, whatever they did
+and whatever failed in the daemon meanwhile.
 
 Garbage collection is off: an idle daemon makes none.
 """
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("no_collection")
 
 
 class Counting(Faults):
-    """Logs nothing: what was logged is kept, with all that its frames hold."""
+    """Logs nothing: log records are kept, with all that their frames hold."""
 
     def note(self, error: BaseException, text: str) -> None:
         self.count += 1
@@ -124,7 +124,7 @@ def memory(size: int, seals: int) -> int:
 
 
 class Place:
-    """A port with connections as they are, their programs, and a clock that is set."""
+    """A port with real connections, their programs, and a clock that is set."""
 
     def __init__(self, path: Path) -> None:
         self.now_ns = SECONDS_NS
@@ -171,13 +171,13 @@ class Place:
     def send(self, n: int, data: bytes, *fds: int) -> None:
         try:
             socket.send_fds(self.client(n), [data], fds)
-        except OSError:  # it was ended
+        except OSError:  # the daemon has ended it
             self.clients.pop(n).close()
 
     def call(self, n: int, method: str, *params: Any, fds: tuple[int, ...] = ()) -> None:
         self.send(n, msgpack.packb([0, 1, method, list(params)]), *fds)
 
-    # What programs do
+    # Actions of programs
 
     def register(self, n: int) -> None:
         self.call(n, "DIAG_IOCSREG", {"name_args": f"held{n} u64 a"})
@@ -201,7 +201,7 @@ class Place:
         self.call(n, "DIAG_IOCSUNREG", {"disable_token": 4})
 
     def switch(self, n: int) -> None:
-        """An operation that changes it for all who are told; what is waited for is given up later."""
+        """An operation that changes it for all notified connections; the wait is given up later."""
         for event in self.table.events():
             if event.name.startswith(b"told"):
                 self.table.enablers.notifiers.begin()
@@ -331,7 +331,7 @@ def test_nothing_is_left_when_all_have_left(
                 try:
                     getattr(place, name)(n)
                     place.turn()
-                except (RuntimeError, OSError) as caught:  # what the step of the edge would note
+                except (RuntimeError, OSError) as caught:  # as a step of the edge would note it
                     assert fault is not None
                     assert caught is fault.error
         finally:

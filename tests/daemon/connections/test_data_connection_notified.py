@@ -31,7 +31,7 @@ PROCESS = {"pid": 300, "start_time": 77, "uid": 1000, "gid": 1000}
 
 
 class Told(Client):
-    """A program that is told of its tokens."""
+    """A program that is notified of its tokens."""
 
     def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
         super().__init__(table, peer, **options)
@@ -41,7 +41,7 @@ class Told(Client):
         return self.reg(name_args, enable_token=token, **members)
 
     def hear(self) -> list[Notification]:
-        """What it says without being asked."""
+        """Its messages without a request."""
         before = len(self.notifications)
         self.take(self.connection.speak(self.now_ns))
         return self.notifications[before:]
@@ -128,7 +128,7 @@ def test_its_port_is_told_that_there_is_something_to_say(table: EventTable) -> N
 
 
 def test_what_is_not_taken_is_said_the_next_time(told: Told, table: EventTable) -> None:
-    """A port stops listening to what is said where the peer has to read first."""
+    """A port stops taking messages when the peer has to read first."""
     told.token("test", 1)
     told.send(record(9))
     told.send(record(9))
@@ -253,7 +253,7 @@ def test_words_and_tokens_stand_side_by_side(told: Told, table: EventTable, memo
 
 
 class OnBehalf(Client):
-    """A connection whose port lets it speak for TARGET."""
+    """A connection whose port lets it represent TARGET."""
 
     def __init__(self, table: EventTable, peer: Peer = ROOT, *, found: Peer = TARGET, **options: Any) -> None:
         self.asked: list[messages.OpenFor] = []

@@ -1,4 +1,4 @@
-"""One data connection: messages over several packets, their descriptors, and what its end lets go of."""
+"""One data connection: messages over several packets, their descriptors, and what its end releases."""
 
 import os
 
@@ -75,7 +75,8 @@ def test_the_index_counts_the_descriptors_of_the_request(
 def test_a_packet_may_end_one_message_and_begin_another(
     client: Client, table: EventTable, memory: int, first: str, cut: int
 ) -> None:
-    """What came with the second packet belongs to what begins in it, not to the message that ends in it."""
+    """Descriptors of the second packet belong to a message that begins in it, not to the one that ends in
+    it."""
     second = make_memory()
     client.reg("r u32 a")
     if first == "request":
@@ -210,7 +211,7 @@ def test_what_was_not_sent_is_closed(client: Client) -> None:
     assert list(answers) == []
 
 
-# Anything at all
+# Any input
 
 MEMBERS = ["name_args", "flags", "size", "enable_fd", "enable_addr", "enable_bit", "enable_size"]
 MEMBERS += ["disable_fd", "disable_addr", "disable_bit"]

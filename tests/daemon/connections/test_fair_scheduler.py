@@ -1,4 +1,4 @@
-"""Who is served next."""
+"""The order of service."""
 
 import attrs
 
@@ -29,7 +29,7 @@ def test_who_used_little_comes_first_also_when_it_was_served_last() -> None:
 
 
 def test_a_user_who_used_little_comes_before_one_who_used_much() -> None:
-    """However many connections the other makes: a new one begins with what its user has used."""
+    """However many connections the other makes: a new one begins with its user's service time."""
     turns = FairScheduler()
     flood = [One(1000) for _ in range(100)]
     for one in flood:

@@ -1,4 +1,4 @@
-"""A socket that never waits: descriptors beside their message, what a full buffer leaves, how it ends."""
+"""A socket that never waits: descriptors beside their message, a full buffer, and its end."""
 
 import array
 import errno
@@ -38,7 +38,7 @@ def ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def descriptors() -> Iterator[list[int]]:
-    """Pipes, so that it can be told which is which; closed at the end where they are still open."""
+    """Pipes, so that they can be told apart; closed at the end if still open."""
     made: list[int] = []
     while len(made) < DESCRIPTORS_IN_A_MESSAGE:
         made += os.pipe()
@@ -93,7 +93,7 @@ def test_received_descriptors(ends: Ends, descriptors: list[int]) -> None:
 
 
 def test_a_message_loses_no_descriptor(ends: Ends, descriptors: list[int]) -> None:
-    """What the buffer had no room for would be closed by the kernel in our recvmsg(2), which may block."""
+    """The kernel would close descriptors that do not fit into the buffer in recvmsg(2), which may block."""
     assert len(descriptors) == DESCRIPTORS_IN_A_MESSAGE, "SCM_MAX_FD"
     with pytest.raises(OSError):
         socket.send_fds(ends.other, [b"x"], [*descriptors, descriptors[0]])
@@ -131,7 +131,7 @@ def test_a_full_buffer_keeps_the_rest(ends: Ends) -> None:
 
 
 def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descriptors: list[int]) -> None:
-    """Those of messages that are sent together go together, in their order, up to a promised number."""
+    """Those of messages that are sent together are sent together, in their order, up to a promised number."""
     used = descriptors[: GATHER_DESCRIPTORS + 1]
     inodes = [os.fstat(fd).st_ino for fd in used]
     ends.link.queue(b"before")
@@ -204,7 +204,7 @@ def test_a_peer_that_is_gone_takes_everything(ends: Ends) -> None:
 
 
 def test_finish_lets_the_peer_read_to_the_end(ends: Ends) -> None:
-    """Closing with unread bytes would be ECONNRESET for it, and what we sent might be lost to it."""
+    """Closing with unread bytes would be ECONNRESET for the peer, and sent messages might be lost to it."""
     ends.other.sendall(bytes(100_000))
     ends.link.queue(b"goodbye")
     ends.link.flush()

@@ -1,4 +1,5 @@
-"""The sockets' side of the daemon: who is taken in when, who is ended why; real sockets, fake connections."""
+"""The sockets' side of the daemon: the order of service, and reasons to end; real sockets, fake
+connections."""
 
 import contextlib
 import errno
@@ -161,7 +162,7 @@ class TestTakeInAll:
         assert around.made[0].closed_ns
 
     def test_what_comes_meanwhile_waits(self, around: Around) -> None:
-        """A producer that is as fast as the daemon must not hold up the one that asks."""
+        """A producer that is as fast as the daemon must not delay the caller."""
         client = around.connect()
         around.turn()
 
@@ -175,8 +176,7 @@ class TestTakeInAll:
         assert len(around.made[0].data) == 1000
 
     def test_from_inside_an_operation(self, around: Around) -> None:
-        """DIAG_IOCSDEL on one connection takes in the others; itself it is in the middle of being taken
-        in."""
+        """DIAG_IOCSDEL on one connection takes in the others; it is itself being pumped."""
         deleting, other = around.connect(), around.connect()
         around.turn()
         order: list[str] = []
@@ -237,7 +237,7 @@ class TestSlowReaders:
 
 
 class TestOneByOne:
-    """The rules of the tree: requests in turns of a millisecond, and none while much waits to be read."""
+    """The rules of the tree: requests in turns of a millisecond, and none while many responses wait."""
 
     @pytest.fixture
     def tree(self, tmp_path: Path) -> Iterator[Around]:
@@ -285,7 +285,7 @@ class TestOneByOne:
         assert tree.idle()
 
     def large(self, tree: Around) -> list[int]:
-        """Each byte is answered with 400 KB; what was carried out."""
+        """Each byte is answered with 400 KB; returns the requests carried out."""
         carried_out: list[int] = []
 
         def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
@@ -438,7 +438,7 @@ def test_notifications_that_are_due_later(around: Around) -> None:
 
 
 def test_a_connection_speaks_up(around: Around) -> None:
-    """At the end of the step, without having been spoken to, and once."""
+    """At the end of the step, without a request, and once."""
     client = around.connect()
     around.turn()
     made = around.made[0]
@@ -476,7 +476,7 @@ def test_one_that_has_to_read_first_speaks_later(around: Around) -> None:
 
 
 def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) -> None:
-    """By who sends no more and reads on, or because the daemon ends."""
+    """By a peer that sends no more and reads on, or because the daemon ends."""
     half, other = around.connect(), around.connect()
     around.turn()
     for made in around.made:
@@ -491,7 +491,7 @@ def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) ->
 def test_one_that_sends_no_more_is_kept_while_it_is_held(
     around: Around, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for an answer that cannot be had yet."""
+    """It waits for a response that is not possible yet."""
     client = around.connect()
     around.turn()
     made = around.made[0]
@@ -569,7 +569,7 @@ def test_credentials_are_the_kernels(around: Around) -> None:
 
 
 def hold(made: FakeConnection, answers: list[tuple[bytes, Sequence[int]] | None]) -> None:
-    """What comes next has to wait; the answers to it."""
+    """Further input has to wait; the responses to it."""
     rest = iter(answers)
 
     def answer(data: bytes) -> Iterable[tuple[bytes, Sequence[int]] | None]:

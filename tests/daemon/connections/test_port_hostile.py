@@ -1,4 +1,4 @@
-"""A port under attack: floods, memory, descriptors that nobody closes, mistakes of ours."""
+"""A port under attack: floods, memory, descriptors whose close hangs, unexpected exceptions."""
 
 import errno
 import functools
@@ -33,10 +33,10 @@ from utracefsd.machine.shares import LIMITS, Resource, Shares
 
 
 class TestFloods:
-    """What hostile programs have waiting; counted in what is done in one operation on the tree."""
+    """Waiting requests of hostile programs; counted in those carried out in one operation on the tree."""
 
     def many(self, around: Around, cost_ns: int, connections: int = 200) -> list[int]:
-        """Connections with 1000 requests each, of this cost; how many were carried out for each."""
+        """Connections with 1000 requests each, of this cost; returns how many were carried out for each."""
         clients = [around.connect() for _ in range(connections)]
         while len(around.port) < connections:
             around.turn()
@@ -74,7 +74,7 @@ class TestFloods:
         assert done == [1000] * 3
 
     def test_an_ordinary_program_comes_first(self, around: Around) -> None:
-        """It used nothing lately; those who flood did, and what is new of theirs came later."""
+        """It has used no time lately; flooding users have, and their new input came later."""
         program = around.connect()
         around.turn()
         around.now_ns += HALF_LIFE_NS
@@ -117,7 +117,7 @@ class TestFloods:
         assert [len(made.data) for made in around.made[1:]] == [1000 * len(record)] * 3
 
     def test_requests_are_not_touched_when_it_is_late(self, around: Around) -> None:
-        """But for a few: time passes, too, while the daemon has no cpu."""
+        """Except for a few: time passes, too, while the daemon has no cpu."""
         clients = [around.connect() for _ in range(FEW + 3)]
         around.turn()
         for made in around.made:
@@ -165,7 +165,7 @@ class TestFloods:
 
 
 class TestWhatIsKept:
-    """Bytes of messages: counted for each user, and not more than his share."""
+    """Bytes of messages: counted for each user, and limited to his share."""
 
     @pytest.fixture
     def limited(self, tmp_path: Path) -> Iterator[Around]:
@@ -184,7 +184,7 @@ class TestWhatIsKept:
         )
 
     def test_descriptors_of_requests_that_wait_for_a_turn(self, limited: Around) -> None:
-        """Each connection may bring some, and with many connections they are more than there are."""
+        """Each connection may bring some, and with many connections they are more than the limit."""
         slow: list[bool] = []
 
         def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
@@ -318,7 +318,7 @@ class TestDescriptorsThatAreNotClosed:
 
 
 class TestOurMistakes:
-    """Whatever fails in the handling of a connection costs that connection, is told and counted."""
+    """An exception in the handling of a connection ends that connection, is logged and counted."""
 
     PLACES = ("receive", "close", "speak", "next_timer_ns", "bytes_pending", "pass_over_requests")
 
@@ -405,7 +405,7 @@ class TestOurMistakes:
 
 
 def test_who_does_not_read_is_told_in_time_what_it_waits_for(around: Around) -> None:
-    """Its timer was passed over, and the loop did not sleep any more: the time had come for ever."""
+    """Its timer was skipped, and the loop never slept again: the deadline stayed in the past."""
     client = around.connect()
     around.turn()
     made = around.made[0]

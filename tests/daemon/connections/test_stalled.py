@@ -1,4 +1,4 @@
-"""Connections that leave their answers unread: which of them can only be ended."""
+"""Connections whose peer does not read its responses, and which of them can only be ended."""
 
 import os
 import socket
@@ -26,9 +26,9 @@ def later(around: Around) -> None:
 
 
 def test_a_connection_that_lies_in_itself_ends(around: Around) -> None:
-    """Nobody else had it, and it stayed for ever."""
+    """No process had its other end, and it stayed forever."""
     client, made = deaf_client(around)
-    client.sendall(bytes(1000))  # not only the first message is looked at
+    client.sendall(bytes(1000))  # not only the first message is checked
     socket.send_fds(client, [b"y"], [client.fileno()])
     client.close()
     around.turn()
@@ -36,7 +36,7 @@ def test_a_connection_that_lies_in_itself_ends(around: Around) -> None:
     assert around.port.next_deadline_ns() == around.now_ns + LOOK_NS
     later(around)
     assert made.closed_ns
-    later(around)  # its last words had their time
+    later(around)  # the time for its last message is over
     assert len(around.port) == 0
     assert around.port.next_deadline_ns() is None
     assert around.idle()

@@ -130,7 +130,7 @@ class TestWholeFiles:
 def test_params_of_the_wrong_shape(talk: Talk, method: str, params: list[Any]) -> None:
     talk.call("open", "a", 0)
     assert talk.fails(errno.EINVAL, method, *params)
-    assert talk.call("stat", "trace")  # the connection goes on
+    assert talk.call("stat", "trace")  # the connection continues
 
 
 def test_an_unknown_method(talk: Talk) -> None:
@@ -183,7 +183,7 @@ class TestHandles:
         assert talk.tree.files[-1].closed
 
     def test_too_many_perf_events(self, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As many as there are events, whatever files are open."""
+        """As many as there are events, independent of open files."""
         assert tracefs_connection.MAX_PERF_HANDLES > MAX_EVENT_ID
         monkeypatch.setattr(tracefs_connection, "MAX_PERF_HANDLES", MAX_HANDLES + 1)
         for _ in range(MAX_HANDLES + 1):
@@ -205,7 +205,7 @@ class TestReadsThatWait:
         assert talk.send(encode_request(500, "read", [handle, 10])) == []
         assert talk.connection.waiting
         assert list(talk.connection.speak(0)) == []
-        assert talk.call("stat", "trace")  # others are answered meanwhile
+        assert talk.call("stat", "trace")  # other requests are answered meanwhile
         talk.tree.content = [b"a record"]
         [reply] = talk.connection.speak(0)
         assert reply.data == encode_response(500, b"a record")
@@ -229,7 +229,7 @@ class TestReadsThatWait:
         for msgid, which in ((501, handle), (502, other), (503, handle)):
             assert talk.send(encode_request(msgid, "read", [which, 10])) == []
         talk.tree.content = [b"1", b"2"]
-        # data is there again: a new read stands behind those that wait
+        # data is there again: a new read comes after the waiting ones
         assert talk.send(encode_request(504, "read", [handle, 10])) == []
         assert [reply.data for reply in talk.connection.speak(0)] == [
             encode_response(501, b"1"),

@@ -1,4 +1,4 @@
-"""Replies that are withheld until what the operation changed elsewhere is acknowledged."""
+"""Responses that are delayed until the changes of the operation elsewhere are acknowledged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FakeChange:
 
 
 class Talk:
-    """A client; `next_changes` are what the next operations change."""
+    """A client; `next_changes` are the changes of its next operations."""
 
     def __init__(self) -> None:
         self.tree = FakeTree()
@@ -151,7 +151,7 @@ def test_what_is_not_taken_is_said_the_next_time() -> None:
 
 
 def test_what_was_no_operation_changes_nothing() -> None:
-    """Else it would wait for what others did."""
+    """Otherwise it would wait for changes of others."""
     talk = Talk()
     talk.changing()
     assert talk.ask("nonsense")[0][1][0] == errno.ENOSYS
@@ -183,7 +183,7 @@ def test_the_end_of_the_connection_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("number", [300, 2000])
 def test_a_tool_may_send_as_many_as_it_likes(number: int) -> None:
-    """Other than reads that wait for data, these have an end: nobody is disconnected for them."""
+    """Unlike reads that wait for data, these have an end: no connection is closed for them."""
     talk = Talk()
     changes = [talk.changing() for _ in range(number)]
     for _ in changes:

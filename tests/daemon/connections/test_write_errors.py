@@ -1,4 +1,4 @@
-"""What a program is told of its refused records: when, in which order, and of how many reasons."""
+"""Notifications of refused records: when, in which order, and for how many reasons."""
 
 import errno
 import struct

@@ -1,4 +1,4 @@
-"""event_counts: which events, what it shows, how it ends, how much it may hold."""
+"""event_counts: its events, its text, its end, its limits."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A fresh tree for each test, and what an administrator and a program do with triggers in it."""
+"""A fresh tree for each test, with operations of an administrator and a program on triggers."""
 
 from collections.abc import Iterator
 

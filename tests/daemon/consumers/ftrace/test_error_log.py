@@ -1,4 +1,4 @@
-"""error_log: filled by what is to come, shown and cleared here."""
+"""error_log: its text, its limit, clearing it."""
 
 from tests.daemon.tree.world import World
 

@@ -1,5 +1,5 @@
-"""Instances as objects: several on one table, each with what is its own. The rest is tested
-through the tree."""
+"""Instances as objects: several on one table, each with its own state. The rest is tested through the
+tree."""
 
 import pytest
 

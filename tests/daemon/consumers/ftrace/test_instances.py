@@ -1,4 +1,4 @@
-"""The registry of instances: names, numbers, what holds one, and what 200 of them cost."""
+"""The registry of instances: names, numbers, open files, and the cost of 200 instances."""
 
 import errno
 import re
@@ -136,7 +136,7 @@ def test_what_none_before_could_have(instances: Instances, names: dict[int, byte
 
 
 class Counted(Instance):
-    """Counts what it is told of new and removed events."""
+    """Counts its callbacks for new and removed events."""
 
     told = 0
 

@@ -1,4 +1,4 @@
-"""Markers: what is recorded of a write, what is cut, what is refused."""
+"""Markers: recorded, cut and refused writes."""
 
 import errno
 

@@ -41,8 +41,7 @@ def test_each_has_its_own(top: Options, other: Options) -> None:
 
 @pytest.mark.parametrize("name", sorted(GLOBAL))
 def test_global_ones_are_kept_once(top: Options, other: Options, name: str) -> None:
-    """Whoever sets them: any instance's trace_options takes them, though only the top one has a file for
-    each."""
+    """Any instance's trace_options accepts them, though only the top one has a file for each."""
     for setter in (top, other):
         value = not top[name]
         setter.set(name, value)

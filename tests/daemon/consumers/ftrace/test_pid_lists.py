@@ -1,4 +1,4 @@
-"""set_event_pid and set_event_notrace_pid, and what event-fork makes of them."""
+"""set_event_pid and set_event_notrace_pid, with and without event-fork."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def born(world: World, pid: int, parent: int, tgid: int | None = None) -> None:
 
 
 def writers(world: World, event: Event, *pids: int) -> list[int]:
-    """Of these threads that emit, those that are recorded."""
+    """The threads whose records are stored."""
     world.wn(b"trace", b"")
     for pid in pids:
         assert world.emit(event, pid.to_bytes(4, "little"), pid=pid) == 0

@@ -1,4 +1,4 @@
-"""Settings: what an assignment does, and what of the log is a value."""
+"""Settings: the effects of an assignment, and valid values in the log."""
 
 from typing import Any
 

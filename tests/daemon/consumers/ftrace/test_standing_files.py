@@ -1,4 +1,4 @@
-"""standing_filters and standing_triggers: what an event gets when it is registered."""
+"""standing_filters and standing_triggers: their effects on an event when it is registered."""
 
 import errno
 import logging

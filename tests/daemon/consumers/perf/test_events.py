@@ -1,4 +1,4 @@
-"""perf events: what may be opened, what keeps an event alive, counts and samples, and the ioctls."""
+"""perf events: opening, keeping an event alive, counts and samples, and the ioctls."""
 
 import errno
 import itertools
@@ -344,7 +344,7 @@ def test_the_frequency_can_be_changed(perf: PerfEvents, event: Event) -> None:
 
 
 class ModelSampler:
-    """What a sampler is to do, in plain words: no wrapping, no words of memory."""
+    """The expected work of a sampler, in plain Python: no wrapping, no words of memory."""
 
     def __init__(self, attr: Mapping[str, Any], identifier: int) -> None:
         self.pid, self.cpu = attr.get("pid", -1), attr.get("cpu", -1)
@@ -459,7 +459,7 @@ def test_samplers_on_one_event_do_as_the_model(
 
 
 HANDLES = itertools.count(100)
-"""The name of a consumer is its own over all examples: `stats` keeps those that are gone."""
+"""The name of a consumer is unique over all examples: `stats` keeps removed ones."""
 
 
 def read_ring(reader: PerfRingReader, identifier: int) -> list[tuple[str, int]]:

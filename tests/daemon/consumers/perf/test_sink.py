@@ -1,4 +1,4 @@
-"""Samples in a perf ring, and what a hostile reader of it can do."""
+"""Samples in a perf ring, and hostile readers of it."""
 
 import errno
 import fcntl
@@ -293,7 +293,7 @@ def test_a_dropped_sink_closes_its_descriptor() -> None:
 
 
 def test_what_a_filter_rejects_is_neither_counted_nor_sampled(ring: Ring) -> None:
-    """It is the last condition: what is invalid is refused all the same."""
+    """It is the last condition: an invalid record is refused nevertheless."""
     assert ring.sink.filter is None
     ring.sink.filter = parse_filter(b"a & 1", parse(b"test u32 a").fields)
     for number in range(10):

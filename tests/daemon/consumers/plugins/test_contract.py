@@ -1,4 +1,4 @@
-"""What a plug-in is, and what it gets."""
+"""The interface of a plug-in, and its records."""
 
 import errno
 import struct
@@ -30,7 +30,7 @@ def test_fields_are_unpacked_by_name() -> None:
     "payload", [b"", PAYLOAD[:3], PAYLOAD[:12], PAYLOAD[:-1], PAYLOAD.replace(b"\5\0\3\0", b"\xff\xff\3\0")]
 )
 def test_a_payload_that_its_program_cut_short(payload: bytes) -> None:
-    """The daemon hands over what was written; only who asks for the fields learns that they are not there."""
+    """The daemon passes the bytes; only asking for the fields shows that they are missing."""
     short = record(payload)
     assert short.payload == payload
     with pytest.raises(ValueError):

@@ -1,4 +1,4 @@
-"""Plug-ins: found by entry point, loaded late, handed batches, and kept from hurting anybody.
+"""Plug-ins: found by entry point, loaded late, given batches, and isolated from everything else.
 
 The example distribution examples/count_plugin is loaded here as a real one would be, through its entry point.
 """
@@ -30,7 +30,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Collector:
-    """A plug-in that keeps what it gets."""
+    """A plug-in that keeps its records."""
 
     made: ClassVar[list["Collector"]] = []
 
@@ -53,14 +53,14 @@ class Collector:
 
 
 class Least:
-    """The least that is a plug-in."""
+    """The minimum of a plug-in."""
 
     def take(self, batch: Sequence[Record]) -> None:
         pass
 
 
 class Broken:
-    """Raises whenever it can."""
+    """Raises in every method."""
 
     def take(self, batch: Sequence[Record]) -> None:
         raise RuntimeError("no")
@@ -96,7 +96,7 @@ class Raw:
 
 
 class Slow:
-    """Does not come back before it is let."""
+    """Does not return before it is released."""
 
     let: ClassVar[threading.Event]
     got: ClassVar[list[int]]
@@ -110,7 +110,7 @@ class Slow:
 
 
 class Exits:
-    """Ends the interpreter whenever it can."""
+    """Tries to end the interpreter in every method."""
 
     def take(self, batch: Sequence[Record]) -> None:
         sys.exit("no")
@@ -174,7 +174,7 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug
 
 
 def settle(plugins: Plugins) -> None:
-    """Everything is with the plug-ins."""
+    """All records are with the plug-ins."""
     plugins.flush()
     assert plugins.settle(20)
 

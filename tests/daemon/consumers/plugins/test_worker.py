@@ -65,7 +65,7 @@ class _Late(deque[Job[None]]):
 
 
 def test_a_job_that_is_posted_while_the_thread_looks(bench: Bench) -> None:
-    """Records behind it are not taken before it is done: it may say what they are."""
+    """Records behind it are not taken before it is done: it may change how they are read."""
 
     def post() -> None:
         bench.worker.post(lambda: bench.log.append("job"))

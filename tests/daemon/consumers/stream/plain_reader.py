@@ -74,7 +74,7 @@ class PlainReader:
         return len(data) or -1
 
     def take(self, most: int = 1 << 30) -> list[Item]:
-        """What is there, at most so many of it; its room is free then."""
+        """Available entries, at most so many; frees their space."""
         found: list[Item] = []
         head, tail = self.head, self.tail
         while tail < head and len(found) < most:

@@ -1,4 +1,4 @@
-"""The ring of a stream: what stands in it, what is lost, and what a hostile reader can do."""
+"""The ring of a stream: its entries, losses, and hostile readers."""
 
 import os
 import struct
@@ -57,7 +57,7 @@ def ring() -> Iterator[Ring]:
 
 
 def fill(ring: Ring) -> int:
-    """Until one is lost; how many were stored."""
+    """Write until one is lost; returns how many were stored."""
     count = 0
     while not ring.probes[0].lost:
         assert write(ring.events[0], struct.pack("<I", count)) == 0

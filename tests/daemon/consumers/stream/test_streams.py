@@ -1,4 +1,4 @@
-"""Streams: which events they take, now and later, their limits, and their end."""
+"""Streams: their events, now and later, their limits, and their end."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
-"""A slow model of the ring buffer, and entries that say which record they are.
+"""A slow model of the ring buffer, and entries with a serial number.
 
-`ModelCpu` is made of lists: pages of records, nothing compact about it, and no code shared.
+`ModelCpu` is made of lists: pages of records, not compact, and without shared code.
 """
 
 import struct
@@ -14,19 +14,19 @@ HEADER = struct.Struct("<Q")
 
 
 def entry(serial: int, size: int) -> bytes:
-    """`size` bytes whose first 8, the common fields to the buffer, say which record it is."""
+    """`size` bytes whose first 8, the common fields for the buffer, have the serial number."""
     return HEADER.pack(serial) + bytes((serial + i) & 0xFF for i in range(size - 8))
 
 
 def stored_size(size: int) -> int:
-    """Bytes of a record on a page without time extend, as rb_calculate_event_length() has it."""
+    """Bytes of a record on a page without time extend, as in rb_calculate_event_length()."""
     total = 4 + size + (4 if size > 112 else 0)
     total += -total % 4
     return 16 if total == 12 else total
 
 
 def as_stored(data: bytes) -> bytes:
-    """An entry as it is handed out again: padded with zeros."""
+    """An entry as readers get it: padded with zeros."""
     return data.ljust(stored_size(len(data)) - (8 if len(data) > 112 else 4), b"\0")
 
 
@@ -66,7 +66,7 @@ class ModelPage:
 
     payload_if_padded: int = -1
     lost: int = 0
-    """Mark in front of the first record."""
+    """Mark before the first record."""
 
 
 @attrs.define
@@ -76,7 +76,7 @@ class ModelCpu:
     overwrite: bool = True
     reader: ModelPage = attrs.field(factory=ModelPage)
     ring: list[ModelPage] = attrs.field(factory=lambda: [ModelPage()])
-    """Oldest first; the last is written to. Empty: the reader page is."""
+    """Oldest first; the last is being written. Empty: the reader page is."""
     last_ts: int = 0
     late: int = 0
     late_by: int = 0
@@ -88,7 +88,7 @@ class ModelCpu:
     dropped: int = 0
     read: int = 0
     unmarked: int = 0
-    """Lost, and no page begins there yet."""
+    """Lost, not yet in a page's mark."""
 
     def mark_lost(self, n: int) -> None:
         page = self.ring[-1] if self.ring else self.reader
@@ -105,7 +105,7 @@ class ModelCpu:
             self.ring[-1].ts = self.last_ts
 
     def mark_before(self, record: ModelRecord) -> int:
-        """What a walk that consumes nothing says in front of it."""
+        """The loss that a non-consuming walk reports before it."""
         first = [page for page in [self.reader, *self.ring] if page.records and page.records[0] is record]
         return first[0].lost if first else 0
 

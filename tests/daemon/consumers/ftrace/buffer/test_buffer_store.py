@@ -1,5 +1,4 @@
-"""Where a ring buffer lives: in files, and when there is too little room for them in memory, with all that is
-in it.
+"""The place of a ring buffer: in files or, without enough space, in memory, with all its records.
 
 Sizes and their texts are tested through the tree (tests/daemon/tree/test_instance_files.py).
 """
@@ -38,7 +37,7 @@ from utracefsd.state.log import parse_log
 
 
 class Storage:
-    """Notes what it is told, and what the settings were then."""
+    """Notes its calls, with the settings at that time."""
 
     adopted: RingBuffer | None = None
 
@@ -66,8 +65,8 @@ class Storage:
 
 
 def test_what_the_storage_is_told(tmp_path: Path, room: Callable[..., None]) -> None:
-    """That a buffer is in memory, and how large it is, is in the settings before the storage hears of it: a
-    successor that finds no buffer needs its size."""
+    """The settings say that a buffer is in memory, and its size, before the storage is called: without a
+    buffer the next daemon needs its size."""
     settings = Settings()
     storage = Storage(tmp_path, settings)
     store = BufferStore(settings, nr_cpus=1, storage=storage)
@@ -262,7 +261,7 @@ def test_no_room_for_another_folder(folder: Path, log: pytest.LogCaptureFixture)
 def test_death_on_the_way_to_memory(
     folder: Path, room: Callable[..., None], path: bytes, logged: bool
 ) -> None:
-    """Until the log says so the files are what a successor takes over, and nothing is missing in them."""
+    """Until the log names another folder, the next daemon takes over the files, which are complete."""
     old = daemon_in(folder)
     event = register(old, b"a u32 n")
     write(old, b"events/enable", b"1")

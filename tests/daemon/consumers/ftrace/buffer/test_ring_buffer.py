@@ -1,7 +1,7 @@
-"""The ring buffer against a slow model of it, and against what a kernel showed.
+"""The ring buffer against a slow model of it, and against observations of a kernel.
 
 Hypothesis plays random appends, reads, resizes and clears against both, with cursors that stay open all the
-while. After any of them the process may "die": the model goes on, the buffer is adopted from copied files.
+time. After any of them the process may "die": the model continues, the buffer is adopted from copied files.
 """
 
 import shutil
@@ -29,7 +29,7 @@ class OpenCursor:
     cursor: Iterator[tuple[int, int, bytes, int]]
     cpus: tuple[int, ...]
     last: dict[int, int] = attrs.field(factory=lambda: dict.fromkeys(range(NR_CPUS), -1))
-    """Serial of the last record it handed out of each cpu."""
+    """Serial of the last record of each cpu that it returned."""
 
 
 class RingBufferMachine(RuleBasedStateMachine):
@@ -111,7 +111,7 @@ class RingBufferMachine(RuleBasedStateMachine):
 
     @rule(cpu=st.integers(0, NR_CPUS - 1))
     def copy_pages(self, cpu: int) -> None:
-        """What a walk over the records gives, page by page."""
+        """The result of a walk over the records, page by page."""
         walk = [(ts, data, lost) for _, ts, data, lost in self.buffer.cursor(cpu)]
         cursor = self.buffer.cursor(cpu)
         found: list[tuple[int, bytes, int]] = []
@@ -165,7 +165,7 @@ class RingBufferMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cursors)
     @rule(which=st.integers(0, 1000), count=st.integers(1, 100))
     def step_cursor(self, which: int, count: int) -> None:
-        """A cursor gives the first unread record behind the last that it gave; the oldest over its cpus."""
+        """A cursor returns the first unread record after its last one; the oldest over its cpus."""
         opened = self.cursors[which % len(self.cursors)]
         for _ in range(count):
             heads = []
@@ -218,7 +218,7 @@ TestRingBufferMachine.settings = settings(
 )
 
 
-# ---- what a kernel showed ----
+# ---- observations of a kernel ----
 
 
 def reference() -> RingBuffer:
@@ -278,7 +278,7 @@ def test_overwrite_off_keeps_the_old_records() -> None:
     assert buffer.stats(0).dropped_events == 411
     assert buffer.stats(0).overrun == 0
     assert HEADER.unpack_from(next(buffer.cursor(consume=True))[2])[0] == 0
-    # reading took a page off the ring: recording goes on, and nothing is told as lost
+    # reading took a page off the ring: recording continues, and nothing is reported lost
     assert buffer.append(0, 5000, entry(1, 60))
     *_, last = buffer.cursor(consume=True)
     assert last[1:] == (5000, as_stored(entry(1, 60)), 0)
@@ -349,7 +349,7 @@ def test_the_extend_that_a_kernel_wrote_in_bytes() -> None:
 
 
 def test_an_extend_never_parts_from_its_record() -> None:
-    """Room for the record alone, but not for both: both go to the next page, where no extend is needed."""
+    """Space for the record alone, but not with the extend: both go to the next page, where none is needed."""
     buffer = RingBuffer(1, 8)
     buffer.append(0, 10, entry(1, 4080 - 8 - 32))
     buffer.append(0, 10 + (1 << 27), entry(2, 24))
@@ -541,11 +541,11 @@ def test_the_bench_door() -> None:
     assert 0 < RingBuffer(1, 64)._bench_append(10000, 16) < 10000
 
 
-# ---- what got lost on its way here ----
+# ---- losses before the buffer ----
 
 
 def lost_before(buffer: RingBuffer, *, consume: bool) -> list[tuple[int, int]]:
-    """(time, records missing in front of it) of what is there."""
+    """(time, records missing before it) of each record."""
     return [(ts, lost) for _, ts, _, lost in buffer.cursor(consume=consume)]
 
 
@@ -592,7 +592,7 @@ def test_a_mark_is_not_overwritten_with_its_page() -> None:
 
 
 def test_a_mark_waits_where_nothing_is_overwritten() -> None:
-    """A full buffer gets its mark when there is room again; records that fit meanwhile are not kept out."""
+    """A full buffer gets its mark when there is space again; records that fit meanwhile are accepted."""
     buffer = RingBuffer(1, 8)
     buffer.overwrite = False
     stored = fill(buffer, 600)

@@ -1,5 +1,5 @@
-"""The files of a ring buffer: who takes them over finds what was committed, whenever the writer was killed,
-and refuses what no writer leaves.
+"""The files of a ring buffer: adopting them gives all committed records, whenever the writer was killed;
+contents that no writer leaves are refused.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def run_child(work: Callable[[], None]) -> int:
-    """Fork; the child does its work and is gone, whatever happens in it."""
+    """Fork; the child does its work and exits, whatever happens in it."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -53,7 +53,7 @@ def run_child(work: Callable[[], None]) -> int:
 
 
 def test_adopting_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
-    """A child appends and reads at full speed until it is killed at no particular place."""
+    """A child appends and reads at full speed until it is killed at a random place."""
     for attempt in range(5):
         RingBuffer(1, 8, folder=str(tmp_path))
         read_end, write_end = os.pipe()
@@ -92,7 +92,7 @@ PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
 
 
 def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> None:
-    """Step a child through page turns, overwriting, swaps and a clear; adopt what each store would leave."""
+    """Step a child through page turns, overwriting, swaps and a clear; adopt the state after each store."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     RingBuffer(1, 1, folder=str(tmp_path))
@@ -157,7 +157,7 @@ def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> 
         assert 0 <= second[0] - first[0] <= 1
         assert second[1] - first[1] in (0, 3)
         assert second[2] - first[2] in (0, 1, 3)
-        # and what is missing was counted
+        # and the missing ones were counted
         assert len(second[3]) == second[0] - second[1] - second[2]
     assert seen[cleared - 1][:3] == (16, 6, 4)
     assert all(state in ((0, 0, 0, []), seen[-1]) for state in seen[cleared:])
@@ -287,7 +287,7 @@ def test_nonsense_in_ring_and_pages_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_byte_changed_is_refused_or_readable(tmp_path: Path) -> None:
-    """Whatever a file says: ValueError, or a buffer that can be read to its end and written."""
+    """For any contents of a file: ValueError, or a buffer that can be read to its end and written."""
     buffer = RingBuffer(1, 8, folder=str(tmp_path))
     fill(buffer, 600)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""The spare of a ring buffer: what a swap moves, what its readers see, and what a killed process leaves."""
+"""The spare of a ring buffer: swaps, its readers, and the state that a killed process leaves."""
 
 import ctypes
 import errno
@@ -31,7 +31,7 @@ def serials(buffer: RingBuffer | None, cpu: int = -1) -> list[int]:
 
 
 def both(buffer: RingBuffer) -> tuple[list[int], list[int]]:
-    """What is recorded, and the snapshot."""
+    """The records, and the snapshot."""
     return serials(buffer), serials(buffer.spare)
 
 
@@ -150,7 +150,7 @@ def test_a_consumer_takes_from_what_is_recorded() -> None:
     assert both(buffer) == ([], [2])
 
 
-# What a successor finds
+# The next daemon
 
 
 def test_a_spare_is_taken_over_with_what_it_holds(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def run_child(work: Callable[[], None]) -> int:
 
 
 def test_a_process_can_be_killed_between_any_two_instructions(tmp_path: Path) -> None:
-    """Step a child through swaps of two cpus; adopt what each store would leave: all swapped, or none."""
+    """Step a child through swaps of two cpus; adopt the state after each store: all swapped, or none."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     buffer = RingBuffer(2, 1, folder=str(tmp_path))

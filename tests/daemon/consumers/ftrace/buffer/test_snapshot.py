@@ -9,13 +9,13 @@ from tests.daemon.tree.world import World, errno_of
 
 @pytest.fixture
 def recorded(world: World) -> World:
-    """Three markers are recorded; none of their time stamps matters."""
+    """Records three markers; their time stamps do not matter."""
     world.instance.markers.write(b"a", 46)
     return world
 
 
 def marks(world: World) -> tuple[list[bytes], list[bytes]]:
-    """What is recorded, and the snapshot."""
+    """The records, and the snapshot."""
     return tuple(  # type: ignore[return-value]
         [body.removeprefix(b"tracing_mark_write: ") for body in world.bodies(file)]
         for file in (b"trace", b"snapshot")

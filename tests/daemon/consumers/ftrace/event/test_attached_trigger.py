@@ -1,4 +1,4 @@
-"""What of an attached trigger is shown and handed on."""
+"""The line of an attached trigger, and its entry in the state."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An event in an instance: enabled, in soft mode, and what it leaves behind."""
+"""An event in an instance: enabled, in soft mode, and its traces after removal."""
 
 import errno
 
@@ -17,7 +17,7 @@ from utracefsd.events.event_table import EventTable
 
 
 class Desk:
-    """The event files of one instance, and everything they told."""
+    """The event files of one instance, and all their callbacks."""
 
     def __init__(self, table: EventTable) -> None:
         self.table = table
@@ -76,7 +76,7 @@ def test_enable_and_disable(desk: Desk) -> None:
 
 
 def test_soft_mode(desk: Desk) -> None:
-    """The event fires for those who take a reference; records are stored only while it is enabled as well."""
+    """The event fires for holders of a reference; records are stored only while it is enabled as well."""
     event = desk.event(b"a")
     desk.files.take_soft_reference(event)
     assert (desk.text(event), event.status) == (b"0*\n", 1)

@@ -1,4 +1,4 @@
-"""Which events the words of set_event and standing_events mean."""
+"""The events that words of set_event and standing_events select."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""inject: text becomes a record, byte for byte as the kernel lays it out."""
+"""inject: text becomes a record, byte for byte in the kernel's layout."""
 
 import errno
 import struct

@@ -1,4 +1,4 @@
-"""What ftrace records, filters and loses, and its clocks."""
+"""Recorded, filtered and lost records of ftrace, and its clocks."""
 
 import errno
 import struct
@@ -203,7 +203,7 @@ def counter_sink() -> FtraceSink:
 
 
 def test_a_filter_decides_before_the_clock_is_read() -> None:
-    """Records that it rejects take no tick of `counter`, and are counted as filtered."""
+    """Rejected records take no tick of `counter`, and are counted as filtered."""
     sink = counter_sink()
     event = tracepoint()
     probe = FtraceProbe(sink)
@@ -245,7 +245,7 @@ def test_what_a_filter_lets_pass_goes_the_way_of_all_records() -> None:
 
 
 def test_an_invalid_record_is_refused_whatever_the_filter_says() -> None:
-    """As in the kernel: it is looked at before the filter, in a place that is not in the ring buffer."""
+    """As in the kernel: it is checked before the filter, in another buffer."""
     sink = counter_sink()
     event = tracepoint(b"test u32 a; __data_loc char[] s")
     probe = FtraceProbe(sink)
@@ -259,7 +259,7 @@ def test_an_invalid_record_is_refused_whatever_the_filter_says() -> None:
     assert write(event, bytes(4) + bad) == -errno.EFAULT
     assert sink.now() == before + 1
     assert (numbers(probe), event.emitted) == ((0, 0, 0), 0)
-    # Nobody looks at it where the thread is not wanted, or there is no room for it in any page.
+    # It is not checked if the thread is not wanted, or if no page is large enough for it.
     sink.pids = frozenset({1})
     assert write(event, bytes(4) + bad) == 0
     sink.pids = None
@@ -282,7 +282,7 @@ def test_each_probe_has_a_filter_of_its_own() -> None:
 
 
 def test_a_filter_that_goes_while_it_judges() -> None:
-    """A name that is looked up runs Python, which may do anything."""
+    """Looking up a name runs Python, which may do anything."""
     event = tracepoint()
     probe = FtraceProbe(ftrace())
 
@@ -306,7 +306,7 @@ def test_the_bench_door() -> None:
 
 
 def test_the_ids_of_recorded_events() -> None:
-    """Those that were overwritten or consumed do not count, those of the spare do."""
+    """Overwritten or consumed records do not count, those of the spare do."""
     buffer = RingBuffer(2, 8)
 
     def append(cpu: int, event_id: int, n: int = 1) -> None:

@@ -79,7 +79,8 @@ def test_synthetic_events_have_histograms_of_their_own(world: World) -> None:
 
 
 def test_the_name_of_a_thread_as_a_variable(world: World) -> None:
-    """That of the thread whose record was the first of its key, as there (hist_trigger_elt_data_init())."""
+    """The name of the thread that wrote the first record of its key, as there
+    (hist_trigger_elt_data_init())."""
     world.tasks |= {50: Task(b"worker", 1), 51: Task(b"a-name-of-15-by", 1)}
     world.wa(b"synthetic_events", b"who u64 id; char[] began; char[256] ended")
     world.wa(b"events/synthetic/who/enable", b"1")
@@ -120,7 +121,8 @@ def test_an_event_that_brings_itself(world: World) -> None:
 
 
 def test_an_event_that_brings_itself_for_ever(world: World) -> None:
-    """At most 64 records come of one (MAX_PUT_OFF of _tracepoint.pyx), and the next begins anew."""
+    """One record causes at most 64 records (MAX_PUT_OFF of _tracepoint.pyx), and the next one starts
+    again."""
     world.wa(b"synthetic_events", b"loop u64 id")
     for event in (b"synthetic/loop", b"user_events/start"):
         world.wa(b"events/%s/trigger" % event, b"hist:keys=1:onmatch(user_events.start).trace(loop,id)")
@@ -199,12 +201,12 @@ def numbers(world: World) -> tuple[list[int], list[int]]:
 
 
 def taken(world: World) -> list[bytes]:
-    """Entries and what stands below them."""
+    """Entries and the text below them."""
     return world.cat(DONE + b"hist").split(b"\n")[5:-6]
 
 
 def test_a_snapshot_of_a_maximum(world: World) -> None:
-    """It is taken for what is the most of all keys; entries tell nothing of it."""
+    """It is taken for the maximum of all keys; entries do not show it."""
     world.wa(DONE + b"enable", b"1")
     world.wa(DONE + b"trigger", TAKES % b"onmax")
     assert world.cat(DONE + b"trigger").endswith(b":size=2048:onmax($x).snapshot() [active]\n")
@@ -242,7 +244,7 @@ def test_a_snapshot_of_a_change(world: World) -> None:
 
 
 def test_a_snapshot_for_the_longest_key(world: World) -> None:
-    """MAX_KEY_SIZE bytes, all of them kept and shown."""
+    """MAX_KEY_SIZE bytes, all of them stored and shown."""
     world.wa(DONE + b"trigger", b"hist:keys=path,common_stacktrace:x=rc:onmax($x).snapshot()")
     for rc, path in ((1, b"a" * 300), (2, b"b" * 300), (1, b"c")):
         emit(world, b"done", 1, rc, path)

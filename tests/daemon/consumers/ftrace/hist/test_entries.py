@@ -1,4 +1,4 @@
-"""A copy of a table, sorted as Python would."""
+"""A copy of a table, sorted as by Python."""
 
 from __future__ import annotations
 

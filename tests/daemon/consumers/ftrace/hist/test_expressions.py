@@ -16,7 +16,7 @@ def expression(text: bytes) -> HistField:
 
 
 def shape(field: HistField) -> object:
-    """Operators and leaves, to be compared with what one reads."""
+    """Operators and leaves, in a form that can be compared."""
     if field.operator is None:
         return field.constant if Flag.CONST in field.flags else field.shown_name().decode()
     return (field.operator.name, *map(shape, field.operands))

@@ -1,7 +1,7 @@
 """Counting: against a plain Counter, with hostile payloads, and with a kill between any two instructions.
 
-The last one runs in a child, one machine instruction at a time (ptrace). What its file has after each is what
-a SIGKILL would leave; each state that is different is adopted and compared with what was counted.
+The last one runs in a child, one machine instruction at a time (ptrace). The contents of its file after each
+are those that a SIGKILL would leave; each different state is adopted and compared with the expected counts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def text(value: bytes, size: int) -> bytes:
     return value.partition(b"\0")[0][: size - 1].ljust(size, b"\0")
 
 
-# The model: what each key and value is, said in Python.
+# The model: the value of each key and value, in Python.
 
 RECORDS = st.tuples(
     st.integers(0, (1 << 32) - 1),
@@ -136,7 +136,7 @@ def test_strings_outside_the_record_are_empty(event: bytes, word: tuple[int, int
 
 @pytest.mark.parametrize("size", range(0, 40, 3))
 def test_short_payloads(size: int) -> None:
-    """The tracepoint refuses them; nothing behind their end is read all the same."""
+    """The tracepoint refuses them; still nothing behind their end is read."""
     hist = make(b"keys=name,msg:vals=big,sv")
     hist.count(PACK(1, 2, b"name", b"msg", b"dl", 3)[:size])
     assert hist.table.hits == 1
@@ -292,7 +292,7 @@ def test_memory_comes_with_the_first_record(folder: Path) -> None:
 
 
 def test_a_record_without_memory_is_dropped(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is asked for again now and then; a successor finds what was dropped."""
+    """It is tried again now and then; the next daemon has the number of dropped ones."""
     path = folder / "hist"
     hist = hist_of(defined(b"keys=id:size=128", EVENT), str(path))
     asked = []
@@ -313,8 +313,8 @@ def test_a_record_without_memory_is_dropped(folder: Path, caplog: pytest.LogCapt
 
 
 def test_killed_at_any_instruction(folder: Path) -> None:
-    """Old keys, new keys, dropped ones, and a clear: what a successor finds is one of the states in between
-    records, and `has_taken` says which."""
+    """Old keys, new keys, dropped ones, and a clear: the next daemon finds one of the states between records,
+    and `has_taken` says which."""
     path = folder / "hist"
     hist = hist_of(defined(b"keys=id:vals=big:size=128", EVENT), str(path))
     for n in range(127):
@@ -358,7 +358,7 @@ def test_killed_at_any_instruction(folder: Path) -> None:
             assert len(taken) <= 1
             if taken:
                 assert taken == [reached]
-            # Its successor does the same, and nothing is lost that this one had begun to make good.
+            # The daemon after it does the same, and nothing is lost that this one had begun to repair.
             again = HistTable.adopt(*shape, str(copy))
             assert (contents(again), (again.hits, again.drops)) == found
             copy.unlink()

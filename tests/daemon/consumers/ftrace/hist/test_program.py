@@ -1,4 +1,4 @@
-"""What a Definition compiles to; that it computes the right thing is test_hist.py's matter."""
+"""The program of a Definition; test_hist.py checks its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histograms of a daemon and of the one that comes after it."""
+"""Histograms of a daemon and of the next one."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_synthetic_events_survive(folder: Path) -> None:
 
 @pytest.mark.parametrize("orderly", [False, True])
 def test_fields_of_the_matched_event_survive(folder: Path, orderly: bool) -> None:
-    """What was made for them is not made again, and still goes with its reader."""
+    """Triggers made for fields are not made again, and are still removed with their reader."""
     daemon = daemon_in(folder)
     done = register(daemon, b"done u64 id; s32 rc", PERSIST)
     start = register(daemon, b"start u64 id; u32 wt", PERSIST)
@@ -234,7 +234,7 @@ def test_snapshots_survive(folder: Path) -> None:
 
 
 def test_variables_and_actions_survive(folder: Path) -> None:
-    """Also where the trigger that reads belongs to an event that comes first."""
+    """Also if the trigger that reads belongs to an earlier event."""
     daemon = daemon_in(folder)
     done = register(daemon, b"done u64 id; s32 rc", PERSIST)
     start = register(daemon, b"start u64 id; u32 w", PERSIST)

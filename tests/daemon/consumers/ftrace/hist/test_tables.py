@@ -83,7 +83,7 @@ def test_files_and_a_successor(folder: Path) -> None:
 
 
 def test_the_file_says_how_many_entries_there_are(folder: Path) -> None:
-    """Who made it wanted another number than who adopts it."""
+    """The adopting daemon wants another number than the one that made it."""
     Tables(folder).make(0, 9, 16, 2)
     assert Tables(folder).adopt(0, "hist.1", 7, 16, 2).bits == 9
 

@@ -1,4 +1,4 @@
-"""Variables, references between triggers, and what comes of them; actions are in test_actions.py."""
+"""Variables, references between triggers, and their results; actions are in test_actions.py."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_more_keys_than_the_variable_has(world: World, keys: bytes) -> None:
     emit(world, b"done", 2, 10, b"p")
     emit(world, b"done", 1, 10, b"p")
     assert b"Hits: 1\n" in world.cat(DONE + b"hist")
-    emit(world, b"done", 1, 11, b"p")  # it was read once
+    emit(world, b"done", 1, 11, b"p")  # it was read once, so it is unset
     assert b"Hits: 1\n" in world.cat(DONE + b"hist")
 
 
@@ -161,7 +161,7 @@ MADE = b"hist:keys=id:vals=hitcount:synthetic_wt=wt:sort=hitcount:size=%d%s [act
 
 
 def lines(world: World) -> list[bytes]:
-    """Of the event that is matched, with those that were made."""
+    """Of the matched event, also made ones."""
     return [text for text in world.cat(START + b"trigger").split(b"\n") if text and text[:1] != b"#"]
 
 
@@ -194,7 +194,7 @@ def test_a_field_of_the_matched_event(world: World) -> None:
 
 
 def test_a_field_by_its_full_name(world: World) -> None:
-    """Of any event, whatever is matched; of this one it is a field as ever."""
+    """Of any event, whichever is matched; of this one it is an ordinary field."""
     lat_event(world)
     world.wa(START + b"trigger", b"hist:keys=id")
     text = b"hist:keys=id:x=rc:onmax($x).trace(lat,user_events.done.id,user_events.start.wt)"
@@ -208,7 +208,7 @@ def test_a_field_by_its_full_name(world: World) -> None:
 
 
 def test_two_that_want_the_same_field(world: World) -> None:
-    """What was made goes with the last of them."""
+    """Made triggers are removed with the last reader."""
     lat_event(world)
     world.event(b"more u64 id")
     world.wa(START + b"trigger", b"hist:keys=id")
@@ -247,7 +247,7 @@ def test_what_somebody_wrote_stays(world: World) -> None:
 def test_no_field_of_the_matched_event(
     world: World, there: bytes, action: bytes, messages: list[bytes]
 ) -> None:
-    """And nothing that was made stays."""
+    """And no made trigger is left."""
     lat_event(world)
     world.wa(START + b"trigger", b"hist:keys=" + there)
     text = b"hist:keys=id:onmatch(user_events.start)." + action

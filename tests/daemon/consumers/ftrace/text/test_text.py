@@ -392,7 +392,7 @@ def test_latency_format_with_a_clock_that_went_back() -> None:
     assert b"    0us : " in text.render_entry(0, 5, entry(1041, bytes(4)))
 
 
-# --- what is asked, and how often -----------------------------------------------------------------
+# --- calls of comm, tgid and the event table -----------------------------------------------------------
 
 
 def test_names_are_looked_up_once_per_call_and_again_in_the_next() -> None:

@@ -177,7 +177,7 @@ PAYLOADS = st.one_of(st.lists(BYTES, max_size=60).map(bytes), st.binary(min_size
 
 @st.composite
 def entries_of(draw: st.DrawFn) -> tuple[Events, bytes]:
-    """An event and an entry of it whose loc words point into the entry more often than by chance."""
+    """An event and an entry of it, often with loc words that point into the entry."""
     fields = draw(DECLARATIONS)
     event_id = draw(st.integers(20, 65535))
     events = one_event(b"e " + fields if fields else b"e", event_id)

@@ -1,4 +1,4 @@
-"""Steps that are taken by a desk and by the model, which must agree after each."""
+"""Steps of a desk and of the model, which must agree after each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.daemon.consumers.ftrace.trigger.trigger_model import Model, ModelTrig
 __all__ = ["STEPS", "Step", "compare", "take_step"]
 
 Step = tuple[str, str, Any]
-"""What, on which event, and how."""
+"""The action, its event, and an argument."""
 
 EVENTS = st.sampled_from("ab")
 TRIGGERS = st.builds(

@@ -1,4 +1,4 @@
-"""What the simple kinds do when an event fires."""
+"""The simple kinds when an event fires."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ def test_an_event_may_switch_itself(desk: Desk) -> None:
 
 
 def test_pids_and_triggers(desk: Desk) -> None:
-    """Those that fire at once come before the pid lists, those that wait for the record behind them
+    """Triggers that fire at once come before the pid lists, triggers that wait for the record after them
     (__trace_trigger_soft_disabled(), trace_event_buffer_reserve())."""
     desk.instance.pids.add([1], notrace=False)
     desk.write(desk.a, b"enable_event:user_events:b:5")
@@ -95,7 +95,7 @@ def test_a_record_that_no_sub_buffer_holds(desk: Desk) -> None:
 
 
 def test_an_invalid_record(desk: Desk) -> None:
-    """It fires what does not wait, and nothing else; with triggers that wait its fault is always found."""
+    """It fires only triggers that do not wait; with triggers that wait its fault is always found."""
     event = desk.world.event(b"c __data_loc char[] s")
     bad = b"\xff\xff\xff\xff"
 
@@ -135,8 +135,8 @@ def test_a_reader_that_pauses_and_a_trigger(desk: Desk) -> None:
 
 
 def test_filters(desk: Desk) -> None:
-    """The fields are those of the event that fires; the record is stored before a traceoff, and a traceon
-    does not store it."""
+    """The fields are those of the firing event; the record is stored before a traceoff, and a traceon does
+    not store it."""
     desk.enable(desk.a)
     assert desk.write(desk.a, b"traceoff:1  if  v == 2 && s == ''") == ""
     assert desk.lines(desk.a) == [b"traceoff:count=1 if  v == 2 && s == ''"]
@@ -212,7 +212,7 @@ def test_a_snapshot_without_a_spare(desk: Desk) -> None:
 
 
 def test_a_trigger_and_the_filter_of_its_event(desk: Desk) -> None:
-    """The event's filter decides what is stored, the trigger's own what it fires for."""
+    """The event's filter selects the stored records, the trigger's own those for which it fires."""
     desk.enable(desk.a)
     desk.instance.set_filter(desk.a, b"v > 10")
     desk.write(desk.a, b"traceoff if v == 5")

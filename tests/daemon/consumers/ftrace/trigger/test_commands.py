@@ -1,4 +1,4 @@
-"""The file `trigger`: reading and writing it, whatever the kind."""
+"""The file `trigger`: reading and writing it, for all kinds."""
 
 import os
 
@@ -89,7 +89,7 @@ def test_an_instance_that_goes_takes_its_triggers_along(desk: Desk) -> None:
 
 
 def test_many_events_in_many_instances(desk: Desk) -> None:
-    """What an instance keeps of triggers is one object; an event without triggers costs nothing."""
+    """An instance has one object for triggers; an event without triggers costs nothing."""
     world = desk.world
     events = [world.event(b"e%d u32 v" % number) for number in range(1000)]
     instances = [world.instances.make(b"i%d" % number) for number in range(50)]

@@ -197,7 +197,7 @@ def test_named_triggers_have_the_size_of_the_first(desk: Desk) -> None:
 
 
 def test_named_triggers_that_keep_different_things(desk: Desk) -> None:
-    """What is saved is called alike and has another type: entries of one table cannot hold both."""
+    """The saved field has the same name and another type: entries of one table cannot hold both."""
     text, number = desk.world.event(b"c u32 v; char[8] what"), desk.world.event(b"d u32 v; u32 what")
     definition = b"hist:name=n:keys=v:vv=v:onmax($vv).save(what)"
     assert desk.write(text, definition) == ""

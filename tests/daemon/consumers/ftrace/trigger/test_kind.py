@@ -1,4 +1,4 @@
-"""Taking a command of the file `trigger` apart."""
+"""Parsing a command of the file `trigger`."""
 
 import errno
 

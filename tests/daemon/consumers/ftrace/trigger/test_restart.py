@@ -1,5 +1,5 @@
-"""Triggers, their counts and what they have switched, over deaths and ends of the daemon: as the model, for
-which there are none."""
+"""Triggers, their counts and their switches, over kills and ends of the daemon: the result is that of the
+model, which has none."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_as_the_model_over_restarts(steps: list[Step]) -> None:
             else:
                 take_step(desk, model, step)
                 if step[0] != "emit":
-                    desk.daemon.save()  # before it is answered; of records nothing waits for that
+                    desk.daemon.save()  # before it is answered; records do not wait for that
             compare(desk, model)
     finally:
         desk.close()

@@ -122,7 +122,7 @@ def test_a_snapshot_that_has_no_memory(desk: Desk) -> None:
 
 
 def test_removal(desk: Desk) -> None:
-    """Whatever follows the name is ignored, but for a target; what is not there is removed, too."""
+    """Text behind the name is ignored, except for a target; removing a missing trigger succeeds, too."""
     desk.write(desk.a, b"traceon:5")
     assert desk.write(desk.a, b"!traceoff:7 if nonsense") == ""
     assert desk.lines(desk.a) == []
@@ -138,7 +138,7 @@ def test_removal(desk: Desk) -> None:
 
 
 def test_a_target_stays_as_it_was_switched(desk: Desk) -> None:
-    """A normally enabled target that was turned off is not enabled again when the trigger goes."""
+    """An enabled target that was turned off is not enabled again when the trigger is removed."""
     desk.enable(desk.b)
     desk.write(desk.a, b"disable_event:" + B)
     assert desk.enabled(desk.b) == b"1*"
@@ -167,7 +167,7 @@ def test_triggers_of_two_events_may_switch_the_same(desk: Desk) -> None:
 
 
 def test_tracing_on_is_noted_when_the_last_switch_goes(desk: Desk) -> None:
-    """As long as there are any, a successor asks their cell; afterwards the settings."""
+    """As long as there are any, the next daemon reads their cell; afterwards the settings."""
     desk.write(desk.a, b"traceoff")
     desk.write(desk.b, b"traceon:0")
     desk.emit(desk.a)
