@@ -76,7 +76,6 @@ NOT_YET = [
     "protocol/utracefs_protocol/messages",
     "tests/abi",
     "tests/client",
-    "tests/daemon",
     "tests/protocol",
     "tests/test_words.py",
 ]

@@ -1,4 +1,4 @@
-"""What several tests of the daemon's parts begin with."""
+"""Fixtures of several tests of the daemon's parts."""
 
 import errno
 import gc
@@ -32,7 +32,7 @@ def table() -> Iterator[EventTable]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where a daemon keeps its state, in memory as it should be."""
+    """The folder of a daemon's state; in memory, as recommended."""
     path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
     yield path
     bury()
@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the daemon logs."""
+    """The daemon's log."""
     monkeypatch.setattr(logging.getLogger("utracefsd"), "propagate", True)
     return caplog
 
@@ -64,7 +64,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """What is given up must be gone without the collector, which an idle daemon does not run."""
+    """Removed objects must be freed without the collector, which an idle daemon does not run."""
     gc.collect()
     gc.disable()
     yield

@@ -1,4 +1,4 @@
-"""What tests of the record path begin with: an event, a write, an ftrace buffer, a probe's numbers."""
+"""Helpers for tests of the record path: an event, a write, an ftrace buffer, a probe's counts."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -50,14 +50,14 @@ class Collecting(StreamProbe):
 
     @classmethod
     def close_all(cls) -> None:
-        """Let go of descriptors and memory; what is attached yet loses."""
+        """Close descriptors and memory; probes still attached lose their records."""
         for one in list(cls.made):
             one.sink.close()
             one._ring.close()
         cls.made.clear()
 
     def flush(self) -> None:
-        """Deliver what came since the last time."""
+        """Deliver the records since the last call."""
         self.sink.publish()
         while self._ring.next_batch():
             self._deliver([(ts, cpu, tid, pid, data) for _, ts, cpu, pid, tid, data in self._ring.tuples()])

@@ -1,4 +1,4 @@
-"""Daemons that die and daemons that come after them: what tests of the state have in common."""
+"""Daemons that are killed and the next ones: helpers for tests of the state."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemo
 
 
 def die(daemon: Daemon) -> None:
-    """As SIGKILL leaves things: nothing of what `close` does. The objects stay until the test ends, so
-    that nothing is unmapped."""
+    """The state after a SIGKILL: without `close`. The objects stay until the test ends, so that nothing is
+    unmapped."""
     _dead.append(daemon)
 
 
@@ -54,7 +54,7 @@ def finish(daemon: Daemon) -> None:
 
 
 def bury() -> None:
-    """After a test: let go of the dead, with their descriptors."""
+    """After a test: free the killed ones, with their descriptors."""
     if _dead:
         _dead.clear()
         gc.collect()

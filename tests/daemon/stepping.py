@@ -1,4 +1,4 @@
-"""A child that runs one instruction at a time, so that a death can be judged between any two."""
+"""A child that runs one instruction at a time, to judge a kill between any two."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Seen = TypeVar("Seen")
 
 @contextlib.contextmanager
 def stepping(work: Callable[[], object], look: Callable[[], Seen]) -> Iterator[Iterator[Seen | None]]:
-    """Run `work` so: what `look` sees after each instruction, None where it is the same as before. The child
-    does not outlive the block."""
+    """Run `work` that way: the result of `look` after each instruction, None if unchanged. The child does not
+    outlive the block."""
     stepper = Stepper(work)
     try:
         yield _steps(stepper, look)

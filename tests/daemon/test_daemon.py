@@ -1,4 +1,4 @@
-"""The parts together, without a loop: what is saved before an answer, who hears at the end of a step."""
+"""The parts together, without a loop: what is saved before a response, and the results of a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 
 
 class Around:
-    """A daemon and its clients; `turn` does a port's steps without ending them by `hand_on`."""
+    """A daemon and its clients; `turn` runs a port's steps without `hand_on` at their end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

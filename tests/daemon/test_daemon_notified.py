@@ -1,5 +1,5 @@
-"""Operations on the tree and those who are told of their enablers, with the daemon's parts together and a
-clock that is set."""
+"""Operations on the tree and notified connections, with the daemon's parts together and a clock that is
+set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENABLE = "events/user_events/ev/enable"
 
 
 class Client:
-    """One end of a connection; what comes is kept until it is asked for."""
+    """One end of a connection; messages are kept until they are read."""
 
     def __init__(self, around: Around, port: Port) -> None:
         self.around = around
@@ -44,7 +44,7 @@ class Client:
         return self.msgid
 
     def heard(self) -> list[Any]:
-        """What has come until now."""
+        """The messages until now."""
         with contextlib.suppress(BlockingIOError):
             while data := self.sock.recv(1 << 16, socket.MSG_DONTWAIT):
                 self.unpacker.feed(data)
@@ -82,7 +82,7 @@ class Around:
         return client
 
     def program_of(self, uid: int) -> Client:
-        """One that registers on its own; what is told of it, is of a user."""
+        """A client that registers on its own; its notifications belong to a user."""
         self.clients.append(Client(self, self.daemon.data))
         client = self.clients[-1]
         task = read_task(os.getppid())
@@ -98,7 +98,7 @@ class Around:
         return self.clients[-1]
 
     def turn(self) -> None:
-        """What the loop would do until nothing is ready."""
+        """Does the work of the loop until nothing is ready."""
         while True:
             ready = 0
             for port in (self.daemon.data, self.daemon.tracefs):
@@ -372,7 +372,7 @@ def test_on_behalf_of_a_process(around: Around) -> None:
 
 
 def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> None:
-    """What stands in front of it has been carried out and answered."""
+    """Earlier requests have been carried out and answered."""
     around.program()
     tree = around.administrator()
     msgid = tree.enable(True)
@@ -384,7 +384,7 @@ def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> No
 
 
 def test_a_busy_daemon_blames_nobody(around: Around, log: pytest.LogCaptureFixture) -> None:
-    """The acknowledgement has come; it was the daemon that did not look."""
+    """The acknowledgement has arrived; the daemon had not read it."""
     program, tree = around.program(), around.administrator()
     msgid = tree.enable(True)
     around.turn()
@@ -395,7 +395,7 @@ def test_a_busy_daemon_blames_nobody(around: Around, log: pytest.LogCaptureFixtu
 
 
 def test_a_thread_is_no_process(around: Around) -> None:
-    """Enable words would be held by something that nobody else means, and saved_tgids would be wrong."""
+    """Enable words would be held by an unknown process, and saved_tgids would be wrong."""
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait)
     thread.start()
@@ -422,7 +422,7 @@ def test_a_user_who_comes_anew_each_time_is_waited_for_in_moderation(
     waited = 0
 
     def operation() -> bool:
-        """Whether it had to wait for more than the honest one."""
+        """Whether it had to wait for others than the honest one."""
         around.program_of(54321)
         around.turn()
         tree.enable(around.daemon.now_ns() // ACKNOWLEDGE_NS % 2 == 0)
@@ -440,7 +440,7 @@ def test_a_user_who_comes_anew_each_time_is_waited_for_in_moderation(
     assert 10 <= waited <= 15, "a second at once, and a tenth of the time"
     assert sum("of user 54321" in message for message in log.messages) == 1
     around.at(around.now_ns + 20 * SECOND_NS)
-    assert operation(), "forgiven"
+    assert operation(), "refilled"
 
 
 def test_who_acknowledges_in_the_last_moment_each_time(around: Around) -> None:
@@ -474,7 +474,7 @@ def test_who_leaves_in_the_last_moment_each_time(around: Around) -> None:
 
 
 def test_when_all_is_told_no_timer_is_left(around: Around) -> None:
-    """Whoever acknowledged, is overdue, reads nothing, or waits for records."""
+    """Any of them acknowledges, is overdue, reads nothing, or waits for records."""
     program, _overdue, tree = around.program(), around.program(), around.administrator()
     handle = tree.call("open", "trace_pipe", os.O_RDONLY)
     tree.send("read", handle, 4096)

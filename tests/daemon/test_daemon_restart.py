@@ -1,4 +1,4 @@
-"""A daemon as a whole: what one that comes after another finds, and how one ends."""
+"""A daemon as a whole: the state that the next one finds, and its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from utracefsd.server.serve import serve
 
 
 def test_triggers_are_as_before(folder: Path) -> None:
-    """Their counts, and what they switched from within records, which the log does not know."""
+    """Their counts, and switches from within records, which are not in the log."""
     old = daemon_in(folder)
     first, second = register(old, b"first u32 n"), register(old, b"second u32 n")
     old.instances.make(b"one")
@@ -205,7 +205,7 @@ INSTANCE_FILES = [
 
 
 def contents(daemon: Daemon) -> dict[bytes, bytes]:
-    """What all instances show."""
+    """The contents of all instances."""
     tops = [b"instances/" + name + b"/" for name in daemon.instances.names()]
     return {top + path: read(daemon, top + path) for top in [b"", *tops] for path in INSTANCE_FILES}
 
@@ -302,8 +302,8 @@ def test_an_instance_that_was_to_go_with_its_owner_is_gone_after_a_kill(folder: 
 
 @pytest.mark.parametrize("logged", [False, True])
 def test_death_while_an_instance_is_removed(folder: Path, logged: bool) -> None:
-    """Until the log has it, it comes back as it was, but for its events; afterwards its folder is of no
-    use."""
+    """Until the log has the removal, it comes back unchanged, without its events; afterwards its folder is
+    unused."""
     old = daemon_in(folder)
     several_instances(old)
     assert old.state is not None
@@ -323,7 +323,7 @@ def test_death_while_an_instance_is_removed(folder: Path, logged: bool) -> None:
 def test_an_instance_without_room_for_its_buffer(
     folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
 ) -> None:
-    """Only its records are lost; and the warning is not repeated for each."""
+    """Only its records are lost; and there is only one warning."""
     old = daemon_in(folder)
     event = register(old, b"a u32 n")
     write(old, b"events/enable", b"1")
@@ -345,7 +345,7 @@ def test_an_instance_without_room_for_its_buffer(
 
 
 def test_two_hundred_instances_are_written_only_where_something_changed(folder: Path) -> None:
-    """4,000 events, 200 instances in small buffers: a step writes what changed, and nothing walks over the
+    """4,000 events, 200 instances in small buffers: a step writes the changes, and never walks over the
     rest."""
     daemon = daemon_in(folder)
     for n in range(4000):
@@ -475,8 +475,8 @@ def test_the_end(folder: Path, keep: bool) -> None:
 
 
 async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a real server: what is kept is found by the next one, which lets go of it in time, with nothing else
-    to do."""
+    """In a real server: the next one finds the kept events, and releases them in time, with nothing else to
+    do."""
     monkeypatch.setattr("utracefsd.daemon.GRACE_NS", 50_000_000)
     async with trio.open_nursery() as nursery:
         serving = await nursery.start(serve, tmp_path / "d")
@@ -495,8 +495,8 @@ async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_filters_are_as_before(folder: Path) -> None:
-    """Those that hold, those that were refused, of an event that was never enabled, in each instance; also
-    after the log was made anew, which every daemon begins with."""
+    """Valid ones, refused ones, of an event that was never enabled, in each instance; also after the log was
+    made anew, as at the start of every daemon."""
     daemon = daemon_in(folder)
     event, idle = register(daemon, b"a u32 n"), register(daemon, b"idle u32 n")
     daemon.instances.make(b"one")

@@ -1,4 +1,4 @@
-"""Snapshots and what a daemon finds of them that comes after another."""
+"""Snapshots, and what the next daemon finds of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_room_for_a_second_one_both_are_in_memory(folder: Path, room: Ca
     room(1 << 40)
     die(old)
     new = daemon_in(folder)
-    # What was in memory is gone, and there is an empty one of the same kind.
+    # The one in memory is lost, and there is an empty one of the same kind.
     assert b"* Snapshot is allocated *" in read(new, b"snapshot")
     assert read(new, b"buffer_size_kb") == b"1410\n"
     finish(new)

@@ -1,4 +1,4 @@
-"""A `sync` that waits for rings of the daemon before this one, and who sends no more behind it."""
+"""A `sync` that waits for rings of the previous daemon, from peers that send no more after it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from utracefsd.machine.procfs import read_task
 
 
 class Program:
-    """One with a data ring that holds a record, at the other end of a connection to the data socket."""
+    """A program with a data ring that holds a record, at the other end of a connection to the data socket."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -55,7 +55,7 @@ class Program:
         return not self.daemon.data.has_more and not select.select([self.daemon.data], [], [], 0)[0]
 
     def heard(self) -> list[Any]:
-        """What has come until now; None in the end if that has come, too."""
+        """The bytes received until now; None at the end if that was received, too."""
         self.turn()
         unpacker, data = msgpack.Unpacker(), b"?"
         try:
@@ -100,7 +100,7 @@ def pass_time(program: Program, clock: Clock) -> None:
 
 
 def test_who_is_connected_again_has_a_second_to_hand_over_its_ring(folder: Path, clock: Clock) -> None:
-    """It may be between its connection and `adopt_ring` just then; but nobody waits for ever."""
+    """It may be between its connection and `adopt_ring` just then; but the wait is bounded."""
     before = daemon_in(folder, clock)
     register(before, b"a u32 n", REG_PERSIST)
     task = read_task(os.getpid())
@@ -112,7 +112,7 @@ def test_who_is_connected_again_has_a_second_to_hand_over_its_ring(folder: Path,
     die(before)
     daemon = daemon_in(folder, clock)
     clock.now += GATHER_NS
-    daemon.listens()  # a start that took long takes nothing from the time to come back
+    daemon.listens()  # a slow start takes nothing from the time to come back
     clock.now += GATHER_NS - 1
     daemon.on_time(clock.now)
     assert daemon.gathering

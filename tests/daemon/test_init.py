@@ -1,4 +1,4 @@
-"""What `import utracefsd` gives: `serve`, as README shows it, and no loop until it is asked for."""
+"""The names of `import utracefsd`: `serve`, as in the README, and no loop until it is used."""
 
 import re
 import subprocess

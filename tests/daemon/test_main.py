@@ -34,7 +34,7 @@ DEADLINE_S = 20
 
 
 class Process:
-    """A daemon that said READY."""
+    """A daemon that has written READY."""
 
     def __init__(self, directory: Path, *options: str, environ: dict[str, str] | None = None) -> None:
         self.place = locate(directory, environ={})
@@ -50,14 +50,14 @@ class Process:
             self.ready = ready.read()
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Exit status, and what it wrote to stderr."""
+        """Exit status, and its stderr."""
         self.popen.send_signal(number)
         _, err = self.popen.communicate(timeout=DEADLINE_S)
         return self.popen.returncode, err.decode()
 
 
 def call(path: Path, method: str, *params: Any) -> Any:
-    """One request on a connection of its own."""
+    """One request on a new connection."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(DEADLINE_S)
         sock.connect(os.fspath(path))
@@ -288,7 +288,7 @@ for method, params in (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 def test_a_member_of_the_group_is_a_plain_producer(start: Callable[..., Process]) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # tmp_path lets nobody else through
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # tmp_path is closed to other users
         os.chmod(folder, 0o755)
         group = grp.getgrgid(65534).gr_name
         process = start("--group", group, directory=Path(folder) / "d")

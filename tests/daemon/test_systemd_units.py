@@ -28,7 +28,7 @@ def unit(name: str) -> configparser.ConfigParser:
 
 @needs("systemd-analyze")
 def test_systemd_analyze_verify_is_clean(tmp_path: Path) -> None:
-    """With an executable that exists here in the place of the installed one."""
+    """With an existing executable in place of the installed one."""
     for name in UNITS:
         text = (FOLDER / name).read_text()
         if name.endswith(".service"):

@@ -33,7 +33,7 @@ PLAIN = Peer(200, 1000, 1000, privileged=False)
 
 
 class FakeServices:
-    """What a connection uses of a daemon, as far as a test does not give it other parts (see `Services`)."""
+    """The parts of a daemon that a connection uses, unless a test replaces them (see `Services`)."""
 
     def __init__(self, table: EventTable, **parts: Any) -> None:
         self.table = table

@@ -61,7 +61,7 @@ class FakeFile:
 
 
 class FakeTree:
-    """Remembers what it was asked; b"gone" does not exist."""
+    """Remembers its calls; b"gone" does not exist."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -211,7 +211,7 @@ class Talk:
         return result
 
     def spoken(self) -> list[Any]:
-        """What it says by itself now."""
+        """Its messages without a request."""
         return [msgpack.unpackb(reply.data) for reply in self.connection.speak(0)]
 
     def fails(self, number: int, method: str, *params: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the tests of events begin with: to register as a connection does, and to be refused."""
+"""Helpers for tests of events: registering like a connection, and expected errors."""
 
 import errno
 from typing import Self

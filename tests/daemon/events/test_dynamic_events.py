@@ -1,4 +1,4 @@
-"""The file dynamic_events: every line that creates or deletes, every error, and what is shown."""
+"""The file dynamic_events: every line that creates or deletes, every error, and its content."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""One page of a program's memory: which words there are, and what a change leaves alone."""
+"""One page of a program's memory: valid words, and bits that a change must not touch."""
 
 import errno
 import fcntl

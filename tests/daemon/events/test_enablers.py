@@ -1,4 +1,4 @@
-"""Enablers: which memory is taken, what is written into it and when, and when an enabler goes."""
+"""Enablers: valid memory, writes into it, and the end of an enabler."""
 
 import contextlib
 import ctypes
@@ -296,7 +296,7 @@ def test_a_process_is_not_another_one_that_got_its_pid(
 def test_a_process_with_thousands_goes_in_pieces(
     enablers: EnablerTable, table: EventTable, memory: Memory, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end must not hold up the daemon; meanwhile a word may be unregistered, and the number be used
+    """Its end must not delay the daemon; meanwhile a word may be unregistered, and the number be used
     again."""
     monkeypatch.setattr(enablers_module, "PIECE", 4)
     one = Peer(1, 0, 0, privileged=True)
@@ -372,4 +372,4 @@ def test_the_table_counts_enablers_as_references(table: EventTable, memory: Memo
 def test_an_enabler_is_no_reference_by_itself(enablers: EnablerTable, memory: Memory, event: Event) -> None:
     before = event.references
     add(enablers, memory, event)
-    assert event.references == before, "whoever adds it counts it"
+    assert event.references == before, "its caller counts it"

@@ -1,4 +1,4 @@
-"""An event by itself: when it is busy, which registrations ask for it, and how its name is shown."""
+"""An event by itself: when it is busy, which registrations match it, and its name in messages."""
 
 from tests.daemon.events.registering import register
 from utracefs_protocol.declaration import REG_PERSIST

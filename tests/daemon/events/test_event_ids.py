@@ -1,4 +1,4 @@
-"""Which id an event gets: with removed ones that there are records of."""
+"""The id of an event, also when there are records of removed ones."""
 
 import contextlib
 import errno
@@ -45,7 +45,7 @@ class Buffer:
 
 
 def gone(table: EventTable, command: bytes, *, uid: int = 0, recorded: bool = True) -> int:
-    """The id of an event that came and went."""
+    """The id of an event that was made and removed."""
     event = register(table, command, privileged=not uid, uid=uid)
     event.was_recorded |= recorded
     table.release(event)

@@ -1,6 +1,7 @@
 """The event table: every error of register and delete, references, reaping, status.
 
-What can only go wrong on the wire or with an enabler is in test_data_connection.py and test_enablers.py.
+Errors that are only possible in a message or with an enabler are in test_data_connection.py and
+test_enablers.py.
 """
 
 import errno
@@ -98,11 +99,11 @@ def test_persist_wants_privilege(table: EventTable) -> None:
     with refused(errno.EPERM):
         table.register(CommandString.parse(b"test"), REG_PERSIST, privileged=False)
     register(table, b"test", privileged=False)
-    with refused(errno.EPERM):  # also of one who would only find it
+    with refused(errno.EPERM):  # also for a client that would only find it
         table.register(CommandString.parse(b"test"), REG_PERSIST, privileged=False)
 
 
-# As tests/conformance/scripts/05_reregister.txt: what an event of these fields answers to these argument
+# As tests/conformance/scripts/05_reregister.txt: the result for an event with these fields and these argument
 # texts.
 AGAIN = [
     (b"u32 a;u32 b", b"u32 a;u32 b", True),
@@ -484,7 +485,7 @@ def test_status_text(table: EventTable) -> None:
     table.attach(multi, perf())
     table.release(first)
     table.reap()
-    register(table, b"again")  # takes the index of `first`, so it stands first
+    register(table, b"again")  # takes the index of `first`, so it is listed first
     assert table.status_text() == b"again\nmulti.0 # Used by perf other\nthird\n\nActive: 3\nBusy: 1\n"
 
 
@@ -545,7 +546,7 @@ def test_a_delete_takes_all_kinds_newest_first_up_to_the_first_error(table: Even
 
 
 def test_one_user_has_so_many_fields(status: StatusFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are what a large event costs in memory."""
+    """They are a large event's cost in memory."""
     monkeypatch.setattr(event_table, "FREE_FIELDS", 0)
     table = EventTable(status, shares=Shares({Resource.FIELDS: 3}))
     event = register(table, b"a u32 x; u32 y", privileged=False, uid=1000)

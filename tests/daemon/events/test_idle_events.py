@@ -1,4 +1,4 @@
-"""Which events give way, for whom; with instances that have standing lines."""
+"""Events removed for space, and for which user; with instances that have standing lines."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_id_that_the_ring_buffer_knows_is_kept_for_the_same_event(world: Worl
 
 
 def test_after_a_restart_programs_that_are_not_back_give_way(world: World) -> None:
-    """What lines enabled goes first, then what nobody enabled; what a program is back for stays."""
+    """Events enabled by lines are removed first, then disabled ones; an event whose program is back stays."""
     world.table.shares.most[Resource.EVENTS] = 4
     world.instance.clear_standing()
     restored = [register(world, name) for name in (b"plain", b"back")]
@@ -189,7 +189,7 @@ def test_those_that_may_not_go_do_not_hide_others(world: World) -> None:
 
 
 def test_references_and_probes() -> None:
-    """Only what nobody but probes refers to is idle."""
+    """Only an event referenced by nothing but probes is idle."""
     world = World()
     world.w(b"standing_events", b"user_events:*")
     event = register(world, b"a")

@@ -1,4 +1,4 @@
-"""Numbers given out: against a plain set, and what is refused."""
+"""Allocated numbers: against a plain set, and errors."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Being told of enablers: one message at a time, the latest value of each token, and who waits for whom."""
+"""Notifications of enablers: one message at a time, the latest value of each token, and waiting
+operations."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ PEER = Peer(100, 1000, 1000, privileged=False)
 
 
 class Told:
-    """A connection that is told of tokens 0 to n - 1 of one event."""
+    """A connection that is notified of tokens 0 to n - 1 of one event."""
 
     def __init__(self, table: EventTable, event: Event, tokens: int = 1, pid: int = 100) -> None:
         self.table = table
@@ -54,7 +55,7 @@ class Told:
         return changed
 
     def answer(self) -> bool:
-        """Read a message and acknowledge it; whether there was one."""
+        """Read a message and acknowledge it; returns whether there was one."""
         changed = self.read()
         if changed is not None:
             self.notifier.written(changed.seq, 0)
@@ -124,7 +125,7 @@ def test_many_tokens_go_in_messages_of_a_bounded_size(table: EventTable, event: 
 def test_a_token_that_changes_again_keeps_its_place(
     table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or one that changes all the time could never be told."""
+    """Otherwise a notification that changes all the time would never be sent."""
     monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
     told = Told(table, event, tokens=4)
     other = table.register(CommandString.parse(b"other"), privileged=True)
@@ -139,7 +140,7 @@ def test_a_token_that_changes_again_keeps_its_place(
     assert told.read() == EnablersChanged(2, [(2, False), (3, False)])
     told.notifier.written(2, 0)
     assert first is not None
-    assert first.done, "its tokens were told, with newer values"
+    assert first.done, "its tokens were sent, with newer values"
     assert later is not None
     assert told.read() == EnablersChanged(3, [(4, True), (5, True)])
     told.notifier.written(3, 0)
@@ -263,7 +264,7 @@ def test_who_is_overdue_is_not_waited_for_until_it_answers(
 
 
 def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventTable, event: Event) -> None:
-    """Or many operations in a row would wait each its own time."""
+    """Otherwise many operations in a row would each wait."""
     stopped, other = Told(table, event, pid=7), Told(table, event, pid=8)
     first = switch(table, event, True, now_ns=0)
     second = switch(table, event, False, now_ns=50)
@@ -391,7 +392,7 @@ ACTS = st.lists(
 
 @given(ACTS)
 def test_all_know_the_truth_in_the_end_and_no_change_is_done_too_early(acts: list[Any]) -> None:
-    """Whatever is switched, told, registered and given up in between."""
+    """Whatever is switched, sent, registered and given up in between."""
     enablers = EnablerTable(Shares())
     events = [Event.__new__(Event) for _ in range(3)]
     on = dict.fromkeys(map(id, events), False)

@@ -1,4 +1,4 @@
-"""The status file: who may see it, who may write it, which index is given out, and what is left behind."""
+"""The status file: access, allocated indexes, and leftovers."""
 
 import errno
 import mmap

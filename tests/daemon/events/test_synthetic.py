@@ -110,7 +110,7 @@ def test_refused(command: bytes, message: str, position: int) -> None:
 
 
 def test_several_fields_between_semicolons() -> None:
-    """How it was written before 5.11."""
+    """The syntax before 5.11."""
     fields = parse(b"wakeup u64 lat pid_t pid unsigned int  x; char comm[16] ;u8 last").fields
     assert [(field.type, field.name) for field in fields] == [
         (b"u64", b"lat"),

@@ -1,4 +1,4 @@
-"""A tracepoint: the checks of a write, as a kernel answered them, and the counting of every consumer."""
+"""A tracepoint: the checks of a write, with a kernel's answers, and the counts of every consumer."""
 
 import errno
 import re
@@ -63,7 +63,7 @@ class Player:
             event.detach(event.probes[0])
 
     def play(self, words: list[str]) -> int | None:
-        """The result of an operation; None for one that has nothing to do with us."""
+        """The result of an operation; None for an unrelated one."""
         match words:
             case ["open", name]:
                 self.tables[name] = IndexTable()
@@ -102,7 +102,7 @@ class Player:
 
 
 def test_the_writes_of_a_kernel() -> None:
-    """Every result, and the counter of every record: what refused records cost in ticks shows in it."""
+    """Every result, and the counter of every record: it shows the ticks of refused records."""
     player = Player()
     results = traces = 0
     lines = TRANSCRIPT.read_text("latin-1").splitlines()
@@ -185,7 +185,7 @@ def test_a_full_or_too_small_buffer_does_not_look() -> None:
 
 
 def test_where_its_location_words_are() -> None:
-    """For clients that judge a record themselves: offset in the payload; 1 __rel_loc, 2 ends in NUL."""
+    """For clients that check a record themselves: offset in the payload; 1 __rel_loc, 2 ends in NUL."""
     assert tracepoint(b"test u32 a; char[4] b").locations == []
     command = (
         b"test u8 a; __rel_loc char[] s; __data_loc u8[] d; __data_loc unsigned char[] t; __rel_loc u8[] r"
@@ -273,7 +273,7 @@ def test_ids_are_16_bits(event_id: int) -> None:
     payload=st.binary(min_size=9, max_size=40),
 )
 def test_locations_never_lead_outside(command: bytes, payload: bytes) -> None:
-    """Against the rule written down plainly (user_event_validate())."""
+    """Against the rule in plain Python (user_event_validate())."""
     declaration = parse(command)
     event = tracepoint(command)
     event.attach(FtraceProbe(ftrace(1, 8)))

@@ -1,4 +1,4 @@
-"""What operations wait for the programs of a user, all in all."""
+"""The time that operations wait for the programs of a user, all in all."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_full_budgets_are_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 300_000_000), st.integers(1, WAIT_NS)), max_size=100))
 def test_whatever_comes_no_more_than_its_share_is_waited(waits: list[tuple[int, int]]) -> None:
-    """(pause, wait) of operations one after the other; those that are free are not meant."""
+    """(pause, wait) of operations one after the other; free waits are not included."""
     wait_budget = WaitBudget()
     now_ns = waited_ns = 0
     for pause_ns, wait_ns in waits:

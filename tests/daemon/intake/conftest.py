@@ -1,4 +1,4 @@
-"""A take-in with one ring for each test that wants one."""
+"""An intake with one ring for each test that wants one."""
 
 from collections.abc import Iterator
 

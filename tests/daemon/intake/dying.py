@@ -1,4 +1,4 @@
-"""Daemons that are killed while they take in: between any two instructions, or at random."""
+"""Daemons that are killed during the intake: between any two instructions, or at random."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 Kept = dict[str, tuple[int, int]]
-"""Cells by name: what the log of the state has in a daemon."""
+"""Cells by name, as in a daemon's log of the state."""
 
 
 def record(n: int, extra: int = 0, index: int = 0) -> bytes:
@@ -64,7 +64,7 @@ class Producer:
 
 
 class World(Protocol):
-    """What of a daemon there is to see; made anew it is the successor of the one in its folder."""
+    """The visible state of a daemon; made anew it is the next one of its folder."""
 
     kept: Kept
     journal: Journal
@@ -88,8 +88,8 @@ def copy_ring(memory: bytes) -> int:
 def open_buffers(
     folder: Path, count: int, cells: Cells, new: bool, fired: dict[Any, Any] | None
 ) -> tuple[list[RingBuffer], Journal]:
-    """The ring buffers of so many instances and the journal: new ones, or those that the daemon before left
-    in `folder`."""
+    """The ring buffers of so many instances and the journal: new ones, or those of the previous daemon in
+    `folder`."""
     folders = [folder / str(number) for number in range(count)]
     if new:
         for one in folders:
@@ -109,7 +109,7 @@ def open_ring(
     fds: tuple[int, int] | None,
 ) -> DataRing | None:
     """A data ring whose records are of these events, taken in by `intake`: a new one, or the one with these
-    descriptors, which the daemon before had; None: it has not come back."""
+    descriptors, from the previous daemon; None: it has not come back."""
     table = IndexTable()
     for tracepoint in tracepoints:
         table.append(tracepoint)
@@ -128,7 +128,7 @@ def open_ring(
 def judge(
     make: Successor, folder: Path, ring: bytes, files: dict[str, bytes], kept: Kept, second_death: bool
 ) -> dict[str, Any]:
-    """What successors of a daemon killed now make of it. second_death: the first one had no ring."""
+    """The results of the next daemons after a kill now. second_death: the first of them had no ring."""
     memory = copy_ring(ring)
     bell = os.eventfd(0)
     try:
@@ -165,7 +165,7 @@ def stepped_through(
     producer = Producer(world.ring.fd)
     files = [mmap.mmap(os.open(folder / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
     judged = 0
-    # The data ring itself is the matter of test_journal.py.
+    # The data ring itself is tested in test_journal.py.
     with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:
         for state in states:
             if state is None:
@@ -188,15 +188,15 @@ def killed_again_and_again(
     deaths: int,
     chance: Callable[[int], int],
 ) -> None:
-    """So many daemons, one after the other; begin: makes one, in a child, and returns what it does again and
-    again. fill: emit that many records, all that there is room for."""
+    """So many daemons, one after the other; begin: makes one, in a child, and returns a function that it
+    calls again and again. fill: emit that many records, as many as fit."""
     with open(folder / "journal", "rb") as file:
         slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     for _ in range(deaths):
         with _to_be_killed(begin):
             for producer in producers:
                 fill(producer, (SIZE - producer.u64(HEAD) + producer.u64(TAIL)) // 32)
-            # Killed when it has taken about so much; the journal is where that can be seen.
+            # Killed after taking in about so much, which is visible in the journal.
             target = producers[0].u64(HEAD) - chance(SIZE)
             deadline = time.monotonic() + 1
             while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:

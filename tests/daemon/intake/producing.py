@@ -1,4 +1,4 @@
-"""A producer in plain Python, and a take-in with rings and a probe that keeps what it gets."""
+"""A producer in plain Python, and an intake with rings and a probe that keeps its records."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Producer:
 
 
 class Seen:
-    """A tracepoint with a probe that keeps what it gets."""
+    """A tracepoint with a probe that keeps its records."""
 
     def __init__(self, command: bytes = b"seen u64 n") -> None:
         declaration = parse(command)
@@ -84,7 +84,7 @@ class Seen:
 
 
 class World:
-    """A take-in of four cpus, data rings of this process, and a producer for each."""
+    """An intake of four cpus, data rings of this process, and a producer for each."""
 
     def __init__(self, rings: int = 1) -> None:
         self.intake = Intake(nr_cpus=4)

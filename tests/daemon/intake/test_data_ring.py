@@ -1,4 +1,4 @@
-"""One data ring: its memory, what a producer may claim and what is believed, losses, taking over."""
+"""One data ring: its memory, claims of a producer and their checks, losses, taking over."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pyt
     assert {record[2] for record in world.seen.records} == {os.getpid()}
 
 
-# ---- what a producer writes
+# ---- writes of a producer
 
 
 @pytest.mark.parametrize("head", [-8, SIZE + 8, 1 << 63, 4, (1 << 64) - 8, SIZE * 3])
@@ -182,7 +182,7 @@ def test_losses_count_as_emitted_and_lost(world: World) -> None:
 
 
 class Recorded:
-    """An ftrace instance beside the probe that keeps everything: what its readers see."""
+    """An ftrace instance beside the probe that keeps everything, as its readers see it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -191,7 +191,7 @@ class Recorded:
         world.seen.tracepoint.attach(self.probe)
 
     def told(self) -> list[int]:
-        """Numbers of the records that are there, and -n where n are said to be missing."""
+        """Numbers of the records, and -n where n are reported missing."""
         told = []
         for _, _, data, lost in self.buffer.cursor(consume=True):
             told += [-lost] * bool(lost) + [struct.unpack_from("<Q", data, 8)[0]]
@@ -255,7 +255,7 @@ def test_losses_at_the_end_of_a_ring_stand_before_whatever_comes_next(world: Wor
 
 
 def test_who_tells_of_losses_all_the_time_takes_no_memory_and_no_time(world: World) -> None:
-    """Each look finds something lost, and never a record to show it in front of."""
+    """Each look finds a loss, and never a record before which to show it."""
     recorded, producer = Recorded(world), world.producers[0]
 
     def look(n: int) -> None:
@@ -284,7 +284,7 @@ def test_nothing_is_lost_where_nobody_listens(world: World) -> None:
 
 
 def test_numbers_that_mean_no_event_are_not_counted(world: World) -> None:
-    """A producer may write there what it likes."""
+    """A producer may write anything there."""
     place = (64 << 10) + SIZE
     struct.pack_into("<4096I", world.producers[0].memory, place, *[0xFFFFFFFF] * 4096)
     world.producers[0].set_u64(LOST, -1)
@@ -392,7 +392,7 @@ class TestAdopting:
         assert adopt(first).key() == first.key() != second.key()
 
     def test_what_a_daemon_counted_is_not_counted_again(self, world: World) -> None:
-        """And what was lost between its last look and the next daemon's first is."""
+        """And also losses between its last look and the next daemon's first."""
         producer = world.producers[0]
         while producer.emit(0, bytes(1000), 1):
             pass
@@ -430,7 +430,7 @@ def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
 def test_a_known_thread_id_is_looked_at_again(
     world: World, taken_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a stranger has it now it is not believed; when nobody has it, what waited is its."""
+    """If another process has it now the claim is refused; if none has it, the waiting records are its."""
     ring = world.rings[0]
     tid = 12345678
     there = {f"/proc/{os.getpid()}/task/{tid}", f"/proc/{tid}"}

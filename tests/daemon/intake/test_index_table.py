@@ -1,4 +1,4 @@
-"""write_index tables: acknowledged writes, runs of bin objects, refusals, and what hostile bytes can do."""
+"""write_index tables: acknowledged writes, runs of bin objects, refusals, and hostile bytes."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ def test_the_acknowledged_write() -> None:
         (struct.pack("<iii", 0, 5, 6), 12),
     ):
         assert table.write(record, PID, NOW_NS) == result
-    assert table.total_refused == 0  # the caller was told
+    assert table.total_refused == 0  # the caller gets the error
     table.write(struct.pack("<ii", 0, 5), PID, NOW_NS)
     probe = event.probes[0]
     assert isinstance(probe, FtraceProbe)
@@ -202,7 +202,7 @@ def test_any_bytes_are_survived(stream: bytes, offset: int) -> None:
         assert offset <= table.take_in(stream, offset, PID, NOW_NS) <= len(stream)
 
 
-# ---- records that say who wrote them
+# ---- records with their thread
 
 
 def signature(tid: int, cpu: int = 0, flags: int = 0) -> bytes:
@@ -211,7 +211,7 @@ def signature(tid: int, cpu: int = 0, flags: int = 0) -> bytes:
 
 @pytest.fixture
 def signed() -> tuple[IndexTable, Callable[..., list[tuple[int, int, bytes]]], CommTable]:
-    """A table of our own process, and a function that takes records in: cpu, thread and payload of each."""
+    """A table of this process, and a function that takes records in: cpu, thread and payload of each."""
     table, (event,) = table_of(b"one u32 a")
     comms = make_comm_table()
     comms.remember(os.getpid(), os.getpid())

@@ -1,4 +1,4 @@
-"""Taking in from all data rings: order, bounds, and the claims of a record that are checked."""
+"""The intake from all data rings: order, bounds, and the claims of a record that are checked."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_claims_are_checked(world: World) -> None:
 
 
 class TestTimeStampCounter:
-    """Records that say TSC carry a count; what it stands for is the daemon's to say."""
+    """Records with TSC carry a count; the daemon converts it."""
 
     def test_producers_are_told_whether_they_may(self) -> None:
         world = World(2)

@@ -1,9 +1,9 @@
 """The journal: a daemon killed at any instruction loses and doubles no record, in no instance.
 
-Two judges beside the plain cases. One runs a round of taking in in a child, one machine instruction at a time
-(ptrace), and looks at the shared memory after each: it is what a SIGKILL would leave. Each state that is
-different is adopted and compared with the plain list of what was emitted. The other judge kills real children
-at random moments while they take in.
+Two judges beside the plain cases. One runs a round of the intake in a child, one machine instruction at a
+time (ptrace), and reads the shared memory after each: the state that a SIGKILL would leave. Each different
+state is adopted and compared with the plain list of emitted records. The other judge kills real children at
+random moments during the intake.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class World:
         return [(ring.fd, ring.doorbell) for ring in self.rings]
 
     def numbers(self, instance: int = 0, event: int = ID) -> list[int]:
-        """What an instance's ring buffer holds of an event, in its order; with a spare, what both hold."""
+        """The records of an event in an instance's ring buffer, in order; with a spare, of both."""
         buffer = self.buffers[instance]
         numbers = [
             int(struct.unpack_from("<Q", data, 8)[0])
@@ -164,7 +164,7 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instanc
 def judge(
     folder: Path, ring: bytes, files: dict[str, bytes], count: int, instances: int, spare: bool
 ) -> None:
-    """Adopt what a daemon killed now would leave: its successor, and the next one, must have every record.
+    """Adopt the state of a daemon killed now: the next one, and the one after it, must have every record.
 
     With a spare also if a snapshot was taken just now, in the middle of a record.
     """
@@ -300,7 +300,7 @@ def test_what_is_not_adopted_waits_through_further_daemons(folder: Path) -> None
 
 
 def test_a_head_that_changes_after_it_was_looked_at_bounds_nothing(folder: Path) -> None:
-    """The producer chooses the shared tail, and moves head between two looks at it: what lies between them
+    """The producer chooses the shared tail, and moves head between two reads of it: the bytes between them
     must not be cleared."""
     world = World(folder)
     fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
@@ -387,7 +387,7 @@ def clock_of(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def test_a_successor_goes_on_with_the_clock(folder: Path) -> None:
-    """The while over which the rate is measured is that of all daemons."""
+    """The rate is measured over the time of all daemons."""
     first = None
     for _ in range(3):
         journal = Journal(folder / "journal")

@@ -1,8 +1,8 @@
 """Histograms and a daemon that is killed at any instruction: each counts each record exactly once.
 
 The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose shared
-memory is looked at after each, and real kills. What is counted in the end, with however many deaths between,
-is compared with a Counter.
+memory is read after each, and real kills. The final counts, after any number of kills, are compared with a
+Counter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAUSES, CONTINUES = 6, 9
 
 
 class OneVariable:
-    """`$x`, of whoever has it."""
+    """`$x`, of any trigger."""
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField:
         field = HistField(Flag.VAR_REF, type=b"u64", size=8, name=name, var_index=0)
@@ -69,7 +69,7 @@ class World:
     """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
     which is too small for all keys. `reader` reads once what `setter` set for the record before, where that
     was not 5; `taker` swaps the first's buffer and its spare at each n that is larger than all before. The
-    second has one, `other`, and triggers that pause it and let it go on."""
+    second has one, `other`, and triggers that pause and continue it."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class World:
         return trigger
 
     def result(self) -> dict[str, Any]:
-        """All that was counted, and how many the ring buffer took."""
+        """All counts, and how many records the ring buffer took."""
         found: dict[str, Any] = {
             name: ({key: words[:2] for key, words in Entries(table).piece()}, table.hits, table.drops)
             for name, table in self.tables.items()
@@ -146,7 +146,7 @@ class World:
 
 
 def expected(numbers: list[int]) -> dict[str, Any]:
-    """The same, said plainly."""
+    """The same, in plain Python."""
     logs: Counter[int] = Counter()
     log_sums: Counter[int] = Counter()
     some: dict[int, int] = {}

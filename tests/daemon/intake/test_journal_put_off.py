@@ -1,5 +1,5 @@
-"""Synthetic events and a daemon that is killed at any instruction: none is recorded twice, and as many as are
-lost the successor knows of. What brings them is counted exactly once."""
+"""Synthetic events and a daemon that is killed at any instruction: none is recorded twice, and the next
+daemon knows how many are lost. The records that cause them are counted exactly once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Triggers and a daemon that is killed at any instruction: each fires exactly once for each record.
 
-The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose
-shared memory is looked at after each, and real kills. What comes out in the end, with however many deaths
-between, is compared with a plain model of what the triggers do (`expected`).
+The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose shared
+memory is read after each, and real kills. The final result, after any number of kills, is compared with a
+plain model of the triggers (`expected`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class World:
         return probe
 
     def _every(self, rest: int) -> Any:
-        """n % 8 == rest, as far as filters can say it."""
+        """n % 8 == rest, as filters can express it."""
         values = " || ".join(f"n == {n}" for n in range(rest, 64, 8))
         return parse_filter(values.encode(), self.fields)
 
@@ -130,7 +130,7 @@ class World:
         probe.triggers = tuple(made.values())
 
     def result(self) -> dict[str, Any]:
-        """All that there is to see."""
+        """The whole visible state."""
         spare = self.buffers[0].spare
         assert spare is not None
         return {
@@ -152,7 +152,7 @@ def numbers(buffer: RingBuffer) -> list[tuple[int, int]]:
 
 
 def expected(sequence: list[tuple[int, int]]) -> dict[str, Any]:
-    """What `World` makes of records (0 a, 1 b; n), said once more and plainly."""
+    """The effect of records (0 a, 1 b; n) on `World`, in plain Python."""
     live: list[tuple[int, int]] = []
     spare: list[tuple[int, int]] = []
     other: list[tuple[int, int]] = []
@@ -226,7 +226,7 @@ def test_killed_at_any_instruction(folder: Path) -> None:
 
 
 def test_killed_at_random_again_and_again(folder: Path) -> None:
-    """Sixty daemons, one after the other; the state's log is what each child is given."""
+    """Sixty daemons, one after the other; each child is given the state's log."""
     chance = random.Random(7)
     world = World(folder)
     assert world.ring is not None
@@ -259,7 +259,8 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_ring_that_comes_back_late(folder: Path, comes_back: bool) -> None:
-    """Other records have their turn before; what fired for the one under way is remembered until then."""
+    """Other records are dispatched first; the triggers that fired for the interrupted one are remembered
+    until then."""
     world = World(folder)
     assert world.ring is not None
     fds = (os.dup(world.ring.fd), os.dup(world.ring.doorbell))

@@ -1,4 +1,4 @@
-"""Data rings through a real daemon object and real sockets: asked for, used, adopted, corrupted, limited."""
+"""Data rings through a real daemon object and real sockets: made, used, adopted, corrupted, limited."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Producer:
         self.memory = mmap.mmap(self.fds[0], os.fstat(self.fds[0]).st_size)
 
     def reserve(self, index: int, payload: bytes) -> int:
-        """As `emit` of a thread that has been stopped just before its commit; the record's place."""
+        """Like `emit` of a thread that was stopped just before its commit; returns the record's place."""
         assert self.memory is not None
         place: int = DATA + struct.unpack_from("<Q", self.memory, 64)[0] % SIZE
         self.emit(index, payload)
@@ -181,8 +181,8 @@ async def test_what_a_dead_producer_committed_is_kept(serving: Serving, producer
 
 
 async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving, producer: Producer) -> None:
-    """Its connection ended, and one of its threads has reserved and not committed. Cleared and stepped over,
-    the commit would stand in free space, and the next lap would take it for a record."""
+    """Its connection ended, and one of its threads has reserved and not committed. If that were cleared and
+    stepped over, the commit would be in free space, and the next lap would take it for a record."""
     index = await enabled(serving, producer)
     await producer.map_ring()
     assert producer.memory is not None
@@ -208,7 +208,7 @@ async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving,
 
 
 async def test_a_ring_is_closed_before_it_is_let_go(serving: Serving, producer: Producer) -> None:
-    """What is reserved after that would be nobody's. Adopted, it is open again."""
+    """Nobody would read later reservations. Adopted, it is open again."""
     index = await enabled(serving, producer)
     await producer.map_ring()
     producer.emit(index, struct.pack("<Q", 0))
@@ -355,7 +355,7 @@ def test_sizes_that_no_ring_has(bells: Bells, size: int, privileged: bool) -> No
     assert caught.value.errno == errno.EINVAL
 
 
-# ---- which time records may have
+# ---- times that records may have
 
 
 def test_a_counter_that_jumps_is_believed_while_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +421,7 @@ def test_a_doorbell_is_neither_read_nor_written(bells: Bells) -> None:
 @pytest.mark.parametrize("flags", [0, os.EFD_SEMAPHORE])
 @pytest.mark.parametrize("count", [1, 1 << 62, (1 << 64) - 2])
 def test_an_adopted_doorbell_may_hold_any_count(bells: Bells, flags: int, count: int) -> None:
-    """Read one by one it would keep the daemon busy for ever, written it would be full."""
+    """Read one by one it would keep the daemon busy forever, written it would be full."""
     doorbell = os.eventfd(0, flags | os.EFD_NONBLOCK)
     try:
         os.eventfd_write(doorbell, count)
@@ -492,7 +492,7 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
 async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
     serving: Serving, producer: Producer
 ) -> None:
-    """This is asked after each step, and a thousand rings may know 64 threads each."""
+    """This is called after each step, and a thousand rings may know 64 threads each."""
     rings = serving.daemon.rings
     assert rings is not None
     index = await enabled(serving, producer)
@@ -508,7 +508,7 @@ async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
 async def test_who_wrote_is_known_when_it_has_been_taken_in(
     serving: Serving, producer: Producer, ends: bool
 ) -> None:
-    """A busy daemon finds the records and the end of their program in one step, and is asked in that, too."""
+    """A busy daemon finds the records and the end of their program in one step, and calls it in that, too."""
     daemon = serving.daemon
     daemon.comms.want_tgids(daemon, True)
     index = await enabled(serving, producer)
@@ -521,7 +521,7 @@ async def test_who_wrote_is_known_when_it_has_been_taken_in(
 
 
 def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -> None:
-    """What it holds is lost to nobody: the check comes before it is given up."""
+    """Its records are not lost: the check comes before it is given up."""
     shares = Shares(limits={Resource.RING_BYTES: SIZE})
     rings = Rings(
         2,

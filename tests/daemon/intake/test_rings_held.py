@@ -1,6 +1,6 @@
-"""What rings hold, in any order of what can happen to them: descriptors, shares, references on events.
+"""Resources of rings, in any order of events: descriptors, shares, references on events.
 
-Garbage collection is off: an idle daemon makes none, so what needs one is open for ever.
+Garbage collection is off: an idle daemon runs none, so a descriptor in a cycle stays open forever.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Held:
     key: Key
     size: int
     uid: int | None
-    """Who has it in a connection or had it last; None: nobody yet."""
+    """The program that has it in a connection or had it last; None: none yet."""
     ring: DataRing | None = None
     """While a connection has it."""
     orphan: int = 0
@@ -78,7 +78,7 @@ class Held:
 
 
 class Model:
-    """Some rings of a daemon before this one, of which some come from the store, and what may happen."""
+    """Some rings of the previous daemon, of which some come from the store, and random events."""
 
     def __init__(self, before: int, stored: int) -> None:
         self.references: Counter[int] = Counter()
@@ -123,7 +123,7 @@ class Model:
         self.all.append(held)
         return held
 
-    # What may happen; n says to which ring
+    # Events; n selects the ring
 
     def connected(self) -> list[Held]:
         return [held for held in self.all if held.ring is not None]
@@ -156,7 +156,7 @@ class Model:
             os.close(fd)
 
     def adopt_without_room(self, n: int) -> None:
-        """The kernel has no room for one more to be watched."""
+        """The kernel has no memory for one more watch."""
         held = self.forge()
         real, self.rings._epoll = self.rings._epoll, Full()  # type: ignore[assignment]
         try:
@@ -208,7 +208,7 @@ class Model:
         self.rings.stop_waiting()
         self.awaited.clear()
 
-    # What must be true
+    # Invariants
 
     def check(self) -> None:
         deadline = time.monotonic() + 10
@@ -232,7 +232,7 @@ class Model:
         assert bool(self.store.names) == bool(there)
 
     def finish(self) -> None:
-        """Everybody leaves."""
+        """All programs leave."""
         for held in self.connected():
             self.end_one(held)
         self.stop_waiting(0)
@@ -244,7 +244,7 @@ class Model:
 
 
 class Full:
-    """An epoll instance that has no room."""
+    """An epoll instance without memory."""
 
     def register(self, *_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -267,7 +267,7 @@ STEPS = (
 
 
 def test_places_in_the_store_are_shared_out() -> None:
-    """One user takes half of them at most, and who found none gets the next one that is free."""
+    """One user takes half of them at most, and a ring without a place gets the next free one."""
     shares, store = Shares(in_all={Resource.STORED_RINGS: PLACES}), Store()
     rings = Rings(1, shares=shares, store=store)
 
@@ -294,7 +294,7 @@ def test_places_in_the_store_are_shared_out() -> None:
 
 
 def test_a_ring_that_does_not_come_back_is_told() -> None:
-    """Until it comes back all the same."""
+    """Until it comes back after all."""
     forged = DataRing.create(IndexTable(), 7, SIZE)
     told: list[tuple[Sequence[int], int]] = []
     rings = Rings(
@@ -332,7 +332,7 @@ def test_any_order(before: int, stored: int, steps: list[tuple[str, int]]) -> No
 
 
 def test_a_ring_whose_connection_ends_after_a_restart_is_closed_when_it_is_empty() -> None:
-    """It stood in a circle, so its descriptors were open until a garbage collection."""
+    """It was in a reference cycle, so its descriptors were open until a garbage collection."""
     model = Model(1, 0)
     model.adopt_forged(0)
     model.end(0)

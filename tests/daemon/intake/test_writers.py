@@ -1,4 +1,4 @@
-"""As which thread a record counts that claims one, and what becomes of the name that it says."""
+"""The thread and the name that a record counts for, by its claims."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Named(World):
             ring.writers = self.writers.of(ME, self.start_time)
 
     def say(self, tid: int, comm: bytes = b"", ring: int = 0) -> int:
-        """As which thread a record counts."""
+        """The thread that a record counts for."""
         payload, flags = number(7), 0
         if comm:
             payload, flags = payload + comm.ljust(16, b"\0"), NAMED
@@ -126,7 +126,7 @@ def test_a_process_in_a_namespace_of_its_own_has_numbers_of_its_own(
 
 @pytest.mark.parametrize("start_time", [None, 1])
 def test_a_process_that_has_ended_itself(monkeypatch: pytest.MonkeyPatch, start_time: int | None) -> None:
-    """Its number is its own whatever it does; unless somebody else has it by now."""
+    """Its number stays its own, unless another process has it by now."""
     named = Named()
     if start_time is not None:
         named.comms.restore({ME: Task(b"a stranger", start_time, ME)})
@@ -142,7 +142,7 @@ def test_a_process_that_has_ended_itself(monkeypatch: pytest.MonkeyPatch, start_
     [
         (b"sixteen-bytes-xx", b"sixteen-bytes-x"),
         (b"a\0b", b"a"),
-        (b"\n\x1b[2J\xff", b"\n\x1b[2J\xff"),  # as from /proc; who prints it takes care
+        (b"\n\x1b[2J\xff", b"\n\x1b[2J\xff"),  # as from /proc; printing code escapes it
     ],
 )
 def test_any_bytes_are_a_name(named: Named, comm: bytes, shown: bytes) -> None:

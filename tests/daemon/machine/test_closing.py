@@ -1,4 +1,4 @@
-"""Foreign descriptors: closed whatever they are, and nothing waits for it."""
+"""Foreign descriptors: all kinds are closed, and nothing waits for it."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_comes_behind_closes_that_hang_is_closed_after_them(hanging: Hangin
 
 
 def test_threads_are_bounded_in_all(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes too late is served when a thread is free, whoever that served before."""
+    """A late user is served when a thread is free, whichever user it served before."""
     monkeypatch.setattr(closing, "MAX_THREADS_IN_ALL", 2 * MAX_THREADS)
     for uid in range(3):
         close_foreign(hanging.make(2 * MAX_THREADS), uid)

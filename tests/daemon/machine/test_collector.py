@@ -45,7 +45,8 @@ def test_a_busy_one_later(taken_over: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_python_does_not(taken_over: None) -> None:
-    """It would have after ten of the middle generation, and a quarter as many objects as there are."""
+    """By default it would run after ten of the middle generation, and a quarter as many objects as there
+    are."""
     full = gc.get_stats()[2]["collections"]
     kept = make(30)
     assert kept

@@ -1,4 +1,4 @@
-"""Names by thread id: at print time, after the end of a task, and when a number is used again."""
+"""Names by thread id: at print time, after the end of a task, and when a number is reused."""
 
 import errno
 

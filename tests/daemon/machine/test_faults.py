@@ -1,4 +1,4 @@
-"""Mistakes of ours: each is counted, each place in the code is told once."""
+"""Unexpected exceptions: each is counted, each place in the code is logged once."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Files for a successor: as a whole or not at all."""
+"""Files for the next daemon: complete or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who counts as an administrator."""
+"""Which peers are administrators."""
 
 import os
 import socket
@@ -37,7 +37,7 @@ def test_a_number_that_was_given_to_another_process_is_not_the_peer() -> None:
 
 
 def test_a_process_that_was_gone_before_it_was_accepted() -> None:
-    """Its connection is its child's. Whoever has the pid now is not asked for a start time."""
+    """Its connection is its child's. The present owner of the pid is not asked for a start time."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(b"\0utracefs-test-%d" % os.getpid())
         listener.listen()

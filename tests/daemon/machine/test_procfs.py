@@ -1,4 +1,4 @@
-"""What /proc and the machine tell: of threads, whatever their names hold, of cpus and memory."""
+"""Reading /proc and /sys: threads with any names, cpus and memory."""
 
 import os
 import signal

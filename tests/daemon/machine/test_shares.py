@@ -1,5 +1,4 @@
-"""How much one user may hold: refused at the limit, counted by user and resource, administrators never
-refused."""
+"""Limits per user: refused at the limit, counted by user and resource; administrators are never refused."""
 
 import errno
 
@@ -67,8 +66,8 @@ def test_what_is_not_held_is_not_dropped() -> None:
 
 @pytest.mark.parametrize("resource", Resource)
 def test_the_limit_in_all_is_for_many_users(resource: Resource) -> None:
-    """Administrators find room beyond it, but for descriptors, of which some are kept for the
-    tree's socket, and for places that there are no more of."""
+    """Administrators may exceed it, except for descriptors, of which some are reserved for the tree's socket,
+    and for places whose number is fixed."""
     shares = Shares(in_all={resource: 3})
     for uid in (1000, 1001, 1002):
         shares.check(resource, uid)
@@ -90,7 +89,7 @@ def test_the_limit_in_all_is_for_many_users(resource: Resource) -> None:
 @pytest.mark.parametrize("resource", Resource)
 @pytest.mark.parametrize("in_all", [1, 94, 512, None])
 def test_few_users_cannot_have_all(resource: Resource, in_all: int | None) -> None:
-    """However little there is: each may take half of what is left, and the next user finds as much again."""
+    """However small the total: each may take half of what is left, and the next user finds as much again."""
     shares = Shares(in_all={} if in_all is None else {resource: in_all})
     left = shares.in_all[resource]
     for uid in (1, 2, 3):

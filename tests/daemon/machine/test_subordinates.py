@@ -1,4 +1,4 @@
-"""Whose share a user id is counted in."""
+"""The user whose limits count a user id."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_subordinate_ids_are_their_owner(subuid: Path) -> None:
         165535: 1000,
         165536: 165536,
         200009: 1001,
-        300009: 300000,  # a user whom only a server knows: one at least
+        300009: 300000,  # a user that only a server knows: one at least
         1000001: 1000001,  # a container of the administrator's: users of their own
     }
     assert {uid: share_of(uid) for uid in expected} == expected

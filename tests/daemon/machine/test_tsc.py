@@ -1,4 +1,4 @@
-"""Where the time stamp counter may stand for the clock."""
+"""Where the time stamp counter may replace the clock."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ GHZ = Fraction(2596, 1000)
 
 
 class Clock:
-    """The C code, asked over a pipe."""
+    """The C code, over a pipe."""
 
     def __init__(self, program: Path) -> None:
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -98,7 +98,7 @@ def test_a_record_from_before_the_look_before_is_counted_back(clock: Clock) -> N
 
 
 def test_a_daemon_that_has_just_begun_knows_the_rate_well_enough(clock: Clock) -> None:
-    """Records that waited for it: each keeps its own time, whatever that is worth."""
+    """Records that waited for it: each keeps its own time, however wrong."""
     clock.look(tsc_at(BEGIN_NS), BEGIN_NS)
     clock.look(tsc_at(BEGIN_NS + 100_000), BEGIN_NS + 100_000)
     asked = [BEGIN_NS - age for age in (2000 * MS, 1000 * MS, 1000 * MS - 100, 10)]
@@ -113,7 +113,7 @@ def test_a_line_of_no_length_and_a_first_look_divide_by_nothing(clock: Clock) ->
     assert clock.ns(0) == 5 * MS, "nothing is known about its rate yet"
     assert clock.ns(1 << 63) == 5 * MS
     assert clock.look(1000, 5 * MS) == 0
-    assert clock.look(1000, 6 * MS) == 0, "no counter: it stands still"
+    assert clock.look(1000, 6 * MS) == 0, "no counter: it does not move"
     assert clock.ns(0) <= 6 * MS
 
 
@@ -130,7 +130,7 @@ def test_any_claim_is_some_time_and_in_its_order(clock: Clock, claim: int) -> No
 
 
 def test_what_is_later_than_the_last_look_is_told_to_be_later(clock: Clock) -> None:
-    """Its caller may let it wait for the next look."""
+    """Its caller may make it wait for the next look."""
     for now in range(BEGIN_NS, BEGIN_NS + 100 * MS, 2 * MS):
         clock.look(tsc_at(now), now)
     for later in (10, 1000, 5 * MS):
@@ -138,7 +138,7 @@ def test_what_is_later_than_the_last_look_is_told_to_be_later(clock: Clock) -> N
 
 
 def test_a_suspended_machine_is_noticed_and_gone_on_from(clock: Clock) -> None:
-    """The counter ran on for an hour while CLOCK_MONOTONIC stood still."""
+    """The counter ran for an hour while CLOCK_MONOTONIC was stopped."""
     for now in range(BEGIN_NS, BEGIN_NS + 20 * MS, 2 * MS):
         clock.look(tsc_at(now), now)
     hour = int(3600 * 10**9 * GHZ)
@@ -169,7 +169,7 @@ def test_a_counter_at_another_speed_is_noticed(clock: Clock) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="no rdtsc")
 def test_on_this_machine(clock: Clock) -> None:
-    """A stamp between two readings of the clock is told to be from between them."""
+    """A stamp between two readings of the clock becomes a time between them."""
     for _ in range(20):
         clock.look(*clock.ask("now"))
         time.sleep(0.002)
@@ -179,13 +179,14 @@ def test_on_this_machine(clock: Clock) -> None:
     time.sleep(0.002)
     jumped = clock.look(*clock.ask("now"))
     told = clock.ns(stamp)
-    # A machine that was stopped by its host for a while may take the counter along.
+    # A machine that its host stopped for a while may stop the counter, too.
     assert jumped or begin - 50_000 <= told <= end + 50_000
 
 
 def test_going_on_with_the_clock_of_another(clock: Clock) -> None:
-    """What waited while nobody looked gets the times that it would have got. A clock that has looked once,
-    20 ns off, and then again after a millisecond would move what is two seconds old by 40 us."""
+    """Records that waited while no daemon looked get the times that they would have got. A clock that has
+    looked once, 20 ns off, and then again after a millisecond would move a record two seconds old by 40
+    us."""
     first, last, now = BEGIN_NS, BEGIN_NS + 60_000 * MS, BEGIN_NS + 62_000 * MS
     clock.ask("resume", tsc_at(first), first, tsc_at(last), last)
     assert clock.look(tsc_at(now), now + 20) == 0

@@ -33,7 +33,7 @@ def tasks() -> Tasks:
 
 
 def later() -> int:
-    """A time of a record that is younger than any answer of now."""
+    """A time of a record that is younger than any present answer."""
     return time.monotonic_ns() + 10 * SECOND_NS
 
 
@@ -56,7 +56,7 @@ def test_a_record_that_is_younger_than_the_answer_wants_a_new_one(tasks: Tasks) 
 
 
 def test_two_threads_in_one_place(tasks: Tasks) -> None:
-    """Their numbers are 256 apart; neither is asked for again."""
+    """Their numbers are 256 apart; neither is looked up again."""
     tasks.by_pid = {3: b"three", 259: b"other"}
     assert [tasks.name(pid) for pid in (3, 259, 3, 259)] == [b"three", b"other"] * 2
     assert tasks.asked == [3, 259]
@@ -68,7 +68,7 @@ def test_long_names_and_odd_thread_ids(tasks: Tasks) -> None:
 
 
 def test_who_may_not_ask_more_knows_what_was_heard_last(tasks: Tasks) -> None:
-    """A thread that has ended said its name with its record: nobody needs to ask."""
+    """A thread that has ended sent its name with its record: no lookup is needed."""
     tasks.by_pid = {pid: b"t%d" % pid for pid in range(1, 2000)}
     tasks.names = WriterNames(tasks.read, {pid: b"heard%d" % pid for pid in range(60)}.get)
     found = [tasks.name(pid, tgid=1) for pid in range(1, 101)]
@@ -81,7 +81,7 @@ def test_one_process_cannot_ask_for_ever(tasks: Tasks) -> None:
     found = [tasks.name(pid, tgid=1) for pid in range(1, 101)]
     assert found == [b"t%d" % pid for pid in range(1, 33)] + [b"<...>"] * 68
     assert tasks.name(1000, tgid=1000) == b"t1000"
-    # Those that are known keep their name, also while it could be another by now.
+    # Known ones keep their name, also while it could be another by now.
     assert tasks.name(7, tgid=1, ts_ns=later()) == b"t7"
     assert len(tasks.asked) == 33
 
@@ -93,8 +93,8 @@ def test_all_processes_together_cannot_either(tasks: Tasks) -> None:
 
 
 def test_what_was_learned_first_is_forgotten_first(tasks: Tasks) -> None:
-    """4,096 names are kept. Each is asked for in another tenth of a second, so the test sets the clock back
-    by asking with processes of their own, a thousand at a time."""
+    """4,096 names are kept. Each is looked up in another tenth of a second, so the test simulates that by
+    processes of their own, a thousand at a time."""
     tasks.by_pid = {pid: b"t%d" % pid for pid in range(1, 6000)}
     deadline = time.monotonic() + 20
     for pid in range(1, 4099):

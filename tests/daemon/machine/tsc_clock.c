@@ -1,6 +1,6 @@
 /* tsc_clock.h for a judge: each line of stdin is `look TSC NS`, answered with 1 when a clock jumped and 0
  * otherwise, or `ns TSC`, answered with nanoseconds. `now` says both clocks at once; `resume TSC NS TSC NS`
- * is a new clock that goes on with another one's, answered with nothing. */
+ * is a new clock that continues another one, without a response. */
 #include "tsc_clock.h"
 
 #include <inttypes.h>

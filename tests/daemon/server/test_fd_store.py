@@ -1,4 +1,4 @@
-"""What the service manager is told to keep. With a daemon: tests/integration/test_restart_fd_store.py."""
+"""Messages to the service manager's store. With a daemon: tests/integration/test_restart_fd_store.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory() -> Iterator[int]:
 
 
 def heard(manager: socket.socket) -> tuple[str, list[tuple[int, int]]]:
-    """A message, and which files came with it."""
+    """A message, and its files."""
     data, fds, _, _ = socket.recv_fds(manager, 4096, 10)
     files = [(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in fds]
     for fd in fds:
@@ -79,7 +79,7 @@ def test_what_is_there_already_counts(manager: socket.socket, notifier: Notifier
 
 
 def test_a_manager_that_does_not_read(manager: socket.socket, notifier: Notifier, memory: int) -> None:
-    """Nothing waits; what is to be said stays in its order, and what is dropped before is not said."""
+    """Nothing waits; messages keep their order, and those of dropped descriptors are not sent."""
     store = FdStore(notifier, limit=2000)
     blocked: list[bool] = []
     store.on_blocked = lambda: blocked.append(True)

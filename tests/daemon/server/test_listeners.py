@@ -1,4 +1,4 @@
-"""Listening sockets: their modes, stale ones, those of somebody else, those of systemd."""
+"""Listening sockets: their modes, stale ones, those of other users, those of systemd."""
 
 import errno
 import grp

@@ -1,4 +1,4 @@
-"""Where a daemon lives: the table of docs/protocol.md section 1, and the folders that are refused."""
+"""The folders of a daemon: the table of docs/protocol.md section 1, and refused folders."""
 
 import contextlib
 import errno
@@ -142,7 +142,7 @@ def of_somebody_else(temporary: Runtime, folder: Path) -> Runtime:
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to others")
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_a_status_folder_whose_name_is_taken_is_elsewhere(temporary: Runtime, kind: str) -> None:
-    """Nobody looks for it by its name, but a successor has to find it."""
+    """Programs do not look for it by its name, but the next daemon has to find it."""
     taken = temporary.status_folder
     if kind != "folder":
         taken.rmdir()
@@ -175,13 +175,13 @@ def test_a_chosen_directory_that_somebody_else_made_first(tmp_path: Path, below:
     assert error.errno == errno.EPERM
     assert str(traces) in error.text
     everybodys.chmod(0o755)
-    chosen.prepare()  # then an administrator gave it away
+    chosen.prepare()  # then an administrator gives it away
 
 
 def test_what_replaces_a_new_directory_keeps_its_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a parent of somebody else's a link may come between mkdir(2) and chmod(2)."""
+    """In another user's parent a link may appear between mkdir(2) and chmod(2)."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o711)
     made = os.mkdir
@@ -280,7 +280,7 @@ class TestLock:
 
 
 class TestLeftOver:
-    """What a killed daemon left that ended with its parent."""
+    """Leftovers of a killed daemon that ended with its parent."""
 
     @pytest.fixture
     def memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -1,4 +1,4 @@
-"""The service manager's two protocols, against sockets of our own."""
+"""The service manager's two protocols, with sockets of the test."""
 
 import fcntl
 import logging
@@ -15,7 +15,7 @@ from utracefsd.server.sd_notify import ListenFd, Notifier, take_listen_fds
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
-    """What NOTIFY_SOCKET says, and the socket behind it."""
+    """A value of NOTIFY_SOCKET, and the socket behind it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.settimeout(5)
         name = str(tmp_path / "notify")

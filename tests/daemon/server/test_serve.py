@@ -91,7 +91,7 @@ class Client:
         return caught.value.errno
 
     async def last_words(self) -> tuple[int, str]:
-        """What the daemon says before it hangs up."""
+        """The daemon's last messages."""
         method, [number, text] = (await self.message())[1:]
         assert method == "error"
         assert await self.message() is None
@@ -148,7 +148,7 @@ async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10)
 
 @contextlib.asynccontextmanager
 async def daemon_at(directory: Path, *, over: bool = True, **options: Any) -> AsyncIterator[Running]:
-    """Cancelled at the end, for good where it is `over`."""
+    """Cancelled at the end, for good if `over`."""
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[Running]) -> None:
@@ -174,7 +174,7 @@ async def daemon_at(directory: Path, *, over: bool = True, **options: Any) -> As
 
 @pytest.fixture
 async def daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Running]:
-    """A daemon whose log must stay silent: no client's mistake is news, and no mistake is ours."""
+    """A daemon whose log must stay silent: client mistakes are not logged, and there are no bugs."""
     with caplog.at_level(logging.WARNING):
         async with daemon_at(tmp_path / "d") as running:
             yield running
@@ -201,7 +201,7 @@ class TestTheWayOfARecord:
         assert stats == b"emitted: 3\nftrace: recorded 3 filtered 0 lost 0\n"
 
     async def test_what_was_sent_before_a_request_is_in_its_answer(self, daemon: Running) -> None:
-        """No acknowledgement in between, and from connections that the daemon has not even accepted."""
+        """Without an acknowledgement in between, and from connections not even accepted."""
         await daemon.producer()
         tree = await daemon.tree()
         await tree.call("stat", "trace")
@@ -239,7 +239,7 @@ class TestTheWayOfARecord:
         table = daemon.serving.daemon.table
 
         async def gone() -> bool:
-            return len(table) == 0  # nobody asks: the daemon's own timer does it
+            return len(table) == 0  # no client acts: the daemon's own timer does it
 
         await until(gone)
         assert await tree.call("read_file", "user_events_status") == b"\nActive: 0\nBusy: 0\n"
@@ -319,12 +319,12 @@ class TestReadsThatWait:
         await other.call("open", "trace_pipe", os.O_RDONLY)
 
     async def test_an_end_counts_as_sent_before_the_next_operation(self, daemon: Running) -> None:
-        """Also where that is carried out first; and so does what was asked before the end."""
+        """Also where that is carried out first; and so are requests before the end."""
         tree, other = await daemon.tree(), await daemon.tree()
         await tree.call("open", "trace_pipe", os.O_RDONLY)
         await other.call("stat", "trace")  # epoll reports it before the other one then
         msgid = next(other.msgid)
-        # No task runs between these: the daemon finds the question first.
+        # No task runs between these: the daemon finds the request first.
         other.send_now(encode_request(msgid, "open", ["trace_pipe", os.O_RDONLY]))
         tree.send_now(encode_request(99, "write_file", ["tracing_on", b"0", True]))
         tree.close()
@@ -332,7 +332,7 @@ class TestReadsThatWait:
         assert await other.call("read_file", "tracing_on") == b"0\n"
 
     async def test_a_client_that_reads_nothing_and_sends_no_more(self, daemon: Running) -> None:
-        """Half closed, with answers that wait to be read: nobody waits for it."""
+        """Half closed, with responses that wait to be read: nothing waits for it."""
         producer, lazy, other = await daemon.producer(), await daemon.tree(), await daemon.tree()
         for first in range(0, 30_000, 1000):
             await producer.send(b"".join(record(n) for n in range(first, first + 1000)))
@@ -475,7 +475,7 @@ class TestHostileClients:
         other = await daemon.tree()
         assert await other.call("read_file", "tracing_on") == b"1\n"
         [slow] = [one for one in daemon.serving.daemon.tracefs if one.link.waiting_bytes]
-        # one large answer waits; the other questions were not looked at
+        # one large response waits; the other requests were not read
         assert slow.link.waiting_bytes < 4 << 20
         sizes = {len(await lazy.response(msgid)) for msgid in asked}
         assert min(sizes) > 1 << 20
@@ -622,7 +622,7 @@ class TestBeginningAndEnd:
         directory = tmp_path / "d"
 
         def fail(server: Server) -> None:
-            raise RuntimeError("an error of ours")
+            raise RuntimeError("an unexpected error")
 
         with monkeypatch.context() as patched, pytest.raises(ExceptionGroup) as caught:
             async with daemon_at(directory) as daemon:
@@ -631,7 +631,7 @@ class TestBeginningAndEnd:
                 patched.setattr(Server, "step_done", fail)
                 await kept.send(b"\xc4\0")
                 await trio.sleep_forever()
-        assert caught.group_contains(RuntimeError, match="an error of ours")
+        assert caught.group_contains(RuntimeError, match="an unexpected error")
         async with daemon_at(directory) as daemon:
             assert len(daemon.serving.daemon.table.named(b"precious")) == 1
 
@@ -644,7 +644,7 @@ class TestBeginningAndEnd:
         def failing(right: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
                 if next(failures, None) is not None:
-                    raise RuntimeError("an error of ours")
+                    raise RuntimeError("an unexpected error")
                 return right(*args)
 
             return call
@@ -664,7 +664,7 @@ class TestBeginningAndEnd:
                 again = await daemon.tree() if place == "save" else tree
                 assert numbers(await again.call("read_file", "trace")) == [1]
                 assert b"faults: 3\n" in await again.call("read_file", "daemon_stats")
-        assert sum(record.exc_info is not None for record in caplog.records) == 1, "each place is told once"
+        assert sum(record.exc_info is not None for record in caplog.records) == 1, "each place is logged once"
 
     async def nothing_fails_any_more(self, failures: Iterator[int], daemon: Running) -> bool:
         """Each step may fail; what makes one is a connection that comes and sends."""

@@ -1,4 +1,4 @@
-"""The folder: which files are there when, and what happens to a state of no use."""
+"""The folder: its files over time, and unusable states."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_another_sub_buffer_size_is_taken_over(folder: Path) -> None:
 
 @pytest.mark.parametrize("logged", [False, True])
 def test_death_while_the_buffer_is_replaced(folder: Path, logged: bool) -> None:
-    """Before the log has it the old buffer holds, afterwards the new one; the other is removed."""
+    """Before the log has it the old buffer is used, afterwards the new one; the other is removed."""
     old = daemon_in(folder)
     event = register(old, b"a u32 n")
     write(old, b"events/enable", b"1")
@@ -177,7 +177,7 @@ def test_a_state_of_no_use_is_set_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logging.getLogger("utracefsd"), "propagate", True)
-    for _ in range(2):  # and what was set aside before makes room
+    for _ in range(2):  # and the state set aside before makes space
         old = daemon_in(folder)
         register(old, b"x")
         old.save()
@@ -227,7 +227,7 @@ def test_state_can_be_discarded(folder: Path) -> None:
 
 
 def test_room_is_kept_for_starts(folder: Path, room: Callable[..., None]) -> None:
-    """Some, where the pages of the status files before do not come back; then what there is is kept."""
+    """Some, if the pages of the old status files do not come back; then the existing ones are kept."""
     daemon = daemon_in(folder)
     kept = folder / "room"
     assert kept.stat().st_size == kept.stat().st_blocks * 512 == 8 * 4096

@@ -1,4 +1,4 @@
-"""The log of a living daemon: what is written when, and what that costs."""
+"""The log of a running daemon: what is written when, and its cost."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_it_is_compacted(folder: Path) -> None:
 
 
 def test_it_grows_and_shrinks(folder: Path) -> None:
-    """At least a third of what there is has room besides; what is not needed any more is given back by the
-    next daemon."""
+    """There is space for at least a third more than the present state; the next daemon frees unneeded
+    space."""
     first = daemon_in(folder)
     size = (folder / "state").stat().st_size
     for n in range(4000):
@@ -81,7 +81,7 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
         emit(event, n)
         daemon.hand_on()
         daemon.take_in_all()
-        read(daemon, b"trace")  # the first time it learns how the thread is called
+        read(daemon, b"trace")  # the first time that it reads the thread's name
         daemon.save()
         size = size or len(logged(folder))
     assert len(logged(folder)) == size
@@ -94,7 +94,7 @@ BEHIND = "had no room to write down"
 
 
 def test_a_full_dev_shm_costs_nothing(folder: Path, room: Callable[..., None]) -> None:
-    """What fits into the room that the log has needs none, in this daemon and in the next ones."""
+    """Lines that fit into the log's reserved space need no new space, in this daemon and in the next ones."""
     daemon = daemon_in(folder)
     event = register(daemon, b"a u32 n")
     write(daemon, b"events/enable", b"1")
@@ -145,7 +145,7 @@ def test_the_last_event_that_there_is_room_for(folder: Path, room: Callable[...,
 
 
 def fill_up(daemon: Daemon) -> int:
-    """With settings, until there is no room; how many events there are."""
+    """With settings, until there is no space; returns how many events there are."""
     assert daemon.state is not None
     for n in itertools.count():
         register(daemon, b"e%d u32 n" % n)
@@ -158,8 +158,7 @@ def fill_up(daemon: Daemon) -> int:
 def test_when_all_room_is_used(
     folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
 ) -> None:
-    """What was there stays, what could not be written is as it was before, and nothing is made that would
-    mean something else."""
+    """Existing things stay, unwritten changes are undone, and nothing is made that would change a meaning."""
     daemon = daemon_in(folder)
     room(0, of="/state")
     event = register(daemon, b"a u32 n")
@@ -212,7 +211,7 @@ def test_when_all_room_is_used(
 
 
 def test_there_is_room_again(folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture) -> None:
-    """Then everything is in the log, with what was missed."""
+    """Then everything is in the log, also the missed changes."""
     daemon = daemon_in(folder)
     room(0, of="/state")
     register(daemon, b"a u32 n")
@@ -221,7 +220,7 @@ def test_there_is_room_again(folder: Path, room: Callable[..., None], log: pytes
     for n in range(300):
         write(daemon, b"buffer_percent", b"%d" % (n % 100))
     room(1 << 40, of="/state")
-    register(daemon, b"new u32 n")  # asked for, it is tried at once
+    register(daemon, b"new u32 n")  # it is tried at once when needed
     assert daemon.state is not None
     assert not daemon.state.behind
     daemon.save()
@@ -250,7 +249,7 @@ def test_it_is_tried_again_by_itself(folder: Path, room: Callable[..., None]) ->
 def test_events_are_written_though_what_came_with_them_is_not(
     folder: Path, room: Callable[..., None]
 ) -> None:
-    """An event that was made in a step whose lines do not fit: its records have their meaning."""
+    """An event made in a step whose lines do not fit: its records keep their meaning."""
     daemon = daemon_in(folder)
     room(0, of="/state")
     state = daemon.state
@@ -280,7 +279,7 @@ def test_events_are_written_though_what_came_with_them_is_not(
 
 
 def test_an_instance_that_was_removed_when_there_was_no_room(folder: Path, room: Callable[..., None]) -> None:
-    """It is back, empty; all others are as they were."""
+    """It is back, empty; all others are unchanged."""
     daemon = daemon_in(folder)
     event = register(daemon, b"a u32 n")
     daemon.instances.make(b"x")
@@ -302,7 +301,7 @@ def test_an_instance_that_was_removed_when_there_was_no_room(folder: Path, room:
 
 
 def test_a_log_of_an_older_version_is_taken_over(folder: Path, room: Callable[..., None]) -> None:
-    """It had no room ahead; with no room now it stays."""
+    """It had no reserved space; without space now it stays."""
     daemon = daemon_in(folder)
     register(daemon, b"a u32 n")
     daemon.save()
@@ -329,7 +328,7 @@ def test_what_a_killed_start_left_makes_room(folder: Path) -> None:
 
 
 def test_the_log_has_no_room_before_the_files_go(folder: Path, room: Callable[..., None]) -> None:
-    """Where a ring buffer leaves for memory there is room again, and what could not be written is tried."""
+    """When a ring buffer moves to memory there is space again, and unwritten lines are tried again."""
     daemon = daemon_in(folder)
     room(0, of="/state")
     register(daemon, b"a u32 n")
@@ -356,8 +355,7 @@ def test_the_log_has_no_room_before_the_files_go(folder: Path, room: Callable[..
 
 
 def test_registering_stays_cheap(folder: Path) -> None:
-    """4,000 events in packets of 100; the bound is far above what it costs (about 1 us), for a busy
-    machine."""
+    """4,000 events in packets of 100; the bound is far above the cost (about 1 us), for a busy machine."""
     daemon = daemon_in(folder)
     spent_ns = 0
     for packet in range(40):

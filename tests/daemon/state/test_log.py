@@ -1,4 +1,4 @@
-"""The log: what it says, and everything that can be wrong with it."""
+"""The log: its contents, and every error in it."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_filters_that_make_no_sense(line: list[object]) -> None:
 
 
 def test_triggers() -> None:
-    """The last line holds; the event's other lines do not touch it."""
+    """The last line counts; the event's other lines do not affect it."""
     taken = parse_log(
         START
         + packed(

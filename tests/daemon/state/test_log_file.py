@@ -1,5 +1,5 @@
-"""The log's file: whatever a daemon was killed at, the lines before or those after are in it, and no page is
-needed."""
+"""The log's file: at whatever point a daemon was killed, it has the lines before or after the change, and
+needs no new page."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_no_room(path: Path, room: Callable[..., None]) -> None:
 
 
 def test_a_file_that_may_not_be_so_large(path: Path, made: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RLIMIT_FSIZE, a disk in place of memory: whatever a write says or leaves out."""
+    """RLIMIT_FSIZE, a disk in place of memory: for any result of a write."""
     made.append(b"one")
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[: len(data) // 2], at))
@@ -149,8 +149,8 @@ Act = Callable[[LogFile], object]
     ],
 )
 def test_killed_at_each_byte(path: Path, act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write may end anywhere, but for the word, which is one store; what stands in the areas from before
-    says nothing."""
+    """A write may end anywhere, except for the word, which is one store; old contents of the areas are
+    ignored."""
     file = LogFile.make(path, PAGE)
     for _ in range(2):
         file.replace(b"O" * 2000)
@@ -180,7 +180,7 @@ def test_killed_at_each_byte(path: Path, act: Act, monkeypatch: pytest.MonkeyPat
 
 
 def test_killed_at_random(path: Path) -> None:
-    """Whole packets of several pages, in their order, however it ended; the next daemon goes on there."""
+    """Whole packets of several pages, in their order, however it ended; the next daemon continues there."""
     chance = random.Random(7)
     LogFile.make(path, 64 * PAGE, struct.pack("<I", 0) * 5000).close()
     last = 0
@@ -228,7 +228,7 @@ def test_a_larger_one_takes_the_name_when_it_is_whole(path: Path, monkeypatch: p
 
 
 def test_what_is_no_such_file(path: Path) -> None:
-    """It is given to `parse_log` as it is, which says what is wrong; a piece of a log is not a log."""
+    """It is passed to `parse_log` unchanged, which says what is wrong; a piece of a log is not a log."""
     file = LogFile.make(path, PAGE, b"lines")
     file.close()
     data = path.read_bytes()

@@ -1,6 +1,6 @@
 """Bad input on every file that can be written: the errno of the kernel, and nothing changed.
 
-The expectations are what Linux 6.18 answered to the same writes in an instance of its own. Files with a
+The expectations are the answers of Linux 6.18 to the same writes in an instance of its own. Files with a
 command language of their own (filter, trigger and the like) have their own tests.
 """
 
@@ -40,7 +40,7 @@ BAD = {
     "two lines": b"1\n1\n",
 }
 
-# What a kind of file says to each: an errno, 0 for success. `else` is all others.
+# The result of each for a kind of file: an errno, 0 for success. `else` is all others.
 Answers = dict[str, int]
 
 NUMBER: Answers = {
@@ -142,7 +142,7 @@ OURS = {
     "consumers",
     "event_counts",
 }
-"""Files that no kernel has; their own tests say what they refuse."""
+"""Files that no kernel has; their own tests have their errors."""
 
 ELSEWHERE = {"filter", "trigger", "inject", "synthetic_events"}
 """Files with a language of their own, and tests of their own."""

@@ -1,4 +1,4 @@
-"""The files of plug-ins: what their set_event takes and shows, and their reports."""
+"""The files of plug-ins: writing and reading set_event, and their reports."""
 
 import errno
 import os
@@ -74,7 +74,7 @@ def test_events_are_attached_by_word_and_by_glob(plugged: World) -> None:
 
 
 def test_one_word_of_a_write_is_used(plugged: World) -> None:
-    """The caller writes again what was not."""
+    """The caller writes the rest again."""
     for name in (b"one", b"two"):
         plugged.event(name)
     assert plugged.wa(SET_EVENT, b"one two") == 4

@@ -1,4 +1,4 @@
-"""`events/`: enable switches, formats, ids, and what becomes of files whose event goes away."""
+"""`events/`: enable switches, formats, ids, and files of removed events."""
 
 import errno
 import os
@@ -185,7 +185,7 @@ def test_thousands_of_events(world: World) -> None:
         assert world.tree.stat(b"events/user_events/event_%d/enable" % number).kind == "f"
     world.wn(b"set_event", b"")
     assert world.cat(b"events/enable") == b"0\n"
-    assert time.process_time() - start < 1.0  # about 0.1 s; what is quadratic takes several seconds
+    assert time.process_time() - start < 1.0  # about 0.1 s; a quadratic algorithm takes several seconds
 
 
 def test_filters_of_an_event(world: World) -> None:
@@ -267,7 +267,7 @@ def test_a_filter_on_the_writer(world: World) -> None:
 
 
 def test_files_of_an_event_in_an_instance_that_is_gone(world: World) -> None:
-    """None of them keeps the instance; what they say afterwards was seen on 6.18."""
+    """None of them keeps the instance; the results after that were seen on 6.18."""
     world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
     folder = b"instances/x/events/user_events/alpha/"

@@ -18,7 +18,7 @@ STREAM = OpenFile(os.O_RDWR)
 
 @attrs.define
 class Box:
-    """What the files below are about."""
+    """The context of the files below."""
 
     text: bytes = b"hello\n"
     shown: int = 0

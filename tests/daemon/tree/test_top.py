@@ -1,4 +1,4 @@
-"""What only the top directory has."""
+"""Files of the top directory only."""
 
 import errno
 import os
@@ -221,7 +221,7 @@ def test_remove_on_close(world: World) -> None:
     event = world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
     world.w(b"instances/x/events/user_events/alpha/enable", b"1")
-    world.open(b"instances/x/remove_on_close").close()  # who only looks removes nothing
+    world.open(b"instances/x/remove_on_close").close()  # opening for reading removes nothing
     owner = world.open(b"instances/x/remove_on_close", os.O_WRONLY)
     other = world.open(b"instances/x/trace")
     assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY
@@ -234,7 +234,7 @@ def test_remove_on_close(world: World) -> None:
 
 
 def test_nobody_is_taken_for_the_owner(world: World) -> None:
-    """Without the file an instance stays when what was open in it is closed."""
+    """Without the file an instance stays when its open files are closed."""
     world.tree.mkdir(b"instances/x")
     world.open(b"instances/x/trace").close()
     assert world.tree.list_dir(b"instances") == [(b"x", "d")]

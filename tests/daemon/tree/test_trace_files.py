@@ -1,4 +1,4 @@
-"""trace, trace_pipe and trace_pipe_raw: what they show, consume, refuse and wait for."""
+"""trace, trace_pipe and trace_pipe_raw: contents, consuming, errors, waiting."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ HEADER = b"""\
 
 @pytest.fixture
 def event(world: World) -> Event:
-    """Enabled, with the clock mono, so that time stamps are what the test emits."""
+    """Enabled, with the clock mono, so that time stamps are the emitted ones."""
     event = world.event(b"alpha u32 n")
     world.w(b"trace_clock", b"mono")
     world.w(b"events/enable", b"1")
@@ -197,7 +197,7 @@ def test_small_reads_leave_records_in_the_buffer(world: World, event: Event) -> 
     file = world.open(b"trace_pipe", os.O_NONBLOCK)
     assert file.read(10) == line(1)[:10]
     assert file.read(0) == b""
-    assert len(world.trace_lines()) == 98  # only what was formatted is gone
+    assert len(world.trace_lines()) == 98  # only formatted ones are gone
     assert file.read(1000) == line(1)[10:]  # the rest first, alone
 
 
@@ -207,7 +207,7 @@ def test_pipe_without_data(world: World, event: Event) -> None:
     assert errno_of(waiting.read, 100) == errno.EAGAIN
     assert not waiting.ready()
     world.w(b"tracing_on", b"0")
-    assert errno_of(waiting.read, 100) == errno.EAGAIN  # it has returned nothing yet: goes on waiting
+    assert errno_of(waiting.read, 100) == errno.EAGAIN  # it has returned nothing yet: continues to wait
     world.w(b"tracing_on", b"1")
     emit(world, event, 1)
     assert waiting.ready()
@@ -277,7 +277,7 @@ def test_pipe_in_latency_format_loses_nothing(world: World, event: Event) -> Non
 
 @pytest.mark.parametrize("name", [b"trace_pipe", b"trace_pipe_raw"])
 def test_a_watcher_of_one_cpu_is_woken_at_buffer_percent(world: World, event: Event, name: bytes) -> None:
-    """As trace_poll() does: the fill in sub-buffers, the one that is written to included."""
+    """As trace_poll() does: the fill in sub-buffers, also the one being written."""
     world.w(b"buffer_size_kb", b"32")
     buffer = world.instance.buffer
     file = world.open(b"per_cpu/cpu0/" + name)
@@ -432,7 +432,7 @@ def test_what_is_written_to_snapshot(world: World, event: Event) -> None:
     assert errno_of(world.w, b"per_cpu/cpu0/snapshot", b"0") == errno.EINVAL
     assert world.bodies() == [b"alpha: n=0x1 (1)"]
     world.w(b"snapshot", b"1")
-    world.open(b"snapshot", os.O_WRONLY | os.O_TRUNC).close()  # what a shell's > does first
+    world.open(b"snapshot", os.O_WRONLY | os.O_TRUNC).close()  # a shell's > does this first
     assert world.bodies(b"snapshot") == [b"alpha: n=0x1 (1)"]
     world.free_memory_kb = 0
     world.w(b"snapshot", b"0")

@@ -1,4 +1,4 @@
-"""The parsers of control files: what each takes, and the errno of what it does not."""
+"""The parsers of control files: valid input, and the errno of other input."""
 
 import errno
 from collections.abc import Callable

@@ -92,7 +92,7 @@ class World:
         return [line for line in self.cat(path).split(b"\n") if line and not line.startswith(b"#")]
 
     def bodies(self, path: bytes = b"trace") -> list[bytes]:
-        """What stands behind the time stamps."""
+        """The part behind the time stamps."""
         return [line.split(b": ", 1)[1] for line in self.trace_lines(path)]
 
 

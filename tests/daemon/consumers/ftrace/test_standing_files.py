@@ -121,7 +121,7 @@ def test_lines(world: World, file: bytes) -> None:
         assert world.wa(file, line) == len(line) + 1, "with the newline"
     assert world.cat(file) == b"a* traceoff if v == 1\nb  traceoff\n"
     world.wa(file, b"a* traceoff if v == 1")
-    assert world.cat(file) == b"b  traceoff\na* traceoff if v == 1\n", "the same line again stands last"
+    assert world.cat(file) == b"b  traceoff\na* traceoff if v == 1\n", "the same line again is last"
     world.wa(file, b"!b  traceoff\n")
     assert world.cat(file) == b"a* traceoff if v == 1\n"
     world.w(file, b"c traceoff")

@@ -193,7 +193,7 @@ class RingBufferMachine(RuleBasedStateMachine):
             assert adopted.stats(cpu) == model.stats()
             assert adopted.nr_subbufs(cpu) == model.nr
         assert adopted.overwrite == self.buffer.overwrite
-        if self.serial % 2:  # and go on with it
+        if self.serial % 2:  # and continue with it
             self.buffer = RingBuffer.adopt(self.folder)
             self.cursors.clear()
 

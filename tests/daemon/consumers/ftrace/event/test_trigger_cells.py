@@ -40,7 +40,7 @@ def test_the_limit(tmp_path: Path) -> None:
         with pytest.raises(MemoryError, match="200 cells"):
             cells.give(0)
         cells.take_back(7)
-        assert cells.give(0) == 7, "before there is none at all"
+        assert cells.give(0) == 7, "before there are none"
     assert Cells().limit == MAX_CELLS
 
 

@@ -1,7 +1,7 @@
 """Counting: against a plain Counter, with hostile payloads, and with a kill between any two instructions.
 
-The last one runs in a child, one machine instruction at a time (ptrace). The contents of its file after each
-are those that a SIGKILL would leave; each different state is adopted and compared with the expected counts.
+The last one runs in a child, one machine instruction at a time (ptrace). After each, its file has the
+contents that a SIGKILL would leave; each different state is adopted and compared with the expected counts.
 """
 
 from __future__ import annotations
