@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "events.h"
+#include "session.h"
+#include "thread.h"
 
 #define END_NS 500000000ull
 #define OF_BINDING 1u /* utracefs_event.reserved[0] */

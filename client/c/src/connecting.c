@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <sys/un.h>
 
-#include "core.h"
+#include "connection.h"
 
 static int is_ours_alone(const char *directory)
 {

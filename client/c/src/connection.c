@@ -15,10 +15,13 @@
 #include <poll.h>
 #include <stdlib.h>
 
-#include "core.h"
+#include "connection.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
 #define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
+struct ut_session *ut_sessions;
+uint64_t ut_patience_for_answers = UT_ANSWER_NS;
+
 #define MAX_FDS 3	   /* descriptors beside one byte */
 
 /* ---- where events look */
@@ -60,7 +63,7 @@ static void count_cut_off(void *session, uint32_t number)
 
 static void back_off(struct ut_session *s, uint64_t now)
 {
-	s->state = UT_WAITING;
+	ut_go(s, UT_LOST);
 	s->due = now + s->back_off;
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
 	/* A child that never had a connection and finds none to be had. (Where a socket is, at which nobody
@@ -81,12 +84,17 @@ static void give_up_rings_of_parent(struct ut_session *s)
 		ut_session_give_up(s, &s->local, NULL);
 }
 
+static void begin_enablers(struct ut_session *s)
+{
+	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+		enabler->state = UT_TO_ASK;
+	ut_ask(s, UT_ABOUT_NOTIFY, NULL);
+}
+
 static void start_connection(struct ut_session *s, uint64_t now)
 {
 	int fd, error;
 
-	if (s->state == UT_WAITING)
-		s->patience = s->settings.patience_ns;
 	if (!s->memory) {
 		void *at = mmap(NULL, UT_MEMORY_BYTES, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -101,7 +109,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	fd = ut_connect(&s->settings);
 	if (fd == -EAGAIN && s->patience > BUSY_NS) {
 		s->patience -= BUSY_NS;
-		s->state = UT_NEW;
 		s->due = now + BUSY_NS;
 		return;
 	}
@@ -113,8 +120,10 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	}
 	give_up_rings_of_parent(s);
 	s->error = s->is_cut_off = 0;
-	s->state = UT_TALKING;
-	s->ring_state = UT_RING_NONE;
+	if (s->ring && !(s->flags & UT_TOKENS))
+		ut_go(s, UT_OLD_RING);
+	else
+		ut_go(s, s->settings.ring_bytes && !(s->flags & UT_TOKENS) ? UT_NEW_RING : UT_NO_RING);
 	s->has_answered = s->is_notified = 0;
 	s->in_size = 0;
 	s->out = (struct ut_out){s->memory + UT_IN_BYTES, 0, UT_OUT_BYTES, 0};
@@ -124,10 +133,10 @@ static void start_connection(struct ut_session *s, uint64_t now)
 			reg->old_index = reg->write_index;
 	ut_ask_anew(s);
 	if (s->flags & UT_TOKENS)
-		ut_enablers_begin(s);
+		begin_enablers(s);
 	else
 		ut_ask(s, UT_ABOUT_STATUS, NULL);
-	if (!(s->flags & UT_TOKENS) && !s->ring && s->settings.ring_bytes)
+	if (s->state == UT_ANSWERS_AND_RING)
 		ut_ask(s, UT_ABOUT_RING, NULL);
 }
 
@@ -183,128 +192,6 @@ static void lose_connection(struct ut_session *s, uint64_t now, int error)
 	back_off(s, now);
 }
 
-/* ---- requests */
-
-static void put_request(struct ut_session *s, struct ut_asked *asked)
-{
-	struct ut_reg *reg = asked->what;
-	struct ut_enabler *enabler = asked->what;
-
-	switch (asked->about) {
-	case UT_ABOUT_STATUS:
-		ut_put_plain(&s->out, asked->msgid, "mmap_status");
-		break;
-	case UT_ABOUT_RING:
-		ut_put_mmap_ring(&s->out, asked->msgid, s->settings.ring_bytes);
-		s->ring_state = UT_RING_ASKED;
-		break;
-	case UT_ABOUT_ADOPT:
-		ut_put_empty_map(&s->out, asked->msgid, "adopt_ring");
-		s->ring_state = UT_RING_OFFERED;
-		break;
-	case UT_ABOUT_NOTIFY:
-		ut_put_empty_map(&s->out, asked->msgid, "notify_enablers");
-		break;
-	case UT_ABOUT_REG:
-		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, reg->event_id, UT_NO_TOKEN);
-		reg->state = UT_ASKED_FOR;
-		break;
-	case UT_ABOUT_ENABLER:
-		ut_put_register(&s->out, asked->msgid, enabler->command, enabler->flags, enabler->event_id,
-				enabler->token);
-		enabler->state = UT_ASKED_FOR;
-		break;
-	case UT_ABOUT_CALL:
-		break; /* its caller writes it */
-	}
-}
-
-/* The msgid is that of the entry which is added: 0, or -EAGAIN when there is no room now. */
-int ut_ask(struct ut_session *s, enum ut_about about, void *what)
-{
-	struct ut_asked *asked = &s->asked[s->nr_asked];
-
-	if (s->state != UT_TALKING && s->state != UT_UP)
-		return -ENOTCONN;
-	if (s->nr_asked == UT_ASKED || UT_OUT_BYTES - s->out.size < 4096)
-		return -EAGAIN;
-	*asked = (struct ut_asked){s->next_msgid++, about, what};
-	s->nr_asked++;
-	put_request(s, asked);
-	return 0;
-}
-
-void ut_forget_asked(struct ut_session *s, const void *what)
-{
-	for (unsigned i = 0; i < s->nr_asked; i++)
-		if (s->asked[i].what == what)
-			s->asked[i].what = NULL;
-}
-
-static void ask_registrations(struct ut_session *s)
-{
-	if (s->flags & UT_TOKENS) {
-		if (!s->is_notified)
-			return;
-		for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
-			if (enabler->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_ENABLER, enabler))
-				return;
-		return;
-	}
-	for (; s->to_ask; s->to_ask = s->to_ask->next)
-		if (s->to_ask->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_REG, s->to_ask))
-			return;
-}
-
-/* ---- sending */
-
-/* 0; -EAGAIN: the socket takes no more now; or -errno. */
-static int send_out(struct ut_session *s)
-{
-	while (s->out_sent < s->out.size) {
-		ssize_t sent = send(s->socket.fd, s->out.data + s->out_sent, s->out.size - s->out_sent,
-				    MSG_DONTWAIT | MSG_NOSIGNAL);
-
-		if (sent < 0 && errno == EINTR)
-			continue;
-		if (sent < 0)
-			return -errno;
-		s->out_sent += (size_t)sent;
-	}
-	s->out.size = s->out_sent = 0;
-	return 0;
-}
-
-/* The request of `adopt_ring`, with both descriptors beside its first byte: nothing else is being sent. */
-static int send_offer(struct ut_session *s)
-{
-	const struct ut_outlet *outlet = &ut_outlets[s->ring];
-	int fds[2] = {outlet->memory.fd, outlet->doorbell.fd};
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(fds))];
-	} control;
-	struct iovec iov;
-	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-				 .msg_controllen = sizeof(control)};
-	struct cmsghdr *header = &control.align;
-	ssize_t sent;
-
-	if (s->out.size || ut_ask(s, UT_ABOUT_ADOPT, NULL))
-		return -EAGAIN;
-	iov = (struct iovec){s->out.data, s->out.size};
-	memset(&control, 0, sizeof(control));
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof(fds));
-	memcpy(CMSG_DATA(header), fds, sizeof(fds));
-	sent = sendmsg(s->socket.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-	if (sent != (ssize_t)s->out.size)
-		return -EPROTO; /* an empty socket that does not take a request */
-	s->out.size = s->out_sent = 0;
-	return 0;
-}
-
 /* ---- answers */
 
 static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
@@ -340,7 +227,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 	uint64_t size, writers;
 	int ring;
 
-	s->ring_state = UT_RING_SETTLED;
+	ut_go(s, UT_RING_ANSWERED);
 	if (message->error)
 		return 0; /* for whatever reason: the socket will do */
 	if (ut_parse_size(message->result, &size, &writers) || next_fd(s, &memory))
@@ -376,8 +263,9 @@ static void replace_ring(struct ut_session *s)
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 		atomic_store(&reg->place, 0);
 	ut_session_give_up(s, &s->ring, count_given_up);
-	if (!s->settings.ring_bytes || ut_ask(s, UT_ABOUT_RING, NULL))
-		s->ring_state = UT_RING_SETTLED;
+	ut_go(s, s->settings.ring_bytes ? UT_NEW_RING : UT_NO_RING);
+	if (s->state == UT_ANSWERS_AND_RING && ut_ask(s, UT_ABOUT_RING, NULL))
+		ut_go(s, UT_RING_ANSWERED);
 }
 
 static int registered(struct ut_reg *reg, const struct ut_message *message)
@@ -441,14 +329,14 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 			ut_warn(s, "the data ring was not taken over: %s", message->text);
 			replace_ring(s);
 		} else {
-			s->ring_state = UT_RING_SETTLED;
+			ut_go(s, UT_ADOPTED);
 		}
 		return 0;
 	case UT_ABOUT_NOTIFY:
 		/* A daemon that has none: enablers stay off, and nothing else is asked here. */
 		s->has_answered = 1;
 		s->is_notified = !message->error;
-		s->state = UT_UP;
+		ut_go(s, UT_READY);
 		return 0;
 	case UT_ABOUT_REG:
 		return asked.what ? registered(asked.what, message) : 0;
@@ -599,7 +487,7 @@ static int move_all(struct ut_session *s)
 	s->is_status_mapped = 1;
 	s->last_warning = 0;
 	ut_close(&s->status_fd);
-	s->state = UT_UP;
+	ut_go(s, UT_READY);
 	return 0;
 }
 
@@ -633,19 +521,17 @@ static int advance(struct ut_session *s)
 	for (unsigned i = 0; i < s->nr_asked; i++)
 		if (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what)
 			return 0;
-	if (s->ring && s->ring_state == UT_RING_NONE) {
+	if (s->state == UT_ANSWERS_TO_OFFER) {
 		if (s->nr_asked)
 			return 0;
 		if (same_indexes(s)) {
-			int error = send_offer(s);
+			int error = ut_send_offer(s);
 
 			return error == -EAGAIN ? 0 : error;
 		}
 		replace_ring(s);
 	}
-	if (s->ring_state == UT_RING_ASKED || s->ring_state == UT_RING_OFFERED)
-		return 0;
-	return move_all(s);
+	return s->state == UT_ANSWERS ? move_all(s) : 0;
 }
 
 void ut_step(struct ut_session *s, uint64_t now)
@@ -653,20 +539,25 @@ void ut_step(struct ut_session *s, uint64_t now)
 	int error = 0;
 
 	if (ut_process_is_guest()) {
-		ut_thread_wake(); /* what is opened or received here would not be there in the parent */
+		ut_wake(); /* what is opened or received here would not be there in the parent */
 		return;
 	}
-	if ((s->state == UT_NEW || s->state == UT_WAITING) && now >= s->due)
+	if (s->state == UT_WAITING && now >= s->due) {
+		s->patience = s->settings.patience_ns;
+		ut_go(s, UT_WANTED);
+	}
+	if (s->state == UT_NEW && now >= s->due)
 		start_connection(s, now);
-	if (s->state != UT_TALKING && s->state != UT_UP)
+	if (!ut_is_connected(s->state))
 		return;
 	if (!ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring))) {
 		/* The program has closed them. The daemon is there as it was, and so is its status page. */
 		end_connection(s);
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			atomic_store(&reg->place, 0);
+		ut_go(s, UT_TAKEN_AWAY);
 		start_connection(s, now);
-		if (s->state != UT_TALKING)
+		if (!ut_is_connected(s->state))
 			return;
 	}
 	for (int turns = 0; turns < 2 && !error; turns++) {
@@ -674,10 +565,10 @@ void ut_step(struct ut_session *s, uint64_t now)
 		if (!error)
 			error = advance(s);
 		if (!error) {
-			ask_registrations(s);
+			ut_ask_registrations(s);
 			if (s->state == UT_UP && (s->local || s->kept_size))
 				ut_take_records(s);
-			error = send_out(s);
+			error = ut_send_out(s);
 			if (error == -EAGAIN)
 				error = 0;
 		}
@@ -696,4 +587,41 @@ uint64_t ut_step_due(const struct ut_session *s)
 short ut_step_events(const struct ut_session *s)
 {
 	return s->out.size ? POLLIN | POLLOUT : POLLIN;
+}
+
+/* ---- fork */
+
+void ut_connection_start_child(struct ut_session *s)
+{
+	const uint8_t *status;
+
+	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
+	 * makes one of its own: most children never do. */
+	ut_close_connection(s);
+	if (s->ring) {
+		ut_close(&ut_outlets[s->ring].doorbell);
+		ut_close(&ut_outlets[s->ring].memory);
+	}
+	s->is_cut_off = 0;
+	s->nr_asked = 0;
+	s->bytes_before = s->bytes_flushed = 0;
+	s->forked_at = ut_clock_ns();
+	s->out.size = s->out_sent = s->kept_at = s->kept_size = 0; /* its parent's */
+	ut_go(s, UT_FORK);
+	s->due = 0;
+	ut_ask_anew(s);
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		atomic_store(&reg->place, 0);
+		atomic_store(&reg->lost, 0);
+		reg->refused = 0;
+		reg->nr_refusals = 0;
+		reg->old_index = -1;
+		status = atomic_load(&reg->status);
+		if (s->state == UT_FORKED && status != &ut_pending) {
+			ut_reg_point(reg, &ut_pending);
+			atomic_store(&reg->inherited, status);
+		}
+	}
+	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+		enabler->state = UT_TO_ASK;
 }

@@ -3,35 +3,15 @@
  * nothing that a signal handler may not do; all of it in one file, which so has the one copy of the thread
  * id that producer.h keeps.
  */
+#define UT_THREAD ut_own
+#define UT_CPU_OFFSET ut_own_cpu
 #include "producer.h"
 
-#include <dlfcn.h>
 #include <limits.h>
 
-#include "core.h"
-
-extern __thread struct ut_own_thread utb_thread __attribute__((alias("ut_thread"), visibility("default")));
-
-extern ptrdiff_t utb_cpu_offset __attribute__((alias("ut_cpu_offset"), visibility("default")));
-
-void ut_emit_init(void)
-{
-#ifdef __GLIBC_PREREQ
-#if __GLIBC_PREREQ(2, 34) /* where dlsym needs no other library */
-	/* By name: what refers to them does not run with an older C library. */
-	const ptrdiff_t *offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
-	const unsigned *size = dlsym(RTLD_DEFAULT, "__rseq_size");
-
-	if (offset && size && *size) /* else the kernel has none, or the program wanted none */
-		ut_cpu_offset = *offset + 4;
-#endif
-#endif
-}
-
-void ut_emit_start_child(void)
-{
-	ut_forget_tid();
-}
+#include "connection.h"
+#include "emit.h"
+#include "session.h"
 
 /* (The view is copied: a signal handler that forks in the middle of this leaves the child without any.) */
 static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struct utb_reserved *r)

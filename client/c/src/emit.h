@@ -2,25 +2,14 @@
 #ifndef UTRACEFS_EMIT_H
 #define UTRACEFS_EMIT_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/uio.h>
+
+#include "target.h"
 
 struct dr_header;
 struct dr_record;
 struct ut_reg;
-
-/* The beginning of a registration: what an emit looks at. */
-struct ut_target {
-	_Atomic(const uint8_t *) status;
-	_Atomic uint64_t place; /* ring.h; 0: none */
-};
-
-/* Records that the daemon did not take, for one reason. */
-struct ut_refusal {
-	uint64_t count;
-	int error;
-};
 
 struct utb_reserved {
 	struct dr_record *record;

@@ -2,7 +2,7 @@
 #ifndef UTRACEFS_EVENTS_H
 #define UTRACEFS_EVENTS_H
 
-#include "core.h"
+#include "connection.h"
 #include "utracefs.h"
 
 struct known;

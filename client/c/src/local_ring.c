@@ -2,7 +2,7 @@
 #include <endian.h>
 
 #include "bin.h"
-#include "core.h"
+#include "connection.h"
 
 void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t))
 {

@@ -13,7 +13,7 @@
  * signals blocked, and read without one: by write, which a signal handler may call and which takes
  * nanoseconds. A write that is overtaken by the close of its descriptor may look at a file that is closed,
  * or another one by now, as it would find another file under its number in the kernel. Nothing is unmapped
- * under it: a struct ut_file is only used again, and the core keeps sessions that were closed (core.h).
+ * under it: a struct ut_file is only used again, and the core keeps sessions that were closed (session.c).
  *
  * The number of a descriptor says nothing about what was done to it without us (a system call by
  * instruction, fclose inside of libc). ut_file_is asks for the inode; who writes asks before it gives an

@@ -1,10 +1,22 @@
 /* Registrations of a session: found by number, by the daemon's write_index, or in their order. */
 #include <stdlib.h>
 
-#include "core.h"
+#include "connection.h"
 #include "utracefs.h"
 
 const uint8_t ut_off = 0, ut_pending = UT_PENDING;
+
+#define NR_LATER 4096u /* blocks that wait before they are freed */
+
+void ut_free_later(void *block)
+{
+	static void *later[NR_LATER];
+	static unsigned at;
+
+	free(later[at]);
+	later[at] = block;
+	at = (at + 1) % NR_LATER;
+}
 
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status)
 {

@@ -1,23 +1,50 @@
 #include "ring.h"
 
+#define UT_THREAD ut_own
+#define UT_CPU_OFFSET ut_own_cpu
+#include "producer.h"
+
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-#include "thread.h"
+/* The thread's own facts, of which there is one copy: also under the names of bindings. */
+__thread struct ut_own_thread ut_own = {.named = DR_NO_NAMES};
+ptrdiff_t ut_own_cpu;
+extern __thread struct ut_own_thread utb_thread __attribute__((alias("ut_own"), visibility("default")));
+extern ptrdiff_t utb_cpu_offset __attribute__((alias("ut_own_cpu"), visibility("default")));
 
+static void (*wake_taker)(void);
 struct data_ring *ut_views;
 extern struct data_ring *utb_views __attribute__((alias("ut_views"), visibility("default")));
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
 static uint32_t last_used, nr_in_use;
 static uint32_t range = 128; /* the numbers up to here are given out: twice as many as there are rings */
 
-int ut_rings_init(void)
+/* Where the kernel keeps the cpu of each thread. By name: what refers to these does not run with an older C
+ * library. */
+static void find_cpu(void)
+{
+#ifdef __GLIBC_PREREQ
+#if __GLIBC_PREREQ(2, 34) /* where dlsym needs no other library */
+	const ptrdiff_t *offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
+	const unsigned *size = dlsym(RTLD_DEFAULT, "__rseq_size");
+
+	if (offset && size && *size) /* else the kernel has none, or the program wanted none */
+		ut_own_cpu = *offset + 4;
+#endif
+#endif
+}
+
+int ut_rings_init(void (*wake)(void))
 {
 	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + 65535) & ~(size_t)65535;
 	void *at;
 
 	if (ut_views)
 		return 0;
+	wake_taker = wake;
+	find_cpu();
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return -errno;
@@ -40,6 +67,7 @@ int ut_rings_are_marked(void)
 
 void ut_rings_start_child(void)
 {
+	ut_forget_tid();
 	for (uint32_t i = 1; i < UT_MAX_RINGS; i++)
 		if (ut_views[i].header)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));
@@ -175,6 +203,6 @@ void ut_ring_wake(uint32_t number)
 		if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
 		}
 	} else {
-		ut_thread_wake(); /* a ring of ours, or the program has closed the doorbell */
+		wake_taker(); /* a ring of ours, or the program has closed the doorbell */
 	}
 }

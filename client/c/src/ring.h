@@ -41,8 +41,8 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 	return (uint64_t)ring << 32 | write_index;
 }
 
-/* Once per process. 0 or -errno. */
-int ut_rings_init(void);
+/* Once per process. wake: who empties rings of our own; from signal handlers, too. 0 or -errno. */
+int ut_rings_init(void (*wake)(void));
 /* Whether this is the memory that was marked, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so what it does here is done in its parent.) */
 void ut_rings_mark(void);

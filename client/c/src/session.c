@@ -9,23 +9,17 @@
 #include <poll.h>
 #include <stdlib.h>
 
-#include "core.h"
+#include "connection.h"
+#include "session.h"
+#include "thread.h"
 
-#define NR_LATER 4096u /* blocks that wait before they are freed */
+/* What the end of a session, of the process or of the library may take to send what is pending in rings of
+ * our own. */
+#define CLOSE_NS 500000000ull
 #define TURN_NS 100000000ull
 #define FOLLOW_NS 1000000000ull /* how long a child follows its parent's bytes before it wants a connection */
 
 /* ---- memory */
-
-void ut_free_later(void *block)
-{
-	static void *later[NR_LATER];
-	static unsigned at;
-
-	free(later[at]);
-	later[at] = block;
-	at = (at + 1) % NR_LATER;
-}
 
 static struct ut_session *ended; /* newest first: their memory is used again when there are enough of them */
 static unsigned nr_ended;
@@ -62,7 +56,7 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 {
 	struct ut_session *s;
 
-	if (ut_process_init())
+	if (ut_thread_init())
 		return NULL;
 	ut_process_look();
 	s = new_memory();
@@ -91,7 +85,7 @@ static void count_local_lost(void *session, uint32_t number)
 		atomic_fetch_add(&reg->lost, 1);
 }
 
-void ut_session_end(struct ut_session *s)
+static void end_session(struct ut_session *s)
 {
 	struct ut_session **at = &ut_sessions;
 
@@ -105,7 +99,7 @@ void ut_session_end(struct ut_session *s)
 		s->owner->is_closed = 1;
 	}
 	ut_disconnect(s);
-	s->state = UT_CLOSED;
+	ut_go(s, UT_CLOSE);
 	ut_futex_wake(&s->changes);
 	ut_session_give_up(s, &s->local, count_local_lost);
 	ut_lose_kept(s);
@@ -139,7 +133,6 @@ void ut_session_end(struct ut_session *s)
 /* ---- waiting */
 
 /* This thread is in ut_drive: who asks is a signal handler. */
-static __thread int is_waiting;
 static __thread struct ut_interruption interruption;
 
 struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
@@ -179,7 +172,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			return 0;
 		if (ut_thread_is_running() && !ut_thread_is_current()) {
 			ut_unlock();
-			ut_thread_wake();
+			ut_wake();
 			ut_futex_wait(&s->changes, seen, wait < now + TURN_NS ? wait : now + TURN_NS);
 		} else {
 			polled = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
@@ -195,15 +188,13 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 
 int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
 {
-	int before = is_waiting, is_done;
+	int before = ut_is_waiting, is_done;
 
-	is_waiting = 1;
+	ut_is_waiting = 1;
 	is_done = drive(s, done, arg, until);
-	is_waiting = before;
+	ut_is_waiting = before;
 	return is_done;
 }
-
-uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
 int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
 {
@@ -219,7 +210,7 @@ int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
 void ut_begin(struct ut_session *s, int is_asked)
 {
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
-		s->state = UT_NEW;
+		ut_go(s, UT_WANTED);
 		s->due = 0;
 		s->patience = s->settings.patience_ns;
 	}
@@ -234,7 +225,7 @@ static int is_connected(void *session)
 {
 	struct ut_session *s = session;
 
-	return s->state == UT_UP || s->state == UT_TALKING;
+	return ut_is_connected(s->state);
 }
 
 static int is_settled(void *arg)
@@ -298,7 +289,7 @@ int ut_reg_settle(struct ut_reg *reg)
 		return 0;
 	ut_lock();
 	ut_process_look();
-	if (reg->session && is_waiting)
+	if (reg->session && ut_is_waiting)
 		hold(reg);
 	else if (reg->session)
 		settle(reg, reg->session);
@@ -322,7 +313,7 @@ int ut_reg_look(struct ut_reg *reg)
 		if (reg->session && reg->session->state == UT_FORKED) {
 			ut_begin(reg->session, 0);
 			ut_thread_start();
-			ut_thread_wake();
+			ut_wake();
 		}
 		ut_unlock();
 		errno = error;
@@ -363,10 +354,10 @@ int ut_session_open(struct ut_session **session, unsigned flags)
 		if (!ut_drive(s, is_connected, s, ut_clock_ns() + s->settings.patience_ns))
 			error = s->error == -EINPROGRESS ? -ENOENT : s->error;
 		if (error)
-			ut_session_end(s);
+			end_session(s);
 	}
 	if (!error && ut_thread_start() == 0)
-		ut_thread_wake();
+		ut_wake();
 	*session = error ? NULL : s;
 	ut_unlock();
 	errno = saved;
@@ -451,7 +442,7 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 
 	ut_begin(s, 1);
 	if (s->state != UT_UP && !ut_drive(s, is_up, s, until))
-		return s->state == UT_TALKING ? -ETIMEDOUT : -ENOTCONN;
+		return ut_is_connected(s->state) ? -ETIMEDOUT : -ENOTCONN;
 	while ((error = ut_ask(s, UT_ABOUT_CALL, &waiting)) == -EAGAIN) {
 		if (ut_drive(s, is_done, &waiting, ut_clock_ns() + 1000000) || ut_clock_ns() >= until)
 			return -ETIMEDOUT;
@@ -528,53 +519,42 @@ void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 	ut_process_look();
 	if (s->local && s->state == UT_UP)
 		ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
-	ut_session_end(s);
+	end_session(s);
 	if (ut_thread_is_running())
-		ut_thread_wake();
+		ut_wake();
 	ut_unlock();
 	errno = saved;
 }
 
 void ut_session_close(struct ut_session *s)
 {
-	ut_session_close_within(s, 500000000);
+	ut_session_close_within(s, CLOSE_NS);
 }
 
-/* ---- fork */
-
-void ut_session_start_child(struct ut_session *s)
+/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need
+ * no flush: it takes in what was committed. */
+__attribute__((destructor(101))) static void end(void)
 {
-	const uint8_t *status;
+	uint64_t until = ut_clock_ns() + CLOSE_NS;
 
-	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
-	 * makes one of its own: most children never do. */
-	ut_close_connection(s);
-	if (s->ring) {
-		ut_close(&ut_outlets[s->ring].doorbell);
-		ut_close(&ut_outlets[s->ring].memory);
+	if (!ut_process_is_own())
+		return;
+	for (;;) {
+		struct ut_session *s;
+		uint64_t now = ut_clock_ns();
+
+		ut_lock();
+		for (s = ut_sessions; s && !(s->local && s->state == UT_UP && ut_ring_has_records(s)); s = s->next)
+			;
+		ut_unlock();
+		if (!s || now >= until)
+			break;
+		ut_session_flush(s, until - now);
 	}
-	is_waiting = 0;
-	s->is_cut_off = 0;
-	s->nr_asked = 0;
-	s->bytes_before = s->bytes_flushed = 0;
-	s->forked_at = ut_clock_ns();
-	s->out.size = s->out_sent = s->kept_at = s->kept_size = 0; /* its parent's */
-	if (s->state != UT_CLOSED)
-		s->state = UT_FORKED;
-	s->due = 0;
-	ut_ask_anew(s);
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
-		atomic_store(&reg->place, 0);
-		atomic_store(&reg->lost, 0);
-		reg->refused = 0;
-		reg->nr_refusals = 0;
-		reg->old_index = -1;
-		status = atomic_load(&reg->status);
-		if (s->state == UT_FORKED && status != &ut_pending) {
-			ut_reg_point(reg, &ut_pending);
-			atomic_store(&reg->inherited, status);
-		}
-	}
-	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
-		enabler->state = UT_TO_ASK;
+	ut_thread_end();
+	ut_lock();
+	while (ut_sessions)
+		end_session(ut_sessions);
+	ut_bell_close(&ut_bell);
+	ut_unlock();
 }

@@ -56,4 +56,45 @@ int ut_enabler_is_known(const void *addr, uint8_t bit);
 /* -ENOENT. Clears the bit; -EFAULT if that cannot be written, but it is removed. */
 int ut_enabler_remove(void *addr, uint8_t bit);
 
+/* ---- for the layers above, with the lock held */
+
+struct ut_owner;
+struct ut_reg;
+struct ut_settings;
+
+/* settings: NULL for those of the process. */
+struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *settings, struct ut_owner *owner);
+/* One that was forked connects with the next step; one that waits for its next attempt does, too, if
+ * somebody asks for something now. */
+void ut_begin(struct ut_session *session, int is_asked);
+/* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it
+ * is done. The lock is given up while it waits. */
+int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
+/* The same for an answer of the daemon's, as long as it is worth waiting for one. */
+int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
+
+/* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting
+ * within the patience. Where an answer is still to come, and in a signal handler in a thread that waits,
+ * records go into a ring of our own until then. */
+int ut_reg_settle(struct ut_reg *reg);
+/* The same for an event that is pending and looked at: whether it is on. A child sees what its parent sees,
+ * and connects when it has lived for a while: it must outlive its parent's daemon. */
+int ut_reg_look(struct ut_reg *reg);
+/* Without the lock, of one without a place: whether a record is lost because this is a child that can have no
+ * connection. Then it is counted, in its parent's ring, too. Keeps errno. */
+int ut_reg_lose(struct ut_reg *reg);
+/* Send what is pending and have the daemon take it in: 0 or negative errno. 0 at once if nothing was emitted
+ * since the last. */
+int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
+/* As ut_session_close. */
+void ut_session_close_within(struct ut_session *session, uint64_t timeout_ns);
+/* While this thread waits from here on, `call` is asked after a signal and each 100 ms whether it is to go on
+ * waiting: not 0 ends the wait. What there was before. */
+struct ut_interruption {
+	int (*call)(void *arg);
+	void *arg;
+	int has_said;
+};
+struct ut_interruption ut_interrupt_by(struct ut_interruption interruption);
+
 #endif

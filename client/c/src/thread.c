@@ -1,197 +1,28 @@
 #include "thread.h"
 
-#include <limits.h>
 #include <link.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 
-#include "core.h"
+#include "connection.h"
 
 /* It calls no library function that needs more; thread-local variables, which stand there, too, are added. */
 #define STACK_BYTES (64u << 10)
-/* What the end of a process or of the library may take to send what is pending in rings of our own. */
-#define CLOSE_NS 500000000ull
-#define DEFAULT_PATIENCE_NS 250000000ull
 /* Until the next look where there is no waiting for descriptors. */
 #define NO_POLL_NS 100000000ull
 /* What a fork waits for the end of a step, which never blocks. */
 #define PAUSE_NS 1000000000ull
 
-struct ut_settings ut_settings;
-struct ut_session *ut_sessions;
-
-/* (One that ThreadSanitizer knows.) */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static sigset_t mask_of_holder;
-static int cancel_of_holder;
-
-static pid_t process; /* that the rest belongs to; 0: none yet */
-static struct ut_bell bell;
 static uint32_t has_thread; /* futex */
 static pid_t thread_id;
 static unsigned nr_pauses;
 static int is_wanted; /* there is to be a thread, though a fork may have sent it away for a moment */
 static __thread int is_thread;
 static int is_ending;
-
-/* ---- lock and clock */
-
-uint64_t ut_clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static long futex(uint32_t *word, int what, uint32_t value, const struct timespec *timeout)
-{
-	return syscall(SYS_futex, word, what | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
-}
-
-static void block_signals(sigset_t *before)
-{
-	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
-	sigset_t blocked;
-
-	sigfillset(&blocked);
-	for (unsigned i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigdelset(&blocked, faults[i]);
-	pthread_sigmask(SIG_SETMASK, &blocked, before);
-}
-
-void ut_lock(void)
-{
-	sigset_t before;
-	int cancel;
-
-	/* Who is cancelled in connect(2) must not take the lock with him. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	block_signals(&before);
-	/* A child that was forked past the handlers of fork has one thread, and a lock that nobody gives back. */
-	if (process && !ut_rings_are_marked())
-		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	pthread_mutex_lock(&mutex);
-	mask_of_holder = before;
-	cancel_of_holder = cancel;
-}
-
-void ut_unlock(void)
-{
-	sigset_t before = mask_of_holder;
-	int cancel = cancel_of_holder;
-
-	pthread_mutex_unlock(&mutex);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_setcancelstate(cancel, NULL);
-}
-
-void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
-{
-	uint64_t now = ut_clock_ns();
-	struct timespec wait;
-
-	if (now >= until)
-		return;
-	wait.tv_sec = (time_t)((until - now) / 1000000000u);
-	wait.tv_nsec = (long)((until - now) % 1000000000u);
-	futex(word, FUTEX_WAIT, seen, &wait);
-}
-
-void ut_futex_wake(uint32_t *word)
-{
-	__atomic_fetch_add(word, 1, __ATOMIC_RELEASE);
-	futex(word, FUTEX_WAKE, INT_MAX, NULL);
-}
-
-/* ---- the environment */
-
-static int is_number(const char *text, int with_point)
-{
-	size_t length = strcmp(text, ".") ? strlen(text) : 0;
-
-	for (const char *at = text; *at; at++) {
-		if (*at == '.' && with_point)
-			with_point = 0;
-		else if (*at < '0' || *at > '9')
-			return 0;
-	}
-	return length > 0 && length < 10;
-}
-
-/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
- * two of bytes. */
-static uint64_t wanted_bytes(const char *variable)
-{
-	const char *text = secure_getenv(variable);
-
-	return text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : DR_DEFAULT_SIZE;
-}
-
-static uint32_t ring_bytes(uint64_t bytes)
-{
-	uint64_t size = DR_MIN_SIZE;
-
-	while (size < bytes && size < DR_MAX_SIZE)
-		size *= 2;
-	return (uint32_t)size;
-}
-
-static void set_directory(struct ut_settings *settings, unsigned index, const char *folder, const char *below)
-{
-	char *at = settings->directories[index];
-	size_t room = sizeof(settings->directories[index]);
-
-	/* One that is too long for a socket's address is none. */
-	if ((size_t)snprintf(at, room, "%s%s", folder, below) >= room)
-		at[0] = 0;
-}
-
-/* utracefs_protocol/places.py has the rule of directories. */
-void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes)
-{
-	const char *chosen = directory ? directory : secure_getenv("UTRACEFS_DIR");
-	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
-	const char *text;
-
-	memset(settings, 0, sizeof(*settings));
-	settings->last_is_ours_alone = -1;
-	if (chosen && chosen[0]) {
-		set_directory(settings, 0, chosen, "");
-	} else {
-		if (folder && folder[0] == '/') {
-			set_directory(settings, 0, folder, "/utracefs");
-		} else {
-			snprintf(settings->directories[0], sizeof(settings->directories[0]), "/tmp/utracefs-%u",
-				 (unsigned)geteuid());
-			settings->last_is_ours_alone = 0;
-		}
-		set_directory(settings, 1, "/run/utracefs", "");
-	}
-	text = secure_getenv("UTRACEFS_DATA_RING");
-	settings->ring_bytes = text && strcmp(text, "0") == 0 ? 0 : ring_bytes(wanted_bytes("UTRACEFS_RING_KB"));
-	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB"));
-	text = secure_getenv("UTRACEFS_PATIENCE_S");
-	settings->patience_ns = DEFAULT_PATIENCE_NS;
-	if (text && is_number(text, 1)) {
-		/* Not strtod: its point is the locale's. */
-		uint64_t whole = strtoull(text, NULL, 10), part = 0, unit = 1000000000u;
-		const char *point = strchr(text, '.');
-
-		for (const char *at = point ? point + 1 : ""; *at; at++)
-			part += (uint64_t)(*at - '0') * (unit /= 10);
-		settings->patience_ns = (whole > 60 ? 60 : whole) * 1000000000u + (whole >= 60 ? 0 : part);
-	}
-}
-
-/* ---- the thread */
+__thread int ut_is_waiting;
 
 int ut_thread_is_running(void)
 {
@@ -201,11 +32,6 @@ int ut_thread_is_running(void)
 int ut_thread_is_current(void)
 {
 	return is_thread;
-}
-
-void ut_thread_wake(void)
-{
-	ut_bell_ring(&bell);
 }
 
 static int timeout_ms(uint64_t due, uint64_t now)
@@ -235,9 +61,9 @@ static void *run(void *unused)
 		int timeout;
 
 		/* The program may have closed it. */
-		if (ut_bell_open(&bell))
+		if (ut_bell_open(&ut_bell))
 			due = now + 100000000;
-		ut_bell_silence(&bell);
+		ut_bell_silence(&ut_bell);
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
 			ut_step(s, now);
 			ut_futex_wake(&s->changes);
@@ -253,7 +79,7 @@ static void *run(void *unused)
 		}
 		count = 0;
 		if (room)
-			polled[count++] = (struct pollfd){bell.near_end.fd, POLLIN, 0};
+			polled[count++] = (struct pollfd){ut_bell.near_end.fd, POLLIN, 0};
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
 			uint64_t of_session = ut_step_due(s);
 
@@ -272,10 +98,10 @@ static void *run(void *unused)
 	free(polled);
 	if (!ut_sessions) { /* no session left: the next starts another thread */
 		is_wanted = 0;
-		ut_bell_close(&bell);
+		ut_bell_close(&ut_bell);
 	}
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
-	futex(&has_thread, FUTEX_WAKE, INT_MAX, NULL);
+	ut_futex_tell(&has_thread);
 	ut_unlock();
 	return NULL;
 }
@@ -287,7 +113,7 @@ static int await_end(uint64_t until)
 	pid_t id = 0;
 
 	while (ut_thread_is_running()) {
-		ut_thread_wake();
+		ut_wake();
 		if (ut_clock_ns() >= until)
 			return 0;
 		ut_futex_wait(&has_thread, 1, until);
@@ -331,7 +157,7 @@ int ut_thread_start(void)
 	is_wanted = 1;
 	if (has_thread || nr_pauses)
 		return 0;
-	error = ut_bell_open(&bell);
+	error = ut_bell_open(&ut_bell);
 	if (error)
 		return error;
 	error = pthread_attr_init(&attr);
@@ -386,112 +212,30 @@ void ut_thread_resume(void)
 
 static void start_child(void)
 {
-	process = getpid();
-	ut_rings_mark();
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
 	thread_id = 0;
 	nr_pauses = 0;
 	is_wanted = 0;
-	ut_emit_start_child();
-	ut_rings_start_child();
-	ut_bell_close(&bell); /* the parent's */
+	ut_is_waiting = 0;
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
-		ut_session_start_child(s);
+		ut_connection_start_child(s);
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
 		if (s->enablers) {
 			/* Its words must go on being told. */
-			s->state = UT_NEW;
+			ut_go(s, UT_WANTED);
 			ut_thread_start();
 		}
 }
 
-static sigset_t mask_of_fork;
-static int cancel_of_fork;
+int ut_thread_init(void)
+{
+	return is_ending ? -ECANCELED : ut_process_init(start_child);
+}
 
-static void before_fork(void)
+void ut_thread_end(void)
 {
 	ut_lock();
-	mask_of_fork = mask_of_holder;
-	cancel_of_fork = cancel_of_holder;
-}
-
-/* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
-static void in_child(void)
-{
-	if (process != getpid()) {
-		/* Made anew before there is a thread that waits for it. */
-		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-		pthread_mutex_lock(&mutex);
-		start_child();
-		pthread_mutex_unlock(&mutex);
-	}
-	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
-	pthread_setcancelstate(cancel_of_fork, NULL);
-}
-
-void ut_process_look(void)
-{
-	if (process && !ut_rings_are_marked())
-		start_child();
-}
-
-int ut_process_is_guest(void)
-{
-	return process && ut_rings_are_marked() && process != getpid();
-}
-
-int ut_process_init(void)
-{
-	int error;
-
-	if (process)
-		return 0;
-	error = ut_rings_init();
-	if (error)
-		return error;
-	ut_bell_init(&bell);
-	ut_emit_init();
-	ut_settings_read(&ut_settings, NULL, 0);
-	/* An allocator that has handlers of its own must have registered them first: before a fork they run in
-	 * reverse, and what holds our lock may allocate. */
-	free(malloc(sizeof(sigset_t)));
-	error = pthread_atfork(before_fork, ut_unlock, in_child);
-	if (error)
-		return -error;
-	process = getpid();
-	return 0;
-}
-
-/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need
- * no flush: it takes in what was committed. */
-__attribute__((destructor(101))) static void end(void)
-{
-	uint64_t until = ut_clock_ns() + CLOSE_NS;
-	int must_join;
-
-	if (!process || process != getpid())
-		return;
-	for (;;) {
-		struct ut_session *s;
-		uint64_t now = ut_clock_ns();
-
-		ut_lock();
-		for (s = ut_sessions; s && !(s->local && s->state == UT_UP && ut_ring_has_records(s)); s = s->next)
-			;
-		if (!s || now >= until) {
-			is_ending = 1;
-			must_join = has_thread;
-			ut_unlock();
-			break;
-		}
-		ut_unlock();
-		ut_session_flush(s, until - now);
-	}
-	if (must_join)
-		await_end(UINT64_MAX);
-	ut_lock();
-	while (ut_sessions)
-		ut_session_end(ut_sessions);
-	ut_bell_close(&bell);
+	is_ending = 1;
 	ut_unlock();
+	await_end(UINT64_MAX);
 }

@@ -1,7 +1,10 @@
 /* The public functions (utracefs.h): events, on one session of the process, or on those of bindings. */
 #include <stdlib.h>
 
+#include "emit.h"
 #include "events.h"
+#include "session.h"
+#include "thread.h"
 
 _Static_assert(UTRACEFS_IS_PENDING == UT_PENDING, "what a pending event's byte says");
 _Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
@@ -124,12 +127,12 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 	__atomic_store_n(&event->registration, reg, __ATOMIC_RELEASE);
 	point(event, atomic_load(&reg->status));
 	if (session->state == UT_FORKED) {
-		session->state = UT_NEW;
+		ut_go(session, UT_WANTED);
 		session->due = 0;
 	}
 	if (ut_thread_start() && atomic_load(&reg->status) == &ut_pending)
 		ut_reg_point(reg, &ut_off);
-	ut_thread_wake();
+	ut_wake();
 	return 0;
 }
 

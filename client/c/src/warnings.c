@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "core.h"
+#include "connection.h"
 
 #define NR_TEXTS 8u
 #define TEXT_BYTES 256u

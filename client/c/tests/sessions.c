@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct ut_session *sessions[64];
+static struct ut_session *sessions[128];
 static uint64_t words[8];
 
 static void *word(int w)

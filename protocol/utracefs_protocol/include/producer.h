@@ -81,8 +81,7 @@ struct ut_own_thread {
 /* One for each file that includes this; or the one that a library has under the name UT_THREAD. */
 #ifdef UT_THREAD
 #define ut_thread UT_THREAD
-extern __thread struct ut_own_thread ut_thread
-	__attribute__((tls_model("initial-exec"), visibility("default")));
+extern __thread struct ut_own_thread ut_thread __attribute__((tls_model("initial-exec")));
 #else
 static __thread struct ut_own_thread ut_thread = {.named = DR_NO_NAMES};
 #endif
@@ -91,7 +90,7 @@ static __thread struct ut_own_thread ut_thread = {.named = DR_NO_NAMES};
  * rseq, which glibc has from 2.35 on. 0: not known. */
 #ifdef UT_CPU_OFFSET
 #define ut_cpu_offset UT_CPU_OFFSET
-extern ptrdiff_t ut_cpu_offset __attribute__((visibility("default")));
+extern ptrdiff_t ut_cpu_offset;
 #else
 static ptrdiff_t ut_cpu_offset __attribute__((unused));
 #endif

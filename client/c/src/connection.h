@@ -1,7 +1,7 @@
 /*
- * The core's own structures.
+ * One connection: its registrations, its requests, its rings. Nothing here waits.
  *
- * One lock (thread.h) guards all of this but what an emit looks at, which is marked. Whoever holds the lock
+ * One lock (process.h) guards all of this but what an emit looks at, which is marked. Whoever holds the lock
  * has all signals blocked, so a signal handler finds it free or held by another thread that goes on: it may
  * wait for it.
  *
@@ -9,14 +9,15 @@
  * it is (ring.h), sessions and registrations wait in a queue before their memory is used again
  * (ut_free_later).
  */
-#ifndef UTRACEFS_CORE_H
-#define UTRACEFS_CORE_H
+#ifndef UTRACEFS_CONNECTION_H
+#define UTRACEFS_CONNECTION_H
 
-#include "descriptor.h"
-#include "emit.h"
+#include <stddef.h>
+
+#include "process.h"
 #include "ring.h"
-#include "session.h"
-#include "thread.h"
+#include "states.h"
+#include "target.h"
 #include "wire.h"
 
 struct utracefs_event;
@@ -41,17 +42,6 @@ struct utracefs_event;
  * a program once for each of its events. Behind that, LATE each. */
 #define UT_ANSWER_NS 2000000000ull
 #define UT_LATE_ANSWER_NS 20000000ull
-
-/* The state of a session:
- *
- *     NEW ------------> TALKING -------------> UP
- *      ^ connect failed    | connection lost   |
- *      | when `due`        v                   |
- *      `--- WAITING <------+-------------------'
- *
- *     FORKED: a child's copy; as NEW, but only when it has something to write or to register
- */
-enum ut_state { UT_NEW, UT_WAITING, UT_TALKING, UT_UP, UT_FORKED, UT_CLOSED };
 
 enum ut_reg_state { UT_TO_ASK, UT_ASKED_FOR, UT_ANSWERED, UT_REFUSED };
 
@@ -126,9 +116,6 @@ struct ut_asked {
 	void *what; /* NULL: nobody is interested any more */
 };
 
-/* How far a connection is with its data ring. */
-enum ut_ring_state { UT_RING_NONE, UT_RING_ASKED, UT_RING_OFFERED, UT_RING_SETTLED };
-
 /* What a session is for: events of a program, which ask for it by this. */
 struct ut_owner {
 	struct ut_session *session; /* NULL: not yet, or not any more */
@@ -174,7 +161,6 @@ struct ut_session {
 	int is_status_mapped;
 	uint8_t *status_area; /* UT_STATUS_BYTES, of zeros where there is no status */
 
-	enum ut_ring_state ring_state;
 	int has_answered; /* the daemon has shown itself to be one */
 	int is_notified;  /* notify_enablers was sent */
 	int takes_writers; /* records on the socket may say who wrote them */
@@ -192,6 +178,11 @@ struct ut_session {
 	uint32_t next_msgid;
 };
 
+static inline void ut_go(struct ut_session *session, enum ut_input input)
+{
+	session->state = ut_next_state(session->state, input);
+}
+
 /* The registration of a number on the session; NULL: not given out. Without the lock. */
 static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_t number)
 {
@@ -203,10 +194,8 @@ static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_
 	return chunk ? chunk[number % UT_CHUNK] : NULL;
 }
 
-/* ---- session.c: with the lock held */
+/* ---- registration.c: with the lock held */
 
-/* settings: NULL for those of the process. */
-struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *settings, struct ut_owner *owner);
 /* Points reg and its events at this byte. */
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
 void ut_reg_free(struct ut_reg *reg); /* later */
@@ -221,46 +210,14 @@ void ut_reg_enter(struct ut_reg *reg);
 /* The first registration with this write_index of the daemon's. */
 struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count);
-/* One that was forked connects with the next step; one that waits for its next attempt does, too, if
- * somebody asks for something now. */
-void ut_begin(struct ut_session *session, int is_asked);
-/* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it
- * is done. The lock is given up while it waits. */
-int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
-/* The same for an answer of the daemon's, as long as it is worth waiting for one. */
-int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
-extern uint64_t ut_patience_for_answers;
-void ut_session_start_child(struct ut_session *session);
-void ut_session_end(struct ut_session *session);
 /* Have the block freed when many others came after it. */
 void ut_free_later(void *block);
 
-/* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting
- * within the patience. Where an answer is still to come, and in a signal handler in a thread that waits,
- * records go into a ring of our own until then. */
-int ut_reg_settle(struct ut_reg *reg);
-/* The same for an event that is pending and looked at: whether it is on. A child sees what its parent sees,
- * and connects when it has lived for a while: it must outlive its parent's daemon. */
-int ut_reg_look(struct ut_reg *reg);
-/* Without the lock, of one without a place: whether a record is lost because this is a child that can have no
- * connection. Then it is counted, in its parent's ring, too. Keeps errno. */
-int ut_reg_lose(struct ut_reg *reg);
-/* Send what is pending and have the daemon take it in: 0 or negative errno. 0 at once if nothing was emitted
- * since the last. */
-int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
-/* As ut_session_close. */
-void ut_session_close_within(struct ut_session *session, uint64_t timeout_ns);
-/* While this thread waits from here on, `call` is asked after a signal and each 100 ms whether it is to go on
- * waiting: not 0 ends the wait. What there was before. */
-struct ut_interruption {
-	int (*call)(void *arg);
-	void *arg;
-	int has_said;
-};
-struct ut_interruption ut_interrupt_by(struct ut_interruption interruption);
-
 /* ---- connection.c: with the lock held; nothing here waits */
 
+/* All sessions, newest first. */
+extern struct ut_session *ut_sessions;
+extern uint64_t ut_patience_for_answers;
 /* Does what there is to do now. */
 void ut_step(struct ut_session *session, uint64_t now);
 /* Until when nothing is due without a descriptor's being ready (UINT64_MAX: for ever), and what to poll it
@@ -268,12 +225,23 @@ void ut_step(struct ut_session *session, uint64_t now);
 uint64_t ut_step_due(const struct ut_session *session);
 short ut_step_events(const struct ut_session *session);
 void ut_disconnect(struct ut_session *session);
+/* In a child, whose session is a copy of its parent's. */
+void ut_connection_start_child(struct ut_session *session);
 /* Closes what the connection has open. */
 void ut_close_connection(struct ut_session *session);
-int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 /* Gives *ring up, if there is one, and forgets it. lost: as of ut_ring_give_up. */
 void ut_session_give_up(struct ut_session *session, uint32_t *ring, void (*lost)(void *, uint32_t));
+
+/* ---- requests.c: with the lock held */
+
+/* 0, -ENOTCONN, or -EAGAIN when there is no room now. The entry is the last of `asked`. */
+int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 void ut_forget_asked(struct ut_session *session, const void *what);
+void ut_ask_registrations(struct ut_session *session);
+/* 0; -EAGAIN: the socket takes no more now; or -errno. */
+int ut_send_out(struct ut_session *session);
+/* The request of `adopt_ring`, with both descriptors beside its first byte: nothing else is being sent. */
+int ut_send_offer(struct ut_session *session);
 
 /* ---- connecting.c */
 
@@ -295,14 +263,14 @@ void ut_keep_unsent(struct ut_session *session);
 /* There is no next one: it is lost. */
 void ut_lose_kept(struct ut_session *session);
 
-/* ---- enablers.c: with the lock held */
+/* ---- enable_bits.c: with the lock held */
 
-void ut_enablers_begin(struct ut_session *session);
 void ut_enablers_lost(struct ut_session *session);
 void ut_enabler_answered(struct ut_enabler *enabler, const struct ut_message *message);
 int ut_enablers_changed(struct ut_session *session, const struct ut_message *message);
 /* 0 or -EFAULT: the bit, and no other, is made so. */
 int ut_write_bit(uintptr_t addr, unsigned bit, int on);
+int ut_write_enabler(struct ut_enabler *enabler, int on);
 
 /* ---- warnings.c: with the lock held */
 
@@ -310,11 +278,6 @@ int ut_write_bit(uintptr_t addr, unsigned bit, int on);
 void ut_warn(struct ut_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int ut_next_warning(char *text, size_t size);
 void ut_on_warning(void (*hook)(void));
-
-/* ---- emit.c */
-
-void ut_emit_init(void); /* once per process */
-void ut_emit_start_child(void);
 
 /* The bytes that events without a place look at: nobody wants them, or nobody knows yet. */
 extern const uint8_t ut_off, ut_pending;

@@ -1,0 +1,88 @@
+/*
+ * Enable bits of the program's own: made as the daemon says.
+ *
+ * A bit is changed by the kernel on our behalf: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of
+ * the program's, faults pages in as a store would, and says EFAULT where a store would have been a fault.
+ * So there is no moment between asking whether a word can be written and writing it, the neighbours are
+ * left alone whatever the program does with them, and a program that has unmapped its word goes on. It
+ * needs words of 4 bytes: bit 32 and above of 8 bytes are the word behind (in front of, where the machine
+ * is big-endian).
+ */
+#include <linux/futex.h>
+#include <sys/syscall.h>
+
+#include "connection.h"
+
+int ut_write_bit(uintptr_t addr, unsigned bit, int on)
+{
+	static uint32_t nobody_waits;
+	uint32_t *word = (uint32_t *)addr;
+	unsigned what = (on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
+
+	/* Wakes nobody but who waits with futex(2) for this very word to be 0x7ff. */
+	if (syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, NULL, word,
+		    FUTEX_OP(what, bit, FUTEX_OP_CMP_EQ, 0x7ff)) < 0)
+		return -errno;
+	return 0;
+}
+
+int ut_write_enabler(struct ut_enabler *enabler, int on)
+{
+	uintptr_t addr = enabler->addr;
+	unsigned bit = enabler->bit;
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+	if (enabler->size == 8)
+		addr += bit < 32 ? 4 : 0;
+#else
+	addr += bit / 32 * 4;
+#endif
+	enabler->on = (uint8_t)on;
+	return ut_write_bit(addr, bit % 32, on);
+}
+
+/* No daemon, no consumer. */
+void ut_enablers_lost(struct ut_session *s)
+{
+	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+		if (enabler->on)
+			ut_write_enabler(enabler, 0);
+}
+
+void ut_enabler_answered(struct ut_enabler *enabler, const struct ut_message *message)
+{
+	struct ut_registered answer;
+
+	enabler->state = UT_REFUSED;
+	if (message->error) {
+		enabler->error = message->error;
+	} else if (ut_parse_registered(message->result, 1, &answer)) {
+		enabler->error = EPROTO;
+	} else {
+		/* (Also for 0: a child has its parent's bits, and the program may have set its own.) */
+		enabler->error = ut_write_enabler(enabler, answer.enabled) ? ENOMEM : 0;
+		enabler->state = UT_ANSWERED;
+	}
+}
+
+int ut_enablers_changed(struct ut_session *s, const struct ut_message *message)
+{
+	struct ut_in pairs = message->result;
+
+	for (uint32_t i = 0; i < message->nr_pairs; i++) {
+		uint64_t token;
+		int on;
+
+		if (ut_next_pair(&pairs, &token, &on))
+			return -EPROTO;
+		for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+			if (enabler->token == token) {
+				ut_write_enabler(enabler, on); /* what cannot be written is tried again with the next */
+				break;
+			}
+	}
+	if (UT_OUT_BYTES - s->out.size < 64)
+		return -EPROTO; /* requests alone never fill it */
+	ut_put_enablers_written(&s->out, message->seq);
+	return 0;
+}

@@ -1,0 +1,258 @@
+#include "process.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "ring.h"
+
+#define DEFAULT_PATIENCE_NS 250000000ull
+
+struct ut_settings ut_settings;
+
+/* (One that ThreadSanitizer knows.) */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static sigset_t mask_of_holder;
+static int cancel_of_holder;
+
+static pid_t process; /* that the rest belongs to; 0: none yet */
+static void (*become_child)(void);
+struct ut_bell ut_bell;
+
+/* ---- lock and clock */
+
+uint64_t ut_clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static long futex(uint32_t *word, int what, uint32_t value, const struct timespec *timeout)
+{
+	return syscall(SYS_futex, word, what | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
+}
+
+static void block_signals(sigset_t *before)
+{
+	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+	sigset_t blocked;
+
+	sigfillset(&blocked);
+	for (unsigned i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+		sigdelset(&blocked, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
+
+void ut_lock(void)
+{
+	sigset_t before;
+	int cancel;
+
+	/* Who is cancelled in connect(2) must not take the lock with him. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	block_signals(&before);
+	/* A child that was forked past the handlers of fork has one thread, and a lock that nobody gives back. */
+	if (process && !ut_rings_are_marked())
+		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&mutex);
+	mask_of_holder = before;
+	cancel_of_holder = cancel;
+}
+
+void ut_unlock(void)
+{
+	sigset_t before = mask_of_holder;
+	int cancel = cancel_of_holder;
+
+	pthread_mutex_unlock(&mutex);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
+{
+	uint64_t now = ut_clock_ns();
+	struct timespec wait;
+
+	if (now >= until)
+		return;
+	wait.tv_sec = (time_t)((until - now) / 1000000000u);
+	wait.tv_nsec = (long)((until - now) % 1000000000u);
+	futex(word, FUTEX_WAIT, seen, &wait);
+}
+
+void ut_futex_tell(uint32_t *word)
+{
+	futex(word, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+void ut_futex_wake(uint32_t *word)
+{
+	__atomic_fetch_add(word, 1, __ATOMIC_RELEASE);
+	ut_futex_tell(word);
+}
+
+/* ---- the environment */
+
+static int is_number(const char *text, int with_point)
+{
+	size_t length = strcmp(text, ".") ? strlen(text) : 0;
+
+	for (const char *at = text; *at; at++) {
+		if (*at == '.' && with_point)
+			with_point = 0;
+		else if (*at < '0' || *at > '9')
+			return 0;
+	}
+	return length > 0 && length < 10;
+}
+
+/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
+ * two of bytes. */
+static uint64_t wanted_bytes(const char *variable)
+{
+	const char *text = secure_getenv(variable);
+
+	return text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : DR_DEFAULT_SIZE;
+}
+
+static uint32_t ring_bytes(uint64_t bytes)
+{
+	uint64_t size = DR_MIN_SIZE;
+
+	while (size < bytes && size < DR_MAX_SIZE)
+		size *= 2;
+	return (uint32_t)size;
+}
+
+static void set_directory(struct ut_settings *settings, unsigned index, const char *folder, const char *below)
+{
+	char *at = settings->directories[index];
+	size_t room = sizeof(settings->directories[index]);
+
+	/* One that is too long for a socket's address is none. */
+	if ((size_t)snprintf(at, room, "%s%s", folder, below) >= room)
+		at[0] = 0;
+}
+
+/* utracefs_protocol/places.py has the rule of directories. */
+void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes)
+{
+	const char *chosen = directory ? directory : secure_getenv("UTRACEFS_DIR");
+	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
+	const char *text;
+
+	memset(settings, 0, sizeof(*settings));
+	settings->last_is_ours_alone = -1;
+	if (chosen && chosen[0]) {
+		set_directory(settings, 0, chosen, "");
+	} else {
+		if (folder && folder[0] == '/') {
+			set_directory(settings, 0, folder, "/utracefs");
+		} else {
+			snprintf(settings->directories[0], sizeof(settings->directories[0]), "/tmp/utracefs-%u",
+				 (unsigned)geteuid());
+			settings->last_is_ours_alone = 0;
+		}
+		set_directory(settings, 1, "/run/utracefs", "");
+	}
+	text = secure_getenv("UTRACEFS_DATA_RING");
+	settings->ring_bytes = text && strcmp(text, "0") == 0 ? 0 : ring_bytes(wanted_bytes("UTRACEFS_RING_KB"));
+	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB"));
+	text = secure_getenv("UTRACEFS_PATIENCE_S");
+	settings->patience_ns = DEFAULT_PATIENCE_NS;
+	if (text && is_number(text, 1)) {
+		/* Not strtod: its point is the locale's. */
+		uint64_t whole = strtoull(text, NULL, 10), part = 0, unit = 1000000000u;
+		const char *point = strchr(text, '.');
+
+		for (const char *at = point ? point + 1 : ""; *at; at++)
+			part += (uint64_t)(*at - '0') * (unit /= 10);
+		settings->patience_ns = (whole > 60 ? 60 : whole) * 1000000000u + (whole >= 60 ? 0 : part);
+	}
+}
+
+/* ---- fork */
+
+void ut_wake(void)
+{
+	ut_bell_ring(&ut_bell);
+}
+
+static void start_child(void)
+{
+	process = getpid();
+	ut_rings_mark();
+	ut_rings_start_child();
+	ut_bell_close(&ut_bell); /* the parent's */
+	become_child();
+}
+
+static sigset_t mask_of_fork;
+static int cancel_of_fork;
+
+static void before_fork(void)
+{
+	ut_lock();
+	mask_of_fork = mask_of_holder;
+	cancel_of_fork = cancel_of_holder;
+}
+
+/* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
+static void in_child(void)
+{
+	if (process != getpid()) {
+		/* Made anew before there is a thread that waits for it. */
+		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+		pthread_mutex_lock(&mutex);
+		start_child();
+		pthread_mutex_unlock(&mutex);
+	}
+	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
+	pthread_setcancelstate(cancel_of_fork, NULL);
+}
+
+void ut_process_look(void)
+{
+	if (process && !ut_rings_are_marked())
+		start_child();
+}
+
+int ut_process_is_guest(void)
+{
+	return process && ut_rings_are_marked() && process != getpid();
+}
+
+int ut_process_is_own(void)
+{
+	return process && process == getpid();
+}
+
+int ut_process_init(void (*in_children)(void))
+{
+	int error;
+
+	if (process)
+		return 0;
+	become_child = in_children;
+	error = ut_rings_init(ut_wake);
+	if (error)
+		return error;
+	ut_bell_init(&ut_bell);
+	ut_settings_read(&ut_settings, NULL, 0);
+	/* An allocator that has handlers of its own must have registered them first: before a fork they run in
+	 * reverse, and what holds our lock may allocate. */
+	free(malloc(sizeof(sigset_t)));
+	error = pthread_atfork(before_fork, ut_unlock, in_child);
+	if (error)
+		return -error;
+	process = getpid();
+	return 0;
+}

@@ -1,0 +1,63 @@
+"""The C client has layers: no file includes or calls one above it, so there is no circle."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from tests.client.c.building import SOURCE
+
+LAYERS = """
+    wire states
+    target
+    ring
+    process
+    connection.h
+    registration warnings connecting
+    local_ring enable_bits requests
+    connection.c
+    thread
+    session
+    emit enablers
+    events.h
+    utracefs
+    binding
+"""
+"""Lowest first. Files of one layer do not know each other."""
+LEVEL = {name: level for level, names in enumerate(LAYERS.split("\n")) for name in names.split()}
+
+
+def level_of(file: str) -> int:
+    return LEVEL[file] if file in LEVEL else LEVEL[file.rpartition(".")[0]]
+
+
+def sources() -> list[Path]:
+    return [path for path in (SOURCE / "src").glob("*.[ch]") if not path.name.startswith("preload")]
+
+
+def test_every_file_has_a_layer_and_includes_only_those_below() -> None:
+    own = {path.name for path in sources()} - {"memory.h"}  # of the preload library
+    for name in own:
+        for other in re.findall(r'^#include "(\w+\.h)"', (SOURCE / "src" / name).read_text(), re.MULTILINE):
+            if other in own and other != name[:-1] + "h":
+                assert level_of(other) < level_of(name), f"{name} includes {other}"
+
+
+def test_no_file_calls_one_above_it(built: Path) -> None:
+    defined: dict[str, str] = {}
+    used: list[tuple[str, str]] = []
+    for path in sources():
+        if path.suffix == ".c":
+            names = subprocess.run(
+                ["nm", built / f"{path.stem}.o"], capture_output=True, text=True, check=True
+            ).stdout
+            for kind, name in re.findall(r"^[\da-f ]{16} (\w) (\w+)$", names, re.MULTILINE):
+                if kind == "U":
+                    used.append((path.name, name))
+                elif kind.isupper():
+                    defined[name] = path.name
+    calls = {(user, defined[name], name) for user, name in used if name in defined}
+    assert len(calls) > 100
+    for user, owner, name in calls:
+        assert level_of(owner) < level_of(user), f"{user} calls {name} of {owner}"

@@ -1,0 +1,46 @@
+"""The table of states.c, and the picture of it in states.h."""
+
+from __future__ import annotations
+
+import re
+
+from tests.client.c.building import SOURCE
+
+HEADER = (SOURCE / "src" / "states.h").read_text()
+ROWS = [
+    tuple(row)
+    for row in re.findall(r"\{UT_(\w+), UT_(\w+), UT_(\w+)\},", (SOURCE / "src" / "states.c").read_text())
+]
+
+
+def members(enum: str) -> list[str]:
+    found = re.search(rf"enum {enum} \{{(.*?)\}};", HEADER, re.DOTALL)
+    assert found
+    return re.findall(r"^\tUT_(\w+)", found[1], re.MULTILINE)
+
+
+def test_the_picture_is_drawn_from_the_table() -> None:
+    lines = []
+    previous = ""
+    for state, occurred, leads_to in ROWS:
+        lines.append(f" *     {state if state != previous else '':<19} {occurred:<16} -> {leads_to}\n")
+        previous = state
+    assert "".join(lines) in HEADER
+
+
+def test_every_state_has_a_way_up_and_every_input_is_used() -> None:
+    states, inputs = members("ut_state"), members("ut_input")
+    assert len({row[:2] for row in ROWS}) == len(ROWS)
+    assert {state for row in ROWS for state in (row[0], row[2])} == set(states) - {"CLOSED"}
+    assert {row[1] for row in ROWS} == set(inputs) - {"FORK", "CLOSE"}
+    up = {"UP"}
+    for _ in states:
+        up |= {state for state, _, leads_to in ROWS if leads_to in up}
+    assert up == set(states) - {"CLOSED"}
+
+
+def test_what_is_connected_can_be_lost_or_taken_away() -> None:
+    connected = members("ut_state")[members("ut_state").index("ANSWERS") : -1]
+    for occurred, leads_to in (("LOST", "WAITING"), ("TAKEN_AWAY", "NEW")):
+        rows = {state: to for state, here, to in ROWS if here == occurred and state in connected}
+        assert rows == dict.fromkeys(connected, leads_to)
