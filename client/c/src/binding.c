@@ -17,6 +17,12 @@ static int has_ended;
 
 struct utb_session *utb_process_session(void)
 {
+	ut_lock();
+	if (!ut_process_events.owner.session) {
+		ut_settings_read(&ut_process_events.settings, NULL, 0);
+		ut_process_events.has_settings = 1;
+	}
+	ut_unlock();
 	return &ut_process_events;
 }
 
@@ -172,6 +178,7 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 	reg = event->registration;
 	if (reg) {
 		stats->lost = atomic_load(&reg->lost);
+		stats->unheard = reg->unheard;
 		stats->pending = reg->session ? reg->pending : 0;
 		if (reg->session && reg->session->state == UT_UP && reg->state == UT_ANSWERED)
 			stats->write_index = reg->write_index;

@@ -29,7 +29,7 @@
  *
  * Counting. The library counts what is lost, pending and refused by the daemon. A binding counts the records
  * that it commits, and those that are lost at once (utb_reserve: NULL without must_settle): it has a lock
- * under which that costs nothing. Sent is what it counted, less lost and pending.
+ * under which that costs nothing. Sent is what it counted, less lost, pending and unheard.
  *
  * Sizes: a buffer (ring of our own) has 64 KiB to 64 MiB; other sizes are rounded and cut to that.
  */
@@ -55,7 +55,8 @@ struct utb_session;
 
 typedef int (*utb_interrupted)(void *arg);
 
-/* The one behind utracefs_declare, UTRACEFS_EVENT and utracefs_flush. Always the same; never NULL. */
+/* The one behind utracefs_declare, UTRACEFS_EVENT and utracefs_flush. Always the same; never NULL. Reads the
+ * environment, unless it is connected already. */
 struct utb_session *utb_process_session(void);
 /* Starts and connects nothing. directory: of the daemon's sockets; NULL: as the environment says now
  * (UTRACEFS_DIR, ...). buffer_bytes: room for records not yet sent; 0: UTRACEFS_BUFFER_KB, else 1 MiB. The
@@ -101,6 +102,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats);
 struct utb_event_stats {
 	uint64_t lost;
 	uint64_t pending;	      /* as the last utb_stats found it */
+	uint64_t unheard;	      /* committed before an answer that said off */
 	uint32_t write_index;	      /* on the session's connection; UINT32_MAX: none */
 	unsigned nr_refusals;
 	struct ut_refusal refusals[UTB_REFUSALS]; /* by the daemon */

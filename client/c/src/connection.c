@@ -485,6 +485,7 @@ static int move_all(struct ut_session *s)
 	if (at == MAP_FAILED)
 		return -errno;
 	s->is_status_mapped = 1;
+	ut_hear_all(s);
 	s->last_warning = 0;
 	ut_close(&s->status_fd);
 	ut_go(s, UT_READY);
@@ -509,6 +510,7 @@ static int advance(struct ut_session *s)
 		for (struct ut_reg **at = &s->answered; *at;) {
 			if (place(s, *at))
 				return -EPROTO;
+			ut_reg_hear(s, *at);
 			if (atomic_load(&(*at)->place))
 				*at = (*at)->next_answered;
 			else
@@ -616,6 +618,8 @@ void ut_connection_start_child(struct ut_session *s)
 		reg->refused = 0;
 		reg->nr_refusals = 0;
 		reg->old_index = -1;
+		reg->is_heard = 0;
+		reg->unheard = reg->unheard_until = 0;
 		status = atomic_load(&reg->status);
 		if (s->state == UT_FORKED && status != &ut_pending) {
 			ut_reg_point(reg, &ut_pending);

@@ -75,6 +75,9 @@ struct ut_reg {
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
 	unsigned nr_refusals;
 	uint64_t pending; /* as ut_count_pending found it */
+	int is_heard;		/* there was an answer, in this process */
+	uint64_t unheard_until; /* in a ring of our own: before it are records from before one that said off */
+	uint64_t unheard;	/* so many of these */
 	_Atomic int is_let_go; /* its daemon has closed the ring under a record, which is kept for the next */
 	struct utracefs_event *events;
 	uint32_t room; /* for locs. The answer may be read by a signal handler, which must not allocate. */
@@ -252,6 +255,10 @@ int ut_connect(const struct ut_settings *settings);
 
 /* There is one. 0, or -errno. */
 int ut_ring_make_local(struct ut_session *session);
+/* An answer has come, and the status page is mapped. If the first one in this process says off, what was kept
+ * for it in our own ring is not sent. */
+void ut_reg_hear(struct ut_session *session, struct ut_reg *reg);
+void ut_hear_all(struct ut_session *session);
 /* Whether our own ring has records that were not sent. */
 int ut_ring_has_records(const struct ut_session *session);
 /* Records of our own ring and of `out` that are not wholly sent: counted for each registration. In all. */

@@ -9,7 +9,8 @@ void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void 
 	if (!*ring)
 		return;
 	s->bytes_before += ut_ring_position(*ring);
-	ut_ring_give_up(*ring, lost, s);
+	/* (A child's is its parent's, which goes on writing there.) */
+	ut_ring_give_up(*ring, ut_views[*ring].header ? lost : NULL, s);
 	*ring = 0;
 }
 
@@ -186,6 +187,21 @@ static int has_room(const struct ut_session *s)
 	return UT_OUT_BYTES - s->out.size > 65536 + 64;
 }
 
+void ut_reg_hear(struct ut_session *s, struct ut_reg *reg)
+{
+	if (!reg->is_heard && s->local && reg->old_index < 0 &&
+	    *(const volatile uint8_t *)atomic_load(&reg->status) == 0)
+		reg->unheard_until = atomic_load(&s->taker.ring.header->head);
+	reg->is_heard = 1;
+}
+
+void ut_hear_all(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state == UT_ANSWERED)
+			ut_reg_hear(s, reg);
+}
+
 /* Whether it is to wait for the answer, and what comes behind it, too. Else it is put into `out`, or
  * counted. */
 static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken *taken,
@@ -198,8 +214,10 @@ static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken 
 		return 0;
 	if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
 		return 1;
-	if (is_new && s->ring && *(const volatile uint8_t *)atomic_load(&reg->status) == 0)
-		return 0; /* written before the answer, which says that no consumer is attached */
+	if (is_new && s->taker.tail < reg->unheard_until) {
+		reg->unheard += !refused;
+		return 0;
+	}
 	if (reg->state == UT_ANSWERED)
 		s->out.size += put_record(s->out.data + s->out.size, reg->write_index | refused, taken, payload,
 					  s->takes_writers && taken->tid);

@@ -13,6 +13,8 @@
 #define STACK_BYTES (64u << 10)
 /* Until the next look where there is no waiting for descriptors. */
 #define NO_POLL_NS 100000000ull
+/* What the end of the process does: a sandbox may not let the thread be woken. */
+#define END_NS 500000000ull
 /* What a fork waits for the end of a step, which never blocks. */
 #define PAUSE_NS 1000000000ull
 
@@ -237,5 +239,5 @@ void ut_thread_end(void)
 	ut_lock();
 	is_ending = 1;
 	ut_unlock();
-	await_end(UINT64_MAX);
+	await_end(ut_clock_ns() + END_NS);
 }

@@ -249,7 +249,8 @@ int utracefs_event_error(const struct utracefs_event *event, char *text, size_t 
 	if (session && reg->state == UT_REFUSED) {
 		error = reg->error;
 		words = reg->text;
-	} else if (session && session->state == UT_UP && reg->state == UT_ANSWERED) {
+	} else if (session && ((session->state == UT_UP && reg->state == UT_ANSWERED) ||
+			       atomic_load(&reg->inherited))) { /* in a child: its parent's answer */
 		error = 0;
 	} else if (session && session->state != UT_WAITING) {
 		error = EINPROGRESS;

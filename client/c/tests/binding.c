@@ -12,7 +12,7 @@
  *     flush S MS                 0 or error
  *     close S, free S, end
  *     stats S                    connected lost pending
- *     event E                    lost pending error text, then errno:count of refusals
+ *     event E                    lost pending error unheard text, then errno:count of refusals
  *     pause, resume              0 or error
  *     threads                    how many this process has
  *     fork                       the child goes on, the parent waits for it
@@ -98,7 +98,8 @@ static void print_event(int e)
 	struct utb_event_stats stats;
 
 	utb_event_stats(&events[e], &stats);
-	printf("%lu %lu %d %s", (unsigned long)stats.lost, (unsigned long)stats.pending, stats.error, stats.text);
+	printf("%lu %lu %d %lu %s", (unsigned long)stats.lost, (unsigned long)stats.pending, stats.error,
+	       (unsigned long)stats.unheard, stats.text);
 	for (unsigned i = 0; i < stats.nr_refusals; i++)
 		printf(" %d:%lu", stats.refusals[i].error, (unsigned long)stats.refusals[i].count);
 	printf("\n");

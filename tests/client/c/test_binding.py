@@ -342,3 +342,32 @@ def test_what_waits_for_its_answer_is_kept_while_others_are_up(
         wait_for(lambda: program.number("look 1") == 1)
         assert program.number("flush 0 20000") == 0
         assert values(daemon) == [7]
+
+
+@WAYS
+def test_what_was_emitted_before_an_answer_that_says_off_is_not_sent(
+    daemon: DaemonProcess, built: Path, way: str
+) -> None:
+    with started(built / "tests" / "binding", **of_way(way) | {"UTRACEFS_PATIENCE_S": "0.2"}) as program:
+        assert daemon.process
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            program.number(f"attach 0 {COUNT}")
+            program.number("emit-while-waiting 0 7")
+            assert program.number("look 0") == 0
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: program.ask("event 0").split()[:4] == ["0", "0", "0", "1"])
+        with daemon.tree() as tree:
+            tree.write_file("events/user_events/c_count/enable", b"1")
+        wait_for(lambda: program.number("look 0") == 1)
+        assert program.number("emit 0 8") == 1
+        assert program.number("flush 0 20000") == 0
+        assert values(daemon) == [8]
+
+
+def test_an_event_of_a_child_is_registered_as_its_parents(program: Program) -> None:
+    program.number(f"attach 0 {COUNT}")
+    assert program.number("look 0") == 1
+    assert program.number("fork") != program.pid
+    assert program.ask("event 0").split()[2] == "0"
