@@ -291,11 +291,11 @@ class Daemon:
         for path, refused in ((folder.cells, cells.refused), (folder.journal, journal.refused)):
             if refused:
                 logger.warning("%s is replaced: %s", path, refused)
-        if cells.lost_put_off:
+        if cells.lost_deferred:
             logger.warning(
                 "the daemon before this one was killed while %d synthetic events waited to be recorded,"
                 " which may be lost",
-                cells.lost_put_off,
+                cells.lost_deferred,
             )
         return journal
 
@@ -513,7 +513,7 @@ class Daemon:
             f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
             f"data rings that nobody keeps: {0 if self.rings is None else self.rings.nr_unstored}\n",
             f"data rings gone with their records, unknown how many: {missing}\n",
-            f"synthetic events that may be lost with the daemon before: {self.cells.lost_put_off}\n",
+            f"synthetic events that may be lost with the daemon before: {self.cells.lost_deferred}\n",
             f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",
             f"connections to be accepted: {self.data.arrived}\n",

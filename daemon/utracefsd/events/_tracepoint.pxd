@@ -19,11 +19,11 @@ cdef enum:
     UNDECIDED
 
 # Records that were caused by other records, to be emitted after those.
-cdef int nr_put_off
-cdef int put_off(
+cdef int nr_deferred
+cdef int defer(
     Tracepoint tracepoint, const Record *r, bytes payload, object owner, uint64_t *pending
 ) except -1
-cdef void emit_put_off() noexcept
+cdef void emit_deferred() noexcept
 
 ctypedef struct LocCheck:
     uint32_t offset             # of the loc word in the payload

@@ -280,8 +280,8 @@ cdef class Tracepoint:
         r.size = <uint32_t>min(PyBytes_GET_SIZE(payload), 0xffffffff)
         r.origin = 0
         cdef int code = self.emit(&r)
-        if nr_put_off:
-            emit_put_off()
+        if nr_deferred:
+            emit_deferred()
         return code
 
     def _bench_emit(self, Py_ssize_t n, bytes payload not None):
@@ -330,43 +330,43 @@ cdef class Tracepoint:
 
 # Limit of records that one record causes, directly or not: a synthetic event may have a histogram that causes
 # it again. In the kernel a synthetic event causes no others.
-cdef int MAX_PUT_OFF = 64
+cdef int MAX_DEFERRED = 64
 
-cdef list _put_off = []
+cdef list _deferred = []
 
 
-cdef int put_off(
+cdef int defer(
     Tracepoint tracepoint, const Record *r, bytes payload, object owner, uint64_t *pending
 ) except -1:
     """Emit a record with the time, cpu and thread of `r`, after all probes have taken `r`.
 
     pending: Counter of the waiting records, in memory of `owner`; NULL: none.
     """
-    global nr_put_off
-    if tracepoint.nr_probes and nr_put_off < MAX_PUT_OFF:
-        _put_off.append((tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid, owner, <uintptr_t>pending))
-        nr_put_off += 1
+    global nr_deferred
+    if tracepoint.nr_probes and nr_deferred < MAX_DEFERRED:
+        _deferred.append((tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid, owner, <uintptr_t>pending))
+        nr_deferred += 1
         if pending != NULL:
             pending[0] += 1
     return 0
 
 
-cdef void emit_put_off() noexcept:
+cdef void emit_deferred() noexcept:
     """Emit the deferred records, and the records that they cause."""
-    global nr_put_off
+    global nr_deferred
     cdef Record r
     cdef Tracepoint tracepoint
     cdef bytes payload
     cdef uintptr_t pending
     cdef Py_ssize_t i = 0
     memset(&r, 0, sizeof(r))
-    while i < len(_put_off):
-        tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid, _, pending = _put_off[i]
+    while i < len(_deferred):
+        tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid, _, pending = _deferred[i]
         r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
         r.size = <uint32_t>PyBytes_GET_SIZE(payload)
         tracepoint.emit(&r)
         if pending:
             (<uint64_t *>pending)[0] -= 1
         i += 1
-    _put_off.clear()
-    nr_put_off = 0
+    _deferred.clear()
+    nr_deferred = 0

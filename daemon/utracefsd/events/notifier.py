@@ -123,12 +123,12 @@ class Notifier:
         """`enablers_changed`; None: nothing has changed, or the last one is not answered."""
         if not self.has_news:
             return None
-        told = list(islice(self._changed.items(), MAX_CHANGES))
-        for token, _ in told:
+        changes = list(islice(self._changed.items(), MAX_CHANGES))
+        for token, _ in changes:
             del self._changed[token]
         self._seq += 1
         self._unanswered = True
-        return encode_notification(EnablersChanged.METHOD, EnablersChanged(self._seq, told).to_params())
+        return encode_notification(EnablersChanged.METHOD, EnablersChanged(self._seq, changes).to_params())
 
     def written(self, seq: int, now_ns: int) -> None:
         """`enablers_written`. TraceError(EPROTO): it is not the answer to the last message."""

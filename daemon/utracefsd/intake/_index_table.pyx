@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from utracefs_protocol.data_ring cimport DR_REFUSED
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
-from utracefsd.events._tracepoint cimport emit_put_off, nr_put_off
+from utracefsd.events._tracepoint cimport emit_deferred, nr_deferred
 from utracefsd.machine.machine cimport machine_cpu
 
 from utracefsd.machine.procfs import possible_cpus
@@ -104,8 +104,8 @@ cdef class IndexTable:
         r.payload = data + 4
         r.size = <uint32_t>(size - 4)
         code = tracepoint.emit(r)
-        if nr_put_off:
-            emit_put_off()
+        if nr_deferred:
+            emit_deferred()
         return code if code else <int>size
 
     cdef int find_writer(self, const uint8_t *record, uint32_t size, Record *r) except -1:

@@ -31,7 +31,7 @@ from utracefs_protocol.data_ring cimport *
 from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
-from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_put_off, nr_put_off
+from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_deferred, nr_deferred
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake._journal cimport Journal
 from utracefsd.intake._writers cimport KNOWN_TIDS
@@ -169,8 +169,8 @@ cdef class Intake:
                     self.dispatch(best, now)
                     done += 1
                     jr_done(best.slot, best.c.tail + best.head.bytes)
-                    if nr_put_off:
-                        emit_put_off()
+                    if nr_deferred:
+                        emit_deferred()
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
                         best.publish()

@@ -225,7 +225,7 @@ cdef class Journal:
         Errors as in `begin`.
         """
         cdef Py_ssize_t i
-        cdef uint64_t tail, told = ring.c.tail
+        cdef uint64_t tail, shared = ring.c.tail
         cdef jr_slot *slot
         key = ring.key()
         if key not in self.waiting:
@@ -236,7 +236,7 @@ cdef class Journal:
         tail = slot.tail & ~JR_JUDGED
         # The first bound is private memory. The other side may change head between two reads of it, so head
         # alone would not keep dr_advance within the mapping.
-        if tail & 7 or tail - told > ring.c.ring.size or tail - told > dr_head(&ring.c) - told:
+        if tail & 7 or tail - shared > ring.c.ring.size or tail - shared > dr_head(&ring.c) - shared:
             self.give(ring, key, i)         # not as the last daemon left it: then trust the ring's own memory
             return
         self.numbers += 1
@@ -247,7 +247,7 @@ cdef class Journal:
             ring.fired = self.fired[key][1]
         ring.judged = slot.tail & JR_JUDGED or ring.fired is not None
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
-        dr_advance(&ring.c, <uint32_t>(tail - told))
+        dr_advance(&ring.c, <uint32_t>(tail - shared))
         ring.publish()
 
     def forget_buffer(self, int number):

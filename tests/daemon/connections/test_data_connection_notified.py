@@ -30,7 +30,7 @@ TARGET = Peer(300, 1000, 1000, privileged=False, start_time=77)
 PROCESS = {"pid": 300, "start_time": 77, "uid": 1000, "gid": 1000}
 
 
-class Told(Client):
+class Notified(Client):
     """A program that is notified of its tokens."""
 
     def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
@@ -51,10 +51,10 @@ class Told(Client):
 
 
 @pytest.fixture
-def told(table: EventTable) -> Iterator[Told]:
-    told = Told(table)
-    yield told
-    told.connection.close(0)
+def notified(table: EventTable) -> Iterator[Notified]:
+    notified = Notified(table)
+    yield notified
+    notified.connection.close(0)
 
 
 def attach(table: EventTable, name: bytes) -> Collecting:
@@ -79,71 +79,71 @@ def test_what_a_registration_says_of_payloads(client: Client) -> None:
     assert "locs" not in client.reg("plain u32 a")
 
 
-def test_a_token_is_an_enabler_and_nothing_else(told: Told, table: EventTable) -> None:
-    assert told.token("test u32 a", 5) == {"status_index": 1, "id": 20, "enabled": 0}
-    assert told.connection.events == []
+def test_a_token_is_an_enabler_and_nothing_else(notified: Notified, table: EventTable) -> None:
+    assert notified.token("test u32 a", 5) == {"status_index": 1, "id": 20, "enabled": 0}
+    assert notified.connection.events == []
     event = table.get(b"user_events", b"test")
     assert event is not None
     assert event.references == 1
-    told.send(record(0, bytes(4)))
-    assert told.notifications[-1].params[0] == errno.ENOENT
-    assert told.reg("test u32 a")["write_index"] == 0
+    notified.send(record(0, bytes(4)))
+    assert notified.notifications[-1].params[0] == errno.ENOENT
+    assert notified.reg("test u32 a")["write_index"] == 0
     assert event.references == 2
-    assert told.token("test u32 a", 6)["id"] == 20
+    assert notified.token("test u32 a", 6)["id"] == 20
     assert event.references == 3
-    assert told.call("DIAG_IOCSUNREG", {"disable_token": 5}) is None
+    assert notified.call("DIAG_IOCSUNREG", {"disable_token": 5}) is None
     assert event.references == 2
-    assert told.fails("DIAG_IOCSUNREG", {"disable_token": 5}) == "ENOENT"
-    told.connection.close(0)
+    assert notified.fails("DIAG_IOCSUNREG", {"disable_token": 5}) == "ENOENT"
+    notified.connection.close(0)
     assert event.references == 0
     assert table.shares.total(Resource.ENABLERS) == 0
 
 
-def test_a_change_is_said_and_acknowledged(told: Told, table: EventTable) -> None:
-    told.token("test", 0)
-    told.token("test", (1 << 63) - 1)
-    assert not told.connection.waiting
+def test_a_change_is_said_and_acknowledged(notified: Notified, table: EventTable) -> None:
+    notified.token("test", 0)
+    notified.token("test", (1 << 63) - 1)
+    assert not notified.connection.waiting
     probe = attach(table, b"test")
-    assert told.connection.waiting
-    assert told.hear() == [Notification("enablers_changed", [1, [[0, 1], [(1 << 63) - 1, 1]]])]
-    assert not told.connection.waiting
-    assert told.token("test", 7) == {"status_index": 1, "id": 20, "enabled": 1}
+    assert notified.connection.waiting
+    assert notified.hear() == [Notification("enablers_changed", [1, [[0, 1], [(1 << 63) - 1, 1]]])]
+    assert not notified.connection.waiting
+    assert notified.token("test", 7) == {"status_index": 1, "id": 20, "enabled": 1}
     detach(table, b"test", probe)
-    assert told.hear() == []
-    told.written(1)
-    assert told.connection.waiting
-    assert told.hear() == [Notification("enablers_changed", [2, [[0, 0], [(1 << 63) - 1, 0], [7, 0]]])]
-    told.written(2)
-    assert told.hear() == []
+    assert notified.hear() == []
+    notified.written(1)
+    assert notified.connection.waiting
+    assert notified.hear() == [Notification("enablers_changed", [2, [[0, 0], [(1 << 63) - 1, 0], [7, 0]]])]
+    notified.written(2)
+    assert notified.hear() == []
 
 
-def test_its_port_is_told_that_there_is_something_to_say(table: EventTable) -> None:
+def test_its_port_learns_of_a_message(table: EventTable) -> None:
     spoke: list[DataConnection] = []
-    told = Told(table, speak_up=spoke.append)
-    told.token("test", 1)
-    told.token("test", 2)
+    notified = Notified(table, speak_up=spoke.append)
+    notified.token("test", 1)
+    notified.token("test", 2)
     attach(table, b"test")
-    assert spoke == [told.connection]
-    told.connection.close(0)
+    assert spoke == [notified.connection]
+    notified.connection.close(0)
 
 
-def test_what_is_not_taken_is_said_the_next_time(told: Told, table: EventTable) -> None:
+def test_what_is_not_taken_is_said_the_next_time(notified: Notified, table: EventTable) -> None:
     """A port stops taking messages when the peer has to read first."""
-    told.token("test", 1)
-    told.send(record(9))
-    told.send(record(9))
+    notified.token("test", 1)
+    notified.send(record(9))
+    notified.send(record(9))
     attach(table, b"test")
-    told.now_ns = 10**9
-    before = len(told.notifications)
-    saying = told.connection.speak(told.now_ns)
-    told.take([next(saying)])
+    notified.now_ns = 10**9
+    before = len(notified.notifications)
+    saying = notified.connection.speak(notified.now_ns)
+    notified.take([next(saying)])
     saying.close()  # type: ignore[attr-defined]
-    assert told.connection.waiting
-    assert [said.method for said in told.hear()] == ["enablers_changed"]
-    assert [said.method for said in told.notifications[before:]] == ["write_error", "enablers_changed"]
+    assert notified.connection.waiting
+    assert [said.method for said in notified.hear()] == ["enablers_changed"]
+    assert [said.method for said in notified.notifications[before:]] == ["write_error", "enablers_changed"]
 
 
-def test_who_did_not_ask_is_told_nothing(client: Client, table: EventTable) -> None:
+def test_only_a_connection_that_asked_is_notified(client: Client, table: EventTable) -> None:
     assert client.reg_fails({"name_args": "test", "enable_token": 0}) == "EINVAL"
     assert table.get(b"user_events", b"test") is None
     assert client.fails("DIAG_IOCSUNREG", {"disable_token": 0}) == "ENOENT"
@@ -154,9 +154,9 @@ def test_who_did_not_ask_is_told_nothing(client: Client, table: EventTable) -> N
     assert client.notifications == []
 
 
-def test_once_on_a_connection(told: Told) -> None:
-    assert told.fails("notify_enablers", {}) == "EEXIST"
-    assert told.fails("notify_enablers") == "EINVAL"
+def test_once_on_a_connection(notified: Notified) -> None:
+    assert notified.fails("notify_enablers", {}) == "EEXIST"
+    assert notified.fails("notify_enablers") == "EINVAL"
 
 
 # Every row has the faults of the rows below it, too.
@@ -176,77 +176,79 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fault", range(len(FAULTS)))
 def test_order_of_checks(table: EventTable, fault: int) -> None:
-    told = Told(table, PLAIN)
-    told.token("test u32 a", 3)
+    notified = Notified(table, PLAIN)
+    notified.token("test u32 a", 3)
     reg: dict[str, Any] = {"name_args": "test u32 a", "enable_token": 4}
     for members, _ in reversed(FAULTS[fault:]):
         reg |= members
     if FAULTS[fault][1] == "EADDRINUSE" and "enable_token" not in FAULTS[fault][0]:
         reg["enable_token"] = 4
-    assert told.reg_fails(reg) == FAULTS[fault][1]
+    assert notified.reg_fails(reg) == FAULTS[fault][1]
     assert len(table) == 1
-    told.connection.close(0)
+    notified.connection.close(0)
 
 
 @pytest.mark.parametrize("params", [[], [1, 2], ["1"], [None], [-1], [0], [2], [1 << 63], [[1]], [True]])
-def test_an_answer_that_is_none(told: Told, table: EventTable, params: list[Any]) -> None:
-    told.token("test", 1)
+def test_an_answer_that_is_none(notified: Notified, table: EventTable, params: list[Any]) -> None:
+    notified.token("test", 1)
     attach(table, b"test")
-    told.hear()
-    told.written(*params)
-    assert told.dead() in ("EPROTO", "EINVAL")
+    notified.hear()
+    notified.written(*params)
+    assert notified.dead() in ("EPROTO", "EINVAL")
 
 
-def test_an_answer_before_it_is_asked(told: Told, table: EventTable) -> None:
-    told.token("test", 1)
+def test_an_answer_before_it_is_asked(notified: Notified, table: EventTable) -> None:
+    notified.token("test", 1)
     attach(table, b"test")
-    told.written(1)
-    assert told.dead() == "EPROTO"
+    notified.written(1)
+    assert notified.dead() == "EPROTO"
 
 
-def test_answered_twice(told: Told, table: EventTable) -> None:
-    told.token("test", 1)
+def test_answered_twice(notified: Notified, table: EventTable) -> None:
+    notified.token("test", 1)
     attach(table, b"test")
-    told.hear()
-    told.written(1)
-    assert not told.connection.closing
-    told.written(1)
-    assert told.dead() == "EPROTO"
+    notified.hear()
+    notified.written(1)
+    assert not notified.connection.closing
+    notified.written(1)
+    assert notified.dead() == "EPROTO"
 
 
-def test_registrations_come_and_go_while_changes_are_on_the_way(told: Told, table: EventTable) -> None:
-    told.token("test", 1)
+def test_registrations_come_and_go_while_changes_are_on_the_way(
+    notified: Notified, table: EventTable
+) -> None:
+    notified.token("test", 1)
     probe = attach(table, b"test")
-    told.hear()
+    notified.hear()
     for _ in range(50):
         detach(table, b"test", probe)
-        assert told.token("test", 2)["enabled"] == 0
+        assert notified.token("test", 2)["enabled"] == 0
         table.attach(table.events()[0], probe)
-        told.call("DIAG_IOCSUNREG", {"disable_token": 2})
-    told.written(1)
-    assert told.hear() == [Notification("enablers_changed", [2, [[1, 1]]])]
-    told.call("DIAG_IOCSUNREG", {"disable_token": 1})
-    told.written(2)
-    assert told.hear() == []
+        notified.call("DIAG_IOCSUNREG", {"disable_token": 2})
+    notified.written(1)
+    assert notified.hear() == [Notification("enablers_changed", [2, [[1, 1]]])]
+    notified.call("DIAG_IOCSUNREG", {"disable_token": 1})
+    notified.written(2)
+    assert notified.hear() == []
     assert len(table.enablers) == 0
 
 
 def test_a_user_has_so_many(table: EventTable) -> None:
     table.shares.most[Resource.ENABLERS] = 2
-    told = Told(table, PLAIN)
-    told.token("test", 0)
-    told.token("test", 1)
-    assert told.reg_fails({"name_args": "fresh", "enable_token": 2}) == "ENOMEM"
+    notified = Notified(table, PLAIN)
+    notified.token("test", 0)
+    notified.token("test", 1)
+    assert notified.reg_fails({"name_args": "fresh", "enable_token": 2}) == "ENOMEM"
     assert table.get(b"user_events", b"fresh") is None, "nothing is left of what was refused"
-    told.connection.close(0)
+    notified.connection.close(0)
 
 
-def test_words_and_tokens_stand_side_by_side(told: Told, table: EventTable, memory: int) -> None:
-    told.reg("test", memory, **enabler(8, 3))
-    told.token("test", 1)
+def test_words_and_tokens_stand_side_by_side(notified: Notified, table: EventTable, memory: int) -> None:
+    notified.reg("test", memory, **enabler(8, 3))
+    notified.token("test", 1)
     attach(table, b"test")
     assert word(memory, 8) == 8
-    assert told.hear() == [Notification("enablers_changed", [1, [[1, 1]]])]
+    assert notified.hear() == [Notification("enablers_changed", [1, [[1, 1]]])]
 
 
 # On behalf
@@ -393,7 +395,7 @@ def test_descriptors_of_half_a_request_are_whose_it_was(table: EventTable, memor
     client.connection.close(0)
 
 
-def test_told_on_behalf(table: EventTable) -> None:
+def test_notified_on_behalf(table: EventTable) -> None:
     client = OnBehalf(table)
     client.call("open_for", PROCESS)
     client.call("notify_enablers", {})

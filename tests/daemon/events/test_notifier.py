@@ -27,7 +27,7 @@ from utracefsd.machine.shares import Resource, Shares
 PEER = Peer(100, 1000, 1000, privileged=False)
 
 
-class Told:
+class Notified:
     """A connection that is notified of tokens 0 to n - 1 of one event."""
 
     def __init__(self, table: EventTable, event: Event, tokens: int = 1, pid: int = 100) -> None:
@@ -76,50 +76,50 @@ def switch(table: EventTable, event: Event, on: bool, now_ns: int = 0) -> Change
     return table.enablers.notifiers.take(now_ns)
 
 
-def test_a_change_is_told_and_acknowledged(table: EventTable, event: Event) -> None:
-    told = Told(table, event, tokens=2)
-    assert told.read() is None
+def test_a_change_is_sent_and_acknowledged(table: EventTable, event: Event) -> None:
+    notified = Notified(table, event, tokens=2)
+    assert notified.read() is None
     change = switch(table, event, True)
-    assert told.calls == 1, "once for both"
+    assert notified.calls == 1, "once for both"
     assert change is not None
     assert not change.done
-    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
+    assert notified.read() == EnablersChanged(1, [(0, True), (1, True)])
     assert not change.done
-    assert told.read() is None, "one is unanswered"
-    told.notifier.written(1, 0)
+    assert notified.read() is None, "one is unanswered"
+    notified.notifier.written(1, 0)
     assert change.done
-    assert told.notifier.up_to_date
+    assert notified.notifier.up_to_date
 
 
 def test_what_changes_meanwhile_goes_with_the_next_and_only_its_latest_value(
     table: EventTable, event: Event
 ) -> None:
-    told = Told(table, event)
+    notified = Notified(table, event)
     changes = [switch(table, event, True)]
-    assert told.read() == EnablersChanged(1, [(0, True)])
+    assert notified.read() == EnablersChanged(1, [(0, True)])
     for on in (False, True, False):
         changes.append(switch(table, event, on))
-    assert told.calls == 1
-    assert told.read() is None
-    told.notifier.written(1, 0)
+    assert notified.calls == 1
+    assert notified.read() is None
+    notified.notifier.written(1, 0)
     assert [change.done for change in changes if change] == [True, False, False, False]
-    assert told.read() == EnablersChanged(2, [(0, False)])
-    told.notifier.written(2, 0)
+    assert notified.read() == EnablersChanged(2, [(0, False)])
+    notified.notifier.written(2, 0)
     assert all(change.done for change in changes if change)
 
 
 def test_many_tokens_go_in_messages_of_a_bounded_size(table: EventTable, event: Event) -> None:
-    told = Told(table, event, tokens=2 * MAX_CHANGES + 5)
+    notified = Notified(table, event, tokens=2 * MAX_CHANGES + 5)
     change = switch(table, event, True)
     assert change is not None
     sizes = []
-    while (changed := told.read()) is not None:
+    while (changed := notified.read()) is not None:
         assert not change.done
         sizes.append(len(changed.changes))
-        told.notifier.written(changed.seq, 0)
+        notified.notifier.written(changed.seq, 0)
     assert sizes == [MAX_CHANGES, MAX_CHANGES, 5]
     assert change.done
-    assert all(told.state.values())
+    assert all(notified.state.values())
 
 
 def test_a_token_that_changes_again_keeps_its_place(
@@ -127,120 +127,120 @@ def test_a_token_that_changes_again_keeps_its_place(
 ) -> None:
     """Otherwise a notification that changes all the time would never be sent."""
     monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
-    told = Told(table, event, tokens=4)
+    notified = Notified(table, event, tokens=4)
     other = table.register(CommandString.parse(b"other"), privileged=True)
     table.acquire(other)
     for token in (4, 5):
-        table.add_notified_enabler(other, told.notifier, token)
+        table.add_notified_enabler(other, notified.notifier, token)
     first = switch(table, event, True)
-    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
+    assert notified.read() == EnablersChanged(1, [(0, True), (1, True)])
     switch(table, other, True)
     later = switch(table, event, False)
-    told.notifier.written(1, 0)
-    assert told.read() == EnablersChanged(2, [(2, False), (3, False)])
-    told.notifier.written(2, 0)
+    notified.notifier.written(1, 0)
+    assert notified.read() == EnablersChanged(2, [(2, False), (3, False)])
+    notified.notifier.written(2, 0)
     assert first is not None
     assert first.done, "its tokens were sent, with newer values"
     assert later is not None
-    assert told.read() == EnablersChanged(3, [(4, True), (5, True)])
-    told.notifier.written(3, 0)
+    assert notified.read() == EnablersChanged(3, [(4, True), (5, True)])
+    notified.notifier.written(3, 0)
     assert not later.done
-    assert told.read() == EnablersChanged(4, [(0, False), (1, False)])
-    told.notifier.written(4, 0)
+    assert notified.read() == EnablersChanged(4, [(0, False), (1, False)])
+    notified.notifier.written(4, 0)
     assert later.done
 
 
 @pytest.mark.parametrize("seq", [0, 1, 2, 1 << 63])
 def test_an_answer_to_what_was_never_said(table: EventTable, event: Event, seq: int) -> None:
-    told = Told(table, event)
+    notified = Notified(table, event)
     with pytest.raises(TraceError, match="no enablers_changed is unanswered") as caught:
-        told.notifier.written(seq, 0)
+        notified.notifier.written(seq, 0)
     assert caught.value.errno == errno.EPROTO
 
 
 @pytest.mark.parametrize("seq", [0, 1, 3, 4])
 def test_an_answer_out_of_order(table: EventTable, event: Event, seq: int) -> None:
-    told = Told(table, event)
+    notified = Notified(table, event)
     switch(table, event, True)
-    told.answer()
+    notified.answer()
     change = switch(table, event, False)
-    told.read()
+    notified.read()
     with pytest.raises(TraceError, match="2 is unanswered"):
-        told.notifier.written(seq, 0)
+        notified.notifier.written(seq, 0)
     assert change is not None
     assert not change.done
 
 
 def test_nothing_is_said_of_a_token_that_is_gone(table: EventTable, event: Event) -> None:
-    told = Told(table, event, tokens=3)
+    notified = Notified(table, event, tokens=3)
     change = switch(table, event, True)
-    table.remove_notified_enabler(told.notifier, 1, 0)
-    assert told.read() == EnablersChanged(1, [(0, True), (2, True)])
+    table.remove_notified_enabler(notified.notifier, 1, 0)
+    assert notified.read() == EnablersChanged(1, [(0, True), (2, True)])
     later = switch(table, event, False)
     for token in (0, 2):
-        table.remove_notified_enabler(told.notifier, token, 0)
-    told.notifier.written(1, 0)
+        table.remove_notified_enabler(notified.notifier, token, 0)
+    notified.notifier.written(1, 0)
     assert change is not None
     assert change.done
     assert later is not None
     assert later.done, "nothing is left of it"
-    assert told.read() is None
+    assert notified.read() is None
     with pytest.raises(TraceError) as caught:
-        table.remove_notified_enabler(told.notifier, 0, 0)
+        table.remove_notified_enabler(notified.notifier, 0, 0)
     assert caught.value.errno == errno.ENOENT
-    assert not table.add_notified_enabler(event, told.notifier, 0), "the token may be used again"
+    assert not table.add_notified_enabler(event, notified.notifier, 0), "the token may be used again"
 
 
-def test_the_last_token_that_is_to_be_told_goes_while_nothing_is_unanswered(
+def test_the_last_changed_token_is_removed_while_nothing_is_unanswered(
     table: EventTable, event: Event
 ) -> None:
-    told = Told(table, event)
+    notified = Notified(table, event)
     change = switch(table, event, True)
-    table.remove_notified_enabler(told.notifier, 0, 0)
+    table.remove_notified_enabler(notified.notifier, 0, 0)
     assert change is not None
     assert change.done
-    assert not told.notifier.has_news
+    assert not notified.notifier.has_news
 
 
 def test_tokens_that_go_leave_less_to_wait_for(
     table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
-    told = Told(table, event, tokens=4)
+    notified = Notified(table, event, tokens=4)
     other = table.register(CommandString.parse(b"other"), privileged=True)
     table.acquire(other)
-    table.add_notified_enabler(other, told.notifier, 4)
+    table.add_notified_enabler(other, notified.notifier, 4)
     first = switch(table, event, True)
     for token in (2, 3):
-        table.remove_notified_enabler(told.notifier, token, 0)
+        table.remove_notified_enabler(notified.notifier, token, 0)
     later = switch(table, other, True)
-    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
-    told.notifier.written(1, 0)
+    assert notified.read() == EnablersChanged(1, [(0, True), (1, True)])
+    notified.notifier.written(1, 0)
     assert first is not None
     assert first.done
     assert later is not None
     assert not later.done
-    assert told.answer()
+    assert notified.answer()
     assert later.done
 
 
 def test_nobody_waits_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
-    told, other = Told(table, event, pid=1), Told(table, event, pid=2)
+    notified, other = Notified(table, event, pid=1), Notified(table, event, pid=2)
     change = switch(table, event, True)
     assert other.answer()
     assert change is not None
-    table.notifier_closed(told.notifier, 0)
+    table.notifier_closed(notified.notifier, 0)
     assert change.done
     assert event.references == 2, "the other's, and the test's"
     switch(table, event, False)
-    assert told.read() is None
+    assert notified.read() is None
     assert len(table.enablers) == 1
 
 
 def test_who_is_overdue_is_not_waited_for_until_it_answers(
     table: EventTable, event: Event, log: pytest.LogCaptureFixture
 ) -> None:
-    stopped, other = Told(table, event, pid=7), Told(table, event, pid=8)
+    stopped, other = Notified(table, event, pid=7), Notified(table, event, pid=8)
     change = switch(table, event, True, now_ns=5)
     assert change is not None
     assert change.deadline_ns == 5 + ACKNOWLEDGE_NS
@@ -265,7 +265,7 @@ def test_who_is_overdue_is_not_waited_for_until_it_answers(
 
 def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventTable, event: Event) -> None:
     """Otherwise many operations in a row would each wait."""
-    stopped, other = Told(table, event, pid=7), Told(table, event, pid=8)
+    stopped, other = Notified(table, event, pid=7), Notified(table, event, pid=8)
     first = switch(table, event, True, now_ns=0)
     second = switch(table, event, False, now_ns=50)
     assert first is not None
@@ -280,7 +280,7 @@ def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventT
 def test_an_operation_that_concerns_only_those_who_are_overdue_waits_for_nobody(
     table: EventTable, event: Event
 ) -> None:
-    Told(table, event)
+    Notified(table, event)
     change = switch(table, event, True)
     assert change is not None
     change.give_up(0)
@@ -290,7 +290,7 @@ def test_an_operation_that_concerns_only_those_who_are_overdue_waits_for_nobody(
 def test_the_log_has_one_line_a_second(
     table: EventTable, event: Event, log: pytest.LogCaptureFixture
 ) -> None:
-    first = [Told(table, event, pid=5000 + n) for n in range(MOST_NAMED + 3)]
+    first = [Notified(table, event, pid=5000 + n) for n in range(MOST_NAMED + 3)]
     change = switch(table, event, True)
     assert change is not None
     change.give_up(0)
@@ -299,13 +299,13 @@ def test_the_log_has_one_line_a_second(
     assert line.count("50") == MOST_NAMED
     assert "and 3 more" in line
     for now_ns, pid in ((1, 7), (2, 8), (LOG_INTERVAL_NS, 9)):
-        Told(table, event, pid=pid)
+        Notified(table, event, pid=pid)
         change = switch(table, event, False)
         assert change is not None
         change.give_up(now_ns)
     assert "by pid 7, 8, 9:" in log.messages[1]
     assert len(log.messages) == 2
-    assert all(told.notifier.overdue for told in first)
+    assert all(notified.notifier.overdue for notified in first)
     assert log.records[0].levelno == logging.WARNING
 
 
@@ -313,21 +313,21 @@ def test_a_change_that_nobody_wants_to_know_of_any_more_leaves_nothing(
     table: EventTable, event: Event
 ) -> None:
     """An administrator who asks and leaves, again and again, while a program does not answer."""
-    told = Told(table, event)
+    notified = Notified(table, event)
     for on in (True, False) * 10:
         change = switch(table, event, on)
         assert change is not None
         change.forget()
-    assert not told.notifier._waiting
-    assert not told.notifier.overdue
+    assert not notified.notifier._waiting
+    assert not notified.notifier.overdue
 
 
 def test_what_changed_before_an_operation_is_not_its_matter(table: EventTable, event: Event) -> None:
-    told = Told(table, event)
+    notified = Notified(table, event)
     table.enablers.write_state(event, True)
     table.enablers.notifiers.begin()
     assert table.enablers.notifiers.take(0) is None
-    assert told.notifier.has_news
+    assert notified.notifier.has_news
 
 
 def test_tokens_are_counted_as_enablers_of_their_user(event: Event, table: EventTable) -> None:
@@ -354,25 +354,25 @@ def test_a_connection_with_thousands_goes_in_pieces(
     table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("utracefsd.events.enablers.PIECE", 4)
-    told = Told(table, event, tokens=10)
-    table.notifier_closed(told.notifier, 0)
+    notified = Notified(table, event, tokens=10)
+    table.notifier_closed(notified.notifier, 0)
     assert (len(table.enablers), table.next_reap_ns()) == (6, 0)
     table.enablers.write_state(event, True)
-    assert told.read() is None
+    assert notified.read() is None
     for _ in range(2):
         table.reap()
     assert (len(table.enablers), event.references, table.next_reap_ns()) == (0, 1, None)
 
 
 def test_a_closed_one_is_in_no_circle(table: EventTable, event: Event) -> None:
-    told = Told(table, event)
+    notified = Notified(table, event)
     switch(table, event, True)
-    notifier = weakref.ref(told.notifier)
+    notifier = weakref.ref(notified.notifier)
     gc.collect()
     gc.disable()
     try:
-        table.notifier_closed(told.notifier, 0)
-        del told
+        table.notifier_closed(notified.notifier, 0)
+        del notified
         assert notifier() is None
     finally:
         gc.enable()

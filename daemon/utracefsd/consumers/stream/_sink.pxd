@@ -10,9 +10,9 @@ from utracefsd.events._tracepoint cimport Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
 cdef enum:
-    TOLD_NAMES = 256
+    SENT_NAMES = 256
 
-cdef struct ToldName:
+cdef struct SentName:
     int32_t tid
     uint64_t until_ns           # for a record after this time, look the name up again
     char name[16]
@@ -32,12 +32,12 @@ cdef class StreamSink:
     cdef int bell               # a pipe to write to
     cdef readonly int bell_fd   # the reader's end of it
     cdef WriterNames names
-    cdef ToldName told[TOLD_NAMES]
+    cdef SentName sent_names[SENT_NAMES]
     cdef list losing            # probes with lost records that were not reported yet
 
     cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept
     cdef uint64_t look(self) noexcept
-    cdef bint tell_name(self, Record *r) noexcept
+    cdef bint send_name(self, Record *r) noexcept
     cdef void make_known(self) noexcept
 
 cdef class StreamProbe(Probe):
@@ -45,10 +45,10 @@ cdef class StreamProbe(Probe):
     cdef readonly uint16_t id
     cdef readonly Filter filter
     cdef object describe        # returns the text of SS_FORMAT; None once it was written
-    cdef readonly uint64_t untold
+    cdef readonly uint64_t unreported
     cdef bint is_losing         # in the sink's list
 
     cdef bint store(self, Record *r) noexcept
-    cdef bint tell_format(self, uint64_t time_ns) noexcept
-    cdef bint tell_lost(self, uint64_t time_ns) noexcept
+    cdef bint send_format(self, uint64_t time_ns) noexcept
+    cdef bint report_lost(self, uint64_t time_ns) noexcept
     cdef void lose_some(self, uint64_t n) noexcept

@@ -20,7 +20,7 @@ class StreamProbe(Probe):
     sink: StreamSink
     id: int
     filter: Filter | None
-    untold: int
+    unreported: int
     def __init__(
         self,
         sink: StreamSink,

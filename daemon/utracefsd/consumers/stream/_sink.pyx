@@ -51,7 +51,7 @@ cdef class StreamSink:
         self.bell = self.bell_fd = -1
         self.header = NULL
         self.losing = []
-        memset(self.told, 0, sizeof(self.told))
+        memset(self.sent_names, 0, sizeof(self.sent_names))
 
     def __init__(self, uint64_t size, *, uint64_t watermark=1, WriterNames names=None):
         if not MIN_STREAM_RING <= size <= MAX_STREAM_RING or size & (size - 1):
@@ -103,7 +103,7 @@ cdef class StreamSink:
         if self.losing:
             still = []
             for probe in self.losing:
-                probe.is_losing = not probe.tell_lost(0)
+                probe.is_losing = not probe.report_lost(0)
                 if probe.is_losing:
                     still.append(probe)
             self.losing = still
@@ -171,23 +171,23 @@ cdef class StreamSink:
         (<uint64_t *>record.entry)[0] = common_word(id, 0)
         return record
 
-    cdef bint tell_name(self, Record *r) noexcept:
+    cdef bint send_name(self, Record *r) noexcept:
         """Whether the reader knows the name of the thread, possibly by an entry written now."""
-        cdef ToldName *told = &self.told[<uint32_t>r.pid % TOLD_NAMES]
+        cdef SentName *sent = &self.sent_names[<uint32_t>r.pid % SENT_NAMES]
         cdef ss_record *record
         cdef const char *name = self.names.name_of(r)
         if self.header == NULL:
             return False        # looking it up may run Python
-        if told.until_ns == 0 or told.tid != r.pid or memcmp(told.name, name, COMM_SIZE) != 0:
+        if sent.until_ns == 0 or sent.tid != r.pid or memcmp(sent.name, name, COMM_SIZE) != 0:
             record = self.reserve(SS_COMM, SS_COMMON + SS_COMM_SIZE, r.ts_ns, 0)
             if record == NULL:
                 return False
             record.pid = r.tgid
             (<uint64_t *>record.entry)[0] = common_word(0, r.pid)
             memcpy(record.entry + SS_COMMON, name, COMM_SIZE)
-            told.tid = r.pid
-            memcpy(told.name, name, COMM_SIZE)
-        told.until_ns = r.ts_ns + NAME_NS
+            sent.tid = r.pid
+            memcpy(sent.name, name, COMM_SIZE)
+        sent.until_ns = r.ts_ns + NAME_NS
         return True
 
 
@@ -195,7 +195,7 @@ cdef class StreamProbe(Probe):
     """One event of a stream; sets StatusBit.OTHER.
 
     id: of the event. describe: returns the text of SS_FORMAT; called at the first record.
-    filter: selects records; None: all. untold: lost records that are not reported to the reader yet.
+    filter: selects records; None: all. unreported: lost records that are not reported to the reader yet.
 
     lost: no space in the ring, or lost before they got here.
     """
@@ -238,20 +238,20 @@ cdef class StreamProbe(Probe):
                 self.is_losing = True
             except MemoryError:
                 pass            # reported with the next record of the event
-        self.untold += n
+        self.unreported += n
         self.sink.lost += n
 
     cdef bint store(self, Record *r) noexcept:
         cdef StreamSink sink = self.sink
-        cdef ToldName *told = &sink.told[<uint32_t>r.pid % TOLD_NAMES]
+        cdef SentName *sent = &sink.sent_names[<uint32_t>r.pid % SENT_NAMES]
         cdef ss_record *record
         cdef uint64_t length = SS_COMMON + <uint64_t>r.size
-        if self.describe is not None and not self.tell_format(r.ts_ns):
+        if self.describe is not None and not self.send_format(r.ts_ns):
             return False
-        if self.untold and not self.tell_lost(r.ts_ns):
+        if self.unreported and not self.report_lost(r.ts_ns):
             return False
-        if sink.names is not None and (told.tid != r.pid or r.ts_ns >= told.until_ns):
-            if not sink.tell_name(r):
+        if sink.names is not None and (sent.tid != r.pid or r.ts_ns >= sent.until_ns):
+            if not sink.send_name(r):
                 return False
         record = sink.reserve(SS_RECORD, length, r.ts_ns, r.id)
         if record == NULL:
@@ -264,7 +264,7 @@ cdef class StreamProbe(Probe):
             sink.make_known()
         return True
 
-    cdef bint tell_format(self, uint64_t time_ns) noexcept:
+    cdef bint send_format(self, uint64_t time_ns) noexcept:
         cdef bytes text
         cdef ss_record *record
         try:
@@ -278,15 +278,15 @@ cdef class StreamProbe(Probe):
         self.describe = None
         return True
 
-    cdef bint tell_lost(self, uint64_t time_ns) noexcept:
+    cdef bint report_lost(self, uint64_t time_ns) noexcept:
         """Whether all losses are reported to the reader."""
         cdef ss_record *record
-        if self.untold:
-            if self.describe is not None and not self.tell_format(time_ns):
+        if self.unreported:
+            if self.describe is not None and not self.send_format(time_ns):
                 return False
             record = self.sink.reserve(SS_LOST, SS_COMMON + 8, time_ns, self.id)
             if record == NULL:
                 return False
-            memcpy(record.entry + SS_COMMON, &self.untold, 8)
-            self.untold = 0
+            memcpy(record.entry + SS_COMMON, &self.unreported, 8)
+            self.unreported = 0
         return True

@@ -142,7 +142,7 @@ def test_what_was_lost_is_told_in_front_of_the_next(ring: Ring) -> None:
     for _ in range(2):
         write(ring.events[0], bytes(4))
     ring.sink.publish()
-    assert (ring.reader.lost, ring.sink.lost, ring.probes[0].untold) == (3, 3, 3)
+    assert (ring.reader.lost, ring.sink.lost, ring.probes[0].unreported) == (3, 3, 3)
     assert ring.sink.is_filled()
     assert sum(isinstance(one, Taken) for one in ring.reader.take()) == stored
     write(ring.events[0], bytes(4))

@@ -21,7 +21,7 @@ cdef extern from "trigger_cells.h" nogil:
         uint64_t serial
         uint64_t ring
         tc_redo redo
-        uint64_t put_off
+        uint64_t deferred
     ctypedef struct tc_cell "struct tc_cell":
         uint64_t key
         uint64_t value
@@ -37,7 +37,7 @@ cdef extern from "trigger_cells.h" nogil:
 cdef class Cells:
     cdef tc_header *header
     cdef readonly object refused        # str or None
-    cdef readonly uint64_t lost_put_off
+    cdef readonly uint64_t lost_deferred
     # While a record is dispatched again: keys of the triggers that had fired for it.
     cdef public object again
     # Keys of the triggers that had fired for the record that the previous daemon was dispatching, a set;

@@ -5,7 +5,7 @@ MAX_CELLS: int
 
 class Cells:
     refused: str | None
-    lost_put_off: int
+    lost_deferred: int
     again: AbstractSet[int] | None
     fired: set[int] | None
     limit: int

@@ -25,7 +25,7 @@ cdef class Cells:
     limit: of cells at once. OSError: the file cannot be opened or made.
 
     refused: The error of an old file that has been replaced; None if nothing.
-    lost_put_off: Synthetic events that the previous daemon had not recorded yet.
+    lost_deferred: Synthetic events that the previous daemon had not recorded yet.
     """
 
     def __cinit__(self):
@@ -47,8 +47,8 @@ cdef class Cells:
                 self.map_it(fd)
                 self.begin()
             self.fd = fd
-        self.lost_put_off = self.header.put_off
-        self.header.put_off = 0
+        self.lost_deferred = self.header.deferred
+        self.header.deferred = 0
         if self.header.redo.valid:  # killed while a trigger fired
             if 0 < self.header.redo.cell <= self.room and self.header.redo.effect <= self.room:
                 tc_apply(self.header)

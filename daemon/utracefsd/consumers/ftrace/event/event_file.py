@@ -98,7 +98,7 @@ class EventFile:
     switches: int = 0
     """Triggers that turn the storing of this event on or off; each has a soft reference."""
 
-    told: tuple[bool, bool] = (False, False)
+    saved_state: tuple[bool, bool] = (False, False)
     """`enabled` and `was_enabled` in the state."""
 
     @property
@@ -298,8 +298,8 @@ class EventFiles:
 
     def _tell(self, file: EventFile) -> None:
         now = (file.enabled, file.was_enabled)
-        if now != file.told:
-            file.told = now
+        if now != file.saved_state:
+            file.saved_state = now
             if self.on_changed is not None:
                 self.on_changed(file)
             for follower in list(self.followers):

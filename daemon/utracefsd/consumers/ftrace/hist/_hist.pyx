@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from utracefs_protocol.record cimport COMM_SIZE, common_word
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
-from utracefsd.events._tracepoint cimport put_off
+from utracefsd.events._tracepoint cimport defer
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap_memory "mmap"(void *, size_t, int, int, int, long)
@@ -601,7 +601,7 @@ cdef class Hist:
             else:
                 # As in the kernel: a value smaller than its slot leaves the rest unchanged.
                 payload[offset : offset + size] = value.to_bytes(8, "little")[:size]
-        put_off(emission.tracepoint, r, bytes(payload), self.owner, self.pending)
+        defer(emission.tracepoint, r, bytes(payload), self.owner, self.pending)
         return 0
 
     def count(

@@ -33,7 +33,7 @@ cdef class HistTrigger(Trigger):
         Trigger.__init__(self, sink.cells, active, filter=filter, kept=kept, stage=STORED, needs_record=True)
         self.hist = hist
         hist.owner = self.cells
-        hist.pending = &self.cells.header.put_off
+        hist.pending = &self.cells.header.deferred
         self.sink = sink
         self.uses_timestamp = uses_timestamp
         self.paused = not tc_at(self.cells.header, self.cell).value

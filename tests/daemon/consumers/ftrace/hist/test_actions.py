@@ -121,7 +121,7 @@ def test_an_event_that_brings_itself(world: World) -> None:
 
 
 def test_an_event_that_brings_itself_for_ever(world: World) -> None:
-    """One record causes at most 64 records (MAX_PUT_OFF of _tracepoint.pyx), and the next one starts
+    """One record causes at most 64 records (MAX_DEFERRED of _tracepoint.pyx), and the next one starts
     again."""
     world.wa(b"synthetic_events", b"loop u64 id")
     for event in (b"synthetic/loop", b"user_events/start"):

@@ -32,7 +32,7 @@
  * that came another way (ring 0) is not dispatched again.
  *
  * A record may cause others: synthetic events, which are recorded after it. They wait in the daemon's memory
- * and are lost with it. put_off counts them: it is incremented before the histogram counts the record that
+ * and are lost with it. deferred counts them: it is incremented before the histogram counts the record that
  * causes them, and decremented after one is recorded. So a daemon that finds n knows that at most n are lost,
  * and no others. One that was being recorded may be reported as lost, and so may one that the next daemon
  * causes again by counting its record.
@@ -72,7 +72,7 @@ struct tc_header {
     uint64_t dev;    /* with TC_NAMED: of the data ring */
     uint64_t ino;
     struct tc_redo redo;
-    uint64_t put_off; /* synthetic events not recorded yet */
+    uint64_t deferred; /* synthetic events not recorded yet */
     unsigned char zero[TC_HEADER_BYTES - 72 - sizeof(struct tc_redo)];
 };
 

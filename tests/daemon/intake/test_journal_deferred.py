@@ -39,7 +39,7 @@ class World:
         new = kept is None
         self.kept: Kept = dict(kept or {})
         self.cells = Cells(folder / "cells")
-        self.lost = self.cells.lost_put_off
+        self.lost = self.cells.lost_deferred
         self.buffers, self.journal = open_buffers(folder, 2, self.cells, new, fired)
         tracepoint = Tracepoint(20, b"seen", EVENT.fields)
         made = Tracepoint(21, b"made", EVENT.fields)
