@@ -33,7 +33,7 @@ FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wno-unused-function"]
 DEBUG = bool(os.environ.get("DEBUG"))
 if DEBUG:
     FLAGS = ["-Og", "-g", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-maybe-uninitialized"]
-# What a module needs on disk, and no page of padding between its parts.
+# Keep only the sections that a module needs on disk, without a page of padding between its parts.
 LINK: list[str] = [] if DEBUG else ["-Wl,--strip-all", "-Wl,-z,noseparate-code"]
 PROCESSORS = len(os.sched_getaffinity(0))
 SANITIZE = bool(os.environ.get("SANITIZE"))

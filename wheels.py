@@ -24,7 +24,7 @@ DECLARE = "import utracefs; assert not utracefs.event('wheel_test u32 a'); utrac
 
 
 def run(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None, status: int = 0) -> str:
-    """What it prints. SystemExit, with all of that, for another exit status."""
+    """Its output. SystemExit, with the output, for another exit status."""
     done = subprocess.run(
         words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
