@@ -5,11 +5,11 @@
 | module | |
 |---|---|
 | trace_dat/, perf_data/ | the two formats, each with a reader and a writer |
-| partial_files | a file that is not complete yet |
-| origin | host, boot and the times of day of a recording |
+| partial_files | incomplete files |
+| origin | host, boot and time of day of a recording |
 | recording | `Recording`: its records, selected and decoded |
 | _records, event_filters | the same, compiled; filters by event |
 | columns, _columns | tables of records for Arrow, pandas and polars |
 | report, _report_text | the text of `utracefs report` |
-| _output_buffer | the memory in which writers put their text |
+| _output_buffer | the buffer of text writers |
 """

@@ -1,10 +1,11 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as columns: buffers as Apache Arrow lays them out, which libraries of data frames take as they are.
+"""Records as columns: buffers in the layout of Apache Arrow, which libraries of data frames use without
+conversion.
 
     Records ─▶ ColumnBatches ─▶ Batch: some records of one event ─▶ Column: values, offsets, validity
 
-Each event's records are collected apart, until there are enough of them for a batch. What is collected is
-bounded for all events together, so memory does not grow with the recording.
+Records are collected by event until there are enough of one for a batch. Their total size is bounded, so
+memory does not grow with the recording.
 
 Layout: https://arrow.apache.org/docs/format/Columnar.html. Values are little-endian, without padding;
 `offsets` are int32, one more than rows; in `validity` bit n & 7 of byte n >> 3 says that row n has a value.
@@ -36,13 +37,13 @@ from utracefs_protocol.text import clean
 cdef enum:
     ROWS = 65536                # of a batch
     BATCH_BYTES = 16 << 20      # of texts in a batch; offsets have 31 bits
-    PENDING_BYTES = 64 << 20    # of what is collected for all events
+    PENDING_BYTES = 64 << 20    # collected for all events
     FIRST_ROWS = 64
     COMMONS = 7
     KNOWN_NAMES = 1 << 16
 
 COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
-"""What each table has in front of its fields."""
+"""The columns of each table in front of its fields."""
 
 cdef class _Buffer:
     """Bytes that can be read as a buffer."""
@@ -54,7 +55,7 @@ cdef class _Buffer:
         PyBuffer_FillInfo(view, self, self.data if self.size else <uint8_t *>b"", self.size, True, flags)
 
     cdef int room(self, Py_ssize_t more) except -1:
-        """For `more` bytes behind `size`."""
+        """Make room for `more` bytes behind `size`."""
         cdef Py_ssize_t capacity
         cdef void *data
         if self.size + more <= self.capacity:
@@ -91,28 +92,28 @@ cdef Py_ssize_t put_fields(EventDecoder event, const Raw *raw, list columns, Py_
 cdef class Column(Values):
     """One column of a batch.
 
-    name: of the field, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `string`
+    name: the field's, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `string`
     (UTF-8, U+FFFD for each byte that is not), `binary`.
-    nulls: the number of rows that have no value.
+    nulls: number of rows without a value.
     """
 
     @property
     def values(self):
-        """All values, one behind the other."""
+        """All values."""
         return memoryview(self._values)
 
     @property
     def offsets(self):
-        """Where strings and binaries begin and end in `values`; None for integers."""
+        """Offsets of strings and binaries in `values`; None for integers."""
         return None if self._offsets is None else memoryview(self._offsets)
 
     @property
     def validity(self):
-        """Which rows have a value; None: all."""
+        """Validity bits of rows; None: all have a value."""
         return None if self._validity is None else memoryview(self._validity)
 
     cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1:
-        """For `more` rows behind these; of texts without their bytes."""
+        """Make room for `more` rows; for texts without their bytes."""
         if self._width:
             self._values.room(more * self._width)
             return 0
@@ -178,7 +179,7 @@ cdef class Column(Values):
         return self.put_bytes(b"", 0)
 
     cdef int cover(self, Py_ssize_t rows) except -1:
-        """Have bits for so many rows; new ones say that there is a value."""
+        """Make bits for that many rows, set for new ones."""
         cdef Py_ssize_t more
         if self._validity is not None:
             more = ((rows + 7) >> 3) - self._validity.size
@@ -192,9 +193,9 @@ cdef class Column(Values):
 cdef class Batch:
     """Some records of one event, in the order of time.
 
-    event: whose they are; a new batch has none. rows: their number. columns: COMMON_COLUMNS, then those of
-    the event's fields, in their order. Absent are `time_ns` of 2^63 or more, `lost` where it was not counted,
-    and all fields of a record that is shorter than its event says.
+    event: their event; a new batch has none. rows: their number. columns: COMMON_COLUMNS, then the event's
+    fields in their order. Absent are `time_ns` of 2^63 or more, unknown `lost`, and all fields of a record
+    that is shorter than its event's fields.
     """
 
     def __init__(self, EventDecoder event not None, bint text_as_bytes=False):
@@ -283,7 +284,7 @@ cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
 
 
 cdef class CleanNames:
-    """Names as UTF-8, with U+FFFD for what is not; those of threads repeat."""
+    """Cached names of threads as UTF-8, with U+FFFD for bytes that are not."""
 
     def __cinit__(self):
         self._known = {}
@@ -300,9 +301,9 @@ cdef class CleanNames:
 cdef class ColumnBatches:
     """Iterates over `records` as Batches; each has 65,536 records of one event at most.
 
-    text_as_bytes: texts are `binary`, as they are, up to their first NUL.
+    text_as_bytes: texts are `binary`, unchanged, up to their first NUL.
 
-    ValueError at what is broken, after all before it.
+    ValueError at invalid data, after all records before it.
     """
 
     def __init__(self, Records records not None, bint text_as_bytes=False):

@@ -1,4 +1,4 @@
-"""Bytes of records, in pieces; see _output_buffer.pyx."""
+"""Output of writers, in pieces; see _output_buffer.pyx."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 

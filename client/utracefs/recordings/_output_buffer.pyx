@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Bytes of records, in pieces: what all writers of text and samples share, whatever they read."""
+"""Output in pieces, for all writers of text and samples."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, realloc
@@ -9,15 +9,15 @@ cdef enum:
 
 
 cdef class Pieces:
-    """A writer says in `_fill` what the next records become. Its memory is kept from piece to piece."""
+    """A subclass converts the next records in `_fill`. The buffer is reused from piece to piece."""
 
     def __dealloc__(self):
         free(self._text)
 
     def read(self, Py_ssize_t max_bytes):
-        """What the next records become, up to the one that reaches max_bytes; b"" when there are no more.
+        """The output of the next records, up to the one that reaches max_bytes; b"" at the end.
 
-        ValueError at what is broken, after all that came before it.
+        ValueError at invalid data, after the output of all records before it.
         """
         if self._error is not None:
             raise self._error
@@ -31,7 +31,7 @@ cdef class Pieces:
         return PyBytes_FromStringAndSize(self._text, self._used)
 
     cdef int _fill(self, size_t max_bytes) except -1:
-        """Into `_text`, until `_used` is max_bytes or there are no more."""
+        """Append to `_text`, until `_used` is max_bytes or there are no more records."""
         raise NotImplementedError
 
     cdef int _grow(self) except -1:

@@ -1,12 +1,12 @@
 # cython: boundscheck=False, wraparound=False
-"""Records of any recording: selected, and decoded by one set of getters, whatever file they come from.
+"""Records of any recording, selected and decoded by one set of getters, independent of the file's format.
 
     RecordSource                 the records of a file, in the order of time
     ├── MergedPages              of a trace.dat
     └── perf_data._samples       of a perf.data
-    Records                      those of them that were asked for ─▶ Record, or text (export._json_text)
+    Records                      the selected ones ─▶ Record, or text (export._json_text)
 
-Where a field is says `_fields`, which checks it against the end of the record.
+`_fields` locates a field and checks it against the end of the record.
 """
 
 import cython
@@ -29,19 +29,19 @@ from utracefs_protocol.text import bytes_of, text_of
 
 
 cdef class RecordSource:
-    """What a file's records are read from. comms: thread id to name, as of the record at hand."""
+    """Source of a file's records. comms: thread id to name, at the present record."""
 
     def __cinit__(self):
         self.comms = {}
 
     cdef bint next(self, Raw *raw) except -1:
-        """The next record; False at the end."""
+        """Read the next record; False at the end."""
         return False
 
 
 cdef class MergedPages(RecordSource):
-    """The records of a Merge. offset_ns: added to all times. tgids: thread id to process id. A thread id
-    that is not in it stands for the process, too, which a page does not know."""
+    """The records of a Merge. offset_ns: added to all times. tgids: thread id to process id. A page has no
+    process ids: without an entry here the thread's id is used."""
 
     def __init__(self, Merge merge not None, offset_ns=0, tgids=None):
         self._merge = merge
@@ -72,7 +72,7 @@ cdef class MergedPages(RecordSource):
 
 cdef class EventDecoder:
     """Decodes the records of one event. Of fields with one name the last one counts, in the first one's
-    place, as in a dict. fields: those of an EventFormat. filter: which records are selected; None: all."""
+    place, as in a dict. fields: those of an EventFormat. filter: selects records; None: all."""
 
     def __cinit__(self, str system not None, str name not None, fields):
         cdef Py_ssize_t i
@@ -102,7 +102,7 @@ cdef class EventDecoder:
         return True
 
     cdef dict fields(self, const Raw *raw):
-        """Name to int, str or bytes; empty for a record that is not what the event says."""
+        """Name to int, str or bytes; empty for a record that does not match its event."""
         cdef dict found = {}
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
@@ -117,7 +117,7 @@ cdef class EventDecoder:
 
 
 cdef class ThreadNames(Names):
-    """Names of threads for filters, as the file knows them."""
+    """Names of threads for filters, from the file."""
 
     cdef const char *name_of(self, const Judged *r) noexcept:
         cdef str comm = comm_of(self._comms, self._tid)
@@ -138,7 +138,7 @@ cdef str comm_of(dict comms, int32_t tid):
 
 
 cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
-    """Whether a filter takes the record, as it would have in a daemon. The entry has its header."""
+    """Whether the record passes a filter, as in a daemon. The entry has its header."""
     cdef Judged r
     cdef ThreadNames names
     r.ts_ns = raw.time_ns
@@ -159,7 +159,7 @@ cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
 
 
 cdef ValueKind kind_of(field) except *:
-    """As Layout.unpack_items has it."""
+    """Like Layout.unpack_items."""
     kind = field.kind
     if kind is FieldKind.INTEGER:
         return SIGNED_VALUE if field.signed else UNSIGNED_VALUE
@@ -207,20 +207,20 @@ cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept:
 
 @cython.freelist(64)
 cdef class Record:
-    """One record of a recording, with all that is known of it.
+    """One record of a recording.
 
-    | attribute | what it is |
+    | attribute | value |
     |---|---|
     | time_ns | nanoseconds of the recording's clock |
-    | cpu | where it was written |
-    | pid | of the process; the thread's id where the file does not know the process (trace.dat) |
+    | cpu | its cpu |
+    | pid | of the process; the thread's id if the file has no processes (trace.dat) |
     | tid | of the thread |
     | comm | the thread's name, `<...>` if not known |
     | system, name | of the event |
     | fields | name to int, str (bytes that are not UTF-8 as surrogate escapes) or bytes; empty for a record
-    that is shorter than the event says |
-    | lost | records that were lost between the one before and this one, on any cpu; -1: not counted |
-    | instance | whose buffer it was in; empty for the top instance |
+    that is shorter than the event's fields |
+    | lost | number of records lost before this one, on any cpu; -1: unknown |
+    | instance | the instance of its buffer; empty for the top instance |
     """
 
     cdef readonly uint64_t time_ns
@@ -244,14 +244,14 @@ cdef class Record:
 cdef class Records:
     """Iterates over the selected records of a source.
 
-    find_event: event id to EventDecoder, None for an event that was not asked for; asked once per id.
+    find_event: event id to EventDecoder, None for an event that is not selected; called once per id.
     instances: names of the buffers. pids: process or thread ids, cpus: numbers, None: all.
     since_ns, until_ns: times from the first and before the second, None: all.
-    count: records handed out. last_ns: time of the last one.
-    lost: records of which the file knows that they were lost, within the selected cpus and times, of whatever
-    event; lost_uncounted: there are more, nobody knows how many.
+    count: records returned. last_ns: time of the last one.
+    lost: records known by the file to be lost, within the selected cpus and times, of any event;
+    lost_uncounted: an unknown number more is lost.
 
-    ValueError at what is broken, after all before it.
+    ValueError at invalid data, after all records before it.
     """
 
     def __init__(
@@ -292,8 +292,8 @@ cdef class Records:
         return record
 
     def events(self):
-        """Read all that is left, and give the decoders of the events that occurred, without duplicates, in
-        the order in which they did; up to what is broken, if anything is."""
+        """Read the rest, and return the decoders of the events found, in the order of their first records, up
+        to an error, if any."""
         cdef Raw raw
         cdef EventDecoder event
         cdef EventDecoder before = None
@@ -308,7 +308,7 @@ cdef class Records:
         return list(found)
 
     cdef EventDecoder next(self, Raw *raw):
-        """The decoder of the next record; None at the end."""
+        """Decoder of the next record; None at the end."""
         cdef EventDecoder event
         cdef uint16_t id
         while self._source.next(raw):

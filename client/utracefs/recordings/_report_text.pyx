@@ -1,11 +1,11 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""The lines of a report: who, where and when in front of what an EventPrinter prints.
+"""The lines of a report: thread, cpu and time, then the fields printed by an EventPrinter.
 
     [buffer: ]           comm-pid   [cpu] seconds.fraction: event:      fields
 
-What depends on a thread is kept for the last pids, the printers for all event ids. Where a line does not fit,
-the room is doubled and it is printed once more. A file may ask for lines of any length (many fields may lead
-to the same 64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]`, as in the daemon's text.
+Texts of the last threads are cached, and the printers of all events. If a line does not fit, the buffer is
+doubled and the line printed again. A file may demand lines of any length (many fields may refer to the same
+64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]`, as in the daemon's text.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, UINT64_MAX
@@ -19,9 +19,9 @@ from utracefs_protocol._line cimport Line, put, put_char, put_decimal
 from utracefs_protocol.filter._program cimport Filter
 
 cdef enum:
-    LINE_ROOM = 4 << 10     # what is kept free for a line
-    LONGEST = 16 << 20      # of the room for a piece; records of the kernel have 64 KiB at most
-    SLOTS = 256             # threads and events that are found without a dict; a power of two
+    LINE_ROOM = 4 << 10     # kept free for a line
+    LONGEST = 16 << 20      # limit of a piece's buffer; records of the kernel have 64 KiB at most
+    SLOTS = 256             # threads and events found without a dict; a power of two
     NS = 1000000000
 
 cdef struct TaskSlot:
@@ -37,14 +37,14 @@ cdef struct EventSlot:
 
 
 cdef class ReportText(Pieces):
-    """The lines of the records of a Merge, of which each piece has whole ones.
+    """The lines of a Merge's records, in pieces of whole lines.
 
     merge: whose `buffer` is an index into the next two.
-    prefixes: by buffer, what its lines begin with.
+    prefixes: by buffer, the prefix of its lines.
     in_ns: by buffer, whether its clock counts nanoseconds.
-    printer: event id to (label, EventPrinter, Filter or None), None for an event that is not to be printed.
-    Asked once per id.
-    task: pid to what names the thread, up to the cpu.
+    printer: event id to (label, EventPrinter, Filter or None), None for an event that is not printed.
+    Called once per id.
+    task: pid to the text about the thread, up to the cpu.
     offset_ns: added to all times.
     full_ns: all nine digits of the time.
     comms: thread id to name, for filters.
@@ -99,7 +99,7 @@ cdef class ReportText(Pieces):
         return 0
 
     cdef int _append(self, const Stream *stream) except -1:
-        """One record, and the line that says what was lost before it."""
+        """Print a record, and before it the line about lost ones."""
         cdef const uint8_t *data = stream.page.page + stream.page.data
         cdef size_t size = stream.page.length
         cdef EventSlot *event = NULL

@@ -1,9 +1,9 @@
-"""Tables of records: what each column is called, and how Arrow, pandas and polars get them.
+"""Tables of records for Arrow, pandas and polars, and the names of their columns.
 
     Batch (compiled) ─▶ pyarrow.RecordBatch ─▶ pyarrow.Table ─▶ pandas, polars, Parquet, DuckDB
 
-The libraries are extras: they are imported when they are first needed, and ImportError says how to get one
-that is missing. Nothing is copied on the way to Arrow.
+The libraries are extras: they are imported when first needed, and ImportError says how to install a missing
+one. The conversion to Arrow copies no data.
 """
 
 import importlib
@@ -23,7 +23,7 @@ _EXTRAS: Final = {"pyarrow": "arrow", "pandas": "pandas", "polars": "polars", "d
 
 
 def library(module: str) -> Any:
-    """The module, of one of our extras. ImportError: it is not installed; says what to do."""
+    """Import a module of an extra. ImportError if it is not installed, with what to do."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -37,10 +37,10 @@ def library(module: str) -> Any:
 def column_names(
     fields: Iterable[str], taken: Iterable[str], key: Callable[[str], str] = str
 ) -> dict[str, str]:
-    """What the columns of these fields are called, beside columns that are `taken`: a field's own name, with
-    U+FFFD for what is not UTF-8, and as often `field_` in front as is needed.
+    """Names for the columns of these fields, beside columns that are `taken`: a field's own name, with U+FFFD
+    for bytes that are not UTF-8, prefixed by `field_` as often as needed.
 
-    key: names with the same key are the same; DuckDB does not tell upper from lower case.
+    key: names with the same key are equal; DuckDB ignores case.
     """
     seen = {key(name) for name in taken}
     found = {}
@@ -56,8 +56,8 @@ def column_names(
 def arrow_schema(
     batch: Batch, metadata: Mapping[str, str], *, taken: Iterable[str] = (), key: Callable[[str], str] = str
 ) -> "pyarrow.Schema":
-    """Of all batches of an event, of which this is one. metadata: of the table; `system` and `event` are
-    added. taken, key: names that columns must not have besides the common ones, and what is the same; see
+    """Schema of all batches of an event, of which this is one. metadata: that of the table; `system` and
+    `event` are added. taken, key: further names that columns must not have, and their equality; see
     `column_names`."""
     pa = library("pyarrow")
     common, own = batch.columns[: len(COMMON_COLUMNS)], batch.columns[len(COMMON_COLUMNS) :]
@@ -71,7 +71,7 @@ def arrow_schema(
 
 
 def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
-    """The batch, which stays in memory as long as that is in use."""
+    """The batch, which keeps its memory alive while it is in use."""
     pa = library("pyarrow")
     arrays = []
     for column, field in zip(batch.columns, schema, strict=True):
@@ -84,8 +84,8 @@ def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch"
 
 
 def pandas_table(table: "pyarrow.Table") -> "pandas.DataFrame":
-    """Integers in numpy's types; a column where some are absent in pandas' own, which knows of that: numpy
-    would make floating point numbers of it, which lose digits. The metadata are in `attrs`."""
+    """Integers in numpy's types; columns with absent values in pandas' own types, since numpy would convert
+    them to floating point, which loses digits. The metadata are in `attrs`."""
     pandas = library("pandas")
     pa = library("pyarrow")
     nullable = {

@@ -1,7 +1,7 @@
-"""One filter for all events of a recording, as `utracefs.open` and `utracefs report` take it.
+"""One filter for all events of a recording, for `utracefs.open` and `utracefs report`.
 
-The text is that of an event's filter file (utracefs_protocol.filter). An event that it does not fit, since it
-has no such field, say, has no record that passes.
+The syntax is that of an event's filter file (utracefs_protocol.filter). If it is invalid for an event,
+because a field is missing, say, none of its records pass.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ __all__ = ["EventFilters"]
 class EventFilters:
     """The filter of each event.
 
-    events: those that are selected. nr_cpus: how many CPUS{} may name, 0: not known.
-    FilterError: the text fits none of the events; that of the one whose parser got furthest.
+    events: the selected ones. nr_cpus: number of cpus for CPUS{}, 0: unknown. FilterError: the text is
+    invalid for all events; the error of the one whose parser got furthest.
     """
 
     def __init__(self, text: bytes, events: Iterable[EventFormat], nr_cpus: int = 0) -> None:
@@ -36,7 +36,7 @@ class EventFilters:
             raise max(refused, key=lambda error: error.position or 0)
 
     def of(self, event: EventFormat) -> Filter | None:
-        """None: it does not fit, so no record passes."""
+        """None: it is invalid, so no record passes."""
         try:
             return self._parse(event)
         except FilterError:

@@ -1,15 +1,14 @@
-"""Where and when a recording was made: the host, its boot, and which times of day the times of its clock
-were.
+"""Origin of a recording: the host, its boot, and the times of day of its clock.
 
-A recorder takes a pair of clocks, the recording's and CLOCK_REALTIME, at the begin and at the end. Both
-kinds of files keep that as lines of text:
+A recorder reads a pair of clocks, the recording's and CLOCK_REALTIME, at the begin and at the end. Both kinds
+of files store that as lines of text:
 
     host: NAME
-    boot id: what /proc/sys/kernel/random/boot_id says; times of other boots cannot be compared
+    boot id: /proc/sys/kernel/random/boot_id; times of different boots cannot be compared
     clock: NANOSECONDS at NANOSECONDS since 1970-01-01 UTC
 
 in a trace.dat among the statistics (`trace-cmd report --stat` prints them), in a perf.data as a feature
-that perf does not know and passes over.
+unknown to perf, which it skips.
 """
 
 import os
@@ -32,10 +31,10 @@ _CLOCKS: Final = {
 """Trace clocks that can be read here; the first three are CLOCK_MONOTONIC in this daemon."""
 
 _NAME: Final = 255
-"""Characters of a name; Linux has 64."""
+"""Limit of characters of a name; Linux has 64."""
 
 _STEP_NS: Final = 10**9
-"""Less is what clocks that are set continuously do."""
+"""Smaller steps are normal for continuously adjusted clocks."""
 
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -50,18 +49,18 @@ class ClockPair:
 
     @property
     def offset_ns(self) -> int:
-        """Added to times of the clock gives times of day."""
+        """Offset from the clock's times to times of day."""
         return self.unix_ns - self.clock_ns
 
     @property
     def is_sane(self) -> bool:
-        """Whether both are times from 0 on that fit 63 bits: until 2262."""
+        """Whether both are in the range of 0 to 63 bits: until 2262."""
         return not (self.clock_ns >> 63 or self.unix_ns >> 63)
 
 
 def read_clocks(name: str) -> ClockPair | None:
-    """The trace clock of that name and the time of day, read in between two readings of the former: the
-    closest of five tries. None for a clock that cannot be read."""
+    """Read the trace clock of that name and the time of day between two readings of the former: the closest
+    of five tries. None for a clock that cannot be read."""
     clock = _CLOCKS.get(name)
     if clock is None:
         return None
@@ -80,17 +79,17 @@ def _one_line(text: str) -> str:
 
 @attrs.frozen
 class Origin:
-    """What a recording says of its host and time."""
+    """Host and time of a recording."""
 
     host: str = attrs.field(default="", converter=_one_line)
-    """Printable characters. Empty: not known."""
+    """Printable characters. Empty: unknown."""
     boot_id: str = attrs.field(default="", converter=_one_line)
     clocks: tuple[ClockPair, ...] = ()
-    """In the order of time: of the begin, of the end. Empty: the time of day is not known."""
+    """In the order of time: at the begin, at the end. Empty: the time of day is unknown."""
 
     @classmethod
     def here(cls, clock: str) -> Self:
-        """Of a recording by that clock which begins now, on this host."""
+        """Origin of a recording by that clock that begins now, on this host."""
         try:
             with open(_BOOT_ID, encoding="ascii") as file:
                 boot_id = file.read().strip()
@@ -100,43 +99,43 @@ class Origin:
         return cls(os.uname().nodename, boot_id, () if pair is None else (pair,))
 
     def ended(self, clock: str) -> "Origin":
-        """The recording ends now."""
+        """Add the pair at the end of the recording, now."""
         pair = read_clocks(clock)
         return self if pair is None else attrs.evolve(self, clocks=(*self.clocks, pair))
 
     @property
     def unix_offset_ns(self) -> int | None:
-        """Added to times of the clock gives times of day, as they were at the begin; None where they are
-        not known."""
+        """Offset from the clock's times to times of day, as at the begin; None if unknown."""
         return self.clocks[0].offset_ns if self.clocks else None
 
     @property
     def step_ns(self) -> int:
-        """How far the time of day was moved against the clock while the recording ran."""
+        """Change of the time of day against the clock during the recording."""
         return self.clocks[-1].offset_ns - self.clocks[0].offset_ns if self.clocks else 0
 
     @property
     def moved(self) -> str:
-        """That in words, where it is more than a second; else empty."""
+        """That in words, if it is more than a second; else empty."""
         if abs(self.step_ns) <= _STEP_NS:
             return ""
         step = f"{self.step_ns / 10**9:+,.3f} s"
         return f"time of day and clock moved apart by {step} while it was recorded; the begin's is taken"
 
     def with_added(self, added_ns: int) -> "Origin":
-        """Of a recording to whose times readers add that. Pairs that cannot be then are gone."""
+        """For a recording with an offset that readers add to times. Pairs that then are invalid are
+        dropped."""
         pairs = (attrs.evolve(pair, clock_ns=pair.clock_ns + added_ns) for pair in self.clocks)
         return attrs.evolve(self, clocks=tuple(pair for pair in pairs if pair.is_sane))
 
     def lines(self) -> str:
-        """As a file keeps it."""
+        """The lines stored in a file."""
         found = [f"host: {self.host}", f"boot id: {self.boot_id}"]
         found += [f"clock: {pair.clock_ns} at {pair.unix_ns}" for pair in self.clocks]
         return "".join(f"{line}\n" for line in found)
 
     @classmethod
     def of_lines(cls, text: str) -> "Origin | None":
-        """What `lines` gave; None for any other text."""
+        """Parse `lines`; None for any other text."""
         words = [line.partition(": ")[::2] for line in text.splitlines()]
         if [key for key, _ in words[:2]] != ["host", "boot id"]:
             return None

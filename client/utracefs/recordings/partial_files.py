@@ -1,7 +1,7 @@
-"""Files that are not complete yet: their names, and the room for their end.
+"""Incomplete files: their names, and reserved space for their end.
 
-.utracefs-RANDOM.tmp   made from something that is still there; removed after an error
-NAME.part              a recording: nobody can make it again, so it stays when its writer is killed
+.utracefs-RANDOM.tmp   converted from an existing file; removed after an error
+NAME.part              a recording, which cannot be repeated: it stays when its writer is killed
 """
 
 import contextlib
@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""The disk is full, or what the user may have of it, or what a file may have (RLIMIT_FSIZE)."""
+"""The disk, the user's quota, or the size limit of files (RLIMIT_FSIZE) is exhausted."""
 
 _NAME_MAX: Final = 255
 """Bytes of a file name (NAME_MAX of Linux)."""
 _MORE: Final = 8
-"""Bytes that others may put behind the name of a .part."""
+"""Bytes reserved for suffixes of the name of a .part."""
 
 
 def name_beside(path: str) -> str:
-    """A new one in the folder of `path`. Who opens it does so with "x", and removes it after an error."""
+    """A temporary name in the folder of `path`. Open it with "x", and remove it after an error."""
     return os.path.join(os.path.dirname(path), f".utracefs-{os.urandom(8).hex()}.tmp")
 
 
 @contextlib.contextmanager
 def errors_about(path: str) -> Iterator[None]:
-    """An OSError is about `path`, as the caller wrote it."""
+    """Makes an OSError refer to `path`, as given by the caller."""
     try:
         yield
     except OSError as error:
@@ -53,7 +53,7 @@ def errors_about(path: str) -> Iterator[None]:
 
 
 def target_of(path: str) -> str:
-    """The file that `path` means. OSError about `path`: EISDIR; EINVAL for what is not a regular file."""
+    """The real file of `path`. OSError about `path`: EISDIR; EINVAL if it is not a regular file."""
     real = os.path.realpath(path)
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(real).st_mode
@@ -65,7 +65,7 @@ def target_of(path: str) -> str:
 
 
 def open_part(path: str) -> BinaryIO:
-    """A new file PATH.part; PATH.part.2, ... where earlier recordings left theirs, which are not touched."""
+    """Create a new file PATH.part; PATH.part.2, ... if earlier recordings left theirs, which stay."""
     folder, name = os.path.split(path)
     number = 1
     while True:
@@ -77,8 +77,8 @@ def open_part(path: str) -> BinaryIO:
 
 
 def dumped_name(path: str) -> str:
-    """PATH.YYYYMMDDhhmmssNN, local time, as `perf record --switch-output` calls its files; another moment's
-    where that is taken."""
+    """PATH.YYYYMMDDhhmmssNN, local time, like the files of `perf record --switch-output`; a later time if it
+    exists."""
     while True:
         now_ns = time.time_ns()
         name = f"{path}.{time.strftime('%Y%m%d%H%M%S', time.localtime(now_ns // 10**9))}"
@@ -88,7 +88,7 @@ def dumped_name(path: str) -> str:
 
 
 class Reserve:
-    """Room on the disk of a folder, in a file without a name. OSError: there is none."""
+    """Space reserved on the disk of a folder, in a file without a name. OSError: there is none."""
 
     def __init__(self, folder: str, size: int) -> None:
         import tempfile  # not for readers
@@ -102,36 +102,36 @@ class Reserve:
             raise
 
     def grow(self, size: int) -> None:
-        """Have `size` bytes in all, if it has less."""
+        """Grow to `size` bytes in total."""
         if size <= self._size:
             return
         try:
             os.posix_fallocate(self._file.fileno(), self._size, size - self._size)
         except OSError as error:
-            # Some libraries and file systems cannot; then there is no room that is certain.
+            # Some libraries and file systems do not support it; then no space is guaranteed.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
         self._size = size
 
     def free(self) -> None:
-        """For what it was kept for."""
+        """Free the reserved space for its purpose."""
         self._file.close()
 
 
 class NoRoom(OSError):
-    """A write of a WholeFile that was undone."""
+    """A write of a WholeFile was undone: no space."""
 
 
 class WholeFile(io.FileIO):
-    """A new file, written without a buffer. A `write` is whole, or undone: NoRoom. After the first of these
-    there is the room that was kept for the end."""
+    """A new file, written without a buffer. A `write` is complete, or undone: NoRoom. The first of these
+    frees the space reserved for the end."""
 
     def __init__(self, path: str, *, reserve: int = 256 << 10) -> None:
         super().__init__(path, "xb")
         self._is_ahead = False
         self._reserve: Reserve | None = None
         if reserve:
-            # Without it what is small may still fit.
+            # Without it small parts may still fit.
             with contextlib.suppress(OSError):
                 self._reserve = Reserve(os.path.dirname(os.path.abspath(path)), reserve)
 
@@ -152,7 +152,7 @@ class WholeFile(io.FileIO):
         return done
 
     def need(self, size: int) -> None:
-        """Make sure that so much can be written; NoRoom."""
+        """Ensure that so many bytes can be written; NoRoom."""
         try:
             os.posix_fallocate(self.fileno(), self.tell(), size)
         except OSError as error:
@@ -171,13 +171,13 @@ class WholeFile(io.FileIO):
         super().close()
 
     def free(self) -> None:
-        """The end comes: there is the room that was kept for it."""
+        """Free the reserved space for the end."""
         if self._reserve is not None:
             self._reserve.free()
 
 
 def append(path: str, data: bytes) -> None:
-    """Put all of it behind what a file has, or NoRoom and nothing."""
+    """Append all of it, or NoRoom and nothing."""
     with open(path, "ab", buffering=0) as file:
         at = file.tell()
         try:

@@ -1,4 +1,4 @@
-"""Recordings as a library: what `utracefs record` and `perf record` write, record by record.
+"""Recordings as a library: reads the files of `utracefs record` and `perf record`, record by record.
 
 with utracefs.open("trace.dat", events=["http_*"]) as recording:
     for record in recording:
@@ -43,10 +43,10 @@ _READ_BYTES: Final = 16 << 20
 
 
 class Recording:
-    """What `open` gives: an iterable of Record in the order of time, and a context manager that closes the
-    file. Each iteration begins anew; several may be under way.
+    """A recording, opened by `open`: an iterable of Record in the order of time, and a context manager that
+    closes the file. Each iteration starts from the beginning; several may run at a time.
 
-    Iterating raises TraceError(EINVAL) at a place that is broken, after all records before it.
+    Iterating raises TraceError(EINVAL) at invalid data, after all records before it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Recording:
         self._until_ns = until_ns
         self._decoders: dict[int, EventDecoder | None] = {}
         self.tgids: Mapping[int, int] = {}
-        """Thread id to process id, for a trace.dat, which does not know processes."""
+        """Thread id to process id, for a trace.dat, which has no processes."""
         is_perf = isinstance(reader, PerfDataReader)
         self.format: Final = "perf.data" if is_perf else "trace.dat"
         self.clock: Final = _clock(reader)
@@ -78,7 +78,7 @@ class Recording:
         self.origin: Final = _origin(reader)
         """Host, boot, and pairs of this recording's times and times of day."""
         self.clock_in_ns: Final = is_perf or self.clock in CLOCKS_IN_NS - {"uptime"} | {"boot"}
-        """False: the clock counts something else, and what is called nanoseconds here is that."""
+        """False: the clock has another unit, and values called nanoseconds are in that unit."""
         missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
         if missing:
             raise self._no_such_event(missing[0])
@@ -91,17 +91,17 @@ class Recording:
 
     @property
     def events(self) -> list[EventName]:
-        """All that the file describes, whether it has records of them or not."""
+        """All events described in the file, with or without records."""
         return [self._name(event) for event in self._reader.formats.values()]
 
     @property
     def cpu_stats(self) -> list[str]:
-        """What the buffers counted meanwhile, as `report --stat` prints it; none in a perf.data."""
+        """Counts of the buffers, as printed by `report --stat`; none in a perf.data."""
         return [] if isinstance(self._reader, PerfDataReader) else self._reader.cpu_stats
 
     @property
     def selection(self) -> list[str]:
-        """What was selected, for people; empty: all."""
+        """The selection, for people; empty: all."""
         found = [f"event {pattern}" for pattern in self._patterns]
         for what, numbers in (("process", self._pids), ("cpu", self._cpus)):
             found += [] if numbers is None else [f"{what} {', '.join(map(str, sorted(numbers)))}"]
@@ -111,11 +111,11 @@ class Recording:
 
     @property
     def formats(self) -> list[tuple[str, EventFormat]]:
-        """System and format of all that the file describes."""
+        """System and format of all events described in the file."""
         return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
 
     def selects(self, event_id: int) -> bool:
-        """Whether records of the event with this id are wanted."""
+        """Whether the event with this id is selected."""
         return self._decoder(event_id) is not None
 
     def __enter__(self) -> Self:
@@ -125,14 +125,14 @@ class Recording:
         self.close()
 
     def close(self) -> None:
-        """Close the file. Iterations that are under way keep it mapped until they are gone."""
+        """Close the file. Running iterations keep it mapped until they end."""
         self._reader.close()
 
     def __iter__(self) -> "Reading":
         return self.reading()
 
     def reading(self, event: EventDecoder | None = None) -> "Reading":
-        """An iterator over the records that says how far it is. event: only its records; see `find_event`."""
+        """An iterator over the records, with its progress. event: only its records; see `find_event`."""
         source, progress = self._source()
         instances = [] if isinstance(self._reader, PerfDataReader) else [b.name for b in self._reader.buffers]
         records = Records(
@@ -147,24 +147,24 @@ class Recording:
         return Reading(self.path, records, progress)
 
     def events_with_records(self) -> list[EventDecoder]:
-        """The selected events of which there are records, in the order of the first ones. Reads all of the
-        file; of a broken one up to the broken place."""
+        """The selected events with records, in the order of the first ones. Reads the whole file, up to an
+        error."""
         return self.reading().events()
 
     # Columns. Each event has a table of its own: utracefs.recordings.columns.COMMON_COLUMNS, then its fields.
 
     def batches(self, event: str | None = None, *, text_as_bytes: bool = False) -> Iterator[Batch]:
-        """The records as columns, batch by batch, without any other library; those of different events as
-        they come. event: only this one, `SYSTEM:NAME` or `NAME`.
+        """The records as columns, batch by batch, without any other library; batches of different events are
+        interleaved. event: only this one, `SYSTEM:NAME` or `NAME`.
 
-        text_as_bytes: texts stay as they are; else they are UTF-8, with U+FFFD for what is not.
-        TraceError(ENOENT): there is no such event; EINVAL: several have the name, or a place is broken.
+        text_as_bytes: texts are unchanged bytes; else UTF-8, with U+FFFD for other bytes.
+        TraceError(ENOENT): no such event; EINVAL: several events have the name, or the data is invalid.
         """
         found = None if event is None else self.find_event(event)
         yield from self.reading(found).batches(text_as_bytes=text_as_bytes)
 
     def arrow_reader(self, event: str, *, text_as_bytes: bool = False) -> "pyarrow.RecordBatchReader":
-        """The table of one event, batch by batch, as it is asked for. Errors and parameters as `batches`."""
+        """The table of one event, read batch by batch. Errors and parameters as `batches`."""
         found = self.find_event(event)
         schema = columns.arrow_schema(Batch(found, text_as_bytes=text_as_bytes), self.metadata)
         batches = self.reading(found).batches(text_as_bytes=text_as_bytes)
@@ -179,11 +179,11 @@ class Recording:
     def to_arrow(
         self, event: str | None = None, *, text_as_bytes: bool = False
     ) -> "pyarrow.Table | dict[str, pyarrow.Table]":
-        """The table of one event; without `event` those of all events that have records, by `SYSTEM:NAME`.
+        """The table of one event; without `event` those of all events with records, by `SYSTEM:NAME`.
         ImportError: pyarrow is missing. Other errors and parameters as `batches`.
 
-        Types: integers as they were declared, texts `string` (with text_as_bytes `binary`), arrays and
-        structs `binary`; `time_ns` is int64. The clock is in the schema's metadata, `utracefs.clock`.
+        Types: integers as declared, texts `string` (with text_as_bytes `binary`), arrays and structs
+        `binary`; `time_ns` is int64. The clock is in the schema's metadata, `utracefs.clock`.
         """
         return self._tables(event, text_as_bytes, lambda table: table)
 
@@ -196,8 +196,8 @@ class Recording:
     def to_pandas(
         self, event: str | None = None, *, text_as_bytes: bool = False
     ) -> "pandas.DataFrame | dict[str, pandas.DataFrame]":
-        """As `to_arrow`; integers keep their size and sign also where some are absent. The metadata are in
-        `attrs`."""
+        """Like `to_arrow`; integers keep their size and sign also in columns with absent values. The metadata
+        are in `attrs`."""
         return self._tables(event, text_as_bytes, columns.pandas_table)
 
     @overload
@@ -209,7 +209,7 @@ class Recording:
     def to_polars(
         self, event: str | None = None, *, text_as_bytes: bool = False
     ) -> "polars.DataFrame | dict[str, polars.DataFrame]":
-        """As `to_arrow`; polars has no place for the metadata."""
+        """Like `to_arrow`; polars has no metadata."""
         return self._tables(event, text_as_bytes, columns.library("polars").from_arrow)
 
     def _tables(
@@ -237,16 +237,16 @@ class Recording:
 
     @property
     def host(self) -> str:
-        """The name of the machine; empty where the file does not say it."""
+        """The name of the host; empty if unknown."""
         return self.origin.host
 
     @property
     def unix_offset_ns(self) -> int | None:
-        """Added to a time gives nanoseconds since 1970-01-01 UTC; None where the file does not say it."""
+        """Offset from a time to nanoseconds since 1970-01-01 UTC; None if unknown."""
         return self.origin.unix_offset_ns
 
     def last_ns(self) -> int:
-        """Time of the last record, of whatever event; 0 where there is none. Reads all of a perf.data."""
+        """Time of the last record, of any event; 0 without records. Reads all of a perf.data."""
         if not isinstance(self._reader, PerfDataReader):
             return self._reader.last_ns()
         reading = self.reading()
@@ -255,7 +255,7 @@ class Recording:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What tables say of the recording: its clock, and of `origin` what is known."""
+        """Metadata of tables: the clock, and the known parts of `origin`."""
         known = {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
         if self.unix_offset_ns is not None:
             known["unix_offset_ns"] = str(self.unix_offset_ns)
@@ -263,12 +263,12 @@ class Recording:
         return known | ({"boot_id": self.origin.boot_id} if self.origin.boot_id else {})
 
     def decoders(self) -> list[EventDecoder]:
-        """Of all selected events that the file describes."""
+        """Formats of all selected events that the file describes."""
         return [d for number in self._reader.formats if (d := self._decoder(number)) is not None]
 
     def find_event(self, event: str) -> EventDecoder:
-        """The selected event that is called `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none;
-        EINVAL: there are several."""
+        """The selected event `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none; EINVAL: there are
+        several."""
         named = [n for n, e in self._reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
         found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
         if len(found) == 1:
@@ -279,8 +279,8 @@ class Recording:
         raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
 
     def whole_pages(self) -> tuple[MergedPages, Callable[[], float]] | None:
-        """The pages of all records, not read yet, and what says which part was read; None where they have
-        other records or other times, too, or there are no pages."""
+        """The unread pages of all records, and their reader; None if the selection needs other records or
+        times, or there are no pages."""
         if isinstance(self._reader, PerfDataReader) or self._reader.offset_ns:
             return None
         selections = (self._pids, self._since_ns, self._until_ns, self._filters)
@@ -317,7 +317,7 @@ class Recording:
         return EventName(self._reader.systems.get(event.id, ""), text_of(event.name))
 
     def _decoder(self, event_id: int) -> EventDecoder | None:
-        """None for an event that was not asked for. One without a format has a name that says so."""
+        """None for an event that is not selected. One without a format gets a name that says so."""
         if event_id not in self._decoders:
             event = self._reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
             decoder = EventDecoder(*self._name(event), event.fields) if self._is_wanted(event) else None
@@ -339,7 +339,7 @@ def _clock(reader: TraceDatReader | PerfDataReader) -> str:
 
 
 def _origin(reader: TraceDatReader | PerfDataReader) -> Origin:
-    """With pairs of the times that the recording shows: `record --wall-clock` makes readers add an offset."""
+    """With pairs of displayed times: `record --wall-clock` makes readers add an offset."""
     added_ns = 0 if isinstance(reader, PerfDataReader) else reader.offset_ns
     return reader.origin.with_added(added_ns)
 
@@ -351,7 +351,7 @@ class Reading:
         self._path = path
         self._progress = progress
         self.records: Final = records
-        """For compiled readers."""
+        """Source for compiled readers."""
 
     def __iter__(self) -> Self:
         return self
@@ -363,7 +363,7 @@ class Reading:
             raise self.broken(error) from None
 
     def batches(self, *, text_as_bytes: bool = False) -> Iterator[Batch]:
-        """What is left as columns; see Recording.batches."""
+        """The remaining records as columns; see Recording.batches."""
         try:
             yield from ColumnBatches(self.records, text_as_bytes=text_as_bytes)
         except ValueError as error:
@@ -371,15 +371,15 @@ class Reading:
 
     @property
     def done(self) -> float:
-        """The part of the file that was read, 0 to 1."""
+        """The part of the file read so far, 0 to 1."""
         return min(self._progress(), 1.0)
 
     def events(self) -> list[EventDecoder]:
-        """Those of which there are records, up to the end or what is broken."""
+        """Events with records, up to the end or an error."""
         return self.records.events()
 
     def broken(self, error: ValueError) -> TraceError:
-        """What to raise for what the compiled readers raise."""
+        """The error to raise for an error of the compiled readers."""
         return TraceError(
             errno.EINVAL, f"{self._path}: broken: {error}; --recover (recover=True) reads what is behind it"
         )
@@ -401,13 +401,13 @@ def open(
     events: `SYSTEM:NAME`, `NAME`, or globs of either; empty: all.
     pids: process or thread ids. cpus: their numbers.
     since_ns, until_ns: from the first time on, before the second; in nanoseconds of the recording's clock.
-    filter: an expression as the filter file of an event takes it, `status >= 500 && comm == "nginx"`; of an
-    event that it does not fit, since there is no such field, say, no record is given.
-    recover: give what can be saved of a file that is cut off or broken; `lost` is -1 where a page is missing.
-    Nobody may make the file shorter while it is open: it is mapped (SIGBUS), unless it is small.
+    filter: an expression in the syntax of an event's filter file, `status >= 500 && comm == "nginx"`; events
+    for which it is invalid, because a field is missing, say, have no records.
+    recover: read as much as possible of a truncated or invalid file; `lost` is -1 where a page is missing.
+    Do not truncate the file while it is open: it is mapped (SIGBUS), unless it is small.
 
-    OSError: the file cannot be opened. TraceError(EINVAL): it is no such file, or its head is broken; ENOENT:
-    it has no event that one of `events` means; FilterError: the filter fits none of them.
+    OSError: the file cannot be opened. TraceError(EINVAL): not such a file, or an invalid head; ENOENT: one
+    of `events` matches no event; FilterError: the filter is invalid for all events.
     """
     name = os.fspath(path)
     with builtins.open(name, "rb") as file:

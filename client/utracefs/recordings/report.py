@@ -1,19 +1,18 @@
-"""The text of a trace.dat, as `trace-cmd report` prints it.
+"""The text of a trace.dat, in the format of `trace-cmd report`.
 
     cpus=2
                alpha-11    [000]   100.000000: test:                 count=7
     CPU:0 [1234 EVENTS DROPPED]
            beta task-12    [000]   100.000351: rpc:                  method=Get latency_ns=1500 status=-2
 
-The fields of a record are printed by the event's own print fmt (`EventPrinter` of the protocol, compiled, as
-the lines are: `_report_text`).
+The fields of a record are printed by the event's own print fmt (`EventPrinter` of the protocol, compiled,
+like the lines: `_report_text`).
 
-The text is the same as that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line, except where that is
-wrong:
+The text is that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line, except where that is wrong:
 
 | field | trace-cmd | here |
 |---|---|---|
-| s8, s16, char below zero | as unsigned: 248, but in files of `utracefs record` | -8 |
+| s8, s16, char below zero | as unsigned: 248, except in files of `utracefs record` | -8 |
 | struct of a size other than 1, 2, 4, 8 | 0 | its bytes in hex |
 | dynamic array other than a string | the location word | its bytes in hex |
 | record of an unknown event | [UNKNOWN EVENT] three times | once, with its id |
@@ -37,26 +36,26 @@ from utracefs_protocol.text import bytes_of, text_of
 __all__ = ["ReportOptions", "report_text"]
 
 _NAME_WIDTH: Final = 20
-"""trace-cmd pads `NAME: ` so that the fields begin below each other."""
+"""trace-cmd pads `NAME: ` to align the fields."""
 
 _PIECE_BYTES: Final = 64 << 10
-"""Of text at a time: it stays in the cache, and `| head` is not kept waiting."""
+"""Bytes of text at a time: it stays in the cache, and `| head` need not wait."""
 
 
 @attrs.frozen
 class ReportOptions:
-    """What to print."""
+    """Options of a report."""
 
     full_ns: bool = False
     """All nine digits of the time."""
     cpus: frozenset[int] | None = None
     """Only these; None: all."""
     events: tuple[str, ...] = ()
-    """Only events that one of these patterns means; empty: all."""
+    """Only events that match one of these patterns; empty: all."""
     filter: bytes | None = None
     """Only records that pass; see EventFilters."""
     since_ns: int | None = None
-    """From this time on, as the report prints times."""
+    """From this time on, in times of the report."""
     until_ns: int | None = None
     """Before this time."""
     pids: frozenset[int] | None = None
@@ -66,8 +65,8 @@ class ReportOptions:
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
-    """The report, many whole lines at a time. FilterError, before anything else: the filter does not fit.
-    ValueError at a broken page, after what came before it."""
+    """Yields the report, many whole lines at a time. FilterError, first: the filter is invalid. ValueError at
+    an invalid page, after the lines before it."""
     names = [buffer.name for buffer in reader.buffers]
     width = max(map(len, names), default=0)
     prefixes = [(f"{name:>{width}}: " if name else " " * (width + 2)) if width else "" for name in names]
@@ -103,7 +102,7 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
 
 
 class _Events:
-    """The events of a file that were asked for; looked up when they are first needed."""
+    """The selected events of a file; looked up when first needed."""
 
     def __init__(self, reader: TraceDatReader, patterns: tuple[str, ...], text: bytes | None) -> None:
         self._reader = reader
@@ -120,14 +119,14 @@ class _Events:
         return self._reader.systems.get(event_id, "")
 
     def wanted(self, event_id: int) -> EventFormat | None:
-        """None for an event that was not asked for."""
+        """None for an event that is not selected."""
         try:
             return self._wanted[event_id]
         except KeyError:
             return self._wanted.setdefault(event_id, self._find(event_id))
 
     def filter(self, event_id: int) -> Filter | None:
-        """Of a wanted event; None: all its records."""
+        """Filter of a selected event; None: all its records."""
         return self._filter_of.get(event_id)
 
     def _find(self, event_id: int) -> EventFormat | None:

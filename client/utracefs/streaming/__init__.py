@@ -1,8 +1,8 @@
-"""Records of a running daemon as they come.
+"""Records of a running daemon, live.
 
-stream     `attach`, and what it gives
-waiting    in whatever way the caller waits
-_records   of the ring that the daemon fills (compiled)
+stream     `attach`, and the stream that it returns
+waiting    waiting with or without an event loop
+_records   records of the ring (compiled)
 _columns   records as columns (compiled)
 """
 

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as columns: an array.array for numbers, a list for texts and bytes, one of each event."""
+"""Records as columns, for each event: an array.array for numbers, a list for texts and bytes."""
 
 import array
 
@@ -97,10 +97,10 @@ cdef class _Table:
 
 
 def columns_of(Records records not None):
-    """`SYSTEM:NAME` to name to column, of all events that have records, in the order of their first ones.
+    """`SYSTEM:NAME` to name to column, of all events with records, in the order of their first ones.
 
-    time_ns, cpu, pid and tid are array.array, comm is a list of str, a field one or the other; a field that
-    is called as one of these has `field_` in front. Records that are shorter than their event says are left
+    time_ns, cpu, pid and tid are array.array, comm is a list of str, a field one or the other; a field with
+    one of these names gets the prefix `field_`. Records that are shorter than their event's fields are left
     out.
     """
     cdef Raw raw

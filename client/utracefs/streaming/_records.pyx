@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""The records of a stream, for the getters that all recordings share."""
+"""The records of a stream, for the getters shared by all recordings."""
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
@@ -9,14 +9,14 @@ from utracefs_protocol._stream_ring cimport StreamRing
 from utracefs_protocol.stream_ring cimport *
 
 cdef enum:
-    # How much is read before its room is given back, where records are read one by one.
+    # Bytes read before their space is freed, if records are read one by one.
     RELEASE_BYTES = 65536
 
 
 cdef class RingRecords(RecordSource):
-    """The records of a ring's present batch; RuntimeError when that is over.
+    """The records of a ring's present batch; RuntimeError after its end.
 
-    release: give their room back as they are read; they are read once then.
+    release: free their space while they are read; then they can be read only once.
     """
 
     def __init__(self, StreamRing ring not None, bint release=False):
@@ -38,7 +38,7 @@ cdef class RingRecords(RecordSource):
             if self._release and self._at - self._released >= RELEASE_BYTES:
                 ring.release(self._at)
                 self._released = self._at
-            # The daemon alone writes here, and not before the room is given back: it was checked by scan().
+            # Only the daemon writes here, and not before the space is freed: scan() has validated it.
             self._at += record.size
             if record.kind == SS_RECORD:
                 ring.gap = 0

@@ -1,4 +1,4 @@
-"""Records of a running daemon as they come, as a library.
+"""Records of a running daemon, live, as a library.
 
     with utracefs.attach("user_events:*", filter="status >= 500") as stream:
         for record in stream:
@@ -9,11 +9,11 @@
             print(batch.counts)
 
     daemon ─▶ ring ─▶ StreamRing: a batch ─▶ Batch ─▶ Records ─▶ Record, or columns
-       └── doorbell: what is waited for; its end is the daemon's
+       └── doorbell: to wait for; its end is the daemon's
 
-A stream is opened over a connection of its own and ends with it. What it does stands once, in generators that
-yield what to wait for (`waiting`); what was waited for may be cancelled at any time, and nothing is lost by
-it."""
+A stream is opened over a connection of its own and ends with it. Its operations are generators that yield
+waits (`waiting`), shared by `for` and `async for`; a wait may be cancelled at any time without losing
+records."""
 
 import contextlib
 import errno
@@ -43,11 +43,10 @@ from utracefs_protocol.text import bytes_of, text_of
 __all__ = ["Batch", "Stream", "attach"]
 
 ANSWER_S: Final = 30.0
-"""How long the daemon is waited for when a stream is opened. One that has just started answers after 2.2
-s."""
+"""Timeout for the daemon when a stream is opened. One that has just started answers after 2.2 s."""
 
 BACK_OFF_S: Final = (0.02, 1.0)
-"""Between attempts to attach again: the first, doubled each time up to the last."""
+"""Delay between attempts to attach again: the first, doubled each time up to the last."""
 
 _BELLS: Final = 4096
 
@@ -55,11 +54,10 @@ T = TypeVar("T")
 
 
 class Batch:
-    """Records that came together, where the daemon put them: good until the next batch is asked for
-    (RuntimeError after that).
+    """Records read together, in the ring: valid until the next batch (RuntimeError after that).
 
-    counts: how many there are of each event, `SYSTEM:NAME`, whatever `pids` and `cpus` say. lost: how many
-    are missing since the batch before, likewise; a batch may have nothing else."""
+    counts: records of each event, `SYSTEM:NAME`, regardless of `pids` and `cpus`. lost: records lost since
+    the previous batch, likewise; a batch may have only losses."""
 
     def __init__(
         self, stream: "Stream", ring: StreamRing, counts: dict[str, int], lost: dict[str, int]
@@ -71,7 +69,7 @@ class Batch:
         self.lost: Final = lost
 
     def __iter__(self) -> Iterator[Record]:
-        """Each iteration begins anew."""
+        """Each iteration starts from the beginning."""
         return self.records()
 
     def records(self) -> Records:
@@ -80,9 +78,9 @@ class Batch:
         return self._stream._records_of(self._ring)
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Of each event, by `SYSTEM:NAME`: name to column, an array.array (numbers, and `time_ns`, `cpu`,
-        `pid`, `tid`) or a list (`str` and `bytes`, and `comm`). A field that is called like one of ours has
-        `field_` in front."""
+        """Columns of each event, by `SYSTEM:NAME`: name to column, an array.array (numbers, and `time_ns`,
+        `cpu`, `pid`, `tid`) or a list (`str` and `bytes`, and `comm`). A field with one of these names gets
+        the prefix `field_`."""
         return columns_of(self.records())
 
     def _check(self) -> None:
@@ -91,7 +89,7 @@ class Batch:
 
 
 class _Each(Generic[T]):
-    """Batches, each turned into something: for `for` and for `async for`."""
+    """Converted batches: for `for` and for `async for`."""
 
     def __init__(self, stream: "Stream", make: Callable[[Batch], T]) -> None:
         self._stream = stream
@@ -125,23 +123,24 @@ class _Attached:
     ring: StreamRing
     bell: int
     asked_at: int = 0
-    """What `untold_lost` was when we asked the daemon to tell it."""
+    """Value of `untold_lost` at the last `ready` call."""
 
     def close(self) -> None:
-        """The connection and the doorbell; the ring is left, for what is still in it."""
+        """Close the connection and the doorbell; the ring is kept for its unread records."""
         self.rpc.close()
         os.close(self.bell)
 
 
 class Stream:
-    """What `attach` gives: an iterable of Record, for `for` and for `async for`, and a context manager (both
-    kinds) that attaches and detaches. Without `with` the first iteration attaches, and `close` detaches.
+    """A stream, returned by `attach`: an iterable of Record, for `for` and for `async for`, and a context
+    manager (both kinds) that attaches and detaches. Without `with` the first iteration attaches, and `close`
+    detaches.
 
-    Records come in the order in which the daemon took them in; of one cpu's records that is the order of
-    time, with few exceptions. Iterating ends when nothing came for `timeout_s`, and at the end of a daemon
-    without `reconnect`; iterating again goes on. Not for several threads or tasks at once: attach several.
-    `batches` and `columns` begin behind the batch of which records were iterated, to its end or not.
-    Forked children have no part in it; one that iterates attaches for itself."""
+    Records have the order in which the daemon took them in; within a cpu that is the order of time, with few
+    exceptions. Iteration ends when no record came for `timeout_s`, and, without `reconnect`, with the daemon;
+    iterating again continues. Do not share it between threads or tasks: attach several. `batches` and
+    `columns` begin after the batch whose records were iterated last, completely or not. Forked children do
+    not share it; one that iterates attaches for itself."""
 
     def __init__(
         self,
@@ -156,21 +155,20 @@ class Stream:
         self.timeout_s = timeout_s
         self.reconnect = reconnect
         self.attached_again = 0
-        """How often the daemon was away. Records from then may be missing, uncounted; the first one after it
-        has `lost` -1."""
+        """Number of restarts of the daemon. Records may be missing then, uncounted; the next one has `lost`
+        -1."""
         self.lost: Counter[str] = Counter()
-        """`SYSTEM:NAME` to records that are missing, as far as the batches up to now told: for want of room
-        in the ring, or lost before. With what was received that is all that was emitted while this was
-        attached."""
+        """`SYSTEM:NAME` to lost records, reported in the batches so far: because the ring was full, or lost
+        before. With the received records they add up to all emitted while this was attached."""
         self.formats: dict[str, EventFormat] = {}
-        """`SYSTEM:NAME` to the format of all events that had records."""
+        """`SYSTEM:NAME` to format, of all events with records."""
         self._attr = attr
         self._pids = None if pids is None else frozenset(pids)
         self._cpus = None if cpus is None else frozenset(cpus)
         self._directory = directory
         self._attached: _Attached | None = None
         self._rest: StreamRing | None = None
-        """Of a daemon that has gone: what it left is still to be read."""
+        """The stream of an ended daemon: its rest is still to be read."""
         self._closed = False
         self._is_first = True
         self._names: dict[int, str] = {}
@@ -194,17 +192,17 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        """Of `for record in attach(...)`, left early."""
+        """For a `for record in attach(...)` that was left early."""
         if sys is not None and not sys.is_finalizing():
             self.close()
 
     def close(self) -> None:
-        """Detach; batches are over. Twice is harmless."""
+        """Detach; ends batches. May be called twice."""
         self._closed = True
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of the ring and the connection, as far as they are this process's."""
+        """Close the ring and the connection, if they are this process's."""
         self._reading = None
         if self._attached is not None:
             attached, self._attached = self._attached, None
@@ -215,11 +213,11 @@ class Stream:
             self._rest = None
 
     def batches(self) -> _Each[Batch]:
-        """The records in batches, as they come: for what is quicker with many at a time."""
+        """The records in batches, for work that is faster with many at a time."""
         return _Each(self, lambda batch: batch)
 
     def columns(self) -> _Each[dict[str, dict[str, Any]]]:
-        """`Batch.columns` of each batch; empty for one that tells of losses alone."""
+        """`Batch.columns` of each batch; empty for one with losses only."""
         return _Each(self, Batch.columns)
 
     def __iter__(self) -> Iterator[Record]:
@@ -263,7 +261,7 @@ class Stream:
             self._is_first = False
 
     def _open(self) -> Steps[_Attached]:
-        """OSError: there is no daemon, or it refuses."""
+        """OSError: no daemon, or it refuses."""
         rpc = Rpc(TRACEFS_SOCKET, self._directory, timeout_s=ANSWER_S)
         fds: list[int] = []
         about = ", ".join(text_of(word) for word in self._attr.events)
@@ -290,7 +288,7 @@ class Stream:
             raise
 
     def _next(self) -> Steps[Batch | None]:
-        """The next batch; None: nothing came for `timeout_s`, or this is the end."""
+        """The next batch; None: no record came within `timeout_s`, or the end."""
         until = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         self._reading = None
         if not self._closed:
@@ -313,7 +311,7 @@ class Stream:
         return None
 
     def _lose(self, attached: _Attached) -> None:
-        """The daemon has gone."""
+        """The daemon has ended."""
         attached.close()
         self._attached, self._rest = None, attached.ring
 
@@ -337,16 +335,16 @@ class Stream:
         return False
 
     def _ask_for_lost(self, attached: _Attached) -> None:
-        """What was lost behind the last record is told with the daemon's next step: let it make one."""
+        """Losses behind the last record are reported with the daemon's next step: request one."""
         untold = attached.ring.untold_lost
         if untold and untold != attached.asked_at:
             attached.asked_at = untold
-            with contextlib.suppress(OSError):  # it has gone; the doorbell says so
+            with contextlib.suppress(OSError):  # it has ended; the doorbell shows that
                 attached.rpc.pass_over()
                 attached.rpc.ask(messages.Ready(attached.handle))
 
     def _batch(self) -> Batch | None:
-        """What is there now, if records came or were lost."""
+        """The present content of the ring, if there are records or losses."""
         while True:
             ring = self._attached.ring if self._attached is not None else self._rest
             if ring is None:
@@ -385,7 +383,7 @@ _streams: Final["weakref.WeakSet[Stream]"] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    """The ring has one reader, which is the parent."""
+    """The ring has one reader, the parent."""
     for stream in list(_streams):
         stream._let_go()
         stream._is_first = True
@@ -410,22 +408,20 @@ def attach(
     timeout_s: float | None = None,
     reconnect: bool = True,
 ) -> Stream:
-    """A stream of the running daemon's records, from when it is entered (`with`, `async with`) on.
+    """A stream of the running daemon's records, from its entry (`with`, `async with`) on.
 
-    events: `SYSTEM:NAME`, `NAME`, or globs of either; those that are registered later are taken from their
-    first record on. instances: names; of these events only what is enabled in one of them (`""`: the top
-    one).
-    filter: as the file `filter` of an event takes it, judged by the daemon; an event that it does not fit is
-    left out. pids: process or thread ids, cpus: their numbers, chosen here, after the ring.
-    directory: where the daemon's sockets are; None looks at UTRACEFS_DIR, then the user's, then the system's.
-    ring_bytes: a power of two from 256 KiB to 64 MiB; what does not fit while this program is busy is lost,
-    and counted in `Stream.lost`. watermark: bytes that are worth waking for; what is below it is given when
-    `timeout_s` is over.
-    timeout_s: how long to wait for a record before iterating ends; None: for ever. reconnect: when the daemon
-    goes, wait for it to come back; else that is the end.
+    events: `SYSTEM:NAME`, `NAME`, or globs of either; later registered ones from their first record on.
+    instances: names; only events enabled in one of them (`""`: the top one).
+    filter: in the syntax of an event's file `filter`, evaluated by the daemon; events for which it is invalid
+    are left out. pids: process or thread ids, cpus: numbers; both are evaluated here, after the ring.
+    directory: of the daemon's sockets; None: UTRACEFS_DIR, then the user's, then the system's.
+    ring_bytes: a power of two from 256 KiB to 64 MiB; records that find the ring full are lost and counted in
+    `Stream.lost`. watermark: unread bytes at which to wake; fewer are returned after `timeout_s`.
+    timeout_s: longest wait for a record before iteration ends; None: no limit. reconnect: when the daemon
+    ends, wait for the next; else iteration ends.
 
-    Entering raises OSError: no daemon is there (FileNotFoundError, ConnectionRefusedError, PermissionError),
-    or it refuses (EINVAL: the filter; ENOENT: no such instance; EMFILE, ENOMEM: limits)."""
+    Entering raises OSError: no daemon (FileNotFoundError, ConnectionRefusedError, PermissionError), or it
+    refuses (EINVAL: the filter; ENOENT: no such instance; EMFILE, ENOMEM: limits)."""
     words = [events] if isinstance(events, str) else list(events)
     attr = messages.StreamAttr(
         tuple(bytes_of(word) for word in words),

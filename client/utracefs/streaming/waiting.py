@@ -1,7 +1,8 @@
-"""Waiting for a descriptor, in whatever way the caller waits: blocking, in trio, or in asyncio.
+"""Waiting for a descriptor: blocking, in trio, or in asyncio.
 
-What a stream does is a generator that yields what to wait for (`Wait`) and is sent whether it came.
-`blocking` and `awaited` run such steps. Neither loop is imported: the one that runs is there already."""
+A stream's operation is a generator that yields waits (`Wait`) and receives whether the descriptor is
+readable. `blocking` and `awaited` run such steps. This module imports neither event loop: the running one is
+imported already."""
 
 import math
 import select
@@ -17,21 +18,21 @@ __all__ = ["Steps", "Wait", "awaited", "blocking"]
 T = TypeVar("T")
 
 _POLL_S: Final = 1e6
-"""What poll(2) waits at most is 2^31 ms."""
+"""poll(2) waits at most 2^31 ms."""
 
 
 @attrs.frozen
 class Wait:
-    """Until a descriptor is readable, or the time is over."""
+    """Wait until a descriptor is readable, or the time has passed."""
 
     fd: int | None
-    """None: for the time alone."""
+    """None: only for the time."""
     timeout_s: float | None = None
-    """None: for ever."""
+    """None: no limit."""
 
 
 Steps: TypeAlias = Generator[Wait, bool, T]
-"""Sent: whether the descriptor is readable."""
+"""Sent to the generator: whether the descriptor is readable."""
 
 
 def blocking(steps: Steps[T]) -> T:
@@ -62,7 +63,7 @@ def _block(wait: Wait) -> bool:
 
 
 async def awaited(steps: Steps[T]) -> T:
-    """Run the steps in a task of trio or asyncio. Others have their turn at least once, whatever is there."""
+    """Run the steps in a task of trio or asyncio. Yields to other tasks at least once."""
     wait_for = _waiter()
     waited = False
     try:
@@ -79,7 +80,7 @@ async def awaited(steps: Steps[T]) -> T:
 
 
 def _waiter() -> Callable[[Wait], Awaitable[bool]]:
-    """RuntimeError: neither loop runs here."""
+    """RuntimeError: neither event loop runs here."""
     if (trio := sys.modules.get("trio")) is not None:
         try:
             trio.lowlevel.current_task()

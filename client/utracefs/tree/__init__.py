@@ -2,9 +2,9 @@
 
 | module | |
 |---|---|
-| runtime_dir | in which directory the daemon listens |
+| runtime_dir | the directory of the daemon's sockets |
 | rpc | one call and its answer |
 | tracefs | `Tracefs`: files and directories of the tree |
 | event_names | `SYSTEM:EVENT`, and patterns of it |
-| histogram | what a hist file says |
+| histogram | parsing a hist file |
 """

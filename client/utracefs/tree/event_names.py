@@ -1,7 +1,7 @@
-"""The events that a name on a command line means, among those that a file of the tree lists.
+"""Matching names of the command line with the events listed in a file of the tree.
 
-What a word means is `utracefs_protocol.event_names`, by which the daemon reads the lines of
-`standing_events`, too: what is true for the events that exist is true for those that come later.
+The rules are those of `utracefs_protocol.event_names`, which the daemon uses for the lines of
+`standing_events`, too: so existing and later events are matched in the same way.
 """
 
 from collections.abc import Iterable
@@ -21,15 +21,15 @@ __all__ = [
 ]
 
 ALL_USER_EVENTS = text_of(event_names.ALL_USER_EVENTS)
-"""What is meant where no event is named."""
+"""Default pattern."""
 
 
 _NAMES_SAID = 8
-"""In a line that says what there is."""
+"""Limit of names in a message."""
 
 
 class EventName(NamedTuple):
-    """One event as `available_events` lists it."""
+    """An event in `available_events`."""
 
     system: str
     name: str
@@ -45,23 +45,23 @@ class EventName(NamedTuple):
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether it can mean events that do not exist yet besides one of that very name."""
+    """Whether it can match other names than itself."""
     return event_names.is_glob(bytes_of(pattern))
 
 
 def matches(pattern: str, event: EventName) -> bool:
-    """Whether `pattern` means `event`."""
+    """Whether `pattern` matches `event`."""
     return event_names.matches(bytes_of(pattern), bytes_of(event.system), bytes_of(event.name))
 
 
 def select(patterns: Iterable[str], events: Iterable[EventName]) -> list[EventName]:
-    """The events that any of the patterns means, in their own order."""
+    """The events that match any of the patterns, in their own order."""
     patterns = list(patterns)
     return [event for event in events if any(matches(pattern, event) for pattern in patterns)]
 
 
 def parse_event_list(text: bytes) -> list[EventName]:
-    """`available_events` or `set_event`: one SYSTEM:NAME a line."""
+    """`available_events` or `set_event`: one SYSTEM:NAME per line."""
     found = []
     for line in text.split(b"\n"):
         system, name = event_names.split(line)
@@ -71,8 +71,7 @@ def parse_event_list(text: bytes) -> list[EventName]:
 
 
 def no_such_event(word: str, events: Iterable[EventName]) -> str:
-    """What to say of a word that means none of the events of a recording: which there are, but for ftrace's
-    own."""
+    """The text for a word that matches no event of a recording: lists the events, without ftrace's own."""
     names = sorted(event.name for event in events if event.system != "ftrace")
     there = ", ".join(names[:_NAMES_SAID]) + (", ..." if len(names) > _NAMES_SAID else "")
     return f"no such event: {word}" + (f"; it has {there}" if names else "")

@@ -13,10 +13,10 @@
         Entries: 2
         Dropped: 0
 
-One such text for each hist trigger of the event (kernel/trace/trace_events_hist.c, hist_trigger_show()).
-What the columns are is in the line of the trigger; how a key is printed depends on its modifier. A text may
-hold anything, line breaks and what looks like another key included: it is as wide as STRING_WIDTH at least,
-which numbers never are.
+One such text for each hist trigger of the event (kernel/trace/trace_events_hist.c, hist_trigger_show()). The
+line of the trigger names the columns; the modifier of a key determines its format. A text may contain
+anything, also line breaks and text that looks like another key: it is at least as wide as STRING_WIDTH, and
+numbers never are.
 """
 
 import re
@@ -41,22 +41,22 @@ class Entry:
     keys: dict[str, Value]
     """By name; a range or a stack trace is a str."""
     values: dict[str, Value]
-    """By name, with `.percent` and `.graph`: `hitcount` first, unless it was not wanted."""
+    """By name, with `.percent` and `.graph`: `hitcount` first, unless it was left out."""
 
 
 @attrs.frozen
 class Histogram:
-    """What one hist trigger has counted."""
+    """Counts of one hist trigger."""
 
     trigger: str
-    """Its line in `trigger`, without what follows in brackets."""
+    """Its line in `trigger`, without the brackets at the end."""
     paused: bool
     entries: tuple[Entry, ...]
-    """In the order in which they are printed."""
+    """In the order of printing."""
     hits: int
-    """Records that were counted."""
+    """Counted records."""
     dropped: int
-    """Records that were not: the table was full."""
+    """Records not counted: the table was full."""
 
 
 _HEAD = re.compile(r"^# event histogram\n#\n# trigger info: ", re.MULTILINE)
@@ -64,8 +64,8 @@ _TOTALS = re.compile(r"\nTotals:\n    Hits: (\d+)\n    Entries: \d+\n    Dropped
 
 
 def parse_histograms(text: bytes, signed: Collection[str] = ()) -> list[Histogram]:
-    """All of the file; empty when it has no hist trigger. signed: names of fields whose numbers are, which
-    the text prints as if they were not."""
+    """Parse the file; empty without a hist trigger. signed: names of signed fields, which the text prints as
+    unsigned."""
     return [_parse(part, signed) for part in _HEAD.split(text_of(text))[1:]]
 
 
@@ -88,12 +88,12 @@ class _Column:
 
     @property
     def title(self) -> str:
-        """`usec`, and beside it may stand `usec.percent`."""
+        """`usec`, besides `usec.percent`."""
         return f"{self.name}.{self.modifier}" if self.modifier in ("percent", "graph") else self.name
 
     @property
     def pattern(self) -> str:
-        """The name as an entry has it. A number or an expression has none of its own."""
+        """The name used in an entry. A number or an expression has none of its own."""
         if self.name in ("common_cpu", "cpu", "CPU"):
             return "(?:common_cpu|cpu|CPU)"
         return re.escape(self.name) if re.fullmatch(r"[A-Za-z_][\w.]*", self.name) else r"[^:{}]*"

@@ -2,11 +2,11 @@
 
     caller ── call(ReadFile(b"trace"), "trace") ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
 
-Applications do not use this: their records go through `utracefs.session`, which never blocks them. Tools want
-the opposite: one answer per question, errors as exceptions, and for whole directories or many pages many
-questions at once (`call_many`), which saves a round trip each.
+Applications do not use this module: they emit through `utracefs.session`, which never blocks. Tools need
+blocking calls, errors as exceptions, and for whole directories or many pages many requests at once
+(`call_many`), which saves a round trip each.
 
-Errors are OSError with the daemon's errno and text, and what was asked for as `filename`; OSError itself
+Errors are OSError with the daemon's errno and text, and the requested object as `filename`; OSError itself
 chooses the subclass (FileNotFoundError, PermissionError). A lost connection is ConnectionResetError with the
 socket's path.
 """
@@ -31,8 +31,8 @@ from utracefs_protocol.messages.params import Params
 __all__ = ["Call", "Rpc", "checked"]
 
 WINDOW: Final = 64
-"""Requests under way at a time in `call_many`. Below the daemon's 256, and so few bytes that sending them
-never has to wait for the answers to be read."""
+"""Requests in flight in `call_many`. It is below the daemon's 256, with so few bytes that sending never
+blocks on unread answers."""
 
 _PIECE_BYTES: Final = 1 << 18
 _MAX_FDS: Final = 4
@@ -45,7 +45,7 @@ class Call:
 
     params: Params
     about: str
-    """What an error of it names: the path, the event."""
+    """Filename of its errors: the path, the event."""
 
 
 Outcome: TypeAlias = Any | OSError
@@ -54,18 +54,18 @@ T = TypeVar("T")
 
 
 class Rpc:
-    """One connection; a context manager that closes it. Not for several threads at once.
+    """A connection; a context manager that closes it. Do not share it between threads.
 
-    `name`: the socket, `tracefs` or `user_events_data`. `directory`: where it is; None looks at UTRACEFS_DIR,
-    then the user's, then the system's. `timeout_s`: longest wait for an answer, None for ever; TimeoutError
-    ends the connection.
+    name: the socket, `tracefs` or `user_events_data`. directory: its directory; None: UTRACEFS_DIR, then the
+    user's, then the system's. timeout_s: longest wait for an answer, None: no limit; TimeoutError ends the
+    connection.
     """
 
     def __init__(self, name: str, directory: str | None = None, *, timeout_s: float | None = None) -> None:
         self._socket = runtime_dir.connect(name, directory, timeout_s)
         self._socket.settimeout(timeout_s)
         self.address: Final = os.fsdecode(self._socket.getpeername())
-        """Path of the socket that answered."""
+        """Path of the connected socket."""
         self._connection = Connection(max_object=None)
         self._messages: Iterator[Any] = iter(())
         self._msgid = 0
@@ -73,7 +73,7 @@ class Rpc:
 
     @property
     def directory(self) -> str:
-        """Where the daemon's sockets are."""
+        """Directory of the daemon's sockets."""
         return os.path.dirname(self.address)
 
     def __enter__(self) -> Self:
@@ -85,35 +85,35 @@ class Rpc:
         self.close()
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Longest wait for an answer from now on; None for ever."""
+        """Set the longest wait for an answer; None: no limit."""
         self._socket.settimeout(timeout_s)
 
     def close(self) -> None:
-        """End the connection, and with it all that was opened on it. Twice is harmless."""
+        """End the connection, and all handles opened on it. May be called twice."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
         self._socket.close()
 
     def call(self, params: Params, about: str) -> Any:
-        """One request, its result. OSError(errno, text, about)."""
+        """Call one request; returns its result. OSError(errno, text, about)."""
         msgid = self._send(params)
         return _result(self._response(msgid), about)
 
     def fileno(self) -> int:
-        """Readable when something came; -1 once it is closed."""
+        """Descriptor, readable when a message arrived; -1 once it is closed."""
         return self._socket.fileno()
 
     def ask(self, params: Params) -> int:
-        """Send a request without waiting for its answer; what `answer` takes."""
+        """Send a request without waiting; returns the argument of `answer`."""
         return self._send(params)
 
     def answer(self, msgid: int, about: str) -> Any:
-        """The result of a request that was asked; waits if it has not come."""
+        """The result of a sent request; waits for it."""
         return _result(self._response(msgid), about)
 
     def pass_over(self) -> None:
-        """Forget the answers that have come, without waiting for others. OSError as for a call."""
+        """Drop the received answers, without waiting for others. OSError as for a call."""
         timeout_s = self._socket.gettimeout()
         self._socket.setblocking(False)
         try:
@@ -143,14 +143,14 @@ class Rpc:
             response = self._next_response()
             place, about = places.pop(response.msgid, (-1, ""))
             if place < 0:
-                continue  # of a call that was interrupted
+                continue  # answer of an interrupted call
             try:
                 outcomes[place] = _result(response, about)
             except OSError as error:
                 outcomes[place] = error
 
     def take_fds(self) -> list[int]:
-        """The descriptors that came with the last response; the caller's from now on."""
+        """Take the descriptors of the last response; the caller owns them."""
         fds, self._fds = self._fds, []
         return fds
 
@@ -163,7 +163,7 @@ class Rpc:
         except TimeoutError:
             raise self._timed_out() from None
         except (BrokenPipeError, ConnectionResetError):
-            # The daemon may have said why before it hung up.
+            # The daemon may have sent the reason before it hung up.
             with contextlib.suppress(ConnectionResetError):
                 while True:
                     self._next_response()
@@ -214,7 +214,7 @@ class Rpc:
         return TimeoutError(errno.ETIMEDOUT, "the daemon does not answer", self.address)
 
     def _refused(self, params: list[Any]) -> OSError:
-        """The notification `["error", [errno, text]]`: the daemon hangs up, and says why."""
+        """The notification `["error", [errno, text]]`: the daemon's reason for hanging up."""
         match params:
             case [int() as number, str() as text]:
                 return OSError(number, text, self.address)
@@ -229,7 +229,7 @@ def _result(response: Response, about: str) -> Any:
 
 
 def checked(from_wire: Callable[[Any], T], result: Any, about: str) -> T:
-    """The result as its message class reads it. OSError(EPROTO) for one that it does not understand."""
+    """The result, parsed by its message class. OSError(EPROTO) for an invalid one."""
     try:
         return from_wire(result)
     except TraceError as error:

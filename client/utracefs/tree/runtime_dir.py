@@ -1,8 +1,8 @@
 """Connecting to a daemon's socket, from the client's side.
 
-Which directories are tried is `utracefs_protocol.places`. /tmp belongs to everybody: another user who makes
-/tmp/utracefs-UID first could read what we emit. So it counts only when it is a directory of ours that nobody
-else may enter; that is the daemon's rule for it, too.
+`utracefs_protocol.places` has the directories. Every user may write to /tmp: another user who makes
+/tmp/utracefs-UID first could read our records. So a directory there is valid only if it is ours with no
+access for others; the daemon has the same rule.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "socket_pat
 
 
 def candidates(directory: str | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The socket directories to try, best first. Touches nothing."""
+    """The socket directories to try, in order. Does not access them."""
     return places.candidates(directory, environ, os.geteuid())
 
 
 def socket_path(directory: str, name: str) -> str:
-    """Where the socket `name` of one directory is. OSError: EPERM for a directory in /tmp that is not ours
-    alone, or that there is none."""
+    """Path of the socket `name` in a directory. OSError: EPERM for a directory in /tmp that is not
+    exclusively ours, or a missing one."""
     if directory == places.temporary_directory(os.geteuid()):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -38,23 +38,22 @@ def socket_path(directory: str, name: str) -> str:
 
 
 def connect(name: str, directory: str | None = None, timeout_s: float | None = None) -> socket.socket:
-    """A connected, blocking stream socket: the first of the candidates that answers.
+    """A connected, blocking stream socket: that of the first candidate that answers.
 
-    timeout_s: how long to wait for room in the listener's queue, which may be full when its process is
+    timeout_s: longest wait for a place in the listener's queue, which may be full when its process is
     stopped; then BlockingIOError.
 
-    OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the
-    path.
+    OSError when none does: the first error other than ENOENT, if any, with the path.
     """
-    import socket  # for tools; a program that emits does not pay for these imports
+    import socket  # only for tools, not for programs that emit
     import struct
 
     worst: OSError | None = None
     for candidate in candidates(directory):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         if timeout_s is not None:
-            # unix_stream_connect() of the kernel waits that long. settimeout() would not wait at all.
-            microseconds = max(1, int(timeout_s * 1e6))  # 0 would be for ever
+            # unix_stream_connect() in the kernel waits that long. settimeout() would not wait.
+            microseconds = max(1, int(timeout_s * 1e6))  # 0 would be no limit
             timeval = struct.pack("ll", *divmod(microseconds, 1_000_000))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:

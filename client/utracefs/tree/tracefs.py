@@ -5,8 +5,8 @@
         print(tree.read_file("trace").decode(errors="replace"))
 
 Paths are relative to the root of the tree, `trace` and not `/trace` (a leading `/` is dropped), as str with
-surrogate escapes for what is not UTF-8. Contents are bytes. Every call first makes the daemon take in what
-applications sent before it (docs/protocol.md, section 4).
+surrogate escapes for bytes that are not UTF-8. Contents are bytes. Before every call the daemon takes in all
+that applications sent before it (docs/protocol.md, section 4).
 
 Errors: OSError with errno, the daemon's reason, and the path as `filename`.
 """
@@ -27,14 +27,13 @@ __all__ = ["PerfAttr", "Stat", "Tracefs"]
 
 
 class Tracefs:
-    """A blocking client; a context manager that closes the connection. Not for several threads at once.
+    """A blocking client; a context manager that closes the connection. Do not share it between threads.
 
-    `directory`: where the daemon's sockets are; None looks at UTRACEFS_DIR, then the user's, then the
-    system's. `timeout_s`: longest wait for an answer; None waits for ever, which reading an empty
-    `trace_pipe` may need.
+    directory: that of the daemon's sockets; None: UTRACEFS_DIR, then the user's, then the system's.
+    timeout_s: longest wait for an answer; None: no limit, which reading an empty `trace_pipe` may need.
 
-    OSError when no daemon is there: FileNotFoundError, ConnectionRefusedError, PermissionError, with the
-    socket's path.
+    OSError without a daemon: FileNotFoundError, ConnectionRefusedError, PermissionError, with the socket's
+    path.
     """
 
     def __init__(self, directory: str | None = None, *, timeout_s: float | None = None) -> None:
@@ -43,7 +42,7 @@ class Tracefs:
 
     @property
     def directory(self) -> str:
-        """Where the daemon's sockets are: what UTRACEFS_DIR has to be for a program that shall find it."""
+        """Directory of the daemon's sockets: the value of UTRACEFS_DIR for programs that should find it."""
         return self._rpc.directory
 
     def __enter__(self) -> Self:
@@ -55,33 +54,33 @@ class Tracefs:
         self.close()
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Longest wait for an answer from now on; None for ever."""
+        """Set the longest wait for an answer; None: no limit."""
         self._rpc.set_timeout(timeout_s)
 
     def close(self) -> None:
-        """End the connection; the daemon closes every handle of it."""
+        """End the connection; the daemon closes its handles."""
         self._paths.clear()
         self._rpc.close()
 
     # Whole files.
 
     def read_file(self, path: str) -> bytes:
-        """What `cat` shows. EFBIG above 64 MiB: open it and read in pieces."""
+        """The whole file. EFBIG above 64 MiB: open it and read in pieces."""
         data: bytes = self._rpc.call(messages.ReadFile(_path(path)), _shown(path))
         return data
 
     def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
-        """Many files in few round trips; where one cannot be read, its error stands in its place."""
+        """Many files in few round trips; for one that cannot be read, its error is in its place."""
         return self._rpc.call_many(Call(messages.ReadFile(_path(path)), _shown(path)) for path in paths)
 
     def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
-        """One write, after opening as the shell's `>` does, or `>>` without truncate. Returns the bytes that
-        were taken: `set_event` takes a word at a time."""
+        """One write, after opening like the shell's `>`, or `>>` without truncate. Returns the bytes taken:
+        `set_event` takes a word at a time."""
         taken: int = self._rpc.call(messages.WriteFile(_path(path), data, truncate), _shown(path))
         return taken
 
     def write_all(self, path: str, data: bytes, truncate: bool = True) -> None:
-        """`write_file` until all is taken, as a shell does. EIO when a write takes nothing."""
+        """Repeat `write_file` until all is taken, like a shell. EIO when a write takes nothing."""
         while True:
             taken = self.write_file(path, data, truncate)
             data = data[taken:]
@@ -102,7 +101,7 @@ class Tracefs:
         return checked(Stat.from_wire, found, _shown(path))
 
     def mkdir(self, path: str) -> None:
-        """A new instance, below `instances/` only (EPERM elsewhere)."""
+        """Make an instance, below `instances/` only (EPERM elsewhere)."""
         self._rpc.call(messages.Mkdir(_path(path)), _shown(path))
 
     def rmdir(self, path: str) -> None:
@@ -111,20 +110,20 @@ class Tracefs:
     # Open files.
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
-        """A handle; flags are the O_ numbers. It is closed by `close_handle`, or with the connection."""
+        """Open a file; returns a handle. flags are the O_ numbers. It is closed by `close_handle`, or with
+        the connection."""
         handle: int = self._rpc.call(messages.Open(_path(path), flags), _shown(path))
         self._paths[handle] = _shown(path)
         return handle
 
     def read(self, handle: int, size: int) -> bytes:
-        """At most `size` bytes; empty at the end of the file. Waits for data unless it was opened with
+        """Read at most `size` bytes; empty at the end of the file. Waits for data unless it was opened with
         O_NONBLOCK (then BlockingIOError)."""
         data: bytes = self._rpc.call(messages.Read(handle, size), self._about(handle))
         return data
 
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-        """(handle, size) of many reads in few round trips, carried out in this order; errors stand in their
-        places."""
+        """Many reads, (handle, size) each, in few round trips, in this order; errors are in their places."""
         return self._rpc.call_many(
             Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads
         )
@@ -134,14 +133,13 @@ class Tracefs:
         self._rpc.call(messages.Seek(handle, offset), self._about(handle))
 
     def write(self, handle: int, data: bytes) -> int:
-        """Bytes taken."""
+        """Write; returns the bytes taken."""
         taken: int = self._rpc.call(messages.Write(handle, data), self._about(handle))
         return taken
 
     def poll(self, handle: int) -> None:
-        """Wait until reading is worth while: for `trace_pipe` and `trace_pipe_raw` of one cpu that
-        `buffer_percent` of its sub-buffers are filled, for a perf event that `wakeup_watermark` bytes are
-        in its ring."""
+        """Wait until the file is ready: `trace_pipe` and `trace_pipe_raw` of one cpu when `buffer_percent` of
+        its sub-buffers are filled, a perf event when its ring has `wakeup_watermark` bytes."""
         self._rpc.call(messages.Poll(handle), self._about(handle))
 
     def close_handle(self, handle: int) -> None:
@@ -152,8 +150,8 @@ class Tracefs:
     # perf events.
 
     def perf_event_open(self, attr: PerfAttr) -> tuple[int, int | None]:
-        """(handle, descriptor of the ring). The descriptor is the caller's to map and close; None without
-        `data_pages`.
+        """Open a perf event; returns (handle, descriptor of the ring). The caller maps and closes the
+        descriptor; None without `data_pages`.
 
         `read(handle, 8)` gives the count as a little-endian u64.
         """

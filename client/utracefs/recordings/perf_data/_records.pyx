@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""What is done once per record of a perf ring: count, say whose, put the identifier of the file in place."""
+"""Work per record of a perf ring: count it, note its thread, set the identifier of the file."""
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy
@@ -29,7 +29,7 @@ cdef uint32_t RECORD_SAMPLE = PERF_RECORD_SAMPLE
 
 
 cdef inline bint read_header(const uint8_t *data, Py_ssize_t left, Header *header) noexcept nogil:
-    """Whether a whole record lies here, long enough for what is read of it."""
+    """Whether a whole record is here, long enough for the parts that are read."""
     cdef uint16_t least = 8
     if left < 8:
         return False
@@ -44,7 +44,7 @@ cdef inline bint read_header(const uint8_t *data, Py_ssize_t left, Header *heade
 cdef class Tally:
     """Counts the records of samplers.
 
-    samples, lost: Of all that was added; lost as LOST records say.
+    samples, lost: All added ones; lost as in LOST records.
     first_ns, last_ns: Times of the earliest and the latest sample; 0 without any.
     tasks: (process, thread) to its samples, since `take_tasks`.
     """
@@ -64,9 +64,9 @@ cdef class Tally:
         return tasks
 
     def add(self, bytearray data not None, uint64_t id):
-        """Whole records as a ring held them, with sample_type 0x10587; their identifiers become `id`.
+        """Add whole records of a ring, with sample_type 0x10587; sets their identifiers to `id`.
 
-        ValueError: that is not what `data` holds; what stands before the fault is counted.
+        ValueError: invalid `data`; records before the error are counted.
         """
         cdef uint8_t *bytes = data
         cdef Py_ssize_t at = 0, end = len(data)

@@ -3,10 +3,9 @@
 
     struct perf_event_header     u32 type, u16 misc, u16 size; then the body (perf_event_open(2))
 
-Samples come from many ring buffers, so they are in order only roughly: a heap holds the next `window` records
-and gives the earliest, equal times in the order of the file. COMM and LOST wait for their turn in it, too;
-names of time 0 are looked for before. What comes later than `window` records after its time is given when it
-comes.
+Samples come from many ring buffers, so they are only roughly in order: a heap holds the next `window` records
+and yields the earliest, equal times in the order of the file. COMM and LOST wait for their turn in it, too;
+names of time 0 are read in advance. Records later than the `window` allows are yielded out of order.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -53,16 +52,16 @@ cdef inline bint earlier(const Waiting *a, const Waiting *b) noexcept nogil:
 
 
 cdef class Samples(RecordSource):
-    """Iterates over each Sample; `comms` are as of the one at hand.
+    """Iterates over each Sample; `comms` are those at the present one.
 
-    file: the whole file. offset, size: of its data. sample_type, sample_id_all: of all its attrs. comms:
-    thread id to name at the beginning.
+    file: the whole file. offset, size: those of its data. sample_type, sample_id_all: common to all attrs.
+    comms: thread id to name at the beginning.
 
-    recover: end at the first broken record, without an error. read_bytes: of the data, until now. lost: as
-    the records say that came until now. gaps: of these, records that do not know how many were lost.
+    recover: end at the first invalid record, without an error. read_bytes: of the data, so far. lost: as in
+    the records so far. gaps: records of these without a number.
 
-    ValueError: sample_type has no time, thread, cpu or raw data, or something that stands in front of those
-    and has no fixed size; while iterating, a broken record, after what came before it.
+    ValueError: sample_type lacks time, thread, cpu or raw data, or has a part of variable size before those;
+    while iterating, an invalid record, after all before it.
     """
 
     cdef Py_buffer _file
@@ -134,7 +133,7 @@ cdef class Samples(RecordSource):
 
     def __dealloc__(self):
         free(self._heap)
-        PyBuffer_Release(&self._file)    # does nothing where there is none
+        PyBuffer_Release(&self._file)    # no effect without one
 
     @property
     def read_bytes(self):
@@ -178,7 +177,7 @@ cdef class Samples(RecordSource):
             record = <const uint8_t *>self._file.buf + first.at
             kind = load32(record)
             size = load32(record + 4) >> 16
-            # It is read a second time: in a mapped file it may be another one by now.
+            # This is a second read: in a mapped file the record may have changed.
             if size > self._end - first.at or size < self._least(kind):
                 raise ValueError("the file changes while it is read")
             if kind == RECORD_COMM:
@@ -202,7 +201,8 @@ cdef class Samples(RecordSource):
                 return True
 
     cdef int _take_first_comms(self) except -1:
-        """Names that were true from the beginning, time 0, may stand anywhere, behind all samples too."""
+        """Read names valid from the beginning, with time 0, which may be anywhere, even behind all
+        samples."""
         cdef const uint8_t *record
         cdef uint64_t at = self._begin
         cdef uint32_t size
@@ -217,7 +217,7 @@ cdef class Samples(RecordSource):
         return 0
 
     cdef size_t _least(self, uint32_t kind) noexcept:
-        """Bytes of a record from which is taken what is needed."""
+        """The bytes of a record that are parsed."""
         if kind == RECORD_SAMPLE:
             return self._raw_at + 4
         if kind == RECORD_COMM or kind == RECORD_LOST:
@@ -225,7 +225,7 @@ cdef class Samples(RecordSource):
         return 16 if kind == RECORD_LOST_SAMPLES else HEADER_SIZE
 
     cdef uint64_t _time_of(self, const uint8_t *record, uint32_t size, uint64_t otherwise) noexcept:
-        """Of a record that is no sample, if it has a time."""
+        """Time of a record that is no sample, if it has one."""
         if self._trailer_time and size >= HEADER_SIZE + 8 + self._trailer_time + 8:
             return load64(record + size - self._trailer_time)
         return otherwise
@@ -246,7 +246,7 @@ cdef class Samples(RecordSource):
         return 0
 
     cdef int _read_one(self) except -1:
-        """The next record of the file, into the heap if it matters."""
+        """Read the next record of the file, into the heap if it is used."""
         cdef const uint8_t *record = <const uint8_t *>self._file.buf + self._at
         cdef uint64_t left = self._end - self._at
         cdef uint32_t kind, size

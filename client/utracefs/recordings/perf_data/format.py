@@ -1,12 +1,12 @@
-"""The layout of a perf.data: what writer and reader share.
+"""The layout of a perf.data, shared by writer and reader.
 
     +----------+---------+----------------+--------------------+------------------+-----------+
     | HEADER   | records | FEATURE_EXTENT | bodies of the      | ATTR per event,  | u64 id of |
     | 104 bytes|         | per feature    | features           | ID_EXTENT        | each      |
     +----------+---------+----------------+--------------------+------------------+-----------+
 
-perf itself puts attributes in front of the records; a reader finds both through the header, and here events
-may come while records are written. The extents of the features must stand right behind the records.
+perf itself puts attributes in front of the records; a reader finds both through the header. Here events may
+appear while records are written. The extents of the features must follow the records directly.
 
 Records are those of a perf ring (utracefs_protocol.perf_ring) with sample_type DEFAULT_SAMPLE_TYPE, and COMM.
 All numbers are little-endian.
@@ -62,7 +62,7 @@ of `event types` (unused). Behind it the features: 256 bits."""
 FEATURES_AT: Final = HEADER.size
 HEADER_SIZE: Final = HEADER.size + 32
 PIPE_HEADER_SIZE: Final = 16
-"""Magic and size of the header, all that a file has which went through a pipe."""
+"""Magic and size of the header; a file from a pipe has only these."""
 
 EXTENT: Final = struct.Struct("<QQ")
 """Offset in the file, bytes."""
@@ -70,15 +70,15 @@ U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 
 ATTR_HEAD: Final = struct.Struct("<IIQQQQQ")
-"""What every struct perf_event_attr has: type, size, config, sample_period or sample_freq, sample_type,
+"""Members of every struct perf_event_attr: type, size, config, sample_period or sample_freq, sample_type,
 read_format, flags."""
 ATTR_SIZE_LEAST: Final = 64
 """PERF_ATTR_SIZE_VER0."""
 CLOCKID: Final = struct.Struct("<i")
 CLOCKID_AT: Final = 92
-"""In an attr that is long enough."""
+"""Its offset in an attr that is long enough."""
 ATTR: Final = struct.Struct("<IIQQQQQ44xi16x")
-"""The same with clockid, as it is written here."""
+"""Size with clockid, which is written here."""
 ATTR_SIZE: Final = ATTR.size
 TYPE_TRACEPOINT: Final = 2
 READ_FORMAT_ID: Final = 4
@@ -99,18 +99,18 @@ COMM_TRAILER: Final = struct.Struct("<IIQIIQ")
 COMM_LENGTH: Final = 15
 """Bytes of a name; TASK_COMM_LEN less its NUL."""
 LOST_RECORD: Final = struct.Struct("<IHHQQIIQIIQ")
-"""Header, identifier, how many, struct sample_id."""
+"""Header, identifier, number, struct sample_id."""
 LOST_COUNT_AT: Final = RECORD_HEADER.size + U64.size
 
 CLOCK_DATA: Final = struct.Struct("<IIQQ")
 """Version 1, clock id, wall clock and that clock at one moment, in nanoseconds."""
 
 TRACING_DATA_BEGIN: Final = TRACING_MAGIC + b"0.6\0\0\x08"
-"""As of a trace.dat: magic, version, byte order, bytes of a long."""
+"""As in a trace.dat: magic, version, byte order, bytes of a long."""
 
 
 class Feature:
-    """HEADER_*: bits of the features. Their bodies stand in this order."""
+    """HEADER_*: bits of the features. Their bodies have this order."""
 
     TRACING_DATA: Final = 1
     HOSTNAME: Final = 3
@@ -126,4 +126,4 @@ class Feature:
     CLOCKID: Final = 23
     CLOCK_DATA: Final = 29
     ORIGIN: Final = 255
-    """The lines of an Origin. perf passes over features that it does not know."""
+    """The lines of an Origin. perf skips unknown features."""

@@ -1,12 +1,12 @@
 """Reads a perf.data of tracepoint samples: of `utracefs perf record`, and of `perf record -e SYSTEM:NAME`.
 
-    file header      PERFILE2, where the parts are, a bit for each feature
+    file header      PERFILE2, places of the parts, a bit for each feature
     attrs            struct perf_event_attr of each event, and the ids of its samples
     data             records: see _samples
     features         u64 offset, u64 size of each set bit; TRACING_DATA has the formats of the events
 
-Where those parts are says the header; the layout stands in `format`. Nothing in a file is trusted:
-TraceError(EINVAL) says what is wrong with it.
+The header locates the parts; `format` describes the layout. Nothing in a file is trusted: TraceError(EINVAL)
+says what is wrong with it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ __all__ = ["PerfDataReader"]
 _UNFINISHED: Final = layout.HEADER.pack(
     layout.MAGIC, layout.HEADER_SIZE, layout.ATTR.size + layout.EXTENT.size, *bytes(6)
 )
-"""Begin of a NAME.part."""
+"""Head of a NAME.part."""
 _CLOCKS: Final = {0: "realtime", 1: "mono", 4: "mono_raw", 7: "boot", 11: "tai"}
 
 
@@ -41,7 +41,7 @@ class PerfDataReader(TraceTexts):
     read_bytes: a file above this size is mapped, not read. recover: samples up to the first broken record,
     also of a NAME.part beside which there is its NAME.part.events.
 
-    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a perf.data, is broken, or has
+    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a perf.data, is invalid, or has
     samples that are not of tracepoints.
     """
 
@@ -106,7 +106,7 @@ class PerfDataReader(TraceTexts):
         return TraceError(errno.EINVAL, f"{self._path}: {text}")
 
     def _read_part(self) -> None:
-        """What describes the samples is in the other file."""
+        """The descriptions of the samples are in the other file."""
         if not self._recover:
             raise self._error("was not finished: its writer was killed; --recover reads what it has")
         part = self._map
@@ -154,7 +154,7 @@ class PerfDataReader(TraceTexts):
         with contextlib.suppress(struct.error, ValueError):
             self._read_origin(features)
         if not kinds and not self.formats:
-            return  # a recording of no event at all
+            return  # a recording without events
         if len(kinds) != 1:
             raise self._error(
                 f"has samples of {len(kinds)} kinds; files whose events have the same can be read"
@@ -162,7 +162,7 @@ class PerfDataReader(TraceTexts):
         ((self._sample_type, self._sample_id_all),) = kinds
 
     def _feature(self, features: int, bit: int) -> bytes:
-        """Its body; empty if it is not there."""
+        """The feature's body; empty if absent."""
         if not features >> bit & 1:
             return b""
         before = features & ((1 << bit) - 1)
@@ -173,7 +173,7 @@ class PerfDataReader(TraceTexts):
         return self._map[at : at + length]
 
     def _read_origin(self, features: int) -> None:
-        """That of a file of ours, else what perf says of it."""
+        """The origin in a file of utracefs, else from perf's features."""
         own = Origin.of_lines(text_of(self._feature(features, Feature.ORIGIN)))
         host = text_of(self._feature(features, Feature.HOSTNAME)[layout.U32.size :].partition(b"\0")[0])
         self.origin = own or Origin(host)
@@ -197,7 +197,7 @@ class PerfDataReader(TraceTexts):
         return kinds
 
     def _read_tracing_data(self, file: Cursor) -> None:
-        """As the head of a trace.dat of version 6; command lines from 0.6 on."""
+        """Like the head of a trace.dat of version 6; command lines from 0.6 on."""
         if file.take(len(layout.TRACING_MAGIC)) != layout.TRACING_MAGIC:
             raise ValueError("TRACING_DATA")
         version = file.string()

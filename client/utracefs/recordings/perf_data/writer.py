@@ -1,12 +1,12 @@
-"""Writes a perf.data from what perf rings held.
+"""Writes a perf.data from the content of perf rings.
 
-Records go to NAME.part as they come, and nothing is kept in memory. `finish` adds what a reader needs to
-understand them and gives the file its name; one that is there already becomes NAME.old, as perf does. Until
-then NAME.part.events has that, a perf.data without records: with both a recording can be read whose writer
-was killed. Room for the end is kept from the beginning; records that find none are counted.
+Records are written to NAME.part at once, and none are kept in memory. `finish` appends the descriptions for
+readers and renames the file; an existing one becomes NAME.old, as with perf. Until then NAME.part.events has
+the descriptions, a perf.data without records: with both the recording of a killed writer can be read. Space
+for the end is reserved from the beginning; records without space are counted.
 
-The names of threads stand behind all samples, with a time of 0: perf sorts records by time before it looks at
-them, the more so as those of different rings are not in that order either.
+The names of threads follow all samples, with a time of 0: perf sorts records by time before it reads them;
+those of different rings are not in order anyway.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ from utracefs_protocol.text import bytes_of
 __all__ = ["Contents", "PerfDataEvent", "PerfDataWriter"]
 
 _RESERVE: Final = 256 << 10
-"""Bytes kept for the end of a file besides what it had when `describe` was called."""
+"""Bytes reserved for the end of a file besides its size when `describe` was called."""
 _ADDS: Final = 1024
-"""So many of the last records that were added together can be given up for the end."""
+"""How many of the last records, by addition, can be dropped for the end."""
 
 _TEXT_STEP: Final = 64
-"""perf pads the texts of features to this."""
+"""Alignment of perf's feature texts."""
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ class PerfDataEvent:
 
 @attrs.frozen(kw_only=True)
 class Contents:
-    """All that a perf.data holds besides the records. Texts are the tracefs files of that name, whole."""
+    """The content of a perf.data besides the records. Texts are the tracefs files of that name, whole."""
 
     events: Sequence[PerfDataEvent]
     header_page: bytes
@@ -73,19 +73,19 @@ class Contents:
     last_ns: int = 0
     """Times of the first and the last sample."""
     origin: Origin = attrs.field(factory=Origin)
-    """Where and when it was recorded."""
+    """Its origin."""
     command: Sequence[bytes] = ()
     """The command line that made the file."""
     version: bytes = b""
-    """Of the producer."""
+    """Version of the producer."""
 
 
 class PerfDataWriter:
-    """Writes one perf.data: `add` what was read from rings, `describe` when something is new, then `finish`.
-    A context manager: leaving it without `finish` or `leave` leaves nothing behind.
+    """Writes one perf.data: `add` records of rings, `describe` new events, then `finish`. A context manager:
+    leaving it without `finish` or `leave` removes the file.
 
-    OSError from the file system, with the path: also for a disk that is full at the beginning;
-    IsADirectoryError; EINVAL when `path` is something other than a regular file.
+    OSError from the file system, with the path: also if the disk is full at the beginning; IsADirectoryError;
+    EINVAL when `path` is not a regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -102,14 +102,14 @@ class PerfDataWriter:
         self.part: Final[str] = self._file.name
         """The name of the file until it is complete."""
         self.given_up = 0
-        """Samples that found no room."""
+        """Samples lost because the disk was full."""
         self.error: OSError | None = None
-        """Why, the first time."""
+        """The first such error."""
         self._end = layout.HEADER_SIZE
         self._adds: deque[int] = deque(maxlen=_ADDS)
-        """Where each addition begins."""
+        """Offset of each addition."""
         self._missing: Counter[int] = Counter()
-        """Identifier to samples that are missing, and no LOST record says so yet."""
+        """Identifier to lost samples without a LOST record so far."""
 
     def __enter__(self) -> Self:
         return self
@@ -118,19 +118,19 @@ class PerfDataWriter:
         self.close()
 
     def close(self) -> None:
-        """Forget what was not finished."""
+        """Remove an unfinished file."""
         if not self._file.closed:
             self.leave()
             os.unlink(self.part)
             self._forget_description()
 
     def leave(self) -> None:
-        """Leave what was written behind."""
+        """Keep the incomplete file."""
         self._reserve.free()
         self._file.close()
 
     def add(self, records: bytes | bytearray) -> None:
-        """Whole records with sample_type 0x10587, and the identifiers of this file."""
+        """Add whole records with sample_type 0x10587, and the identifiers of this file."""
         with errors_about(self._shown):
             if self._missing:
                 lost = b"".join(_lost_record(*one, time.monotonic_ns()) for one in self._missing.items())
@@ -141,14 +141,14 @@ class PerfDataWriter:
                 self._give_up(records[done:])
 
     def add_lost(self, identifier: int, count: int, time_ns: int) -> None:
-        """A LOST record of our own, for what no ring knew of."""
+        """Add a LOST record for losses outside of the rings."""
         self.add(_lost_record(identifier, count, time_ns))
 
     def describe(self, contents: Contents) -> None:
-        """What is known now, for a reader of NAME.part; `finish` is given all of it again."""
+        """Write the present descriptions, for a reader of NAME.part; `finish` gets all of them again."""
         begin, tail = _end_of_file(contents, layout.HEADER_SIZE, is_empty=False)
         temporary = name_beside(self.path)
-        # Without room there is less for a reader of NAME.part, and less certain.
+        # Without space NAME.part has fewer descriptions, and less is guaranteed.
         with contextlib.suppress(OSError):
             try:
                 with open(temporary, "xb") as file:
@@ -160,8 +160,8 @@ class PerfDataWriter:
             self._reserve.grow(_RESERVE + len(tail))
 
     def finish(self, contents: Contents, path: str | None = None) -> int:
-        """Complete the file and give it its name, or another one; returns its size in bytes. After an OSError
-        what was recorded is in NAME.part."""
+        """Complete and rename the file; returns its size in bytes. After an OSError the recording is in
+        NAME.part."""
         target = self.path if path is None else os.path.realpath(path)
         try:
             self._reserve.free()
@@ -179,7 +179,7 @@ class PerfDataWriter:
         return size
 
     def _finish(self, contents: Contents) -> int | None:
-        """The size; None: there was no room, and there may be some now."""
+        """Its size; None: no space, which may have been freed now."""
         lost = b"".join(_lost_record(*one, time.monotonic_ns()) for one in self._missing.items())
         at = self._end + len(lost)
         begin, tail = _end_of_file(contents, at, is_empty=at == layout.HEADER_SIZE)
@@ -199,10 +199,10 @@ class PerfDataWriter:
         return at + len(tail)
 
     def _append(self, records: bytes | bytearray) -> int:
-        """Bytes of whole records that found room."""
+        """Write whole records; returns the bytes that had space."""
         written = 0
         try:
-            while written < len(records):  # a second write says why the first was short
+            while written < len(records):  # a second write raises the error of the short one
                 rest = memoryview(records)[written:]
                 written += os.pwrite(self._file.fileno(), rest, self._end + written)
         except OSError as error:
@@ -258,11 +258,11 @@ def _lost_record(identifier: int, count: int, time_ns: int) -> bytes:
 
 
 def _end_of_file(contents: Contents, at: int, *, is_empty: bool) -> tuple[bytes, bytes]:
-    """The header, and what stands behind the records, which end at that place in the file."""
+    """The header, and the parts behind the records, which end at that offset."""
     identifier = contents.events[0].id if contents.events else 0
     comms = dict(contents.comms)
     if not comms and is_empty:
-        # perf takes a file without any record for one that was not completed.
+        # perf takes a file without records for incomplete.
         comms[os.getpid(), os.getpid()] = b"utracefs"
     parts = [_comm_record(pid, tid, comm, identifier) for (pid, tid), comm in comms.items()]
     data_end = at + sum(map(len, parts))
@@ -283,7 +283,7 @@ def _end_of_file(contents: Contents, at: int, *, is_empty: bool) -> tuple[bytes,
 
 
 def _header(attrs_at: int, attrs_size: int, data_at: int, data_size: int, features: int) -> bytes:
-    """data_at 0: of a file that is not complete."""
+    """data_at 0: for an incomplete file."""
     entry_size = layout.ATTR.size + layout.EXTENT.size
     head = (layout.MAGIC, layout.HEADER_SIZE, entry_size, attrs_at, attrs_size, data_at, data_size, 0, 0)
     return layout.HEADER.pack(*head) + features.to_bytes(layout.HEADER_SIZE - layout.HEADER.size, "little")
@@ -315,8 +315,7 @@ def _attr(event: PerfDataEvent) -> bytes:
 
 
 def _features(contents: Contents) -> list[tuple[int, bytes]]:
-    """(bit, body), in the order of the bits. `perf data convert` ends by a segmentation fault without
-    HOSTNAME to CPUID."""
+    """(bit, body), in the order of the bits. `perf data convert` crashes without HOSTNAME to CPUID."""
     host = os.uname()
     cpus = os.cpu_count() or 1
     texts = [_text(word) for word in contents.command]
@@ -358,7 +357,7 @@ def _text(text: bytes) -> bytes:
 
 
 def _tracing_data(contents: Contents) -> bytes:
-    """What a trace.dat of version 6 begins with: the formats, and the names of threads."""
+    """The head of a trace.dat of version 6: the formats, and the names of threads."""
     systems: dict[bytes, list[bytes]] = {}
     for event in contents.events:
         systems.setdefault(event.system, []).append(event.format)

@@ -2,11 +2,11 @@
 
 | module | holds |
 |---|---|
-| format | the layout: sections, options, and what they consist of |
-| writer | TraceDatWriter: pages and texts become a file, version 7 |
-| part | Part: NAME.part, which has what a recorder wrote until it ends |
-| texts | TraceTexts: what describes the records, which perf.data has, too |
-| reader | TraceDatReader: a file, version 6 or 7, becomes records in the order of time |
+| format | the layout: sections, options, and their members |
+| writer | TraceDatWriter: writes pages and texts to a file, version 7 |
+| part | Part: NAME.part, the file while a recorder runs |
+| texts | TraceTexts: descriptions of records, also in perf.data |
+| reader | TraceDatReader: reads records of a file, version 6 or 7, in the order of time |
 
 Nothing is imported here: who reads needs no writer.
 """

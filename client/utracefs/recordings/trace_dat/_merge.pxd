@@ -5,11 +5,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from utracefs_protocol._subbuf cimport PageCursor
 
 cdef struct Stream:
-    PageCursor page           # its ts, data and length are those of the record at hand
+    PageCursor page           # its ts, data and length are those of the present record
     uint64_t next_page        # offset in the file
     uint64_t end              # of the extent
     uint64_t page_size
-    int64_t lost              # records lost in front of the one at hand; -1 if not counted
+    int64_t lost              # records lost before the present one; -1 if unknown
     uint32_t cpu
     uint32_t buffer
     uint32_t order            # among records of one time

@@ -4,11 +4,10 @@
     heap[0]              the earliest record; equal times in the order of the streams
     heap[2i+1, 2i+2]     not earlier than heap[i]
 
-A stream's own records stay in their order, even where a broken file has times that go back. Most records are
-followed by one of the same cpu, which costs two comparisons.
+A stream's own records keep their order, even if times of an invalid file go back. Most records are followed
+by one of the same cpu, which costs two comparisons.
 
-A page is read where it lies in the (mapped) file; nothing is copied, and nothing is remembered of pages that
-are done.
+A page is read in place in the (mapped) file, without copies; nothing is kept of finished pages.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -26,14 +25,14 @@ cdef class Merge:
     """Iterates over (ts, cpu, offset, length, lost, buffer) of each record.
 
     file: the whole file. extents: (buffer, cpu, offset, size, page_size) of each stream; `buffer` is a number
-    that is handed back. The offset is that of the entry in the file. lost: records of this stream lost just
-    before this one, -1 when they were not counted.
+    of the caller. The yielded offset is that of the entry in the file. lost: records of this stream lost just
+    before this one, -1 if unknown.
 
-    recover: what is behind a broken record on its page is left out, as records that were not counted.
-    size_bytes: of all pages. read_bytes: of those that were opened until now.
+    recover: skip the rest of a page behind an invalid record, as an unknown number of lost records.
+    size_bytes: of all pages. read_bytes: of those opened so far.
 
-    ValueError: an extent that is not within the file or not of whole pages; while iterating, a broken page,
-    after what came before it in its stream. Then the iteration is over.
+    ValueError: an extent outside of the file or not of whole pages; while iterating, an invalid page, after
+    all before it in its stream. Then the iteration has ended.
     """
 
     def __cinit__(self, file, extents, *, bint recover=False):
@@ -81,7 +80,7 @@ cdef class Merge:
         )
 
     cdef Stream *next(self) except? NULL:
-        """The stream whose record is the next one; NULL at the end. The one before is no longer at hand."""
+        """The stream with the next record; NULL at the end. Invalidates the present record."""
         cdef bint more
         try:
             if not self._begun:
@@ -110,7 +109,7 @@ cdef class Merge:
         return 0
 
     cdef bint _advance(self, Stream *stream) except -1:
-        """Whether the stream has another record."""
+        """Advance; whether the stream has another record."""
         cdef Found found = END
         cdef int64_t missed
         cdef bint after_broken = False

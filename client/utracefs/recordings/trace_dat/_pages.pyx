@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""What is counted once per record that is recorded: in Python that would be a third of a recorder's work."""
+"""Counting per recorded record: in Python it would be a third of a recorder's work."""
 
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
@@ -12,7 +12,7 @@ cdef enum:
 
 
 def count_events(const unsigned char[::1] page not None):
-    """Records of events in a sub-buffer; ftrace's own (markers) do not count. What is broken ends it."""
+    """Number of records of events in a sub-buffer, without ftrace's own (markers), up to an invalid one."""
     cdef PageCursor cursor
     cdef uint16_t id
     cdef int n = 0

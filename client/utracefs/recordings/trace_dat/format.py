@@ -1,4 +1,4 @@
-"""The layout of a trace.dat: what writer and reader share.
+"""The layout of a trace.dat, shared by writer and reader.
 
 Version 7:
 
@@ -12,16 +12,16 @@ Version 7:
     | 20 printk         |
     | 21 command lines  |  saved_cmdlines
     |  3 buffer         |  zeros up to a page boundary, then the pages of cpu 0, cpu 1, ...
-    |  0 options        |  where each of the above is, the clock, the number of cpus, ...
-    | 15 strings        |  what the sections are called
+    |  0 options        |  offsets of the above, the clock, the number of cpus, ...
+    | 15 strings        |  names of the sections
     +-------------------+
 
 Every section begins with a SECTION_HEADER, and the next one follows without a gap. Sections are found through
 the options; options of the same id may occur several times.
 
 While a recording runs, its file NAME.part has the same head, without an offset of options, and then sections
-as they come: 16, 17, 19 and options at the beginning; formats of events and command lines when they are new;
-PAGES, of one cpu each. What was not written yet of the last PAGES of a cpu is zeros, or missing at the end.
+in the order of writing: 16, 17, 19 and options at the beginning; new formats of events and command lines;
+PAGES, of one cpu each. The unwritten rest of a cpu's last PAGES is zeros, or missing at the end.
 
 Version 6 has the same parts in a fixed order and without section headers: file header up to the page size,
 16 to 21, u32 number of cpus, then KIND_OPTIONS and the options (each OPTION_ID, u32 size, data; id 0 ends
@@ -102,37 +102,37 @@ __all__ = [
 
 MAGIC: Final = b"\x17\x08\x44tracing"
 VERSIONS: Final = {b"6": 6, b"7": 7}
-"""Those that are read; 7 is written."""
+"""Supported versions; 7 is written."""
 LITTLE_ENDIAN: Final = b"\0"
 LONG_SIZE: Final = b"\x08"
 """Bytes of a `long`: that of header_page's `commit`."""
 COMPRESSIONS: Final = (b"none", b"")
-"""Names of no compression; the first is written."""
+"""Names for no compression; the first is written."""
 SECTION_COMPRESSED: Final = 0x1
 """Flag of a section."""
 
 KIND_SIZE: Final = 10
 KIND_OPTIONS: Final = b"options  \0"
 KIND_FLYRECORD: Final = b"flyrecord\0"
-"""What comes next in a file of version 6."""
+"""Markers in a file of version 6."""
 
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 SECTION_HEADER: Final = struct.Struct("<HHIQ")
-"""Section id, flags, offset of its name in the strings, bytes that follow."""
+"""Section id, flags, offset of its name in the strings, size of the rest."""
 OPTION_HEADER: Final = struct.Struct("<HI")
-"""Option id, bytes that follow."""
+"""Option id, size of the rest."""
 OPTION_ID: Final = struct.Struct("<H")
-"""Of version 6, where an id of 0 has no size behind it."""
+"""Option id of version 6: an id of 0 has no size behind it."""
 EXTENT: Final = struct.Struct("<QQ")
 """File offset and bytes of a cpu's pages: version 6, the cpus in order."""
 CPU_EXTENT: Final = struct.Struct("<IQQ")
 """cpu, file offset, bytes: version 7."""
 
 MAX_CPUS: Final = 1 << 16
-"""More make a file broken: the number is that of entries to read."""
+"""Limit of cpus, since the number is that of entries to read."""
 _MAX_PAGE_SIZE: Final = 1 << 27
-"""Page sizes above make a file broken: a page's commit word has 27 bits for its bytes."""
+"""Limit of page sizes: a page's commit word has 27 bits for its bytes."""
 
 CLOCKS_IN_NS: Final = frozenset({"local", "global", "uptime", "perf", "mono", "mono_raw", "tai"})
 """Clocks whose stamps trace-cmd prints as seconds; it prints all others, `boot` too, as bare numbers."""
@@ -147,7 +147,7 @@ class Section:
 
     id: int
     name: bytes
-    """As trace-cmd describes it in the strings section."""
+    """trace-cmd's name in the strings section."""
     by_option: bool = True
     """An option with the section's id holds its file offset."""
 
@@ -165,14 +165,14 @@ PRINTK: Final = Section(20, b"printk")
 CMDLINES: Final = Section(21, b"command lines")
 """lstr: lines `TID COMM`."""
 BUFFER: Final = Section(3, b"buffer flyrecord", by_option=False)
-"""Zeros up to a page boundary, then pages. OPTION_BUFFER says where, so there may be several."""
+"""Zeros up to a page boundary, then pages. OPTION_BUFFER has the place, so there may be several."""
 OPTIONS: Final = Section(0, b"options", by_option=False)
-"""Each: OPTION_HEADER, data. OPTION_DONE is the last. The file header holds the offset."""
+"""Each: OPTION_HEADER, data. OPTION_DONE is the last. The file header has the offset."""
 STRINGS: Final = Section(15, b"strings", by_option=False)
 """string0 each: the names of the sections."""
 
 PAGES: Final = Section(0x8000, b"", by_option=False)
-"""Of a NAME.part alone: u32 cpu, zeros up to a page boundary, pages of that cpu."""
+"""Only in a NAME.part: u32 cpu, zeros up to a page boundary, pages of that cpu."""
 
 SECTIONS: Final = (
     HEADERS,
@@ -185,7 +185,7 @@ SECTIONS: Final = (
     OPTIONS,
     STRINGS,
 )
-"""In the order in which they are written."""
+"""In the order of writing."""
 
 SECTIONS_BY_OPTION: Final = {section.id: section for section in SECTIONS if section.by_option}
 
@@ -197,7 +197,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class OptionType(Generic[T]):
-    """How an option's data is made and read."""
+    """Encoding of an option's data."""
 
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
@@ -221,7 +221,7 @@ TEXT: Final = OptionType[bytes](lambda text: text + b"\0", _text)
 DECIMAL: Final = OptionType[int](lambda value: b"%d\0" % value, lambda data: int(_text(data), 0))
 """string0 of a number."""
 BYTES: Final = OptionType[bytes](bytes, bytes)
-"""As they are: the layout is the option's own."""
+"""Raw bytes: the option has its own layout."""
 NUMBER_U32: Final = _number(U32)
 NUMBER_U64: Final = _number(U64)
 
@@ -239,12 +239,12 @@ class Option(Generic[T]):
 
 
 OPTION_DATE: Final = Option(1, DECIMAL)
-"""Microseconds to add to all time stamps for times of day: `trace-cmd record --date`."""
+"""Microseconds from time stamps to times of day: `trace-cmd record --date`."""
 OPTION_DONE: Final = Option(0, NUMBER_U64)
 """File offset of the next options section, 0 when there is none."""
 OPTION_CPUSTAT: Final = Option(2, TEXT)
-"""per_cpu/cpuN/stats, `CPU: N` in front of it; of ours also the lines of an Origin. trace-cmd overwrites
-the last byte, so the NUL is needed."""
+"""per_cpu/cpuN/stats, `CPU: N` in front of it; from utracefs also the lines of an Origin. trace-cmd
+overwrites the last byte, so the NUL is needed."""
 OPTION_BUFFER: Final = Option(3, BYTES)
 """One per instance. Version 7: u64 file offset of its BUFFER section, string0 instance, string0 clock, u32
 page size, u32 number of cpus, a CPU_EXTENT each. Version 6, and not for the top instance: u64 file offset of
@@ -262,11 +262,11 @@ OPTION_TRACEID: Final = Option(11, NUMBER_U64)
 
 
 def section_option(section: Section) -> Option[int]:
-    """The option that holds a section's file offset."""
+    """The option with a section's file offset."""
     return Option(section.id, NUMBER_U64)
 
 
-# What both versions hold.
+# Contents of both versions.
 
 
 @attrs.frozen
@@ -275,7 +275,7 @@ class Extent:
 
     cpu: int
     offset: int
-    """In the file."""
+    """Offset in the file."""
     size: int
     """Bytes."""
 
@@ -292,13 +292,13 @@ class Buffer:
 
 
 def check_page_size(size: int) -> None:
-    """ValueError for a size that no page has."""
+    """ValueError for an invalid page size."""
     if size < SUBBUF_HEADER_SIZE + 8 or size > _MAX_PAGE_SIZE:
         raise ValueError("page size")
 
 
 def clock_in_use(trace_clock: bytes) -> str:
-    """`mono` of `local [mono] boot`; the text itself where nothing is in brackets."""
+    """`mono` of `local [mono] boot`; the text itself if it has no brackets."""
     _, bracket, rest = trace_clock.partition(b"[")
     name = rest.partition(b"]")[0] if bracket else trace_clock.strip()
     return name.decode("ascii", "replace")

@@ -1,14 +1,15 @@
-"""A recording while it runs: NAME.part, and how it becomes a trace.dat without needing its room twice.
+"""NAME.part, the file of a running recording, and its conversion to a trace.dat without needing its space
+twice.
 
     head, texts | PAGES cpu 0 ~~~~~~~~ | PAGES cpu 1 ~~~~~~~~ | texts | PAGES cpu 0 ~~~~   |
                   extents of 1 MiB, filled one after the other; so each text and page is
-                  written once, and a reader finds all that was written at any moment
+                  written once, and a reader can read all of it at any moment
 
 A trace.dat has the pages of a cpu in one piece. They are moved there from the end of NAME.part to its
-beginning, a little at a time, and NAME.part is made shorter each time: that works on every file system.
+beginning, step by step, and NAME.part is truncated each time: that works on every file system.
 
-The disk may be full at any time. A page that finds no room is given up, its records are counted, and the next
-page of its cpu says how many are missing in front of it.
+The disk may be full at any time. A page without space is dropped, its records are counted, and the next page
+of its cpu has their number.
 """
 
 import errno
@@ -26,38 +27,38 @@ from utracefs_protocol.subbuf import commit_of, join_pages, last_ts, missed_even
 __all__ = ["STEP", "Part"]
 
 STEP: Final = 256 << 10
-"""Bytes that are moved at a time: the room that moving needs."""
+"""Bytes moved at a time: the space needed for it."""
 
 _EXTENT: Final = 1 << 20
 _WAITING: Final = 16
-"""Pages of a cpu that wait in memory to be written together."""
+"""Pages of a cpu that are collected in memory to be written together."""
 
 
 @attrs.define
 class _Extent:
-    """Pages of one cpu, one behind the other."""
+    """An extent of pages of one cpu."""
 
     cpu: int
     offset: int
-    """In the file."""
+    """Offset in the file."""
     end: int
-    """Where no page of it can be any more."""
+    """End of its space."""
     size: int = 0
     """Bytes of pages."""
 
 
 class Part:
-    """The file. OSError where it cannot be opened; no call of the others raises for a full disk."""
+    """The file. OSError if it cannot be opened; no other call raises for a full disk."""
 
     def __init__(self, path: str, *, nr_cpus: int, page_size: int) -> None:
         self._file: Final[BinaryIO] = open_part(path)
         self.name: Final[str] = self._file.name
         self.given_up = 0
-        """Records of events on pages that found no room."""
+        """Records of events on dropped pages."""
         self.error: OSError | None = None
-        """Why, the first time."""
+        """The first such error."""
         self.is_moved = False
-        """A part of the pages has left this file."""
+        """Some pages have been moved out of this file."""
         self._page_size = page_size
         self._end = 0
         self._extents: list[_Extent] = []
@@ -73,21 +74,21 @@ class Part:
         return sizes
 
     def leave(self) -> None:
-        """Close it; it stays."""
+        """Close and keep it."""
         self._file.close()
 
     def remove(self) -> None:
-        """Forget all of it, but for what was left."""
+        """Remove it, unless it was kept."""
         if not self._file.closed:
             self._file.close()
             os.unlink(self.name)
 
     def add_text(self, data: bytes) -> bool:
-        """The head, or a whole section; False: there was no room."""
+        """Write the head, or a whole section; False: there was no space."""
         written = 0
         try:
             written = os.pwrite(self._file.fileno(), data, self._end)
-            if written < len(data):  # the rest says why
+            if written < len(data):  # writing the rest raises the error
                 written += os.pwrite(self._file.fileno(), data[written:], self._end + written)
         except OSError as error:
             self._note(error)
@@ -99,14 +100,14 @@ class Part:
         return True
 
     def add_page(self, number: int, page: bytes) -> None:
-        """The next page of a cpu; it may wait to be written, and to be joined with others."""
+        """Add a cpu's next page; it may be kept in memory, and be joined with others."""
         cpu = self._cpus[number]
         cpu.add(page)
         if len(cpu.full) >= _WAITING:
             self._write(number)
 
     def sync(self, *, is_end: bool = False) -> None:
-        """Write what waits. A page that others may still be joined with is written again then."""
+        """Write the collected pages. A page that others may still be joined with is written again later."""
         for number, cpu in enumerate(self._cpus):
             if is_end:
                 cpu.close_page()
@@ -128,7 +129,7 @@ class Part:
                 at = extent.offset + extent.size
                 try:
                     written = os.pwritev(self._file.fileno(), pages, at)
-                    if written < len(pages) * self._page_size:  # the rest says why
+                    if written < len(pages) * self._page_size:  # writing the rest raises the error
                         page, begin = divmod(written, self._page_size)
                         written += os.pwrite(self._file.fileno(), pages[page][begin:], at + written)
                 except OSError as error:
@@ -143,7 +144,7 @@ class Part:
             del cpu.full[: written or 1]
 
     def _room(self, number: int) -> _Extent | None:
-        """Where the next page of a cpu goes; None: nowhere."""
+        """Offset of a cpu's next page; None: no space."""
         extent = self._current[number]
         if extent is None or extent.offset + extent.size == extent.end:
             head = layout.SECTION_HEADER.size + layout.U32.size
@@ -167,8 +168,7 @@ class Part:
     # The end.
 
     def give_up_last(self) -> bool:
-        """Give up the last pages of the file, up to STEP, so that there is room for something else; False:
-        there is none left."""
+        """Drop the last pages of the file, up to STEP, to free space; False: there are none left."""
         while self._extents and not self._extents[-1].size:
             self._extents.pop()
         if not self._extents:
@@ -181,8 +181,8 @@ class Part:
         return True
 
     def move(self, target: BinaryIO, offsets: Iterable[int]) -> None:
-        """Move the pages of each cpu to its offset in `target`. OSError for other reasons than room: what was
-        not moved is still here."""
+        """Move the pages of each cpu to its offset in `target`. OSError for other reasons than space: pages
+        not moved are still here."""
         places = list(offsets)
         moves = []
         for extent in self._extents:
@@ -203,21 +203,21 @@ class Part:
                 extent.size = at
 
     def _count(self, begin: int, end: int) -> None:
-        """Pages that are given up."""
+        """Count dropped pages."""
         for at in range(begin, end, self._page_size):
             self.given_up += count_events(os.pread(self._file.fileno(), self._page_size, at))
 
 
 class _Cpu:
-    """The pages of one cpu that wait in memory."""
+    """The pages of one cpu collected in memory."""
 
     def __init__(self, page_size: int) -> None:
         self.full: list[bytes] = []
         """To be written."""
         self.page: bytearray | None = None
-        """The one behind them, for what may still fit on it."""
+        """The last one, to which further records may be joined."""
         self.missing = 0
-        """Records that were given up in front of them; -1: not counted."""
+        """Records dropped before them; -1: unknown."""
         self._page_size = page_size
         self._last_ts = 0
 
@@ -225,7 +225,7 @@ class _Cpu:
         commit = commit_of(page)
         if not commit and not missed_events(page):
             return
-        # Joining pays where readers outrun the writer; pages that came full are left as they are.
+        # Joining pays if readers outrun the writer; full pages are not changed.
         full = commit * 2 > self._page_size
         if full or self.page is None or not join_pages(self.page, self._last_ts, page):
             self.close_page()
@@ -236,20 +236,20 @@ class _Cpu:
         self._last_ts = last_ts(page)
 
     def close_page(self) -> None:
-        """Nothing more is joined with the last page."""
+        """End joining with the last page."""
         if self.page is not None:
             self.full.append(bytes(self.page))
             self.page = None
 
 
 def _missing(count: int, page: bytes) -> int:
-    """Records that are missing with `count` and this page: -1 where nobody knows."""
+    """Records missing with `count` and this page: -1 if unknown."""
     before = missed_events(page)
     return -1 if before < 0 or count < 0 else count + before + count_events(page)
 
 
 def _copy(source: int, at: int, target: int, place: int, size: int) -> None:
-    """Inside the kernel where it can be done, else through memory."""
+    """Copy in the kernel if possible, else through memory."""
     done = 0
     try:
         while done < size and (

@@ -28,15 +28,14 @@ __all__ = ["BufferRecord", "TraceDatReader", "contents_of"]
 
 READ_BYTES: Final = 1 << 30
 """Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped,
-so that it need not fit: nobody may make it shorter then."""
+so that it need not fit into memory: do not truncate it then."""
 
 T = TypeVar("T")
 
 
 def contents_of(file: BinaryIO, read_bytes: int | None = None) -> mmap.mmap | bytes:
-    """All of a file; mapped if it is larger than read_bytes (None: READ_BYTES). What is read at once stays as
-    it is, whatever somebody does to the file meanwhile; a map would end us by SIGBUS where he makes it
-    shorter."""
+    """The content of a file; mapped if it is larger than read_bytes (None: READ_BYTES). Bytes read at once
+    never change later; truncating a mapped file would kill us by SIGBUS."""
     if os.fstat(file.fileno()).st_size > (READ_BYTES if read_bytes is None else read_bytes):
         with contextlib.suppress(ValueError, OSError):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -50,21 +49,21 @@ class BufferRecord(NamedTuple):
     """In units of the buffer's clock; TraceDatReader.offset_ns is not added yet."""
     cpu: int
     data: memoryview
-    """The entry, and what pads it; a part of the mapped file. Copy what is to outlive the reader."""
+    """The entry and its padding; a part of the mapped file. Copy data that must outlive the reader."""
     lost: int
-    """Records of this cpu lost just before this one: a number, or -1 when they were not counted."""
+    """Number of records of this cpu lost just before this one, or -1 if unknown."""
     buffer: layout.Buffer
 
 
 class TraceDatReader(TraceTexts):
     """Reads a trace.dat; a context manager that unmaps the file.
 
-    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is broken, or is
+    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is invalid, or is
     compressed.
 
-    read_bytes: a file above this size is mapped, not read. recover: read what there is of a file that is cut
-    off or broken. Where the options are lost (they stand at the end), the clock is taken to be `mono`, and
-    cpus are told apart by times that go back, and numbered in the order of the file.
+    read_bytes: a file above this size is mapped, not read. recover: read as much as possible of a truncated
+    or invalid file. If the options are lost (they are at the end), the clock is assumed to be `mono`, and
+    cpus are separated where times go back, and numbered in the order of the file.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class TraceDatReader(TraceTexts):
         self.nr_cpus = 0
         self.trace_clock = b""
         self.offset_ns = 0
-        """To be added to all time stamps, which have 64 bits."""
+        """Offset to add to all time stamps, which have 64 bits."""
         self.cpu_stats: list[str] = []
         self.uname = ""
         self.origin = Origin()
@@ -102,19 +101,19 @@ class TraceDatReader(TraceTexts):
         self.close()
 
     def close(self) -> None:
-        """Records that are still referred to keep the file mapped until they are gone."""
+        """Records that are still referenced keep the file mapped."""
         if isinstance(self._map, mmap.mmap):
             with contextlib.suppress(BufferError):
                 self._map.close()
 
     def comm(self, tid: int) -> str:
-        """As trace-cmd says it: `<idle>` for 0, `<...>` for a thread whose name is not known."""
+        """In trace-cmd's words: `<idle>` for 0, `<...>` for a thread without a known name."""
         return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
 
     def records(self, cpus: frozenset[int] | None = None) -> Iterator[BufferRecord]:
         """All records of all buffers, merged by time, equal times in the order of cpus. `cpus`: only those.
 
-        ValueError at a broken page, after what came before it on that cpu; records of other cpus may be
+        ValueError at an invalid page, after all records before it on that cpu; records of other cpus may be
         missing.
         """
         view = memoryview(self._map)
@@ -127,8 +126,8 @@ class TraceDatReader(TraceTexts):
         since: int | None = None,
         until: int | None = None,
     ) -> Merge:
-        """The same for compiled readers; `buffer` is the place of one in `buffers`. since, until: in units of
-        the clock, before offset_ns is added; pages that have only records before or after are left out."""
+        """The same for compiled readers; `buffer` is an index into `buffers`. since, until: in units of the
+        clock, before offset_ns is added; pages outside of these times are skipped."""
         return Merge(
             self._map,
             [
@@ -141,7 +140,7 @@ class TraceDatReader(TraceTexts):
         )
 
     def last_ns(self) -> int:
-        """Time of the last record, as a report prints times; 0 where there is none, or it cannot be read."""
+        """Time of the last record, in times of the report; 0 without one, or if it cannot be read."""
         latest = -self.offset_ns
         for buffer in self.buffers:
             for extent in buffer.extents:
@@ -155,7 +154,7 @@ class TraceDatReader(TraceTexts):
         self, extent: layout.Extent, page_size: int, since: int | None, until: int | None
     ) -> tuple[int, int]:
         """Offset and size of the pages that may have records of these times: pages are in time order, and
-        begin with the time from which on they have records."""
+        begin with the time of their first records."""
 
         def first_after(time: int) -> int:
             return bisect_left(
@@ -209,7 +208,7 @@ class TraceDatReader(TraceTexts):
                     )
 
     def _clipped(self, buffer: layout.Buffer) -> layout.Buffer:
-        """Only the whole pages that are in the file."""
+        """Only the complete pages in the file."""
         size = len(self._map)
         extents = []
         for extent in buffer.extents:
@@ -253,7 +252,7 @@ class TraceDatReader(TraceTexts):
         }
 
     def _recover_v7(self, file: Cursor) -> None:
-        """Sections one behind the other, as the file has them, as far as it goes. A NAME.part has its options
+        """Read consecutive sections in the order of the file, as far as possible. A NAME.part has its options
         at the beginning; those of other files are lost."""
         if file.string() not in layout.COMPRESSIONS:
             raise self._error("is compressed; nothing can be recovered from it")
@@ -286,7 +285,7 @@ class TraceDatReader(TraceTexts):
             raise self._error("has no formats of events: nothing can be recovered from it")
 
     def _written_extent(self, begin: int, end: int) -> layout.Extent:
-        """Of a section PAGES: without the pages that were not written."""
+        """Extent of a section PAGES, without the unwritten pages."""
         (cpu,) = layout.U32.unpack_from(self._map, begin)
         begin += layout.U32.size
         first = min(begin + -begin % self.page_size, end)
@@ -296,7 +295,7 @@ class TraceDatReader(TraceTexts):
         return layout.Extent(min(cpu, layout.MAX_CPUS - 1), first, last - first)
 
     def _found_extents(self, begin: int, end: int) -> tuple[layout.Extent, ...]:
-        """The pages from `begin` on, a new cpu where the time goes back."""
+        """The pages from `begin` on; where the time goes back a new cpu begins."""
         extents: list[layout.Extent] = []
         first, before = begin, 0
         for at in range(begin, end - self.page_size + 1, self.page_size):
@@ -320,7 +319,7 @@ class TraceDatReader(TraceTexts):
         return self._map[start : start + size]
 
     def _options(self, offset: int) -> list[tuple[int, bytes]]:
-        """(id, data) of each option, of all sections that are chained from this one on."""
+        """(id, data) of each option, in all sections chained from this one."""
         options: list[tuple[int, bytes]] = []
         seen: set[int] = set()
         while offset and offset not in seen:
@@ -380,7 +379,7 @@ class TraceDatReader(TraceTexts):
         return layout.Buffer(name, layout.clock_in_use(clock), self.page_size, tuple(extents))
 
     def _take_options(self, options: Sequence[tuple[int, bytes]]) -> None:
-        """What both versions say in options; of several the last one counts."""
+        """Parse the options of both versions; of several the last one counts."""
         self.trace_clock = _last(options, layout.OPTION_TRACECLOCK, b"")
         self.uname = text_of(_last(options, layout.OPTION_UNAME, b""))
         dates = _values(options, layout.OPTION_DATE)

@@ -1,5 +1,5 @@
-"""The texts that describe a recording: formats of events, names of threads and symbols. trace.dat has them,
-and perf.data the same in its TRACING_DATA.
+"""The texts that describe a recording: formats of events, names of threads and symbols. They are in
+trace.dat, and in perf.data's TRACING_DATA.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ __all__ = ["Cursor", "TraceTexts", "with_small_signs"]
 
 
 class Cursor:
-    """Takes a file's parts one after the other; struct.error where it ends too early."""
+    """Reads consecutive parts of a file; struct.error where it ends too early."""
 
     def __init__(self, data: bytes | mmap.mmap, at: int = 0) -> None:
         self._data = data
@@ -35,7 +35,7 @@ class Cursor:
         return data
 
     def string(self) -> bytes:
-        """Up to a NUL, which is taken too."""
+        """Read up to a NUL, which is skipped."""
         end = self._data.find(b"\0", self.at)
         if end < 0:
             raise struct.error("no NUL")
@@ -56,12 +56,12 @@ class Cursor:
 
 
 class TraceTexts:
-    """What the texts say. struct.error and ValueError: they are cut off or broken."""
+    """The parsed texts. struct.error and ValueError: they are truncated or invalid."""
 
     def __init__(self) -> None:
         self.header_page = b""
         self.formats: dict[int, EventFormat] = {}
-        """Event id to format, those of ftrace itself included."""
+        """Event id to format, including ftrace's own."""
         self.systems: dict[int, str] = {}
         """Event id to system."""
         self.cmdlines: dict[int, str] = {}
@@ -88,7 +88,7 @@ class TraceTexts:
                 self._add_format(system, file.lstr())
 
     def _add_format(self, system: str, text: bytes) -> None:
-        # One format that we cannot read makes its own records unreadable, not the file.
+        # An unreadable format makes its own records unreadable, not the file.
         with contextlib.suppress(TraceError):
             event = parse_format(text)
             self.formats[event.id] = event
@@ -109,11 +109,11 @@ class TraceTexts:
 
 
 def with_small_signs(text: bytes) -> bytes:
-    """A format whose print fmt makes signed numbers of 8 and 16 bits negative where they are.
+    """A format whose print fmt prints negative numbers of 8 and 16 bits correctly.
 
-    libtraceevent reads every number as unsigned and gives printf 32 bits of it: trace-cmd and KernelShark
-    print -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators;
-    this is right whether or not a field is sign-extended.
+    libtraceevent reads every number as unsigned and passes 32 bits to printf: trace-cmd and KernelShark print
+    -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators; this is
+    correct whether or not a field is sign-extended.
     """
     try:
         format_ = parse_format(text)
@@ -133,5 +133,5 @@ def with_small_signs(text: bytes) -> bytes:
 
     head, mark, print_fmt = text.partition(b"\nprint fmt:")
     if b") - ((REC->" in print_fmt:
-        return text  # it does already
+        return text  # already correct
     return head + mark + re.sub(rb"REC->([^\s,()]+)(?=,|\s|\Z)", signed, print_fmt)

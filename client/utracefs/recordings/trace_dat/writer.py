@@ -1,12 +1,11 @@
 """Writes a trace.dat, version 7.
 
-While a recording runs all of it is in NAME.part (`part`), which `--recover` reads when its writer is killed.
-`finish` writes the file beside it, and renames it when it is complete. Room for all but the pages is kept
-from the beginning; the pages are moved. A disk that is full costs the pages that find no room, which are
-counted.
+While a recording runs all of it is in NAME.part (`part`), which `--recover` reads after a kill. `finish`
+writes the file beside it, and renames it when it is complete. Space for all but the pages is reserved from
+the beginning; the pages are moved. On a full disk pages without space are lost and counted.
 
-A recorder that reads often gets pages that hold little. They are joined: the records of a short page go
-behind those of the page before it, with a time extend between them.
+A recorder that reads often gets pages with few records. They are joined: the records of a short page are
+appended to those of the page before it, with a time extend between them.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ from utracefs_protocol.text import bytes_of
 __all__ = ["Contents", "TraceDatWriter"]
 
 _RESERVE: Final = 2 * STEP
-"""Bytes kept for the end of a file besides its texts: a step of moving, the options, formats that come when
-the disk is full already."""
+"""Bytes reserved for the end of a file besides its texts: a step of moving, the options, and formats that
+appear when the disk is full already."""
 
 
 @attrs.frozen(kw_only=True)
 class Contents:
-    """All that a trace.dat holds besides the pages. Texts are the tracefs files of that name, whole."""
+    """The content of a trace.dat besides the pages. Texts are the tracefs files of that name, whole."""
 
     header_page: bytes
     header_event: bytes
@@ -51,25 +50,25 @@ class Contents:
     cpu_stats: Mapping[int, bytes] = attrs.field(factory=dict[int, bytes])
     """cpu to per_cpu/cpuN/stats."""
     event_stats: Callable[[int], bytes] | None = None
-    """What became of the records of all events; lines as `cpu_stats` has them. It is given the number of
-    those that found no room in the file."""
+    """Returns the account of all events' records; lines like `cpu_stats`. It gets the number of records
+    without space in the file."""
     uname: str = ""
     version: str = ""
     """Name and version of the producer."""
     trace_id: int = 0
-    """Any number that tells recordings apart; 0 leaves it out."""
+    """An arbitrary number that identifies a recording; 0 leaves it out."""
     origin: Origin | None = None
-    """Where and when it was recorded; None: not known."""
+    """Its origin; None: unknown."""
     offset_ns: int | None = None
     """Added to all time stamps on reading, for wall-clock times."""
 
 
 class TraceDatWriter:
-    """Writes one trace.dat: `add_page` and `add_texts` as they come, then `finish`. A context manager:
-    leaving it without `finish` or `leave` leaves nothing behind.
+    """Writes one trace.dat: `add_page` and `add_texts` while recording, then `finish`. A context manager:
+    leaving it without `finish` or `leave` removes the file.
 
-    OSError from the file system, with the path: the folder is not there or not writable, the disk is full at
-    the beginning; IsADirectoryError; and EINVAL when `path` is something other than a regular file.
+    OSError from the file system, with the path: the folder is missing or not writable, the disk is full at
+    the beginning; IsADirectoryError; and EINVAL when `path` is not a regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, nr_cpus: int, page_size: int = SUBBUF_SIZE) -> None:
@@ -85,10 +84,10 @@ class TraceDatWriter:
                 self._reserve.free()
                 raise
         self._noted: set[tuple[bytes, bytes]] = set()
-        """Texts that NAME.part has."""
+        """Texts already in NAME.part."""
         self._text_bytes = 0
         self.pages_bytes = 0
-        """Bytes of pages that were added."""
+        """Bytes of added pages."""
 
     def __enter__(self) -> Self:
         return self
@@ -98,28 +97,28 @@ class TraceDatWriter:
 
     @property
     def given_up(self) -> int:
-        """Records of events that found no room: the disk is full. After `finish` the number is final."""
+        """Records of events lost because the disk was full. After `finish` the number is final."""
         return self._part.given_up
 
     @property
     def error(self) -> OSError | None:
-        """Why records found no room."""
+        """The error of the lost records."""
         return self._part.error
 
     def close(self) -> None:
-        """Forget what was not finished."""
+        """Remove an unfinished file."""
         self._reserve.free()
         self._part.remove()
 
     def leave(self) -> str:
-        """Leave NAME.part behind, as it is; its name."""
+        """Keep NAME.part unchanged; returns its name."""
         self._reserve.free()
         self._part.sync(is_end=True)
         self._part.leave()
         return self._part.name
 
     def add_page(self, cpu: int, page: bytes) -> None:
-        """The next sub-buffer of a cpu, as `trace_pipe_raw` gives it."""
+        """Add a cpu's next sub-buffer, as read from `trace_pipe_raw`."""
         if len(page) != self._page_size:
             raise ValueError(f"page of {len(page)} bytes; this file's have {self._page_size}")
         with errors_about(self._shown):
@@ -127,13 +126,13 @@ class TraceDatWriter:
         self.pages_bytes += len(page)
 
     def sync(self) -> None:
-        """Write the pages that wait."""
+        """Write the collected pages."""
         with errors_about(self._shown):
             self._part.sync()
 
     def add_texts(self, contents: Contents) -> None:
-        """What is known now, for a reader of NAME.part; `finish` is given all of it again. Also writes the
-        pages that wait."""
+        """Write the present texts, for a reader of NAME.part; `finish` gets all of them again. Also writes
+        the collected pages."""
         with errors_about(self._shown):
             for key, make in _texts(contents, self._nr_cpus, self._page_size):
                 if key not in self._noted:
@@ -142,18 +141,18 @@ class TraceDatWriter:
                         break
                     self._noted.add(key)
                     self._text_bytes += len(text)
-            with contextlib.suppress(OSError):  # less is certain then
+            with contextlib.suppress(OSError):  # then less is guaranteed
                 self._reserve.grow(_RESERVE + self._text_bytes)
             self._part.sync()
 
     def finish(self, contents: Contents) -> int:
-        """Write the file and give it its name; returns its size in bytes. After an OSError what was recorded
-        is in NAME.part, and in NAME.part.end if that is there."""
+        """Write the file and rename it; returns its size in bytes. After an OSError the recording is in
+        NAME.part, and in NAME.part.end if that exists."""
         try:
             self._part.sync(is_end=True)
             self._reserve.free()
             temporary = f"{self._part.name}.end"
-            if os.path.lexists(temporary):  # of a recorder that was killed, too
+            if os.path.lexists(temporary):  # also from a killed recorder
                 temporary = name_beside(self.path)
             while (size := self._finish(temporary, contents)) is None:
                 pass
@@ -166,7 +165,7 @@ class TraceDatWriter:
         return size
 
     def _finish(self, temporary: str, contents: Contents) -> int | None:
-        """The size; None: there was no room, and there may be some now."""
+        """Its size; None: no space, which may have been freed now."""
         try:
             with open(temporary, "xb") as file:
                 offsets, size = self._write(file, contents)
@@ -182,7 +181,7 @@ class TraceDatWriter:
         return size
 
     def _write(self, file: BinaryIO, contents: Contents) -> tuple[list[int], int]:
-        """All but the pages; where those of each cpu belong, and the size of the file."""
+        """Write all but the pages; returns the offsets of each cpu's pages, and the size of the file."""
         file.write(_head(self._page_size, 0))
         sections = _Sections(file)
         for section, body in _bodies(contents):
@@ -235,7 +234,7 @@ def _head(page_size: int, options_at: int) -> bytes:
 
 
 def _options(contents: Contents, nr_cpus: int, given_up: int) -> list[tuple[int, bytes]]:
-    """(id, data) of each option that is not about the place of something. given_up: records."""
+    """(id, data) of each option that is not an offset. given_up: lost records."""
     options = [
         layout.OPTION_TRACECLOCK.pack(contents.trace_clock.rstrip(b"\n")),
         layout.OPTION_CPUCOUNT.pack(nr_cpus),
@@ -260,16 +259,16 @@ def _options(contents: Contents, nr_cpus: int, given_up: int) -> list[tuple[int,
 
 
 class _Sections:
-    """Writes sections one behind the other, and remembers where they are and what they are called."""
+    """Writes consecutive sections, and notes their offsets and names."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._strings = bytearray()
         self.offsets: Final[dict[layout.Section, int]] = {}
-        """In the file."""
+        """Offset in the file."""
 
     def begin(self, section: layout.Section, size: int) -> None:
-        """The header; the caller writes the `size` bytes that follow."""
+        """Write the header; the caller writes the `size` bytes of the section."""
         self.offsets[section] = self._file.tell()
         self._file.write(layout.SECTION_HEADER.pack(section.id, 0, len(self._strings), size))
         self._strings += section.name + b"\0"
@@ -306,8 +305,8 @@ def _bodies(contents: Contents) -> list[tuple[layout.Section, bytes]]:
 def _texts(
     contents: Contents, nr_cpus: int, page_size: int
 ) -> Iterator[tuple[tuple[bytes, bytes], Callable[[], bytes]]]:
-    """What a NAME.part has besides pages: a name for it, and what makes its bytes. Each format and each name
-    of a thread is a section, so that those that are new can be written later."""
+    """Parts of a NAME.part besides pages: a name, and a function for the bytes. Each format and each name of
+    a thread is a section, so that new ones can be appended later."""
 
     def head() -> bytes:
         options = _pack_options(_options(contents, nr_cpus, 0))
@@ -330,7 +329,7 @@ def _format_section(system: bytes, text: bytes) -> bytes:
 
 
 def _section(section: layout.Section, body: bytes) -> bytes:
-    """One of a NAME.part, which has no names of sections."""
+    """A section of a NAME.part, which has no names of sections."""
     return layout.SECTION_HEADER.pack(section.id, 0, 0, len(body)) + body
 
 
