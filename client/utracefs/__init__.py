@@ -7,14 +7,13 @@
     if request:                       # one byte of shared memory
         request.emit(200, 1834, path)
 
-Tracing that is missing is never an error: without a daemon the event is off, and it comes alive when a daemon
-appears. Nor does `emit` fail because somebody switched the event on: a value that does not fit its field is
-refused and counted, with one warning. A wrong declaration is a ValueError at once, a wrong number of values a
-TypeError, on and off. With `strict(True)`, `UTRACEFS_STRICT=1` or `python -X dev` a refused value is an
-exception, too, on and off.
+A missing daemon is no error: the event is off, and can be enabled when a daemon starts. Nor does `emit` fail
+while the event is on: a value that does not fit its field is refused and counted, with one warning. A wrong
+declaration is a ValueError at once, a wrong number of values a TypeError, on and off. With `strict(True)`,
+`UTRACEFS_STRICT=1` or `python -X dev` a refused value is an exception, too, on and off.
 
-The functions of this module use one session per process, made by the first call; a library or a test that
-wants one of its own takes a `Session`. `utracefs.open` reads recordings, `utracefs.attach` a running daemon.
+The functions of this module share one session per process, made by the first call; a library or a test that
+needs its own creates a `Session`. `utracefs.open` reads recordings, `utracefs.attach` a running daemon.
 Importing this module starts nothing and changes nothing.
 """
 
@@ -80,13 +79,13 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> "Any":
-    """Names that cost an import which may not be needed."""
+    """Names that need a further import."""
     if name == "__version__":
         try:
             from importlib import metadata
 
             return metadata.version("utracefs")
-        except ImportError:  # there is no such package, or nothing can be imported any more
+        except ImportError:  # the package is missing, or imports are no longer possible
             return "0 (not installed)"
     if name in _LAZY:
         try:
@@ -127,7 +126,7 @@ def event(declaration: str | bytes, *, persist: bool = False, multi_format: bool
 def events(
     declarations: "Iterable[str | bytes]", *, persist: bool = False, multi_format: bool = False
 ) -> list[Event]:
-    """Declare several events at once; when one declaration is wrong, none is made.
+    """Declare several events at once; if one declaration is wrong, none is made.
 
     ValueError: a declaration is wrong. TypeError: one declaration instead of several.
     """
@@ -141,11 +140,11 @@ def flush(timeout_s: float = 1.0) -> bool:
 
 
 def close() -> None:
-    """Send what is pending (at most half a second), disconnect, and turn all events off for good. Happens by
-    itself when the interpreter exits."""
+    """Send pending records (at most half a second), disconnect, and turn all events off permanently. Called
+    automatically when the interpreter exits."""
     default_session().close()
 
 
 def stats() -> "Stats":
-    """What this process emitted, and what became of it."""
+    """Numbers of this process's records: emitted, lost, refused."""
     return default_session().stats()

@@ -1,4 +1,4 @@
-"""Whether the compiled modules can be used in this interpreter: they rely on the GIL of the main one."""
+"""Whether the compiled modules can be used in this interpreter: they rely on the main one's GIL."""
 
 import sys
 

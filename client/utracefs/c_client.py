@@ -1,10 +1,10 @@
-"""Where the C client lies: a tree as below /usr/local, inside this package.
+"""Paths of the C client: a tree as below /usr/local, inside this package.
 
     utracefs/c/include/utracefs.h, utracefs.hpp
     utracefs/c/lib/libutracefs.so, libutracefs.a, libutracefs-preload.so
     utracefs/c/lib/pkgconfig/, utracefs/c/lib/cmake/
 
-It may be moved as a whole. setup.py puts it there; where there is no make it does not.
+It may be moved as a whole. setup.py puts it there if make exists.
 """
 
 import os
@@ -17,11 +17,11 @@ _PRELOAD = "lib/libutracefs-preload.so"
 
 
 def prefix() -> str | None:
-    """Of the tree; None: it was not built."""
+    """Root of the tree; None: it was not built."""
     return PREFIX if os.path.exists(os.path.join(PREFIX, "include", "utracefs.h")) else None
 
 
 def preload_library() -> str | None:
-    """By which programs that use the kernel's user_events reach the daemon; None: it was not built."""
+    """The library that connects programs for the kernel's user_events; None: it was not built."""
     path = os.path.join(PREFIX, _PRELOAD)
     return path if os.path.exists(path) else None

@@ -1,8 +1,8 @@
-"""What is asked of a declaration before a daemon is.
+"""Checks of a declaration without a daemon.
 
-It is checked here and now, by the rules that the daemon has, so that a mistake in it is a ValueError at the
-line that made it, whether or not a daemon is there. What only the daemon can know (another program declared
-other fields under this name, there are too many events) turns up later as `Event.error`.
+A declaration is checked at once, by the daemon's rules, so that an error in it is a ValueError at the line
+that made it, with or without a daemon. Errors that only the daemon can detect (another program declared other
+fields under this name, there are too many events) are reported later as `Event.error`.
 """
 
 from utracefs_protocol.declaration import Declaration, check_command_length, parse

@@ -1,8 +1,8 @@
 """The installed command `utracefs`.
 
-Ctrl-C while the modules of the command line are imported must end it as quietly as it does later on. So until
-then the signal has its default effect (a parent that had it ignored is obeyed); utracefs.cli puts Python's
-handler back once there is somebody to catch KeyboardInterrupt.
+Ctrl-C during the imports of the command line must end it without a traceback, too. So until then the signal
+has its default effect (unless the parent ignored it); utracefs.cli restores Python's handler when
+KeyboardInterrupt can be caught.
 """
 
 import signal
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Never returns: exits with the status of the command."""
+    """Run it and exit with the status of the command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -1,7 +1,7 @@
 """Log records as events: `logging.getLogger().addHandler(utracefs.LoggingHandler())`.
 
-A logger asks `record.levelno >= handler.level` before it calls a handler (Logger.callHandlers in the standard
-library). Here `level` follows the event: while no consumer is attached it is higher than any level, so the
+A logger checks `record.levelno >= handler.level` before it calls a handler (Logger.callHandlers in the
+standard library). Here `level` follows the event: while no consumer is attached it is above any level, so the
 handler is not called and nothing is formatted.
 """
 
@@ -32,15 +32,15 @@ _FIXED_SIZE = 6 * 4 + 4
 """Bytes of the fixed part, and a NUL for each of the four texts."""
 
 _SHORT = 512
-"""Bytes that the texts other than the message may have."""
+"""Limit in bytes of the texts other than the message."""
 
 
 class LoggingHandler(logging.Handler):
     """Writes one record of the event `name` per log record, while a consumer is attached.
 
-    The message is what the handler's formatter makes of the record (by default message and traceback), cut to
-    what a record of the ring buffer can hold. session: None is the default session. Never closes a session.
-    ValueError: `name` is not a valid event name.
+    The message is the text of the handler's formatter (by default message and traceback), cut to the size of
+    a record in the ring buffer. session: None is the default session. Never closes a session. ValueError:
+    `name` is not a valid event name.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LoggingHandler(logging.Handler):
 
     @property
     def level(self) -> int:
-        """What was set, while a consumer is attached; OFF otherwise."""
+        """The level that was set, while a consumer is attached; OFF otherwise."""
         return self._level if self._event else OFF
 
     @level.setter
@@ -74,12 +74,12 @@ class LoggingHandler(logging.Handler):
                 message = _cut(message, room - 3) + b"..."
             level = min(max(record.levelno, -(1 << 31)), (1 << 31) - 1)
             self._event.emit(level, max(record.lineno, 0), logger, message, pathname, func)
-        except Exception:  # noqa: BLE001  # what logging.Handler asks of every emit()
+        except Exception:  # noqa: BLE001  # required of emit() by logging.Handler
             self.handleError(record)
 
 
 def _text(text: str) -> bytes:
-    """UTF-8, at most _SHORT bytes; the end of a path says more than its beginning."""
+    """UTF-8, at most _SHORT bytes, the end of the text, which for a path is the more useful part."""
     data = text.encode("utf-8", "backslashreplace")
     return data if len(data) <= _SHORT else b"..." + data[-(_SHORT - 3) :]
 

@@ -1,4 +1,4 @@
-"""What a process emitted and what became of it, in numbers."""
+"""Statistics of a process's records."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["EventStats", "Stats"]
 
 
 class EventStats(Frozen):
-    """What became of one event's records, in this process."""
+    """Statistics of one event's records, in this process."""
 
     emitted: int
-    """Calls of `emit` while the event was on; the lost and the refused ones are among them."""
+    """Calls of `emit` while the event was on, including lost and refused ones."""
     lost: int
-    """No room, or no daemon to send them to any more."""
+    """Lost: no room, or no daemon any more."""
     refused: dict[str, int]
-    """Reason to count. "usec was float" and the like: a value did not fit its field, and no record was made.
-    An errno name: the daemon did not take the record; EBADF: the event was disabled meanwhile."""
+    """Reason to number. "usec was float" and the like: a value did not fit its field, and no record was made.
+    An errno name: the daemon refused the record; EBADF: the event was disabled meanwhile."""
     error: TraceError | None
     """Why the daemon refused the registration."""
 
 
 class Stats(Frozen):
-    """What this process emitted, and what became of it."""
+    """Statistics of this process's records."""
 
     connected: bool
     emitted: int
     """sent + pending + lost."""
     sent: int
-    """Handed to the socket; the refused ones are among them."""
+    """Passed to the socket, including records refused by the daemon."""
     pending: int
     """Waiting to be sent."""
     lost: int

@@ -1,9 +1,9 @@
-"""What `utracefs` offers where its compiled modules cannot be used: events that are never on.
+"""Replacement for the compiled modules where they cannot be used: events that are never on.
 
-That is a second interpreter of the process (mod_wsgi with two applications, `concurrent.interpreters`), and a
-free-threaded Python that runs without its GIL, on which all that is compiled here relies. Tracing that is
-missing is never an error: a program runs there as it does where no daemon is. A wrong declaration is a
-ValueError all the same.
+This applies to a second interpreter of the process (mod_wsgi with two applications,
+`concurrent.interpreters`), and to a free-threaded Python without its GIL, which all compiled modules rely on.
+Missing tracing is never an error: a program runs there as without a daemon. A wrong declaration is still a
+ValueError.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Event:
         return False
 
     def emit(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing. TypeError: another number of values, or other names, than there are fields."""
+        """No effect. TypeError: the number or names of values do not match the fields."""
         if len(args) > len(self.fields) or sorted(kwargs) != sorted(self.fields[len(args) :]):
             raise TypeError(
                 f"{self.name}: {len(args)} values and {list(kwargs)} for the fields {', '.join(self.fields)}"
@@ -57,7 +57,7 @@ class Event:
 
 
 class Session:
-    """Takes declarations and does nothing with them."""
+    """Accepts declarations without effect."""
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, buffer_kb: int | None = None
@@ -101,7 +101,7 @@ _is_strict = [False]
 
 
 def strict(on: bool = True) -> bool:
-    """As `utracefs.strict`; no value is looked at here."""
+    """As `utracefs.strict`; values are not checked here."""
     before, _is_strict[0] = _is_strict[0], on
     return before
 

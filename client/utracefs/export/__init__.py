@@ -1,4 +1,4 @@
-"""Recordings in the formats of other tools; one module each. All write as they read: memory does not grow
+"""Recordings in the formats of other tools, a module each. All write while they read: memory does not grow
 with the recording.
 
 | module | format |
@@ -6,14 +6,14 @@ with the recording.
 | json_lines | one JSON object a line |
 | tables.csv_table | CSV, a column per field |
 | tables.parquet | Apache Parquet, for DuckDB and data frames; needs pyarrow |
-| tables.sql | not a format: the records as tables of DuckDB |
+| tables.sql | no format: the records as tables of DuckDB |
 | timelines.chrome | Chrome JSON, for chrome://tracing and Perfetto: points, slices, counters |
 | timelines.perfetto | Perfetto's TrackEvent, for ui.perfetto.dev and its trace processor: the same |
-| timelines.tracks | which records are slices and counters |
+| timelines.tracks | selection of slices and counters |
 | ctf | CTF 1.8, for babeltrace2 and Trace Compass |
 | perf_data | perf.data, for perf script and perf report |
 | trace_file | trace.dat, for trace-cmd and KernelShark: a part of another one, or of a perf.data |
-| common | what they share |
+| common | shared parts |
 
     with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
         utracefs.export.write_json_lines(recording, out)

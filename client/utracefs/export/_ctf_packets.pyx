@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """Records as packets of CTF, a stream for each cpu; ctf.py has the layout.
 
-A getter decides how a field is written and how it is declared, so both always agree. A record is measured,
-then written, into the packet of its cpu; the packet is handed out when it has PACKET_BYTES.
+A getter determines both the encoding and the declaration of a field, so they always agree. A record is
+measured, then written into the packet of its cpu; the packet is yielded when it has PACKET_BYTES.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -25,9 +25,9 @@ from utracefs_protocol._fields cimport FIXED, find_bytes
 from utracefs_protocol.text import bytes_of
 
 cdef enum:
-    PACKET_BYTES = 64 << 10   # of records, until a packet is handed out
-    LONGEST = 16 << 20        # many fields may lead to the same 64 KiB
-    MOST_COMMS = 1 << 16      # that are remembered
+    PACKET_BYTES = 64 << 10   # of records, until a packet is yielded
+    LONGEST = 16 << 20        # many fields may refer to the same 64 KiB
+    MOST_COMMS = 1 << 16      # cached names
     COMM_SIZE = 16
     UUID_SIZE = 16
 
@@ -57,8 +57,8 @@ cdef packed struct RecordHead:
 
 
 cdef class _Stream:
-    """The packet of one cpu that is being filled. Its memory grows with what is in it: a file may name any
-    number of cpus."""
+    """The unfinished packet of one cpu. Its memory grows with its content: a file may have any number of
+    cpus."""
 
     cdef bytearray packet
     cdef size_t used          # of it, with the head
@@ -76,12 +76,12 @@ cdef class _Stream:
 
 
 cdef class CtfPackets:
-    """Iterates over (cpu, packet) of `records`; those of a cpu belong one behind the other. uuid: 16 bytes.
+    """Iterates over (cpu, packet) of `records`; concatenate those of a cpu. uuid: 16 bytes.
 
-    events: the decoders of the events that occurred; the place of one is its id. count: records in the packet
-    that was handed out last.
+    events: the decoders of the events found; an index is the event's id. count: records in the last yielded
+    packet.
 
-    ValueError at what is broken, after all packets with what came before it.
+    ValueError at invalid data, after all packets with records before it.
     """
 
     cdef readonly uint64_t count
@@ -133,7 +133,7 @@ cdef class CtfPackets:
         raise StopIteration
 
     cdef _Stream _fill(self):
-        """The stream whose packet is full; None at the end."""
+        """The stream with a full packet; None at the end."""
         cdef Raw raw
         cdef EventDecoder event
         cdef _Stream stream
@@ -172,7 +172,7 @@ cdef class CtfPackets:
         if end > <size_t>PyByteArray_GET_SIZE(stream.packet):
             PyByteArray_Resize(stream.packet, 2 * end)
         to = PyByteArray_AS_STRING(stream.packet) + stream.used
-        # readers refuse times that go back, and times with sign
+        # readers refuse times that go back, and times above 2^63
         stream.last = max(stream.last, min(raw.time_ns, LATEST))
         if stream.used == sizeof(PacketHead):
             stream.first = stream.last
@@ -199,7 +199,7 @@ cdef class CtfPackets:
         return self._comm
 
     cdef bytes _take(self, _Stream stream):
-        """The packet; the stream begins another one."""
+        """Take the packet; the stream begins another one."""
         cdef PacketHead head
         cdef bytes packet
         self.count = stream.records
@@ -218,7 +218,7 @@ cdef class CtfPackets:
         memcpy(PyByteArray_AS_STRING(stream.packet), &head, sizeof(head))
         packet = PyBytes_FromStringAndSize(PyByteArray_AS_STRING(stream.packet), stream.used)
         if stream.used > 4 * PACKET_BYTES:
-            PyByteArray_Resize(stream.packet, PACKET_BYTES)   # of a long record nothing is kept
+            PyByteArray_Resize(stream.packet, PACKET_BYTES)   # free the memory of a long record
         stream.used = sizeof(head)
         stream.packets += 1
         stream.told = stream.discarded
@@ -226,8 +226,8 @@ cdef class CtfPackets:
 
 
 def declared_fields(EventDecoder event not None):
-    """(name, type, size) of each field as it is written. type: s, u (integers), text, byte; size in bytes,
-    None: it is not always the same."""
+    """(name, type, size) of each field as written. type: s, u (integers), text, byte; size in bytes, None:
+    variable."""
     cdef Getter *getter
     cdef Py_ssize_t i
     found = []
@@ -244,7 +244,7 @@ def declared_fields(EventDecoder event not None):
 
 
 cdef int64_t body_size(EventDecoder event, const Raw *raw) noexcept:
-    """Of the fields; -1 for a record that is not what the event says, or that CTF cannot hold."""
+    """Bytes of the fields; -1 for a record that does not match its event, or that CTF cannot hold."""
     cdef const uint8_t *data = NULL
     cdef size_t length = 0
     cdef int64_t size = 0
@@ -268,7 +268,7 @@ cdef int64_t body_size(EventDecoder event, const Raw *raw) noexcept:
 
 
 cdef void write_body(char *to, EventDecoder event, const Raw *raw) noexcept:
-    """body_size bytes."""
+    """Write the body of body_size bytes."""
     cdef const uint8_t *data = NULL
     cdef size_t length = 0, text
     cdef uint16_t short_length

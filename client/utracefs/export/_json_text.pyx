@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as JSON, one object a line, and the JSON that other writers share.
+"""Records as JSON, one object per line, and JSON functions for other writers.
 
-What depends on an event or a name is made once; numbers, hex and ASCII text are written here, other text by
-the json module.
+Texts for events and names are made once; numbers, hex and ASCII text are written here, other text by the json
+module.
 """
 
 import json
@@ -29,14 +29,14 @@ from utracefs_protocol.text import bytes_of
 
 
 cdef class _EventText:
-    """What is the same in all lines of an event."""
+    """The constant parts of an event's lines."""
 
     cdef bytes head           # `,"system":"...","name":"...","fields":{`
     cdef list keys            # `"a":`, `,"b":`, ...
 
 
 cdef class JsonText(RecordWriter):
-    """The lines of `records`. Where some were lost a line says how many, null: not counted."""
+    """The lines of `records`. A line before a record has the number of lost ones, null: unknown."""
 
     cdef dict _events
     cdef JsonCache _cache
@@ -95,7 +95,7 @@ cdef class JsonText(RecordWriter):
 
 
 cdef class JsonCache:
-    """JSON of names, which repeat. ascii: see as_json."""
+    """Cached JSON of names. ascii: see as_json."""
 
     def __cinit__(self, bint ascii=True):
         self._ascii = ascii
@@ -148,7 +148,7 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
 
 
 cdef int put_text(Line *line, const uint8_t *text, size_t size, bint ascii) except -1:
-    """As as_json, which writes all that is not the simple case."""
+    """Like as_json, which it calls for all but simple cases."""
     cdef size_t i
     cdef uint8_t c
     for i in range(size):
@@ -163,8 +163,8 @@ cdef int put_text(Line *line, const uint8_t *text, size_t size, bint ascii) exce
 
 
 cdef bytes as_json(bytes text, bint ascii):
-    """U+FFFD for what is not UTF-8. ascii: nothing that could end a <script> either; else as few escapes as
-    JSON allows, since Perfetto shows many of them as they stand in the file."""
+    """U+FFFD for bytes that are not UTF-8. ascii: without characters that could end a <script>; else with the
+    fewest escapes that JSON allows, since Perfetto shows many of them undecoded."""
     if ascii:
         return json.dumps(text.decode("utf-8", "replace")).replace("<", "\\u003c").encode("ascii")
     return json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False).encode()

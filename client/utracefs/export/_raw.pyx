@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as a perf.data holds them: not decoded."""
+"""Records in the format of a perf.data, not decoded."""
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -51,9 +51,9 @@ assert sizeof(LostRecord) == LOST_SIZE
 cdef class PerfSamples(Pieces):
     """Samples of all records, with the event's id as their identifier.
 
-    tasks: (process, thread) to the thread's name, of those that wrote. first_ns, last_ns: the earliest and
-    the latest time. known: ids of events that the file describes; None: all. left_out: records that a
-    perf.data cannot hold, or of other events, behind which perf would read no more; each is a LOST record.
+    tasks: (process, thread) to the thread's name, of writing threads. first_ns, last_ns: the earliest and the
+    latest time. known: ids of events described in the file; None: all. left_out: records that a perf.data
+    cannot hold, or of unknown events, at which perf would stop reading; each is a LOST record.
     """
 
     cdef Records _records

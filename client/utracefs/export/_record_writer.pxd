@@ -1,4 +1,4 @@
-"""Records of any length, for writers of one format; see _record_writer.pyx."""
+"""Records of any length, for format writers; see _record_writer.pyx."""
 
 from utracefs.recordings._output_buffer cimport Pieces
 from utracefs.recordings._records cimport EventDecoder, Raw, Records

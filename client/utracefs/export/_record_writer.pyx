@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False
-"""Records of any length: what the compiled writers of all formats share.
+"""Records of any length, for the compiled writers of all formats.
 
-Where a record does not fit, the room is doubled and it is written once more. A file may ask for records of
-any length (many fields may lead to the same 64 KiB), so one that takes more than LONGEST is written without
-its fields.
+If a record does not fit, the buffer is doubled and the record written again. A file may demand records of any
+length (many fields may refer to the same 64 KiB), so one that takes more than LONGEST is written without its
+fields.
 """
 
 from utracefs.recordings._output_buffer cimport Pieces
@@ -11,22 +11,22 @@ from utracefs.recordings._records cimport EventDecoder, Raw, Records
 from utracefs_protocol._line cimport Line
 
 cdef enum:
-    RECORD_ROOM = 4 << 10   # what is kept free for a record
-    LONGEST = 16 << 20      # of the room for a piece
+    RECORD_ROOM = 4 << 10   # kept free for a record
+    LONGEST = 16 << 20      # limit of a piece's buffer
 
 
 cdef class RecordWriter(Pieces):
-    """A format says in put_record what a record looks like."""
+    """A subclass writes a record in put_record."""
 
     def __init__(self, Records records not None):
         self._records = records
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
-        """Once for each record, before it is written."""
+        """Called once for each record, before it is written."""
         return 0
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
-        """Several times for a record that did not fit."""
+        """Called again for a record that did not fit."""
         raise NotImplementedError
 
     cdef int _fill(self, size_t max_bytes) except -1:

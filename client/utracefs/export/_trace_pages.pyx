@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False
-"""Pages of a trace.dat that is made of another file.
+"""Pages of a trace.dat that is converted from another file.
 
-RecordPages    pages written anew, of selected records
-WholePages     the pages of a trace.dat as they are
+RecordPages    new pages, of selected records
+WholePages     unchanged pages of a trace.dat
 
-The layout of a page stands in subbuf.py, whose PageWriter writes the same ones, slowly.
+subbuf.py describes the layout of a page; its PageWriter writes the same ones, slowly.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -36,13 +36,13 @@ from utracefs_protocol._subbuf cimport (
 cdef enum:
     COUNT_SIZE = 8
     STAMP_SIZE = 8
-    MOST_MORE = 32          # bytes that a record takes besides its entry: its header, a stamp, a lost count
+    MOST_MORE = 32          # bytes of a record besides its entry: its header, a stamp, a lost count
 
 cdef uint64_t DELTA_MASK = (1 << DELTA_BITS) - 1
 
 
 def extent_of(Records records not None):
-    """(number of cpus, bytes of the largest entry) of all records; up to what is broken, if anything is."""
+    """(number of cpus, bytes of the largest entry) of all records, up to an error."""
     cdef Raw raw
     cdef uint64_t cpus = 0
     cdef size_t largest = 0
@@ -56,7 +56,7 @@ def extent_of(Records records not None):
 
 
 cdef class _Page:
-    """The page of one cpu that is being filled. Its memory grows with what is in it."""
+    """The unfinished page of one cpu. Its memory grows with its content."""
 
     cdef bytearray page
     cdef size_t used        # of it, with the header
@@ -71,10 +71,10 @@ cdef class _Page:
 
 
 cdef class RecordPages:
-    """Iterates over (cpu, page) of `records`; those of a cpu belong one behind the other.
+    """Iterates over (cpu, page) of `records`; concatenate those of a cpu.
 
-    page_size: bytes. comms: thread id to name, of those that wrote. ValueError at what is broken, or at an
-    entry that no page of this size can hold, after all pages with what came before it.
+    page_size: bytes. comms: thread id to name, of writing threads. ValueError at invalid data, or at an entry
+    too large for a page, after all pages with records before it.
     """
 
     cdef Records _records
@@ -114,7 +114,7 @@ cdef class RecordPages:
         raise StopIteration
 
     cdef tuple _fill(self):
-        """(cpu, page) of a page that was full; None at the end."""
+        """(cpu, page) of a full page; None at the end."""
         cdef Raw raw
         cdef _Page page
         cdef tuple done
@@ -150,7 +150,7 @@ cdef class RecordPages:
         return self._page
 
     cdef bint _add(self, _Page page, const Raw *raw) except -1:
-        """False, and nothing changed, when it does not fit any more."""
+        """False, and nothing changes, if it does not fit."""
         cdef bint is_first = page.used == HEADER_SIZE
         cdef bint is_back = not is_first and raw.time_ns < page.ts
         cdef uint64_t delta = 0 if is_first else raw.time_ns - page.ts
@@ -172,7 +172,7 @@ cdef class RecordPages:
             page.begin = raw.time_ns
         elif stamp:
             if is_back or delta > STAMP_BITS_MASK:
-                # Back, or further than the 59 bits of a time extend: where it is, not how far.
+                # Backwards, or more than the 59 bits of a time extend: an absolute time, no delta.
                 put_time(to, TIME_STAMP, raw.time_ns & STAMP_BITS_MASK)
             else:
                 put_time(to, TIME_EXTEND, delta)
@@ -190,7 +190,7 @@ cdef class RecordPages:
         return True
 
     cdef tuple _take(self, _Page page):
-        """(cpu, page); another one is begun."""
+        """Take (cpu, page); begins another one."""
         cdef uint64_t word = page.used - HEADER_SIZE
         cdef bytes whole = PyBytes_FromStringAndSize(NULL, self._size)
         cdef char *to = PyBytes_AS_STRING(whole)
@@ -218,11 +218,11 @@ cdef inline void put_time(char *to, uint32_t type_len, uint64_t value) noexcept:
 
 
 cdef class WholePages:
-    """Iterates over (cpu, page) of all pages of a source that is not read otherwise, as they are.
+    """Iterates over (cpu, page) of all pages of an otherwise unread source, unchanged.
 
-    sound: nothing on them is unusual: one buffer, one size of pages, each cpu once, whole records with all
-    common fields on each page. Else RecordPages must be used.
-    records, lost, lost_uncounted, comms: as Records and RecordPages say them. nr_cpus, page_size: of all.
+    sound: the pages are regular: one buffer, one page size, each cpu once, complete records with all common
+    fields. Else use RecordPages.
+    records, lost, lost_uncounted, comms: as in Records and RecordPages. nr_cpus, page_size: of all.
     """
 
     cdef Merge _merge

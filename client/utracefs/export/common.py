@@ -1,4 +1,4 @@
-"""What exporters share: the result, progress, text that any reader takes."""
+"""Shared by exporters: the result, progress, text for any reader."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,42 +14,42 @@ __all__ = ["Exported", "Progress", "json_text", "plain", "watched", "write_piece
 
 
 class SomePieces(Protocol):
-    """Pieces, or what is read as they are."""
+    """Pieces, or an object with the same `read`."""
 
     def read(self, max_bytes: int) -> bytes: ...
 
 
 Progress: TypeAlias = Callable[[float], None]
-"""Is told now and then which part of the recording was read, 0 to 1."""
+"""Called from time to time with the part of the recording read, 0 to 1."""
 
 _RECORDS_A_REPORT: Final = 4096
 _PIECE_BYTES: Final = 64 << 10
-"""What does not fit is given up in pieces of this size."""
+"""Records without space are counted in pieces of this size."""
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 @attrs.frozen
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     records: int
     lost: int
-    """Records that the recording says were lost."""
+    """Records lost according to the recording."""
     lost_uncounted: bool
-    """More were lost; nobody knows how many."""
+    """An unknown number more was lost."""
     begins_without_end: int = 0
-    """Slices that began, and stay open."""
+    """Slices without an end."""
     ends_without_begin: int = 0
-    """Records that would end a slice, and are points: none had begun."""
+    """Ends without a begin, shown as points."""
     no_room: int = 0
-    """Records that are not in the file: the disk is full."""
+    """Records not written because the disk was full."""
     error: OSError | None = None
-    """That, as the system says it."""
+    """The system's text for that error."""
     only_counted: int = 0
-    """Records that a page has no row for; its timeline counts them."""
+    """Records without a row in an HTML page; its timeline counts them."""
     day_guessed: bool = False
-    """The recording does not know the time of day: its last change is taken for that of its last record, or
-    its times are taken for times of day, where they count 31 years and more."""
+    """The recording has no time of day: the file's last change is taken for the time of its last record, or
+    its times are taken for times of day, if they count 31 years or more."""
 
     @classmethod
     def of(cls, reading: Reading, *, begins_without_end: int = 0, ends_without_begin: int = 0) -> "Exported":
@@ -59,7 +59,7 @@ class Exported:
         )
 
     def without(self, no_room: int, error: OSError | None) -> "Exported":
-        """The same, less records that found no room."""
+        """The same, less records without space."""
         if error is None:
             return self
         return attrs.evolve(self, records=self.records - no_room, no_room=no_room, error=error)
@@ -68,9 +68,9 @@ class Exported:
 def write_pieces(
     reading: Reading, writer: SomePieces, write: Callable[[bytes], object], progress: Progress | None
 ) -> tuple[int, OSError | None]:
-    """`write` all that `writer` makes of the records, with reports to `progress`. When there is no room
-    (NoRoom) the rest is only counted: how many records that were, and the error. Another OSError is raised;
-    TraceError at what is broken, after all before it is written."""
+    """Write the output of `writer` for all records, with reports to `progress`. Without space (NoRoom) the
+    rest is only counted: returns the number and the error. Other OSErrors are raised; TraceError at invalid
+    data, after all before it is written."""
     kept = 0
     full: OSError | None = None
     try:
@@ -89,7 +89,7 @@ def write_pieces(
 
 
 def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:
-    """The records, with reports to `progress`."""
+    """Yields the records, with reports to `progress`."""
     if progress is None:
         yield from reading
         return
@@ -100,12 +100,12 @@ def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:
 
 
 def plain(value: int | str | bytes) -> int | str:
-    """A field for formats that have numbers and text only: bytes in hex."""
+    """A field for formats with numbers and text only: bytes in hex."""
     if isinstance(value, int):
         return value
     return clean(value) if isinstance(value, str) else value.hex()
 
 
 def json_text(value: Any) -> str:
-    """ASCII, without spaces, and without a < that could end a <script> which it is put into."""
+    """JSON in ASCII, without spaces, and without a < that could end an enclosing <script>."""
     return _encode(value).replace("<", "\\u003c")

@@ -1,7 +1,7 @@
-"""CTF 1.8 (Common Trace Format), which babeltrace2 and Trace Compass open: a directory.
+"""CTF 1.8 (Common Trace Format), for babeltrace2 and Trace Compass: a directory.
 
-    metadata         text that describes the rest (TSDL)
-    channel0_N       the records of cpu N: packets, one behind the other
+    metadata         description of the rest (TSDL)
+    channel0_N       the records of cpu N: consecutive packets
 
     packet    magic, uuid, stream id, cpu │ times, sizes in bits, number, discarded, cpu │ records
     record    u32 event, u64 time │ i32 pid, i32 tid, 16 bytes comm │ fields
@@ -16,11 +16,11 @@ All is little-endian and without padding between the parts.
 | dynamic text | string, up to its first NUL |
 | other dynamic data | u16 number of bytes `__NAME_length`, and the bytes |
 
-Names get an underscore in front, which readers take away again: some are words of TSDL. Lost records are
-counted in `events_discarded` of the packet of the record behind them, at least one where they were not
-counted; a record that is shorter than its event says, or that CTF cannot hold (more than 64 KiB in one field,
-16 MiB in all), counts there, too. Times of a cpu that go back and times from 2^63 on, which readers refuse,
-stay at the latest.
+Names get a leading underscore, which readers remove: some are words of TSDL. Lost records are counted in
+`events_discarded` of the packet with the next record, at least one if their number is unknown; a record that
+is shorter than its event's fields, or that CTF cannot hold (more than 64 KiB in one field, 16 MiB in total),
+counts there, too. Readers refuse times of a cpu that go back, and times from 2^63 on: such records get the
+latest time before.
 """
 
 import os
@@ -40,7 +40,7 @@ __all__ = ["write_ctf"]
 _FAR_NS: Final = 1 << 62
 """146 years."""
 _METADATA_BYTES: Final = 1 << 20
-"""Room that is kept for what says how events look."""
+"""Space reserved for the descriptions of events."""
 _METADATA: Final = """\
 /* CTF 1.8 */
 typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; }} := u8;
@@ -93,7 +93,7 @@ def write_ctf(
 ) -> Exported:
     """Write all records into a new directory.
 
-    OSError: it exists (FileExistsError), or cannot be written. TraceError at what is broken, after all before
+    OSError: it exists (FileExistsError), or cannot be written. TraceError at invalid data, after all before
     it is written and the directory is complete.
     """
     os.mkdir(directory)
@@ -106,7 +106,7 @@ def write_ctf(
     try:
         for cpu, packet in packets:
             try:
-                # Not kept open: there may be several thousand.
+                # Closed again: there may be several thousand.
                 append(os.path.join(directory, f"channel0_{cpu}"), packet)
             except NoRoom as error:
                 full = full or error
@@ -119,7 +119,7 @@ def write_ctf(
         clock = re.sub(r"[^A-Za-z0-9_]", "_", recording.clock)
         unix_offset = recording.unix_offset_ns or 0
         if unix_offset < -_FAR_NS or reading.records.last_ns + unix_offset >= 2 * _FAR_NS:
-            unix_offset = 0  # readers refuse it
+            unix_offset = 0  # refused by readers
         offset_s, offset = divmod(unix_offset, 10**9)
         text = _METADATA.format(uuid=trace, clock=clock, offset_s=offset_s, offset=offset)
         text += "".join(_event_metadata(*numbered) for numbered in enumerate(packets.events))

@@ -1,9 +1,9 @@
-"""perf.data, which perf script, perf report and perf data convert read: a sample for each record, with a
-period of 1.
+"""perf.data, for perf script, perf report and perf data convert: a sample for each record, with a period of
+1.
 
-Lost records are a LOST record in front of the sample behind them, with the number 0 where they were not
-counted; so is a record that is larger than a sample may be (64 KiB), or of an event without a format. Samples
-have the times of CLOCK_MONOTONIC, as the file says.
+Lost records are a LOST record in front of the next sample, with the number 0 if unknown; so is a record that
+is larger than a sample may be (64 KiB), or of an event without a format. Samples have times of
+CLOCK_MONOTONIC, which the file declares.
 """
 
 import errno
@@ -29,7 +29,7 @@ _MONOTONIC: Final = frozenset({"local", "global", "perf", "mono"})
 
 
 def check_clock(path: str, clock: str) -> None:
-    """TraceError(EINVAL) about the path: its times cannot be those of samples."""
+    """TraceError(EINVAL) about the path: samples cannot have its times."""
     if clock not in _MONOTONIC:
         what = f"perf.data needs times of CLOCK_MONOTONIC; these are of the clock {clock}"
         raise TraceError(errno.EINVAL, f"{path}: {what}")
@@ -38,9 +38,9 @@ def check_clock(path: str, clock: str) -> None:
 def write_perf_data(
     recording: Recording, path: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Exported:
-    """Write all records into the file `path`; one that is there becomes NAME.old, as perf has it.
+    """Write all records into the file `path`; an existing one becomes NAME.old, as with perf.
 
-    OSError from the file. TraceError: EINVAL for a recording with another clock; at what is broken, after all
+    OSError from the file. TraceError: EINVAL for a recording with another clock; at invalid data, after all
     before it is written and the file is complete.
     """
     check_clock(recording.path, recording.clock)

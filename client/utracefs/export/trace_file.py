@@ -1,8 +1,8 @@
-"""trace.dat, which trace-cmd, KernelShark and `utracefs report` read: a part of another one, or the records
-of a perf.data.
+"""trace.dat, for trace-cmd, KernelShark and `utracefs report`: a part of another one, or the records of a
+perf.data.
 
-Where all records of a trace.dat are wanted, or all of some cpus, its pages are copied as they are; else pages
-are written anew. All instances are one buffer. A trace.dat knows threads and not their processes.
+If all records of a trace.dat are selected, or all of some cpus, its pages are copied; else new pages are
+written. All instances become one buffer. A trace.dat has threads without their processes.
 """
 
 import errno
@@ -36,9 +36,9 @@ def write_trace_dat(
     recording: Recording, path: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Exported:
     """Write all records into the file `path`, which gets its name when it is complete. Reads the recording
-    twice: first for its cpus and its largest record, or whether its pages are sound.
+    twice: first for its cpus and its largest record, or to check its pages.
 
-    OSError from the file. TraceError at what is broken, after all before it is written and the file is
+    OSError from the file. TraceError at invalid data, after all before it is written and the file is
     complete.
     """
     found = recording.whole_pages()
@@ -71,7 +71,7 @@ def _write(
     done: Callable[[], float],
     progress: Progress | None,
 ) -> tuple[ValueError | None, TraceDatWriter]:
-    """The whole file, of the pages up to what is broken; that, and the writer, which is done."""
+    """Write the whole file, of the pages up to an error; returns that, and the finished writer."""
     if nr_cpus > MAX_CPUS:
         raise TraceError(errno.EINVAL, f"{recording.path}: cpu {nr_cpus - 1}; a trace.dat has {MAX_CPUS}")
     broken: ValueError | None = None

@@ -1,14 +1,14 @@
 # cython: boundscheck=False, wraparound=False
-"""The records of a recording as columns: what all records have, and for each event one column per field.
+"""The records of a recording as columns: the common ones, and for each event one per field.
 
     Columns ─┬─ times, events, tasks, cpus, instances       one value a record
              ├─ lost_at, lost                               one value a place where records were lost
              ├─ event_columns[n].values[m]                  one value a record of the event
              │      Integers, or Texts: numbers into a list of distinct values
-             └─ rest                                        Counts of the records behind those that fit
+             └─ rest                                        Counts of the records beyond the limits
 
-An integer column is packed as what its values are above the least one, in as few bytes as the largest needs
-(none if all are equal), first the low bytes of all values, then the next ones: that compresses well.
+An integer column is packed as differences to the least value, in as few bytes as the largest needs (none if
+all are equal), first the low bytes of all values, then the next ones: that compresses well.
 """
 
 cimport cython
@@ -94,7 +94,7 @@ cdef class Integers(Values):
         return 0
 
     def packed(self):
-        """(the least value, bytes a value takes: 0, 1, 2, 4 or 8, the bytes)."""
+        """(least value, bytes per value: 0, 1, 2, 4 or 8, the bytes)."""
         cdef uint64_t span = self._most - self._least
         cdef size_t width = 0 if not span else 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
         cdef size_t i, k
@@ -110,7 +110,7 @@ cdef class Integers(Values):
         return self._value(self._least) if self._count else 0, width, data
 
     def steps(self, uint64_t first):
-        """From `first` to the first value and from each to the next, for unsigned ones that never go back."""
+        """Steps from `first` to the first value and between values, for unsigned non-decreasing ones."""
         cdef Integers found = Integers()
         cdef size_t i
         for i in range(self._count):
@@ -118,7 +118,7 @@ cdef class Integers(Values):
         return found
 
     def taken(self, order):
-        """The values at these places."""
+        """The values at these indexes."""
         cdef Integers found = Integers(self._flip != 0)
         cdef size_t i
         for i in order:
@@ -128,7 +128,7 @@ cdef class Integers(Values):
 
 @cython.final
 cdef class Texts(Values):
-    """Texts by number, each kept once. values: the distinct ones, str with surrogate escapes, or hex."""
+    """Distinct texts by number. values: the texts, str with surrogate escapes, or hex."""
 
     cdef readonly Integers numbers
     cdef readonly list values
@@ -156,7 +156,7 @@ cdef class Texts(Values):
         return length + 64
 
     def taken(self, order):
-        """The same texts, with the numbers at these places."""
+        """The same texts, with the numbers at these indexes."""
         cdef Texts found = Texts(self._hex)
         found.values = self.values
         found._known = self._known
@@ -165,8 +165,8 @@ cdef class Texts(Values):
 
 
 cdef class Counts:
-    """How many records each event has of each task in each bin of time. Bins double in width when there are
-    more than max_counts counts: enough memory for eight of each event and task, or for max_counts.
+    """Counts of records by bin of time, event and task. Bins double in width when there are more than
+    max_counts counts: enough memory for eight of each event and task, or for max_counts.
 
     A bin has the times with the same `time >> shift`. least, most: times.
     """
@@ -206,7 +206,7 @@ cdef class Counts:
             self._counts = wider
 
     def columns(self):
-        """(bins, events, tasks, counts) in the order of bins, a value a count."""
+        """(bins, events, tasks, counts) in the order of bins, parallel lists."""
         found = Integers(), Integers(), Integers(), Integers()
         for key in sorted(self._counts):
             for column, value in zip(found, (*key, self._counts[key])):
@@ -217,7 +217,7 @@ cdef class Counts:
 @cython.final
 cdef class EventColumns:
     """The records of one event. values: Integers or Texts for each name, Texts of bytes are hex. is_short:
-    those that are shorter than the event says; they have no names and values. count: rows; total: records."""
+    records shorter than the event's fields; they have no names and values. count: rows; total: records."""
 
     cdef readonly str system
     cdef readonly str name
@@ -246,7 +246,7 @@ cdef class EventColumns:
                 self.values.append(Texts(kind == BYTES_VALUE))
 
     cdef Py_ssize_t add(self, const Raw *raw) except -1:
-        """The bytes of new texts."""
+        """Bytes of new texts."""
         self.count += 1
         return 0 if self.is_short else put_fields(self._decoder, raw, self.values, 0)
 
@@ -259,8 +259,8 @@ cdef class EventColumns:
 
 
 cdef class Columns:
-    """Takes all records of `records`: the first max_records as rows, fewer where text_bytes gets above
-    max_text_bytes; those behind as counts, `rest`, which is None where there are none.
+    """Takes all records of `records`: the first max_records as rows, fewer if text_bytes exceeds
+    max_text_bytes; later ones as counts in `rest`, which is None without any.
 
     events, tasks: numbers into event_columns and task_list, which has (pid, tid, comm). instances: into
     instance_list. lost_at: the row in front of which `lost` records were lost, -1: not counted. text_bytes:
@@ -325,8 +325,7 @@ cdef class Columns:
         return max(most + ([self.times._most] if len(self.times) else []), default=0)
 
     def read(self, size_t max_records):
-        """Take up to so many records. False: there are no more. ValueError at what is broken, after all
-        before it are taken."""
+        """Take up to so many records. False: the end. ValueError at invalid data, after all before it."""
         cdef Raw raw
         cdef EventDecoder event
         cdef EventColumns columns
@@ -360,8 +359,7 @@ cdef class Columns:
         return True
 
     def sort(self):
-        """Put the rows into the order of time; those of one time stay as they are. The places of what was
-        lost go with the rows in front of which it was."""
+        """Sort the rows by time, stable. Losses move with the rows that they precede."""
         cdef list times, order, ranks, orders, in_event
         if not self._unordered:
             return

@@ -1,18 +1,18 @@
-"""Writes the page: its style and scripts, a JSON head, and the columns.
+"""Writes the page: style and scripts, a JSON head, and the columns.
 
     <script id="head" type="application/json">{"records":36152,"columns":{"time":{"id":0,...}},...}</script>
     <script id="data0" type="text/plain">base64 of deflated bytes</script>
     ...
 
 A column in the head is {"id", "count", "base", "width"}: the value of a row is `base`, a decimal in a string,
-plus the number of `width` bytes that the data has for it (`Integers.packed`); of width 0 there is no data.
-`time` has steps from the first time and then from row to row. Texts are a column of numbers and `pools`: data
-that are each a JSON array of texts. The first records have rows; those for which a browser has no room are in
-the columns `rest_*`: how many there are of an event and a task in the times with the same `time >> shift`.
-Whatever a recording says is in base64, or JSON without `<`.
+plus its number of `width` bytes in the data (`Integers.packed`); with width 0 there is no data. `time` has
+steps from the first time and then from row to row. Texts are a column of numbers and `pools`: data that are
+each a JSON array of texts. The first records have rows; those beyond the browser's limit are in the columns
+`rest_*`: counts by event and task in the times with the same `time >> shift`. All text of a recording is in
+base64, or JSON without `<`.
 
-The page allows itself no network, by a Content-Security-Policy that knows its style and scripts by their
-hashes and forbids all else.
+The page has a Content-Security-Policy that allows its style and scripts by their hashes and forbids all else,
+also the network.
 """
 
 import base64
@@ -36,32 +36,32 @@ from utracefs_protocol.text import clean
 __all__ = ["MAX_COUNTS", "MAX_RECORDS", "MAX_TEXT_BYTES", "SCRIPTS", "write_html"]
 
 MAX_RECORDS: Final = 5_000_000
-"""A browser has about 200 bytes in memory for each."""
+"""Limit of rows: a browser needs about 200 bytes of memory for each."""
 
 MAX_TEXT_BYTES: Final = 256 << 20
-"""Of distinct values of text fields: what a browser takes in one page, with room for the rest."""
+"""Limit of distinct values of text fields: a browser's limit for a page, with room for the rest."""
 
 MAX_COUNTS: Final = 1 << 18
-"""Of the records behind those: 7,000 bins for 12 threads of three events."""
+"""Limit of counts of further records: 7,000 bins for 12 threads of three events."""
 
 SCRIPTS: Final = ("data", "text", "search", "statistics", "timeline", "table", "panels", "main")
 
 _BATCH: Final = 1 << 16
 _POOL_TEXTS: Final = 1 << 13
 _POOL_CHARACTERS: Final = 1 << 18
-"""Of the texts that are parsed at once: some milliseconds."""
+"""Bytes of texts that are parsed at once: some milliseconds."""
 
 _LEVEL: Final = 6
 _READING: Final = 0.25
-"""The part of the time that reading takes; the rest is packing."""
+"""Reading's part of the time; the rest is packing."""
 
 
 def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
-    """Write the page. What it has is held in memory until then: MAX_RECORDS records, or those with
-    MAX_TEXT_BYTES of text, and how many there are of the others.
+    """Write the page. Its content is held in memory until then: MAX_RECORDS records, or those with
+    MAX_TEXT_BYTES of text, and counts of the others.
 
-    OSError from `out`. TraceError(EINVAL) at what is broken, after a page with all before it is written,
-    which says so.
+    OSError from `out`. TraceError(EINVAL) at invalid data, after a page with all before it, and a notice, is
+    written.
     """
     reading = recording.reading()
     columns = Columns(
@@ -86,7 +86,7 @@ def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None
 
 
 def _read(reading: Reading, columns: Columns, progress: Progress | None) -> TraceError | None:
-    """What is broken, if anything is."""
+    """The error in the recording, if any."""
     try:
         while columns.read(_BATCH):
             if progress is not None:
@@ -97,7 +97,7 @@ def _read(reading: Reading, columns: Columns, progress: Progress | None) -> Trac
 
 
 class _Data:
-    """The columns as they stand in the page."""
+    """The columns in the format of the page."""
 
     def __init__(self, columns: Columns, progress: Progress | None) -> None:
         self.pieces: list[bytes] = []
@@ -186,7 +186,7 @@ class _Data:
 
 
 def _page(path: str) -> tuple[bytes, bytes]:
-    """What stands before and after the data."""
+    """The parts before and after the data."""
     folder = resources.files("utracefs.html") / "page"
 
     def text(name: str) -> str:
@@ -202,7 +202,7 @@ def _page(path: str) -> tuple[bytes, bytes]:
         "style": style,
         "script": script,
     }
-    # In one go: a value, such as the file's name, may look like a place for another.
+    # In one pass: a value, such as the file's name, may contain another placeholder.
     before, after = (
         re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], part) for part in template.split("{{data}}")
     )
@@ -214,5 +214,5 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> bytes:
-    """Bytes that are not UTF-8 stay the surrogates that they are in `value`."""
+    """Bytes that are not UTF-8 stay surrogates."""
     return json_text(value).encode("ascii")

@@ -354,7 +354,7 @@ cdef class ColumnBatches:
         return Batch(event, text_as_bytes=self._text_as_bytes)
 
     cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
-        """What a table has besides COMMON_COLUMNS, in a row that has these."""
+        """Fill the further columns of a table, in a row that has COMMON_COLUMNS."""
         cdef list columns = batch.columns
         cdef Py_ssize_t i
         if event.fits(raw):

@@ -33,7 +33,7 @@ def socket_path(directory: str, name: str) -> str:
     if directory == places.temporary_directory(os.geteuid()):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "not a directory of ours with mode 0700", directory)
+            raise PermissionError(errno.EPERM, "not a directory of this user with mode 0700", directory)
     return os.path.join(directory, name)
 
 

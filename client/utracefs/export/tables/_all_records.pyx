@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """The records of all events as one table, in the order of time, for `utracefs sql`.
 
-Besides the common columns it has `system`, `name`, and the fields as a JSON object, as JSON lines have them.
-Those are absent for a record that is shorter than its event says, or whose JSON takes more than LONGEST.
+Besides the common columns it has `system`, `name`, and the fields as a JSON object, as in JSON lines. That is
+absent for a record that is shorter than its event's fields, or whose JSON takes more than LONGEST.
 """
 
 from libc.stdint cimport uint8_t
@@ -16,7 +16,7 @@ from utracefs.recordings._columns import COMMON_COLUMNS
 
 cdef enum:
     FIRST_ROOM = 4 << 10
-    LONGEST = 16 << 20      # many fields may lead to the same 64 KiB
+    LONGEST = 16 << 20      # many fields may refer to the same 64 KiB
 
 cdef Py_ssize_t COMMONS = len(COMMON_COLUMNS)
 
@@ -24,7 +24,7 @@ cdef Py_ssize_t COMMONS = len(COMMON_COLUMNS)
 cdef class AllRecords(ColumnBatches):
     """Iterates over `records` as Batches of an event without a name.
 
-    ValueError at what is broken, after all before it.
+    ValueError at invalid data, after all before it.
     """
 
     cdef dict _known          # EventDecoder to its system, its name, and its keys in JSON
@@ -37,7 +37,7 @@ cdef class AllRecords(ColumnBatches):
         self._text = _Buffer.__new__(_Buffer)
 
     def empty(self):
-        """A batch without rows: what columns there are."""
+        """A batch without rows, for the columns."""
         return self._begin(self._table)
 
     cdef Batch _begin(self, EventDecoder event):

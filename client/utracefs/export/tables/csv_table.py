@@ -1,13 +1,12 @@
-"""CSV as RFC 4180 has it, in UTF-8, with a row of names: for spreadsheets and data frames.
+"""CSV by RFC 4180, in UTF-8, with a row of names: for spreadsheets and data frames.
 
     time_ns,cpu,pid,tid,comm,system,name,method,latency_ns,status
     100000000351,0,12,12,beta task,user_events,rpc,Get,1500,-2
 
-A column for each field of the events that have records, in the order in which they occur; events that have a
-field of the same name share its column, and a cell is empty where the event has none. A field that is called
-as one of the first columns gets `field_` in front. Bytes are lower-case hex; U+FFFD stands for what is not
-UTF-8. The file is read twice, first for the events that occur. Of lost records a table has nothing: see
-Exported.
+A column for each field of the events with records, in the order of occurrence; fields of one name share a
+column, and a cell is empty if the event has no such field. A field with the name of a common column gets the
+prefix `field_`. Bytes are lower-case hex; U+FFFD stands for bytes that are not UTF-8. The file is read twice,
+first for the events. A table has no lost records: see Exported.
 """
 
 import csv
@@ -24,7 +23,7 @@ _COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
 
 
 def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
-    """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written."""
+    """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written."""
     fields = dict.fromkeys(name for event in recording.events_with_records() for name in event.names)
     taken = set(_COLUMNS)
     header = list(_COLUMNS)
@@ -52,7 +51,7 @@ class _Rows:
         self._error: ValueError | None = None
 
     def read(self, max_bytes: int) -> bytes:
-        """As Pieces.read."""
+        """Like Pieces.read."""
         if self._error is not None:
             raise self._error
         try:

@@ -1,17 +1,16 @@
-"""Apache Parquet, for DuckDB, pandas, polars, Spark and the like; needs pyarrow.
+"""Apache Parquet, for DuckDB, pandas, polars, Spark and others; needs pyarrow.
 
     OUT/event=user_events:http_request/day=2026-11-22/host=box/part-0.parquet
 
-A table for each event, in files of a day and a host; or one file with the table of one event. Columns and
-types are those of `Recording.to_arrow`, and so are the metadata, by which `utracefs sql` knows the event. A
-field that is called as a partition (`event`, `day`, `host`) gets `field_` in front, too, since readers add
-those as columns. In names of directories is percent-encoded what is not a letter, a digit or one of `_.-~:`;
-a name that is too long then is cut, and ends in `~` and a digest of the whole.
+A table for each event, in files by day and host; or one file with the table of one event. Columns, types and
+metadata are those of `Recording.to_arrow`; `utracefs sql` finds the event in the metadata. A field with the
+name of a partition (`event`, `day`, `host`) gets the prefix `field_`, too, since readers add those as
+columns. Names of directories are percent-encoded except for letters, digits and `_.-~:`; a name that is then
+too long is cut, and ends in `~` and a digest of the whole.
 
-The day is that of UTC, by what the recording says of its clock (utracefs/origin.py). For a recording that
-does not know the time of day, as of trace-cmd, the file's last change is taken for the time of the last
-record, or its times for those since 1970 where they count 31 years. Where the clock does not count
-nanoseconds the day is 1970-01-01.
+The day is that of UTC, by the recording's pairs of clocks (recordings/origin.py). For a recording without the
+time of day, as from trace-cmd, the file's last change is taken for the time of the last record, or its times
+for those since 1970 if they count 31 years. If the clock does not count nanoseconds the day is 1970-01-01.
 """
 
 import datetime
@@ -40,23 +39,23 @@ if TYPE_CHECKING:
 __all__ = ["PARTITIONS", "write_parquet", "write_parquet_file"]
 
 PARTITIONS: Final = ("event", "day", "host")
-"""What the directories are called by, from the outer to the inner one."""
+"""The partitions, from the outer to the inner one."""
 
 _OPEN_FILES: Final = 64
-"""Files that are open for writing at a time: a recording may have thousands of events."""
+"""Limit of files open for writing: a recording may have thousands of events."""
 _DAY_NS: Final = 86400 * 10**9
 _FIRST_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _UPTIME_NS: Final = 10**18
-"""Clocks that have counted more, 31 years, count from 1970."""
+"""Clocks above 31 years count from 1970."""
 _NAME_MAX: Final = 255
-"""Of a directory, in bytes (NAME_MAX of Linux)."""
+"""Bytes of a directory's name (NAME_MAX of Linux)."""
 _COMPRESSION: Final = "zstd"
 _ROW_GROUP: Final = 1 << 20
 _LEAST_ROWS: Final = 256
-"""So many are given up at a time."""
+"""Rows dropped at a time."""
 _END_BYTES: Final = 16 << 10
 _COLUMN_BYTES: Final = 4 << 10
-"""Room for what Arrow writes besides values: in all, and for each column."""
+"""Space for Arrow's data besides values: in total, and for each column."""
 
 
 def write_parquet(
@@ -66,10 +65,10 @@ def write_parquet(
     host: str | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write all records into a new directory. host: instead of what the file says.
+    """Write all records into a new directory. host: in place of the file's.
 
     OSError: it exists (FileExistsError), or cannot be written. ImportError: pyarrow is missing. TraceError at
-    what is broken, after all before it is written and the files are complete.
+    invalid data, after all before it is written and the files are complete.
     """
     columns.library("pyarrow.parquet")
     os.mkdir(directory)
@@ -113,7 +112,7 @@ def write_parquet_file(
 
 
 class _Room:
-    """Whether there is some: what finds none costs its rows and all behind."""
+    """Tracks space: after a failure these rows and all later ones are lost."""
 
     def __init__(self) -> None:
         self.error: OSError | None = None
@@ -121,7 +120,7 @@ class _Room:
         """Rows."""
 
     def write(self, rows: "pyarrow.RecordBatch", write: Callable[["pyarrow.RecordBatch"], None]) -> None:
-        """`write` as many of the rows as fit."""
+        """Write as many of the rows as fit."""
         if self.error is None:
             try:
                 write(rows)
@@ -137,14 +136,14 @@ class _Room:
 
 
 def _write(writer: Any, out: BinaryIO, rows: "pyarrow.RecordBatch") -> None:
-    """NoRoom where the rows, and then the end of the file, may not fit: Arrow cannot go on after an error."""
+    """NoRoom if the rows and the end of the file may not fit: Arrow cannot continue after an error."""
     if isinstance(out, WholeFile):
         out.need(2 * rows.nbytes + _END_BYTES + _COLUMN_BYTES * rows.num_columns)
     writer.write_batch(rows, _ROW_GROUP)
 
 
 def _folder(key: str, value: str) -> str:
-    """With U+FFFD for what is not UTF-8, which readers refuse."""
+    """With U+FFFD for bytes that are not UTF-8, which readers refuse."""
     name = f"{key}={quote(clean(value), safe=':')}"
     if len(name) <= _NAME_MAX:
         return name
@@ -157,7 +156,7 @@ def _folder(key: str, value: str) -> str:
 
 
 class _Files:
-    """The files of a directory while they are written; those that were used last are open."""
+    """The files of a directory while they are written; the most recently used ones are open."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -204,7 +203,7 @@ def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:
 
 
 def _unix_offset(recording: Recording) -> tuple[int | None, bool]:
-    """Added to a time it gives nanoseconds since 1970 (None: times are no nanoseconds), and whether that is a
+    """Offset from a time to nanoseconds since 1970 (None: times are no nanoseconds), and whether that is a
     guess."""
     if recording.unix_offset_ns is not None:
         return recording.unix_offset_ns, False
@@ -217,7 +216,7 @@ def _unix_offset(recording: Recording) -> tuple[int | None, bool]:
 
 
 def _days(batch: "pyarrow.RecordBatch", offset: int | None) -> Iterator[tuple[str, int, int]]:
-    """The day, and from which row on up to which one."""
+    """The days, each with its range of rows."""
 
     def day(time: int | None) -> str:
         if offset is None:

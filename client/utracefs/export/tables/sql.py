@@ -1,22 +1,22 @@
-"""Recordings as tables of DuckDB, which reads them as a query asks for them; nothing is written.
+"""Recordings as tables of DuckDB, which reads the records that a query needs; no file is written.
 
-    trace.dat, perf.data   a table per event: Recording.arrow_reader, anew for each scan
+    trace.dat, perf.data   a table per event: Recording.arrow_reader, a new one for each scan
                            records: the compiled AllRecords
-    Parquet of ours        a table per event: a dataset of its files, with `day` and `host`
-                           records: all of them, put together
+    exported Parquet       a table per event: a dataset of its files, with `day` and `host`
+                           records: all of them, combined
 
     user_events.http_request    the table of an event: SCHEMA.NAME, SCHEMA the system
-    http_request                the same, where only one system has an event of that name
+    http_request                the same, if only one system has an event of that name
     records                     time_ns, cpu, pid, tid, comm, instance, lost, system, name, fields (JSON)
 
-Of several inputs a table has the records of all that have the event, and one more column, `file`, or
-`file_` where that is the name of a field.
+With several inputs a table has the records of all with that event, and an additional column `file`, or
+`file_` if a field has that name.
 
-DuckDB does not tell upper from lower case: of names that differ in nothing else, the later ones get `_` at
-their end, and fields `field_` in front. So do systems that are called as something of DuckDB's.
+DuckDB ignores case: of names that differ only in case the later ones get the suffix `_`, and fields the
+prefix `field_`. The same applies to systems with a name used by DuckDB.
 
-What a query may do: it cannot reach any file, the network, extensions, or Python's variables, and cannot
-change settings, some of which would let it do that, or end the process.
+Restrictions of a query: it cannot access files, the network, extensions, or Python's variables, and cannot
+change settings, some of which would lift that, or end the process.
 """
 
 import contextlib
@@ -51,12 +51,12 @@ _PARQUET_MAGIC: Final = b"PAR1"
 RECORDS: Final = "records"
 _OF_DUCKDB: Final = frozenset({"", "main", "temp", "system", "memory", "information_schema", "pg_catalog"})
 _FEW: Final = 200
-"""Tables that are made whether the query names them or not; a millisecond each."""
+"""Number of tables that are created even if the query does not name them; a millisecond each."""
 
 
 class Scannable:
-    """What DuckDB asks for a stream of batches, as often as a query reads it, and on threads of its own (the
-    Arrow PyCapsule interface)."""
+    """Gives DuckDB a stream of batches (the Arrow PyCapsule interface) each time a query reads it, on
+    DuckDB's threads."""
 
     def __init__(
         self, schema: "pyarrow.Schema", batches: Callable[[], Iterator[Batch]], failures: list[TraceError]
@@ -83,12 +83,12 @@ class Scannable:
 
 @attrs.frozen
 class Source:
-    """What one input has of a table."""
+    """One input's part of a table."""
 
     file: str
     columns: "pyarrow.Schema"
     scanned: Any
-    """What DuckDB reads: a Scannable or a dataset."""
+    """The object read by DuckDB: a Scannable or a dataset."""
 
 
 @attrs.frozen
@@ -96,28 +96,28 @@ class Table:
     """One table."""
 
     schema: str
-    """In DuckDB, of the event's system."""
+    """DuckDB's schema for the event's system."""
     name: str
     event: EventName
     sources: list[Source]
     is_alone: bool
-    """Only one event has the name, so the schema may be left out."""
+    """The name is unique, so the schema may be omitted."""
 
 
 @attrs.frozen
 class Tables:
-    """All tables of the inputs. failures: what was broken while a query read it, which DuckDB's error does
-    not say as clearly."""
+    """All tables of the inputs. failures: errors in files read by a query, which are clearer than DuckDB's
+    error."""
 
     files: list[str]
     events: list[Table]
     records: list[Source]
-    """Of recordings; those of Parquet are made of its tables."""
+    """Tables of recordings; for Parquet they are combined from its tables."""
     failures: list[TraceError]
 
     def connect(self, query: str | None = None) -> "duckdb.DuckDBPyConnection":
-        """A database in memory that has them; to be closed. query: where there are many tables, only those
-        that it may name are there. ImportError: duckdb is missing."""
+        """A database in memory with these tables; close it. query: if there are many tables, only those that
+        it may name are created. ImportError: duckdb is missing."""
         connection: duckdb.DuckDBPyConnection = columns.library("duckdb").connect(
             ":memory:",
             config={
@@ -126,9 +126,9 @@ class Tables:
                 "temp_directory": "",
             },
         )
-        # As part of `config` this would except files that are called `:memory:`, in the working directory.
+        # As part of `config` this would exempt files called `:memory:` in the working directory.
         connection.execute("SET enable_external_access = false")
-        # What DuckDB's views read must not hide an event's table.
+        # Schemas read by DuckDB's views must not hide an event's table.
         prefix = "__"
         while any(table.name.casefold().startswith(prefix) for table in self.events):
             prefix += "_"
@@ -168,8 +168,7 @@ class Tables:
         return connection
 
     def _together(self, parts: list[tuple[Source, str]]) -> str:
-        """A query that gives the rows of all these queries, and says of which file each is if there are
-        several."""
+        """A query for the rows of all these queries, with the file of each if there are several."""
         if len(self.files) == 1:
             return " UNION ALL ".join(query for _, query in parts)
         taken = {name.casefold() for source, _ in parts for name in source.columns.names}
@@ -181,9 +180,10 @@ class Tables:
 
 @contextlib.contextmanager
 def open_tables(*paths: str | os.PathLike[str], recover: bool = False) -> Iterator[Tables]:
-    """The tables of inputs: each a trace.dat, a perf.data, a Parquet file of ours or a directory of such.
+    """The tables of inputs: each a trace.dat, a perf.data, a Parquet file of `utracefs export` or a directory
+    of such.
 
-    recover: as `utracefs.open` has it. OSError, TraceError: as there. ImportError: pyarrow is missing.
+    recover: as for `utracefs.open`. OSError, TraceError: as there. ImportError: pyarrow is missing.
     """
     columns.library("pyarrow.dataset")
     failures: list[TraceError] = []
@@ -258,7 +258,7 @@ def _of_parquet(path: str, files: list[str]) -> Iterator[tuple[EventName, Source
 
 
 def _dataset(base: str, files: list[str], schema: "pyarrow.Schema") -> Any:
-    """With the partitions that the directories below `base` are, but for `event`, which is the table."""
+    """With the partitions given by the directories below `base`, except `event`, which is the table."""
     pa, dataset = columns.library("pyarrow"), columns.library("pyarrow.dataset")
     types = {"event": pa.string(), "day": pa.date32(), "host": pa.string()}
     there = {
@@ -275,7 +275,7 @@ def _dataset(base: str, files: list[str], schema: "pyarrow.Schema") -> Any:
 
 
 def _named(found: Iterable[tuple[EventName, Source]]) -> list[Table]:
-    """Tables with names that DuckDB can tell apart. What one file describes twice is two tables."""
+    """Tables with names that DuckDB distinguishes. An event described twice in a file is two tables."""
     sources: dict[tuple[EventName, int], list[Source]] = {}
     for event, source in found:
         number = 0
@@ -311,7 +311,7 @@ def _clean(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has any name."""
+    """A quoted name."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -320,7 +320,7 @@ def _text(value: str) -> str:
 
 
 def _as_records(event: EventName, schema: "pyarrow.Schema", place: str) -> str:
-    """A query that gives the rows of an event's table as those of `records`."""
+    """A query for the rows of an event's table in the columns of `records`."""
     own = [field for field in schema if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
     members = ", ".join(
         f"{_text(field.name)}: "

@@ -1,1 +1,1 @@
-"""Formats for timelines: events become slices and counters on tracks of processes and threads."""
+"""Formats for timelines, with slices and counters on tracks of processes and threads."""

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as objects of Chrome JSON, each with `,` and a newline in front; `chrome` says which."""
+"""Records as objects of Chrome JSON, each preceded by `,` and a newline; see `chrome`."""
 
 from libc.stdint cimport int32_t, uint64_t
 
@@ -22,7 +22,7 @@ from utracefs_protocol._line cimport Line, put_char, put_decimal, put_signed
 
 
 cdef class _EventText:
-    """What is the same in all objects of an event."""
+    """The constant parts of an event's objects."""
 
     cdef bytes point          # ,\n{"ph":"i","s":"t","cat":"...","name":"...","pid":
     cdef bytes category       # "..."
@@ -144,7 +144,7 @@ cdef class ChromeText(TrackWriter):
         self, Line *line, EventDecoder event, _EventText text, const Raw *raw, bint with_fields,
         bint with_thread
     ) except -1:
-        """with_thread: what is not on the thread's track says which thread it was."""
+        """with_thread: name the thread if the object is not on its track."""
         if with_fields and event.count:
             put_fields(line, event, text.keys, raw, True)
             put_char(line, c',')

@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as packets of a Perfetto trace; `perfetto` says what they mean.
+"""Records as packets of a Perfetto trace; `perfetto` explains them.
 
-Protobuf: a message is a sequence of (number << 3 | type, value); of type 0 is a varint (7 bits a byte, the
-lowest first, the top bit set in all but the last), of type 2 a varint of bytes and the bytes. Negative
-numbers are varints of 64 bit. Messages whose length is known when they have been written get one of 4 bytes,
-`80 80 80 00` being 0, as Perfetto's own writer does.
+Protobuf: a message is a sequence of (number << 3 | type, value); type 0 is a varint (7 bits per byte, the
+lowest first, the top bit set in all but the last), type 2 a varint of the length and the bytes. Negative
+numbers are varints of 64 bit. Messages whose length is known only at their end get one of 4 bytes, `80 80 80
+00` being 0, as in Perfetto's own writer.
 """
 
 import struct
@@ -40,7 +40,7 @@ from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_p
 from utracefs_protocol.text import clean
 
 
-# Names and numbers are those of protos/perfetto/trace, as `tests/client/export/perfetto_reader.py` reads them
+# Names and numbers are those of protos/perfetto/trace, which `tests/client/export/perfetto_reader.py` reads,
 # too. A tag is number << 3 | type.
 cdef enum:
     VARINT = 0
@@ -58,8 +58,8 @@ cdef enum:
     PACKET_DEFAULTS = 59 << 3 | BYTES
     PACKET_TRACK = 60 << 3 | BYTES
 
-    FLAG_CLEARED = 1        # what was interned before does not count
-    FLAG_NEEDED = 2         # what was interned does
+    FLAG_CLEARED = 1        # interned data before are invalid
+    FLAG_NEEDED = 2         # interned data are needed
 
     SNAPSHOT_CLOCK = 1 << 3 | BYTES
     SNAPSHOT_PRIMARY = 2 << 3 | VARINT
@@ -107,7 +107,7 @@ cdef enum:
 
 
 cdef class _EventText:
-    """Tags and ids, as they stand in the packet."""
+    """Tags and ids in the packet."""
 
     cdef bytes category           # may be empty
     cdef bytes name
@@ -120,8 +120,8 @@ cdef class _EventText:
 
 
 cdef class PerfettoPackets(TrackWriter):
-    """tracks: a Tracks. clock: id of the recording's clock. unix_offset_ns: added to its times gives times
-    of day; None: not known."""
+    """tracks: a Tracks. clock: id of the recording's clock. unix_offset_ns: offset from its times to times of
+    day; None: unknown."""
 
     cdef uint64_t _clock
     cdef object _unix_offset_ns
@@ -137,7 +137,7 @@ cdef class PerfettoPackets(TrackWriter):
         self._interned = []
 
     def head(self):
-        """What the file begins with if there are no records."""
+        """The beginning of a file without records."""
         return b"" if self._begun else self._head(0)
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
@@ -228,7 +228,7 @@ cdef class PerfettoPackets(TrackWriter):
         self, Line *line, EventDecoder event, _EventText text, bytes name, int type, uint64_t track,
         uint64_t ns, const Raw *raw, bint with_fields, bint with_thread=False, bint with_process=False
     ) except -1:
-        """with_thread, with_process: what is not on the thread's track says whose it was."""
+        """with_thread, with_process: name these if the event is not on the thread's track."""
         cdef size_t packet, body, all_members = 0
         cdef int tag = EVENT_ANNOTATION
         packet, body = begin_event(line, ns, type, track)
@@ -308,7 +308,7 @@ cdef class PerfettoPackets(TrackWriter):
         return tagged(ANNOTATION_NAME, self._id(INTERNED_ANNOTATION, name))
 
     cdef uint64_t _id(self, int tag, str text) except 0:
-        """The id of a name, which is interned in front of the record at hand if it is new."""
+        """The id of a name; a new one is interned in front of the present record."""
         cdef bytes entry
         found = self._ids.get((tag, text))
         if found is None:
@@ -320,7 +320,7 @@ cdef class PerfettoPackets(TrackWriter):
         return found
 
     cdef bytes _head(self, uint64_t ns):
-        """The clock: that of all records of this sequence, and the one that the trace is shown in."""
+        """The clock snapshot: sets the clock of this sequence's records, and that of the displayed trace."""
         snapshot = message(SNAPSHOT_CLOCK, tagged(CLOCK_ID, self._clock) + tagged(CLOCK_TIMESTAMP, ns))
         if self._unix_offset_ns is not None and self._clock != CLOCK_REALTIME:
             unix_ns = <uint64_t>((ns + self._unix_offset_ns) & 0xFFFF_FFFF_FFFF_FFFF)
@@ -339,7 +339,7 @@ cdef bytes FIRST_OF_SEQUENCE = tagged(PACKET_SEQUENCE, 1) + tagged(PACKET_FLAGS,
 
 
 cdef bytes descriptor(Track track):
-    """The packet that describes a track."""
+    """Write the packet that describes a track."""
     cdef bytes name = utf8(track.name)
     cdef bytes pid = tagged(PROCESS_PID, <uint64_t><int64_t>track.pid)
     cdef bytes about = tagged(TRACK_UUID, track.number)
@@ -396,7 +396,7 @@ cdef inline void put_tagged(Line *line, int tag, uint64_t value) noexcept nogil:
 
 
 cdef inline size_t begin_message(Line *line) noexcept nogil:
-    """Room for the length; for end_message."""
+    """Reserve the length; for end_message."""
     if line.end - line.p < 4:
         line.full = True
         return 0
@@ -437,7 +437,7 @@ cdef inline void end_event(Line *line, size_t packet, size_t body) noexcept nogi
 
 
 cdef inline int size_of(uint64_t value) noexcept nogil:
-    """Bytes of the varint."""
+    """Number of bytes of the varint."""
     cdef int size = 1
     while value > 127:
         value >>= 7
@@ -466,7 +466,7 @@ cdef inline void put_text(Line *line, int tag, bytes name, bytes text) noexcept:
 
 
 cdef inline void put_digits(Line *line, int tag, bytes name, uint64_t value) noexcept:
-    """Of a number from 2^63 on: 19 digits, or 20."""
+    """Length of a number from 2^63 on: 19 digits, or 20."""
     put_string_head(line, tag, name, 19 if value < <uint64_t>10000000000000000000u else 20)
     put_decimal(line, value, 0, c' ')
 

@@ -1,4 +1,4 @@
-"""On which track a slice is drawn; see _placing.pyx."""
+"""Choosing the track of a slice; see _placing.pyx."""
 
 from libc.stdint cimport int32_t, uint64_t
 
@@ -10,8 +10,8 @@ cdef enum TrackKind:
     LOST_TRACK
 
 cdef enum:
-    MOST_LANES = 64       # of a thread; a slice that fits on none of them gets a track of its own
-    MOST_TOPS = 64        # of a lane: slices that are not within another one, and are told apart
+    MOST_LANES = 64       # of a thread; a slice that fits on none of them gets its own track
+    MOST_TOPS = 64        # of a lane: outermost slices that are kept separately
 
 cdef struct Span:
     uint64_t begin

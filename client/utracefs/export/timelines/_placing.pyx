@@ -1,16 +1,16 @@
 # cython: boundscheck=False, wraparound=False
-"""On which track a slice is drawn. A track holds slices that are beside or within each other, nothing else:
-viewers pair each end with the last begin, so that two that overlap would both be drawn wrong.
+"""Chooses the track of a slice. Slices on one track must be disjoint or nested: viewers pair each end with
+the last begin, so two that overlap would both be drawn wrong.
 
     process ─┬─ thread      points, and slices of durations, on lane 0
-             │    └─ lane   what would overlap there
-             ├─ lane        slices from one event to another, at any time one on a lane; of those that have
-             │              no key the thread has lanes
+             │    └─ lane   slices that would overlap there
+             ├─ lane        slices from one event to another, one at a time on a lane; those without a key
+             │              are on lanes of the thread
              └─ counter
 
-A lane is a track like any other; viewers show those of one name and parent as one. Which one is free is known
-here, and so is what began and has not ended: at most MAX_OPEN slices, then the oldest is forgotten. What has
-no end stays open, and an end without a begin is a point: nothing is invented, and both are counted.
+A lane is a normal track; viewers show those of one name and parent as one. This module keeps the free lanes
+and the open slices: at most MAX_OPEN, then the oldest is dropped. A slice without an end stays open, an end
+without a begin is a point; both are counted.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
 
 MAX_OPEN = 1 << 16
-MAX_SAME_KEY = 1 << 10      # of them with one key: each end looks at all of these
+MAX_SAME_KEY = 1 << 10      # open slices with one key: each end compares with all of these
 
 
 cdef class Track:
-    """A line of the picture. number: from 1 on, in the order in which they are made."""
+    """A track of the display. number: from 1 on, in the order of creation."""
 
     def __init__(
         self, TrackKind kind, uint64_t number, str name, Track parent=None, int32_t pid=0, int32_t tid=0
@@ -39,8 +39,8 @@ cdef class Track:
 
 
 cdef class Open:
-    """A slice that has begun. key: which ends may end it. system: of the event that began it. owner: the
-    process or thread that its lane is of."""
+    """An open slice. key: which ends may end it. system: of the event that began it. owner: the process or
+    thread of its lane."""
 
     def __init__(
         self, key, str name, str system, Track owner, int32_t pid, int32_t tid, uint64_t begin_ns
@@ -55,7 +55,7 @@ cdef class Open:
 
 
 cdef class OpenSlices:
-    """What began and has not ended, and the lanes that are free."""
+    """The open slices and the free lanes."""
 
     def __init__(self, max_open=MAX_OPEN, max_same_key=MAX_SAME_KEY):
         self._max_open = max_open
@@ -69,14 +69,14 @@ cdef class OpenSlices:
         return len(self._open) + self._forgotten
 
     cpdef Track free_lane(self, Open one):
-        """One that is taken with this; None: none was free when it began."""
+        """Take a free one; None: there was none when it began."""
         cdef list lanes = self._free.get((one.name, one.owner.number))
         if not lanes or lanes[0][1] > one.begin_ns:
             return None
         return heapq.heappop(lanes)[2]
 
     cpdef begin(self, Open one, Track track):
-        """On a lane that is free, or new."""
+        """Begin a slice on a free or a new lane."""
         cdef list same
         one.track = track
         self._begun += 1
@@ -95,8 +95,8 @@ cdef class OpenSlices:
             self._remove(next(iter(self._open.values())))
 
     cpdef Open end(self, key, int32_t pid, int32_t tid, uint64_t end_ns):
-        """The one that ends: where several have the key, the newest of the thread, else of the process, else
-        of all. None: none is open, or it would end before it began."""
+        """The slice that ends: of several with the key the newest of the thread, else of the process, else of
+        all. None: none is open, or it would end before it began."""
         cdef list same = self._by_key.get(key)
         cdef Open one, best = None
         cdef int rank, best_rank = -1
@@ -117,7 +117,7 @@ cdef class OpenSlices:
         return best
 
     def forget_lanes(self):
-        """They will not be taken again."""
+        """Drop the free lanes."""
         self._free.clear()
 
     cdef int _remove(self, Open one) except -1:
@@ -131,11 +131,11 @@ cdef class OpenSlices:
 
 
 cdef class Nesting:
-    """Slices of a thread that come when they end. They go on the first lane on which they are beside or
-    around all that is there. One that begins with another one, and ends later, is not: it comes after it in
-    the file, and readers would take it for the inner one.
+    """Slices of a thread that are known at their end. They are placed on the first lane on which they are
+    disjoint from or around all others. One that begins with another one, and ends later, is not: it follows
+    that in the file, and readers would take it for the inner one.
 
-    floor_ns: what is before that on lane 0 is not known.
+    floor_ns: slices on lane 0 before that are unknown.
     """
 
     def __cinit__(self, uint64_t floor_ns=0):
@@ -149,7 +149,7 @@ cdef class Nesting:
             free(self._lanes[i])
 
     cpdef int lane(self, uint64_t begin_ns, uint64_t end_ns) except? -1:
-        """Its number, 0 for the thread's own track; -1: a track that nothing else will be on."""
+        """The number of the lane, 0 for the thread's own track; -1: a track of its own."""
         cdef int i
         for i in range(self._count):
             if fits(self._lanes[i], begin_ns, end_ns):
@@ -170,8 +170,8 @@ cdef class Nesting:
 
 
 cdef bint fits(Lane *lane, uint64_t begin_ns, uint64_t end_ns) noexcept nogil:
-    """tops: those that are not within others, in the order of time. The oldest two become one when there are
-    too many: what begins between them will not fit, which is not wrong."""
+    """tops: the outermost slices, in the order of time. If there are too many the oldest two are merged: a
+    slice that begins between them will not fit, which is safe."""
     cdef Span *tops = lane.tops
     cdef int left = lane.count
     if left and tops[left - 1].end > end_ns:

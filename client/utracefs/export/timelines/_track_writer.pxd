@@ -1,4 +1,4 @@
-"""What a record becomes on which tracks; see _track_writer.pyx."""
+"""Converting records to items on tracks; see _track_writer.pyx."""
 
 from libc.stdint cimport int32_t, uint64_t
 
@@ -14,7 +14,7 @@ cdef enum PartKind:
     COUNT_PART
 
 cdef enum:
-    THREAD_SLOTS = 256    # threads that are found without a dict; a power of two
+    THREAD_SLOTS = 256    # threads found without a dict; a power of two
 
 cdef struct ThreadSlot:
     int32_t pid
@@ -42,7 +42,7 @@ cdef class Thread:
 
 
 cdef class EventPlan:
-    cdef bint is_point            # and nothing else
+    cdef bint is_point            # only
     cdef list ends                # (number of the Slice, places of its keys)
     cdef list begins              # (number of the Slice, places of its keys, name)
     cdef list durations           # (place of the field, nanoseconds, name)
@@ -70,7 +70,7 @@ cdef class TrackWriter(RecordWriter):
     cdef uint64_t _latest_ns      # of all records when threads were forgotten
     cdef uint64_t _seen_ns
     cdef ThreadSlot _slots[THREAD_SLOTS]
-    # of the record at hand
+    # of the present record
     cdef EventPlan plan
     cdef Thread thread
     cdef str instance

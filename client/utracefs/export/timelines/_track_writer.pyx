@@ -1,15 +1,15 @@
 # cython: boundscheck=False, wraparound=False
-"""What a record becomes on which tracks: what the formats of timelines share.
+"""Converts records to items on tracks, for all formats of timelines.
 
-For each record `prepare` leaves behind
+For each record `prepare` sets
 
-    new        tracks that are seen first, or have a new name: they are described in front of the record
+    new        new or renamed tracks: they are described in front of the record
     parts      POINT │ [END ...] [BEGIN ...] [SPAN ...] [COUNT ...]; None: a point on the thread's track
-    thread     whose record it is
-    plan       what is the same for all records of the event
+    thread     the record's thread
+    plan       constant data of the event
 
-and a format writes them. Most records are points; those cost no Python object. `_placing` says on which lane
-a slice goes.
+and a format writes them. Most records are points; those need no Python object. `_placing` chooses the lane of
+a slice.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
@@ -35,20 +35,20 @@ from utracefs.tree.event_names import EventName
 from utracefs_protocol.text import clean
 
 cdef class Part:
-    """One thing that a record becomes."""
+    """One item of a record."""
 
 
 cdef class Thread:
-    """A thread that has been described."""
+    """A described thread."""
 
 
 cdef class EventPlan:
-    """What is the same for all records of an event."""
+    """Constant data of an event."""
 
 
 cdef class TrackWriter(RecordWriter):
-    """tracks: a Tracks. max_threads: that are known; then all are forgotten, and described again when they
-    come."""
+    """tracks: a Tracks. max_threads: limit of known threads; above it all are dropped, and described again at
+    their next record."""
 
     def __init__(self, records, tracks):
         super().__init__(records)
@@ -64,11 +64,11 @@ cdef class TrackWriter(RecordWriter):
 
     @property
     def begins_without_end(self):
-        """Slices that began, and whose end was not among the records so far."""
+        """Open slices."""
         return self._open.begins_without_end
 
     cdef object text_of_event(self, EventDecoder event, EventPlan plan):
-        """What the format keeps for an event, as plan.text."""
+        """The format's data of an event, as plan.text."""
         raise NotImplementedError
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
@@ -141,7 +141,7 @@ cdef class TrackWriter(RecordWriter):
         return 0
 
     cdef int _name_thread(self, const Raw *raw, str comm) except -1:
-        """A process is called as its first thread, or as the one seen first where that is not known."""
+        """A process gets the name of its first thread, or of the first one seen if that is unknown."""
         cdef Thread thread = self.thread
         cdef str main = self._records.comm(raw.pid)
         cdef Track process = self._processes.get(raw.pid)
@@ -161,7 +161,7 @@ cdef class TrackWriter(RecordWriter):
         return 0
 
     def _forget(self):
-        """What is drawn from here on is not drawn on tracks from before, but for those of threads."""
+        """From here on use new tracks, except those of threads."""
         self._threads.clear()
         self._processes.clear()
         self._counters.clear()
@@ -213,7 +213,7 @@ cdef class TrackWriter(RecordWriter):
             if isinstance(value, int) and value >= 0:
                 spans.append((max(0, raw.time_ns - value * unit_ns), name))
         if len(spans) > 1:
-            # The inner one first, as when they come one by one.
+            # The inner one first, as if they came one by one.
             spans.sort(key=lambda span: -span[0])
         for begin_ns, name in spans:
             self._place_span(parts, name, begin_ns, raw.time_ns)
@@ -241,7 +241,7 @@ cdef class TrackWriter(RecordWriter):
         return 0
 
     cdef tuple _key(self, EventDecoder event, const Raw *raw, number, tuple places):
-        """The number of the Slice, and what is to be equal."""
+        """The number of the Slice, and the values of its key."""
         if not places:
             return (number, raw.pid, raw.tid)
         if len(places) == 1:
@@ -257,7 +257,7 @@ cdef class TrackWriter(RecordWriter):
 
 
 cdef object value_at(EventDecoder event, const Raw *raw, Py_ssize_t place):
-    """Of a record that fits."""
+    """Items of a record that matches its event."""
     cdef const uint8_t *data = NULL
     cdef size_t length = 0
     find_bytes(&event.getters[place].place, raw.entry, raw.size, &data, &length)

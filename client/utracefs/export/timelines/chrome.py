@@ -1,24 +1,24 @@
-"""Chrome JSON ("Trace Event Format"), which ui.perfetto.dev, chrome://tracing and speedscope open.
+"""Chrome JSON ("Trace Event Format"), for ui.perfetto.dev, chrome://tracing and speedscope.
 
     {"displayTimeUnit":"ns","traceEvents":[
     {"ph":"M","name":"thread_name","pid":11,"tid":12,"args":{"name":"beta task"}},
     {"ph":"i","s":"t","cat":"user_events","name":"rpc","pid":11,"tid":12,"ts":100000000.351,"args":{...}}
     ]}
 
-| ph | what | of |
+| ph | item | source |
 |---|---|---|
-| i | a point on its thread's track | every record that is nothing of the below |
+| i | a point on its thread's track | all other records |
 | b, e | a slice on a lane | `Tracks.slices`; the fields of the end are in `end` |
 | X | a slice on its thread's track | `Tracks.durations` |
-| b, e | one that would overlap another one there, on a lane | |
+| b, e | one that would overlap there, on a lane | |
 | C | a counter track of its process, besides the above | `Tracks.counters` |
-| M | the name of a process or thread, in front of its first record and where it changes | |
+| M | the name of a process or thread, before its first record and at changes | |
 
-Times are microseconds with three decimals, made from integers: nothing is rounded. Readers have signed 64
-bit at most, so integers from 2^63 on are strings, and doubles in a counter. Bytes are lower-case hex; U+FFFD
-stands for what is not UTF-8. Text is UTF-8 with as few escapes as JSON allows: Perfetto's reader leaves those
-of newlines and control characters as they are in most values (as of v52). What a record has besides its
-fields (`cpu`, `instance`, on a lane `tid`) gets an underscore in front where there is such a field.
+Times are microseconds with three decimals, made from integers without rounding. Readers have signed 64 bit at
+most, so integers from 2^63 on are strings, and doubles in a counter. Bytes are lower-case hex; U+FFFD stands
+for bytes that are not UTF-8. Text is UTF-8 with the fewest escapes that JSON allows: Perfetto's reader leaves
+those of newlines and control characters undecoded in most values (as of v52). Members besides the fields
+(`cpu`, `instance`, on a lane `tid`) get a leading underscore if a field has that name.
 """
 
 from typing import BinaryIO, Final
@@ -30,7 +30,7 @@ from utracefs.recordings.recording import Recording
 
 __all__ = ["write_chrome"]
 
-# A reader's name for no process, so that all that follows may begin with a comma.
+# A name for no process, so that all further objects may begin with a comma.
 _HEAD: Final = b'{"displayTimeUnit":"ns","traceEvents":[\n{"ph":"M","name":"utracefs","pid":0,"args":{}}'
 _TAIL: Final = b"\n]}\n"
 
@@ -38,7 +38,7 @@ _TAIL: Final = b"\n]}\n"
 def write_chrome(
     recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
 ) -> Exported:
-    """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written and
+    """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written and
     the file is complete; for `tracks` see Tracks.check."""
     tracks = tracks or Tracks()
     tracks.check(recording)

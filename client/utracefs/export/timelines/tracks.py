@@ -1,12 +1,12 @@
-"""What a viewer of timelines is to draw besides points: slices and counters. For Perfetto and Chrome JSON.
+"""Slices and counters of a timeline, besides points. For Perfetto and Chrome JSON.
 
-| what | of | on a command line |
+| item | source | on a command line |
 |---|---|---|
 | Slice | two events, begin and end, with equal values of some fields, or of one thread | BEGIN,END[,KEY...] |
-| Duration | one event with a field that says how long what it ends took | EVENT.FIELD[:UNIT] |
-| Counter | a field whose values are a curve | EVENT.FIELD |
+| Duration | one event with a field for the duration that it ends | EVENT.FIELD[:UNIT] |
+| Counter | the values of a field | EVENT.FIELD |
 
-In a file they are TOML, a table each:
+In a file they are TOML, a table for each:
 
     [[slice]]
     begin = "http_begin"
@@ -23,7 +23,7 @@ In a file they are TOML, a table each:
     event = "queue"
     field = "length"
 
-Events are named as everywhere: `SYSTEM:NAME`, `NAME`, or globs of either. `_placing` says where slices go.
+EVENT is `SYSTEM:NAME`, `NAME`, or a glob of either. `_placing` chooses the tracks of slices.
 """
 
 import errno
@@ -51,9 +51,9 @@ class Slice:
     begin: str
     ends: tuple[str, ...]
     keys: tuple[str, ...] = ()
-    """Fields that all have, whose values are equal; none: records of the same thread."""
+    """Fields of all these events whose values must be equal; none: the same thread."""
     name: str = ""
-    """What the slice is called; default: as the event that begins it."""
+    """Name of the slice; default: that of the event that begins it."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -66,12 +66,12 @@ class Slice:
 
 @attrs.frozen
 class Duration:
-    """A slice that a record ends, which began as long before as `field` says."""
+    """A slice that ends with a record, with the duration in `field`."""
 
     event: str
     field: str
     unit_ns: int = 1
-    """Nanoseconds that the field counts: 1000 for microseconds."""
+    """Nanoseconds per unit of the field: 1000 for microseconds."""
     name: str = ""
 
     @classmethod
@@ -103,7 +103,7 @@ class Counter:
 
 
 class Roles(NamedTuple):
-    """What the records of one event are, besides points."""
+    """Items of one event's records, besides points."""
 
     begins: tuple[Slice, ...]
     ends: tuple[Slice, ...]
@@ -113,7 +113,7 @@ class Roles(NamedTuple):
 
 @attrs.frozen
 class Tracks:
-    """All that is to be drawn."""
+    """All slices and counters."""
 
     slices: tuple[Slice, ...] = ()
     durations: tuple[Duration, ...] = ()
@@ -149,12 +149,12 @@ class Tracks:
         return bool(self.slices or self.durations or self.counters)
 
     def events(self) -> set[str]:
-        """The names of all events, as they are given."""
+        """The names of all events, as given."""
         names = {event for pair in self.slices for event in (pair.begin, *pair.ends)}
         return names | {one.event for one in self.durations} | {one.event for one in self.counters}
 
     def without(self, events: Iterable[str]) -> "Tracks":
-        """What is left where these events do not exist."""
+        """The rest without these events."""
         gone = set(events)
         slices = [attrs.evolve(p, ends=tuple(e for e in p.ends if e not in gone)) for p in self.slices]
         return Tracks(
@@ -164,7 +164,7 @@ class Tracks:
         )
 
     def missing(self, recording: Recording) -> list[str]:
-        """The names that mean no event of the recording."""
+        """The names that match no event of the recording."""
         there = recording.events
         return sorted(name for name in self.events() if not any(matches(name, event) for event in there))
 
@@ -194,7 +194,7 @@ class Tracks:
                     )
 
     def roles(self, event: EventName, fields: Iterable[str]) -> Roles | None:
-        """Of an event with these fields; None: its records are points, and nothing else."""
+        """Items of an event with these fields; None: points only."""
         there = set(fields)
         slices = [pair for pair in self.slices if there.issuperset(pair.keys)]
         found = Roles(
@@ -207,7 +207,7 @@ class Tracks:
 
 
 def _fields(recording: Recording, pattern: str, field: str) -> list[Field]:
-    """Those called `field` of all events that the pattern means. TraceError: none has it."""
+    """The fields named `field` of all events that match the pattern. TraceError: none has it."""
     events = [
         event
         for system, event in recording.formats

@@ -39,7 +39,7 @@ cdef enum:
     SAMPLE_RAW = 1 << 10
     SAMPLE_IDENTIFIER = 1 << 16
     NEEDED = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_RAW
-    # ... and those that have a fixed size
+    # ... and all of a fixed size
     KNOWN = 0x107CF
 
 cdef struct Waiting:

@@ -263,5 +263,5 @@ def _copy(source: int, at: int, target: int, place: int, size: int) -> None:
     while done < size:
         data = os.pread(source, size - done, at + done)
         if not data:
-            raise OSError(errno.EIO, "a file of ours has become shorter")
+            raise OSError(errno.EIO, "NAME.part was truncated meanwhile")
         done += os.pwrite(target, data, place + done)
