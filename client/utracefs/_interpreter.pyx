@@ -1,5 +1,5 @@
 # distutils: define_macros=CYTHON_PEP489_MULTI_PHASE_INIT=0
-"""Whether compiled modules of ours can be used here: asked before any other one is imported.
+"""Whether the compiled modules can be used here; checked before any other one is imported.
 
 A module that Cython compiles belongs to the interpreter that imports it first, and the session thread takes
 the GIL of the main one. With initialisation in one phase this module alone can be imported by every
