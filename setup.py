@@ -5,8 +5,9 @@ to those modules, for work on one of them; `utracefs.c` is the C client. `SANITI
 AddressSanitizer and UndefinedBehaviorSanitizer (see `make sanitize`), `DEBUG=1` for gdb (see `make debug`).
 A module in place that was built with the flags of the other is built again.
 
-The C client (client/c) is built by its own Makefile and installed into the package, as utracefs/c. Without make it
-is left out; no other part needs it.
+The C client (client/c) is built first, by its own Makefile, and installed into the package, as utracefs/c.
+The modules that bind it (they cimport utracefs._binding) find it there when they are loaded, unless a library
+with its soname is in the process already.
 """
 
 import json
@@ -15,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -50,6 +50,10 @@ headers = sorted(
     for path in Path(folder).rglob("include/*.h")
     if not path.is_relative_to(C_CLIENT) and not path.is_relative_to(INSTALLED)
 )
+C_HEADERS = sorted([*C_CLIENT.glob("src/*.h"), *C_CLIENT.glob("include/*.h")])
+BINDING = {
+    name for name, path in MODULES.items() if "from utracefs._binding cimport" in Path(path).read_text()
+}
 
 
 DECLARATIONS = {
@@ -62,7 +66,7 @@ NAMED = re.compile(r'(?:from|#\s*include) "([\w/]+\.h)"|^(?:from|cimport) ([\w.]
 
 def headers_of(module):
     """The headers that a module includes itself, by what it cimports, and by other headers."""
-    names = {header.name: header for header in headers}
+    names = {header.name: header for header in [*headers, *C_HEADERS]}
     to_read = [Path(module), *filter(Path.exists, [Path(module).with_suffix(".pxd")])]
     for path in to_read:  # grows meanwhile
         for header, dotted in NAMED.findall(path.read_text()):
@@ -82,7 +86,7 @@ def remove_if_made_otherwise(made):
 
 
 class BuildAll(build_ext):
-    """The compiled modules on all processors, then the C client."""
+    """The C client, then the compiled modules on all processors."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -100,12 +104,11 @@ class BuildAll(build_ext):
             super().build_extension(ext)
 
     def run(self):
+        if not wanted or wanted & {"utracefs.c", *BINDING}:
+            self.build_c_client()
         super().run()
-        if SANITIZE or DEBUG or (wanted and "utracefs.c" not in wanted):
-            return
-        if shutil.which("make") is None:
-            warnings.warn("no make: the C client and the preload library are left out", stacklevel=1)
-            return
+
+    def build_c_client(self):
         prefix = (INSTALLED if self.inplace else self.c_client_in_the_wheel()).absolute()
         # Not the options of a make that called us. No -Werror: a compiler of tomorrow warns of more.
         environ = {name: text for name, text in os.environ.items() if name not in ("MAKEFLAGS", "DESTDIR")}
@@ -114,6 +117,9 @@ class BuildAll(build_ext):
         subprocess.run(
             ["make", "-s", f"-j{PROCESSORS}", "-C", C_CLIENT, "install", *settings], env=environ, check=True
         )
+        for ext in self.extensions:
+            if ext.name in BINDING:
+                ext.library_dirs = [f"{prefix}/lib"]
 
     def c_client_in_the_wheel(self):
         return Path(self.build_lib) / "utracefs" / "c"
@@ -135,9 +141,15 @@ setup(
             Extension(
                 name,
                 [path],
-                include_dirs=sorted({str(header.parent) for header in headers}),
+                include_dirs=sorted(
+                    {str(header.parent) for header in [*headers, *(C_HEADERS if name in BINDING else [])]}
+                ),
+                libraries=["utracefs"] if name in BINDING else [],
                 extra_compile_args=FLAGS,
-                extra_link_args=LINK,
+                extra_link_args=[
+                    *LINK,
+                    *(["-Wl,--enable-new-dtags,-rpath,$ORIGIN/c/lib"] if name in BINDING else []),
+                ],
                 depends=headers_of(path),
             )
             for name, path in MODULES.items()

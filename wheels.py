@@ -49,7 +49,16 @@ def wheel(python: str, source: Path) -> Path:
         dist = source.parent
         before = set(dist.iterdir())
         auditwheel = [sys.executable, "-m", "auditwheel"]
-        run(*auditwheel, "repair", "--wheel-dir", dist, built, env=os.environ | {"PATH": paths()})
+        run(
+            *auditwheel,
+            "repair",
+            "--exclude",
+            "libutracefs.so.0",
+            "--wheel-dir",
+            dist,
+            built,
+            env=os.environ | {"PATH": paths()},
+        )
     (path,) = set(dist.iterdir()) - before
     return path
 

@@ -1,9 +1,9 @@
 """Event.emit: what runs once per record.
 
-It turns its arguments into C values, and only when all of them are good does it ask the outlet for room, fill
-it and commit. A value that does not fit is refused: instead of the record its refusal goes into the outlet
-(data_ring.h), to be counted by the daemon, and the program hears of it once per field. So all that can fail,
-and all Python code, comes before the first write to shared state (_event.pyx says why).
+It turns its arguments into C values. Only when all of them are good it reserves room in the data ring,
+packs them there and commits. A value that does not fit is refused: instead of the record its refusal goes
+into the ring (data_ring.h), the daemon counts it, and the program gets one warning per field. So all that can
+fail, and all Python code, comes before the reservation: nothing is between it and the commit.
 """
 
 from _warnings import warn
@@ -16,18 +16,18 @@ from libc.stdlib cimport getenv
 from libc.string cimport memcpy, memset, strcmp
 
 from utracefs_protocol.data_ring cimport DR_MAX_WHY, DR_REFUSED
+from utracefs._binding cimport PENDING, ut_put, utb_commit, utb_reserve, utb_reserved
 from utracefs._event cimport (
     CHAR_ARRAY,
     DATA_LOC,
     INTEGER,
     MAX_FIELDS,
-    PENDING,
     REL_LOC,
     STRUCT,
     Event,
     Step,
+    status_of,
 )
-from utracefs._outlets cimport ut_put
 
 cdef extern from "Python.h":
     int PyLong_Check(PyObject *o)
@@ -92,7 +92,7 @@ cdef PyObject *emit(
 ) noexcept:
     """Event.emit, called by the vectorcall protocol: no tuple, no dict. Without a frame of its own: while the
     event is off this is all, else it jumps to the others. (They return NULL for an exception, as it does.)"""
-    cdef bint is_off = event.status[0] == 0 and not is_strict
+    cdef bint is_off = status_of(event) == 0 and not is_strict
     if keyword_names == NULL and nr_args == event.nr_fields:
         if not is_off:
             return (<EmitValues>emit_values)(event, args)
@@ -117,8 +117,9 @@ cdef object emit_named(Event event, PyObject *const *args, Py_ssize_t nr_args, P
 
 cdef object emit_values(Event event, PyObject *const *given):
     """given: a value for each field."""
-    cdef unsigned char byte = event.status[0]
+    cdef unsigned char byte = status_of(event)
     cdef Value values[MAX_FIELDS]
+    cdef utb_reserved reserved
     cdef unsigned char *payload
     cdef Step *steps = event.steps
     cdef Step *step
@@ -126,7 +127,7 @@ cdef object emit_values(Event event, PyObject *const *given):
     cdef size_t size
     cdef Py_ssize_t i
     cdef list held = None
-    if byte == 0 or (byte == PENDING and not event.look_again(True)):
+    if byte == 0 or (byte == PENDING and not event.look()):
         if not is_strict:
             return None
         byte = 0
@@ -176,27 +177,35 @@ cdef object emit_values(Event event, PyObject *const *given):
         return refuse_size(event, event.nr_fields - 1, size)
     if byte == 0:
         return None
+    payload = reserve(event, 0, size, &reserved)
     # From here on no Python code runs until the record is committed.
-    if event.write_index < 0 and (payload := event.hold(size)) != NULL:
-        fill(event, values, payload)
-        return None
-    payload = reserve(event, 0, size)
     if payload != NULL:
         fill(event, values, payload)
-        event.outlet.commit()
+        utb_commit(&reserved)
     return None
 
 
-cdef inline unsigned char *reserve(Event event, uint32_t flag, size_t size) noexcept:
-    """Room for a record, or with DR_REFUSED a refusal, of `size` bytes; counts it as emitted, and as lost
-    where there is none."""
-    cdef unsigned char *payload = NULL
-    event.emitted += 1
-    if event.write_index >= 0:
-        payload = event.outlet.reserve(<uint32_t>event.write_index | flag, size)
-    if payload == NULL:
-        event.lost += 1
-        event.outlet.counts.lost += 1
+cdef inline unsigned char *reserve(
+    Event event, uint32_t flag, size_t size, utb_reserved *reserved
+) except? NULL:
+    """Room for a record, or with DR_REFUSED a refusal, of `size` bytes. NULL: none, and counted as lost; or
+    the event is off by now."""
+    cdef unsigned char *payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
+    if payload == NULL and reserved.must_settle:
+        return reserve_later(event, flag, size, reserved)
+    event.counted += 1
+    return payload
+
+
+cdef unsigned char *reserve_later(
+    Event event, uint32_t flag, size_t size, utb_reserved *reserved
+) except? NULL:
+    """There is no place yet, as in a forked child; or no more."""
+    cdef unsigned char *payload
+    event.settle()
+    payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
+    if payload != NULL or not reserved.must_settle:
+        event.counted += 1
     return payload
 
 
@@ -343,19 +352,19 @@ cdef object refuse(Event event, Py_ssize_t i, type error, str reason, str text):
 
 
 cdef int count_refusal(Event event, Py_ssize_t i, str reason, str text) except -1:
+    cdef utb_reserved reserved
     cdef unsigned char *payload
     cdef bytes why
     reason = f"{event.keywords[i]} {reason}"
-    if len(event.refused) >= MAX_REASONS and reason not in event.refused:
+    if len(event.refusals) >= MAX_REASONS and reason not in event.refusals:
         reason = "other reasons"
     why = reason.encode("utf-8", "surrogateescape")[:DR_MAX_WHY]
-    count = event.refused.get(reason, 0) + 1
-    if event.write_index >= 0:  # else nobody knows whether a consumer is attached
-        payload = reserve(event, DR_REFUSED, len(why))
-        if payload != NULL:
-            memcpy(payload, <const char *>why, len(why))
-            event.outlet.commit()
-            event.refused[reason] = count
+    count = event.refusals.get(reason, 0) + 1
+    payload = reserve(event, DR_REFUSED, len(why), &reserved)
+    if payload != NULL:
+        memcpy(payload, <const char *>why, len(why))
+        utb_commit(&reserved)
+        event.refusals[reason] = count
     if not event.steps[i].was_told:
         event.steps[i].was_told = True
         tell(event, f"{event.name}: {text}: such a record is refused and counted")

@@ -1,13 +1,10 @@
 """What `_emit` knows of an Event: its packing plan, where it leads, its counts."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from utracefs._outlets cimport Fifo, Outlet
-from utracefs._status_map cimport StatusMap
+from utracefs._binding cimport utb_event_stats, utracefs_event
 
 cdef enum:
-    # A status byte that no daemon says: look again.
-    PENDING = 0x40
     # A command string of 511 bytes has fewer fields than this ("u8 ;" is the shortest).
     MAX_FIELDS = 128
 
@@ -29,16 +26,8 @@ cdef struct Step:
     int32_t loc_base    # what to add to the place of dynamic data in the payload to get the offset to write
 
 cdef class Event:
-    cdef const unsigned char *status
-    # In a forked child, until its own connection is wanted: the parent's status byte, which holds for it,
-    # too.
-    cdef const unsigned char *inherited
-    # Payloads that signal handlers emitted in a thread that waited for the answer; None: there are none.
-    cdef list held
-    cdef size_t held_bytes
-    cdef StatusMap status_map
-    cdef Outlet outlet
-    cdef Fifo fifo
+    cdef utracefs_event own
+    cdef bytes command          # own points into it
     cdef readonly object session
     cdef Step *steps
     cdef Py_ssize_t nr_fields
@@ -46,24 +35,21 @@ cdef class Event:
     cdef size_t max_size
     cdef tuple keywords
     cdef bint ambiguous
-    cdef int64_t write_index
-    cdef readonly uint64_t lost
-    cdef readonly uint64_t emitted
+    cdef uint64_t counted       # calls of `emit` that were committed or lost
     cdef readonly str name
     cdef readonly str declaration
     cdef readonly int flags
-    cdef public object error
-    cdef public dict refused
+    cdef dict refusals          # by this client: reason to count
+    cdef object known_error
     # The keywords of a call that were right, behind `known_args` values. (A call has the same tuple each
     # time.)
     cdef tuple known_names
     cdef Py_ssize_t known_args
 
-    cdef bint is_on(self) except -1
-    cdef bint look_again(self, bint to_emit) except -1
-    cdef void follow(
-        self, StatusMap status_map, size_t status_index, int64_t write_index, Outlet outlet
-    ) noexcept
-    cdef void leave_map(self) noexcept
-    cdef unsigned char *hold(self, size_t size) noexcept
-    cdef void emit_held(self) noexcept
+    cdef int look(self) except -1
+    cdef int settle(self) except -1
+    cdef utb_event_stats stats(self) noexcept
+
+cdef inline unsigned char status_of(Event event) noexcept:
+    """The byte that the event's pointer leads to: 0 off, PENDING look again, else on."""
+    return event.own.state[0]

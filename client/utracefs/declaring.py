@@ -1,12 +1,10 @@
-"""From a declaration to an Event, and from an Event to what is registered."""
+"""From a declaration to an Event."""
 
 from __future__ import annotations
 
 from utracefs._event import KINDS, Event
-from utracefs._outlets import Fifo
 from utracefs_protocol.declaration import Declaration, FieldKind
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
-from utracefs_protocol.text import bytes_of
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ __all__ = ["make_event", "name_args"]
 _INTEGER = KINDS["INTEGER"]
 
 
-def make_event(session: Any, fifo: Fifo, declaration: Declaration, flags: int) -> Event:
+def make_event(session: Any, declaration: Declaration, flags: int) -> Event:
     """An Event that is off and unknown to any daemon. session: what Event asks of it is said there."""
     fields = [
         (field.name, _INTEGER, field.offset - ENTRY_HEADER_SIZE, field.size, field.signed, False)
@@ -32,13 +30,13 @@ def make_event(session: Any, fifo: Fifo, declaration: Declaration, flags: int) -
         )
         for field in declaration.fields
     ]
-    return Event(session, fifo, declaration.name, declaration.canonical(), flags, fields, MAX_PAYLOAD)
+    canonical = declaration.canonical()
+    return Event(session, declaration.name, canonical, name_args(canonical), flags, fields, MAX_PAYLOAD)
 
 
-def name_args(event: Event) -> bytes:
+def name_args(canonical: bytes) -> bytes:
     """The command string to register with: the canonical spelling, because every spelling of the same fields
     matches it, while some cannot be matched again, not even by themselves (user_fields_match in
     kernel/trace/trace_events_user.c). It may be longer than what was declared, by the spaces after `;`:
     without them where it would not fit."""
-    text = bytes_of(event.declaration)
-    return text if len(text) <= MAX_COMMAND_STRING else text.replace(b"; ", b";")
+    return canonical if len(canonical) <= MAX_COMMAND_STRING else canonical.replace(b"; ", b";")

@@ -2,15 +2,12 @@
 
 | when | what |
 |---|---|
-| before a fork | the session threads end (`Watched.pause`): the child finds nothing half done, and a program
-without threads forks as one |
-| in the parent | they start again (`Watched.resume`) |
-| in the child | the thread id is forgotten; every watched session begins anew (`Watched.start_child`) |
-| the interpreter exits | every watched session is closed, by atexit; from then on none starts |
+| a fork | libutracefs has handlers of its own; `_session` says what Python asks for besides |
+| in the child | every watched session counts anew (`Watched._start_child`) |
+| the interpreter exits | every session is closed, by atexit; from then on none starts |
 | a process of multiprocessing ends, without atexit | every watched session is flushed |
 
-Nothing is installed before the first session is watched, which is when its first event is declared. What runs
-no hooks (vfork and posix_spawn, so subprocess without preexec_fn) ends in exec and leaves the thread alone.
+Nothing is installed before the first session is watched, which is when its first event is declared.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ from __future__ import annotations
 import atexit
 import sys
 
-from utracefs._native import install_fork_hooks
-from utracefs._outlets import forget_thread_id
+from utracefs import _session
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -28,17 +24,14 @@ if TYPE_CHECKING:
     class Watched(Protocol):
         """A session, as far as this file knows it."""
 
-        def pause(self) -> None: ...
-        def resume(self) -> None: ...
-        def start_child(self) -> None: ...
+        def _start_child(self) -> None: ...
         def flush(self, timeout_s: float) -> bool: ...
-        def close(self) -> None: ...
 
 
 __all__ = ["CLOSE_S", "forget", "watch"]
 
 CLOSE_S: Final = 0.5
-"""What the end of a process may take to send what is pending."""
+"""What the end of a session or a process may take to send what is pending."""
 
 
 _watched: dict[int, Watched] = {}
@@ -57,8 +50,8 @@ def watch(session: Watched) -> bool:
     _hook_multiprocessing()
     if not _hooks:
         _hooks.append("installed")
-        install_fork_hooks(_before_fork, _in_parent, _in_child)
-        atexit.register(_close_all)
+        _session.install(_warn, _hook_multiprocessing, _in_child)
+        atexit.register(_end)
     return True
 
 
@@ -67,27 +60,37 @@ def forget(session: Watched) -> None:
     _watched.pop(id(session), None)
 
 
-def _before_fork() -> None:
-    _hook_multiprocessing()
-    for session in list(_watched.values()):
-        session.pause()
-
-
-def _in_parent() -> None:
-    for session in list(_watched.values()):
-        session.resume()
-
-
 def _in_child() -> None:
-    forget_thread_id()
     for session in list(_watched.values()):
-        session.start_child()
+        session._start_child()
 
 
-def _close_all() -> None:
+def _end() -> None:
     _hooks.append("ended")
-    for session in list(_watched.values()):
-        session.close()
+    _session.end()
+    _watched.clear()
+
+
+def _warn(text: str) -> None:
+    """To the program's log, else to its standard error, as `logging` does where nothing is set up. What is
+    wrong with either costs the message. Nothing is imported for it: a program may have lost its right to, or
+    its modules (chroot), or somebody else may have put his own there."""
+    try:
+        logging = sys.modules.get("logging")
+        if logging is None:
+            _say(text)
+        else:
+            logging.getLogger("utracefs").warning("%s", text)
+    except BaseException as error:  # noqa: BLE001 - whatever a handler of the program's raises
+        _say(f"{text} (and logging failed: {error!r})")
+
+
+def _say(text: str) -> None:
+    """On standard error, if it can be written to."""
+    try:
+        sys.stderr.write(f"utracefs: {text}\n")
+    except BaseException:  # noqa: BLE001 - closed, replaced, or none
+        return
 
 
 # ---- multiprocessing

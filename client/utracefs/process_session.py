@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from utracefs._event import Event
+from utracefs._session import NativeSession
 from utracefs.session import Session
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
@@ -17,8 +18,11 @@ _sessions: dict[str, Session] = {}
 
 
 class _ProcessSession(Session):
-    """Its events can be pickled: the process that loads one has such a session, too, and declares the event
-    there."""
+    """The one of libutracefs, which C code of the program uses, too. Its events can be pickled: the process
+    that loads one has such a session, too, and declares the event there."""
+
+    def _open(self, directory: bytes | None, buffer_bytes: int) -> NativeSession:
+        return NativeSession(of_the_process=True)
 
     def _reduce(self, event: Event) -> tuple[Any, ...]:
         return _declare_again, (event.declaration, event.flags)

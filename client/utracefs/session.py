@@ -1,7 +1,7 @@
 """A session: what applications call, whether or not a daemon is there.
 
-It checks declarations, keeps one Event for each, and counts. What may be called millions of times is in
-`_event`; all talking to the daemon is done by `session_thread`.
+It checks declarations, keeps one Event for each, and counts. `_event` and `_emit` have what may be called
+millions of times; libutracefs (client/c) talks to the daemon.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
+from utracefs import fork
 from utracefs._event import Event
+from utracefs._session import NativeSession
 from utracefs.checking import check_declaration, command_bytes
 from utracefs.declaring import make_event
-from utracefs.session_thread import UP, SessionThread
 from utracefs.totals import EventStats, Stats
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-DEFAULT_BUFFER_KB: Final = 1024
 MAX_BUFFER_KB: Final = 1 << 20
 
 
@@ -31,22 +31,27 @@ class Session:
     """One connection's worth of events. `utracefs.event` and its neighbours use one of these per process.
 
     directory: of the daemon's sockets; None looks where `runtime_dir` says.
-    buffer_kb: room for records not yet sent, rounded up to a power of two; None asks UTRACEFS_BUFFER_KB, else
-    1 MiB.
+    buffer_kb: room for records not yet sent, rounded up to a power of two from 64 on; None asks
+    UTRACEFS_BUFFER_KB, else 1 MiB.
 
-    Making one starts nothing; the first `event` does. Owns its thread, socket and descriptors until `close`.
+    Making one starts nothing; the first `event` does. Owns its connection and descriptors until `close`.
     ValueError: an invalid directory or size.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, buffer_kb: int | None = None
     ) -> None:
-        path = None if directory is None else os.fsdecode(directory)
-        if path is not None and (not path or "\0" in path):
-            raise ValueError(f"{path!r} cannot be a directory")
-        self.thread = SessionThread(path, _capacity(buffer_kb))
+        path = None if directory is None else os.fsencode(directory)
+        if path is not None and (not path or b"\0" in path):
+            raise ValueError(f"{os.fsdecode(path)!r} cannot be a directory")
+        if buffer_kb is not None and not 4 <= buffer_kb <= MAX_BUFFER_KB:
+            raise ValueError(f"buffer_kb is from 4 to {MAX_BUFFER_KB}")
+        self._native = self._open(path, (buffer_kb or 0) * 1024)
         self._by_text: dict[tuple[bytes, int], Event] = {}
         self._by_declaration: dict[tuple[str, int], Event] = {}
+
+    def _open(self, directory: bytes | None, buffer_bytes: int) -> NativeSession:
+        return NativeSession(directory, buffer_bytes)
 
     def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
         """As `utracefs.event`. ValueError: the declaration is wrong."""
@@ -74,11 +79,13 @@ class Session:
         """As `utracefs.flush`. Waits with the GIL released; may be called from signal handlers."""
         if not isinstance(timeout_s, int | float):
             raise TypeError(f"timeout_s is a number of seconds, not {type(timeout_s).__name__}")
-        return self.thread.flush(timeout_s)
+        return self._native.flush(timeout_s)
 
     def close(self) -> None:
         """As `utracefs.close`. May be called more than once."""
-        self.thread.close()
+        self._native.flush(fork.CLOSE_S)
+        self._native.close()
+        fork.forget(self)
 
     def __enter__(self) -> Self:
         return self
@@ -88,44 +95,43 @@ class Session:
 
     def stats(self) -> Stats:
         """As `utracefs.stats`."""
-        events = list(self.thread.declared)
-        emitted, sent, pending, lost = self.thread.fifo.totals()
+        connected = self._native.is_connected
+        events = list(self._by_declaration.values())
+        counts = [event._counts() for event in events]
+        emitted, lost, pending = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
+        refused = [event.refused for event in events]
         return Stats(
-            connected=self.thread.state == UP,
+            connected=connected,
             emitted=emitted,
-            sent=sent,
+            sent=emitted - lost - pending,
             pending=pending,
             lost=lost,
-            refused=sum(sum(event.refused.values()) for event in events),
+            refused=sum(sum(reasons.values()) for reasons in refused),
             events={
-                event.declaration: EventStats(event.emitted, event.lost, dict(event.refused), event.error)
-                for event in events
+                event.declaration: EventStats(*count[:2], reasons, event.error)
+                for event, count, reasons in zip(events, counts, refused, strict=True)
             },
         )
+
+    def _start_child(self) -> None:
+        """In a forked child: count anew."""
+        for event in list(self._by_declaration.values()):
+            event._start_child()
 
     # -- declaring
 
     def _new_event(self, text: bytes, flags: int) -> Event:
-        return make_event(self, self.thread.fifo, check_declaration(text), flags)
+        return make_event(self, check_declaration(text), flags)
 
     def _declare(self, text: bytes, new: Event) -> Event:
         """The one Event of this declaration; registers it if that is `new`."""
         event = self._by_declaration.setdefault((new.declaration, new.flags), new)
-        if event is new and not self.thread.closing:
-            self.thread.declare(event)
+        if event is new and fork.watch(self) and not self._native.declare(event):
+            fork.forget(self)
         self._by_text[text, event.flags] = event
         return event
 
     # -- what an Event asks of its session
-
-    def _await_answer(self, event: Event) -> bool:
-        """A pending event is looked at: wait for the daemon's answer, within bounds. True: not again, in a
-        thread that waits already."""
-        return self.thread.await_answer(event)
-
-    def _start(self) -> None:
-        """A forked child has lived for a while."""
-        self.thread.start()
 
     def _log_for_caller(self, text: str) -> None:
         """A value did not fit in this call of `emit`, and the program makes exceptions of warnings."""
@@ -143,15 +149,3 @@ class Session:
     def _reduce(self, event: Event) -> tuple[Any, ...]:
         """What pickling an event gives (object.__reduce__)."""
         raise TypeError("an event of a session of its own cannot be pickled; declare it in the other process")
-
-
-def _capacity(buffer_kb: int | None) -> int:
-    """Bytes of the FIFO. A number in the environment that makes no sense is not the application's fault:
-    ignored."""
-    if buffer_kb is None:
-        text = os.environ.get("UTRACEFS_BUFFER_KB", "")
-        buffer_kb = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else DEFAULT_BUFFER_KB
-        buffer_kb = min(max(buffer_kb, 4), MAX_BUFFER_KB)
-    elif not 4 <= buffer_kb <= MAX_BUFFER_KB:
-        raise ValueError(f"buffer_kb is from 4 to {MAX_BUFFER_KB}")
-    return 1 << (buffer_kb * 1024 - 1).bit_length()

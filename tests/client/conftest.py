@@ -14,7 +14,7 @@ import pytest
 from tests.client.fake_daemon import FakeDaemon, running, wait_for
 from tests.client.html.chromium import Chromium
 from tests.client.real_daemon import Work, working
-from tests.client.workbench import FarRing, Workbench
+from tests.client.workbench import Workbench
 from utracefs import Session
 from utracefsd.server.runtime import locate
 
@@ -89,13 +89,6 @@ def bench() -> Iterator[Workbench]:
     bench = Workbench()
     yield bench
     bench.close()
-
-
-@pytest.fixture
-def far_ring() -> Iterator[FarRing]:
-    far_ring = FarRing()
-    yield far_ring
-    far_ring.close()
 
 
 @pytest.fixture

@@ -26,6 +26,10 @@ from utracefs_protocol.connection import (
     encode_response,
 )
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_UNANSWERED
+from utracefs_protocol.text import bytes_of
+
+REFUSED = 0x4000_0000
+"""In a write_index: DR_REFUSED of data_ring.h."""
 
 
 def wait_for(
@@ -49,6 +53,8 @@ class Client:
         """Command string of each write_index."""
         self.records: list[tuple[bytes, bytes]] = []
         """(command string, payload), in order of arrival."""
+        self.refusals: list[tuple[bytes, bytes]] = []
+        """(command string, reason)."""
         self.requests: list[Request] = []
         self.open = True
         self.most_at_once = 0
@@ -169,7 +175,8 @@ class FakeDaemon:
             match message:
                 case EventRecord(data):
                     index = int.from_bytes(data[:4], "little")
-                    client.records.append((client.names[index], data[4:]))
+                    came = client.refusals if index & REFUSED else client.records
+                    came.append((client.names[index & ~REFUSED], data[4:]))
                 case Request():
                     client.requests.append(message)
                     if self.answering.is_set():
@@ -203,7 +210,7 @@ class FakeDaemon:
 
     def _register(self, client: Client, request: Request) -> bytes:
         name = request.params[0]["name_args"]
-        command = name.encode() if isinstance(name, str) else name
+        command = bytes_of(name) if isinstance(name, str) else name
         if command in self.refuse:
             return encode_error(request.msgid, *self.refuse[command])
         index = self._indexes.setdefault(command, len(self._indexes) + 1)

@@ -1,8 +1,13 @@
 """Where there can be tracing. The other cases need interpreters of their own: test_without_tracing.py."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from utracefs import available
+from utracefs import available, c_client
 
 
 def test_in_the_main_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,3 +19,40 @@ def test_in_the_main_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_gil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
     assert not available._can_trace()
+
+
+OTHER = """
+#include <stddef.h>
+void *utracefs_declare(const char *command, unsigned flags) { return command && flags ? NULL : NULL; }
+"""
+USE = """
+import ctypes, sys, warnings
+ctypes.CDLL(sys.argv[1])
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    import utracefs
+event = utracefs.event("t u8 a")
+event.emit(1)
+assert not event and not utracefs.stats().connected
+(said,) = warned
+print(said.category.__name__, said.message)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+def test_a_library_of_another_version(tmp_path: Path) -> None:
+    """It was loaded before, by its soname. The program runs, and is told."""
+    library = tmp_path / "libutracefs.so.0"
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libutracefs.so.0", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=OTHER, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", USE, library], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("RuntimeWarning events are off, since libutracefs cannot be used: ")
+
+
+def test_the_library_is_the_one_beside_the_modules() -> None:
+    with open("/proc/self/maps") as maps:
+        (found,) = {line.split()[-1] for line in maps if "libutracefs.so" in line}
+    assert c_client.preload_library() == str(Path(found).with_name("libutracefs-preload.so"))

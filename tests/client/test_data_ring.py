@@ -58,8 +58,7 @@ def numbers(tree: Tracefs, event: str = "ring") -> list[int]:
 
 
 def ring_size(session: Session) -> int:
-    ring = session.thread.ring
-    return 0 if ring is None else ring.size
+    return session._native.ring_bytes
 
 
 def enable(tree: Tracefs, event: str = "ring") -> None:
@@ -74,7 +73,7 @@ def test_a_record_is_there_without_a_flush(session: Session, tree: Tracefs) -> N
     for n in range(1000):
         event.emit(n, "x" * (n % 40))
     assert numbers(tree) == list(range(1000))
-    assert session.thread.fifo.pending_bytes == 0
+    assert session.stats().pending == 0
 
 
 def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> None:
@@ -277,26 +276,6 @@ def test_the_size_may_be_asked_for(
         assert not session.event("ring u64 n")
         assert ring_size(session) == size
         session.close()
-
-
-def test_a_program_that_is_told_to_do_without_a_ring_gives_its_ring_up(
-    utracefsd: Utracefsd, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    assert ring_size(session) > 0
-    monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
-    utracefsd.stop()
-    wait_for(lambda: not session.stats().connected)
-    utracefsd.start()
-    wait_for(lambda: session.stats().connected)
-    assert ring_size(session) == 0
-    with Tracefs(str(utracefsd.directory)) as tree:
-        enable(tree)
-        assert event
-        event.emit(1)
-        assert session.flush(10)
-        assert numbers(tree) == [1]
 
 
 KILLED = """

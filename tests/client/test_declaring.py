@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from utracefs._outlets import Fifo
 from utracefs.checking import check_declaration
 from utracefs.declaring import make_event, name_args
 from utracefs_protocol.declaration import REG_PERSIST
@@ -10,7 +9,7 @@ from utracefs_protocol.declaration import REG_PERSIST
 
 def test_what_is_registered_is_the_spelling_that_always_matches() -> None:
     def registered(text: bytes) -> bytes:
-        return name_args(make_event(None, Fifo(4096), check_declaration(text), 0))
+        return name_args(check_declaration(text).canonical())
 
     assert registered(b"odd   u32 a;;u32 b; ") == b"odd u32 a; u32 b"
     assert registered(b"caf\xe9 u32 a\xe9") == b"caf\xe9 u32 a\xe9"
@@ -20,7 +19,7 @@ def test_what_is_registered_is_the_spelling_that_always_matches() -> None:
 
 
 def test_an_event_is_off_and_unknown() -> None:
-    event = make_event(None, Fifo(4096), check_declaration(b"one u32 a; __rel_loc char[] b"), REG_PERSIST)
+    event = make_event(None, check_declaration(b"one u32 a; __rel_loc char[] b"), REG_PERSIST)
     assert not event
     assert not event.registered
     assert (event.name, event.fields, event.flags, event.index) == ("one", ("a", "b"), 1, -1)

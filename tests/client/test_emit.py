@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,14 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.workbench import FarRing, Workbench
-from utracefs import _event
+from tests.client.workbench import REFUSED, Workbench
 from utracefs.checking import check_declaration
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
-
-REFUSED = 0x4000_0000
-"""In a write_index: DR_REFUSED of data_ring.h."""
 
 
 @pytest.fixture
@@ -107,6 +103,9 @@ def calls(draw: st.DrawFn) -> tuple[bytes, list[Any], dict[str, Any]]:
     return f"test {'; '.join(fields)}".encode(), args, kwargs
 
 
+COUNTER = itertools.count()
+
+
 def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
     """What it returns, or the kind of its exception. (UnicodeEncodeError is a ValueError.)"""
     try:
@@ -115,40 +114,49 @@ def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
         return next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
 
 
+@pytest.fixture(scope="module")
+def property_bench() -> Iterator[Workbench]:
+    bench = Workbench()
+    yield bench
+    bench.close()
+
+
 @settings(max_examples=600)
 @given(calls())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_emit_packs_what_the_layout_packs(call: tuple[bytes, list[Any], dict[str, Any]]) -> None:
+def test_emit_packs_what_the_layout_packs(
+    property_bench: Workbench, call: tuple[bytes, list[Any], dict[str, Any]]
+) -> None:
     """And what does not fit is an exception in both states of the event, or, not strict, in none."""
+    bench = property_bench
     declaration, args, kwargs = call
-    bench = Workbench(4096)
+    number = next(COUNTER)
+    bench.status = 1
+    on = bench.event(declaration.replace(b"test", b"on%d" % number, 1))
+    bench.status = 0
+    off = bench.event(declaration.replace(b"test", b"off%d" % number, 1))
+    expected = outcome(Layout(check_declaration(declaration).fields).pack, *args, **kwargs)
+    fits = isinstance(expected, bytes)
+    before = utracefs.strict(True)
     try:
-        on = bench.event(declaration)
-        bench.status = 0
-        off = bench.event(declaration)
-        expected = outcome(Layout(check_declaration(declaration).fields).pack, *args, **kwargs)
-        fits = isinstance(expected, bytes)
-        before = utracefs.strict(True)
-        try:
-            assert outcome(on.emit, *args, **kwargs) == (None if fits else expected)
-            assert outcome(off.emit, *args, **kwargs) == (None if fits else expected)
-        finally:
-            utracefs.strict(before)
-        assert bench.send() == ([(1, expected)] if fits else [])
-        assert (on.emitted, on.lost, on.refused) == (int(fits), 0, {})
-
-        mistaken = outcome(off.emit, *args, **kwargs)
-        assert mistaken in (None, expected)
-        assert outcome(on.emit, *args, **kwargs) == mistaken
-        if fits:
-            assert bench.send() == [(1, expected)]
-        elif not mistaken:
-            ((reason, count),) = on.refused.items()
-            assert (on.emitted, count) == (1, 1)
-            assert bench.send() == [(REFUSED | 1, reason.encode())]
-        assert (off.emitted, off.refused) == (0, {})
+        assert outcome(on.emit, *args, **kwargs) == (None if fits else expected)
+        assert outcome(off.emit, *args, **kwargs) == (None if fits else expected)
     finally:
-        bench.close()
+        utracefs.strict(before)
+    place = 2 * number + 1
+    assert bench.send() == ([(place, expected)] if fits else [])
+    assert (on.emitted, on.lost, on.refused) == (int(fits), 0, {})
+
+    mistaken = outcome(off.emit, *args, **kwargs)
+    assert mistaken in (None, expected)
+    assert outcome(on.emit, *args, **kwargs) == mistaken
+    if fits:
+        assert bench.send() == [(place, expected)]
+    elif not mistaken:
+        ((reason, count),) = on.refused.items()
+        assert (on.emitted, count) == (1, 1)
+        assert bench.send() == [(REFUSED | place, reason.encode())]
+    assert (off.emitted, off.refused) == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -180,7 +188,8 @@ def test_a_value_that_does_not_fit_is_refused_counted_and_told_once(
     assert event.refused == {f"a {reason}": 2}
     assert bench.send() == 2 * [(REFUSED | 1, f"a {reason}".encode())]
     assert (event.emitted, event.lost) == (2, 0)
-    assert bench.fifo.totals() == (2, 2, 0, 0)
+    stats = bench.session.stats()
+    assert (stats.emitted, stats.sent, stats.pending, stats.lost, stats.refused) == (2, 2, 0, 0, 2)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -239,22 +248,6 @@ def test_values_of_the_programs_own_classes(bench: Workbench, strict: None) -> N
     assert event.emitted == 6
 
 
-def test_refusals_that_find_no_room_are_lost(far_ring: FarRing, bench: Workbench) -> None:
-    event = bench.event(b"t u8 a", 0)
-    _event.follow(bench.map, far_ring.outlet(bench.fifo), [(event, 1, 4)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(2000):
-            event.emit(-1)
-    lost = int.from_bytes(far_ring.memory[192:200], "little")
-    assert 0 < lost < 2000
-    at = 65536 + far_ring.SIZE + 4 * 4
-    assert int.from_bytes(far_ring.memory[at : at + 4], "little") == lost == event.lost
-    assert far_ring.records() == (2000 - lost) * [(REFUSED | 4, b"a was out of range")]
-    assert event.refused == {"a was out of range": 2000 - lost}
-    assert event.emitted == 2000
-
-
 def test_reasons_are_bounded(bench: Workbench) -> None:
     event = bench.event(b"t u8 a")
     with pytest.warns(RuntimeWarning):
@@ -267,14 +260,10 @@ def test_reasons_are_bounded(bench: Workbench) -> None:
 
 
 def test_a_filter_that_makes_warnings_errors_makes_none_of_emit(
-    directory: Any, caplog: pytest.LogCaptureFixture
+    bench: Workbench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """(pytest has such a filter.)"""
-    session = utracefs.Session(directory)
-    bench = Workbench()
-    event = _event.Event(session, bench.fifo, b"t", b"t u8 a", 0, [(b"a", 0, 0, 1, False, False)], 100)
-    _event.follow(bench.map, bench.fifo, [(event, 1, 4)])
-    os.pwrite(bench.status_fd, b"\1", 1)
+    event = bench.event(b"t u8 a")
     with caplog.at_level(logging.WARNING):
         event.emit(1.5)  # type: ignore[arg-type]
         event.emit(1.5)  # type: ignore[arg-type]
@@ -289,15 +278,13 @@ def test_a_filter_that_makes_warnings_errors_makes_none_of_emit(
             raise KeyError("mine")
 
     caplog.clear()
-    other = _event.Event(session, bench.fifo, b"t", b"t u8 a", 0, [(b"a", 0, 0, 1, False, False)], 100)
-    _event.follow(bench.map, bench.fifo, [(other, 1, 4)])
+    other = bench.event(b"other u8 a")
     logging.getLogger("utracefs").addHandler(broken := Broken())
     try:
         other.emit(None)  # type: ignore[arg-type]
     finally:
         logging.getLogger("utracefs").removeHandler(broken)
     assert other.refused == {"a was None": 1}
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -370,7 +357,8 @@ def test_a_bad_value_is_an_error_that_names_the_field(
     with pytest.raises(error) as caught:
         event.emit(*args)
     assert text in str(caught.value)
-    assert bench.fifo.counts.records_in == 0
+    assert event.emitted == 0
+    assert bench.send() == []
 
 
 def test_errors_of_an_argument_come_through(bench: Workbench, strict: None) -> None:

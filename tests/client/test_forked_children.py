@@ -272,59 +272,6 @@ def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work
 
 # ---- the first emit talks to the daemon itself
 
-STEPS = """
-from utracefs.session_thread import SessionThread
-steps = []
-real_step = SessionThread._step
-def step(self, happened):
-    steps.append(threading.get_native_id())
-    return real_step(self, happened)
-SessionThread._step = step
-"""
-
-
-def test_the_first_emit_of_a_child_needs_no_thread(work: Work) -> None:
-    work.run(
-        """
-        def work(who):
-            steps.clear()
-            emit(who)
-            assert steps and steps[0] == os.getpid(), steps
-            wait_for(lambda: any(tid != os.getpid() for tid in steps))  # from then on the thread is there
-            assert len(os.listdir("/proc/self/task")) == 2
-            os._exit(0)
-        utracefs.close()
-        session = utracefs.Session(os.environ["UTRACEFS_DIR"])
-        event = session.event("work u32 who; u32 number")
-        wait_for(lambda: event)
-        assert set(children(work, 5)) == {0}
-        """,
-        before=STEPS,
-    )
-    assert work.numbers() == {who: list(range(10)) for who in range(5)}
-
-
-def test_a_child_with_threads_lets_the_thread_do_it(work: Work) -> None:
-    """A signal handler of the program could run in the middle of a step, in its main thread."""
-    work.run(
-        """
-        def work(who):
-            steps.clear()
-            gate = threading.Event()
-            threading.Thread(target=gate.wait, daemon=True).start()
-            emit(who)
-            assert steps and os.getpid() not in steps, steps
-            os._exit(0)
-        utracefs.close()
-        session = utracefs.Session(os.environ["UTRACEFS_DIR"])
-        event = session.event("work u32 who; u32 number")
-        wait_for(lambda: event)
-        assert set(children(work, 3)) == {0}
-        """,
-        before=STEPS,
-    )
-    assert work.numbers() == {who: list(range(10)) for who in range(3)}
-
 
 @pytest.mark.parametrize(
     "deed",

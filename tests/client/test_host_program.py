@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -314,26 +313,6 @@ def test_nothing_is_imported_after_the_first_event(work: Work) -> None:
     assert found in ([], ["importlib.metadata"]), found
     """
     )
-
-
-def test_what_talks_to_a_daemon_is_there_before_one_comes(directory: Path) -> None:
-    """A program gives up its rights, then a daemon comes."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import sys, time, utracefs; event = utracefs.event('a u32 b'); event.emit(1)\n"
-                "deadline = time.monotonic() + 20\n"
-                "while 'utracefs.first_words' not in sys.modules: assert time.monotonic() < deadline"
-            ),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_program_whom_sigpipe_kills(work: Work) -> None:

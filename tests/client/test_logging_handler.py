@@ -7,7 +7,6 @@ import logging
 
 import pytest
 
-import utracefs
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import LoggingHandler, Session
 from utracefs.checking import check_declaration
@@ -124,12 +123,10 @@ def test_a_bad_name(session: Session) -> None:
 
 
 def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("utracefs.process_session._sessions", {})
-    handler = LoggingHandler()
-    try:
-        assert utracefs.default_session().thread.declared == [handler.event]
-    finally:
-        utracefs.close()
+    with Session() as session:
+        monkeypatch.setattr("utracefs.process_session._sessions", {"session": session})
+        handler = LoggingHandler()
+        assert session.event(DECLARATION) is handler.event
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a;b", "a\tb"])

@@ -10,13 +10,19 @@ import utracefs
 from tests.client.fake_daemon import FakeDaemon
 from utracefs import Session
 from utracefs._event import Event
-from utracefs.process_session import process_session
+from utracefs.process_session import _ProcessSession, process_session
 
 ONE = b"one u32 number"
 
 
+class OfThisTest(_ProcessSession):
+    """With a connection of its own, since that of the process can be closed only once."""
+
+    _open = Session._open
+
+
 def test_pickled_events_are_declared_again(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("utracefs.process_session._sessions", {})
+    monkeypatch.setattr("utracefs.process_session._sessions", {"session": OfThisTest()})
     try:
         event = utracefs.event("one u32 number", multi_format=True)
         assert pickle.loads(pickle.dumps(event)) is event

@@ -14,6 +14,7 @@ from types import FrameType
 import pytest
 
 import utracefs
+from tests.client.conftest import native_threads
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
 
@@ -53,8 +54,8 @@ def test_a_wrong_declaration_is_an_error_at_once_and_none_is_made(
     with pytest.raises(ValueError) as among_others:
         session.events(["fine u32 a", declaration])
     assert str(among_others.value) == str(alone.value)
-    assert session.thread.declared == []
-    assert session.thread.state == "new"
+    assert session.stats().events == {}
+    assert "utracefs" not in native_threads()
 
 
 def test_a_declaration_is_text() -> None:
@@ -184,16 +185,32 @@ def test_threads_share_a_session(daemon: FakeDaemon, session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "capacity"),
-    [("64", 1 << 16), ("100", 1 << 17), ("", 1 << 20), ("-5", 1 << 20), ("much", 1 << 20), ("1", 4096)],
+    ("given", "records"),
+    [("64", 1 << 16), ("100", 1 << 17), ("", 1 << 20), ("-5", 1 << 20), ("much", 1 << 20), ("1", 1 << 16)],
 )
-def test_buffer_size_from_the_environment(monkeypatch: pytest.MonkeyPatch, given: str, capacity: int) -> None:
+def test_buffer_size_from_the_environment(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, given: str, records: int
+) -> None:
+    """Without a data ring; each of these records takes 1,024 bytes there."""
     monkeypatch.setenv("UTRACEFS_BUFFER_KB", given)
-    assert Session().thread.fifo.capacity == capacity
+    session = new_session()
+    text = b"t char[1000] a"
+    daemon.enabled_from_start.add(text)
+    event = session.event(text)
+    assert event
+    daemon.reading.clear()
+    try:
+        for _ in range(4000):
+            event.emit("")
+        stats = session.stats()
+        assert stats.lost > 0
+        kept = 1024 * (stats.sent + stats.pending)
+        assert records - 2048 <= kept <= records + (1 << 20)
+    finally:
+        daemon.reading.set()
 
 
 def test_invalid_sizes_and_directories() -> None:
-    assert Session(buffer_kb=8).thread.fifo.capacity == 8192
     for size in (0, 3, 1 << 21):
         with pytest.raises(ValueError, match="buffer_kb"):
             Session(buffer_kb=size)

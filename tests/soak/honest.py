@@ -23,7 +23,6 @@ from tests.soak.crew import Job, Notes
 from tests.soak.house import ROOT
 from tests.soak.plain import PlainConnection
 from utracefs.session import Session
-from utracefs.session_thread import UP
 
 FIELDS = "u32 who; u64 n"
 
@@ -76,7 +75,7 @@ def python_producer(
 
             def look() -> None:
                 time.sleep(0.02)
-                if session.thread.state == UP and session.thread.ring is None:
+                if session._native.is_connected and not session._native.ring_bytes:
                     notes.numbers[OVER_SOCKET] = 1
 
             logging.getLogger("utracefs").addHandler(_NoRing(notes))

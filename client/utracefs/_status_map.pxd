@@ -1,3 +1,0 @@
-cdef class StatusMap:
-    cdef const unsigned char *bytes
-    cdef readonly size_t size
