@@ -1,16 +1,16 @@
 /*
- * Descriptors of ours in somebody else's process.
+ * The client library's descriptors in the program's process.
  *
- * The table of descriptors is the program's: it may close all of them (closefrom, closerange, a daemon's
- * first deed) and open its own under the same numbers, or dup2 something over one. So a number says nothing.
- * What we opened is known by the device and inode of its file, which are asked for (fstat) before each write,
- * send or close; what is not ours any more is left alone.
+ * The table of descriptors belongs to the program: it may close all of them (closefrom, closerange, a
+ * daemon's first action) and open its own under the same numbers, or dup2 over one. So a number identifies
+ * nothing. Our descriptors are identified by device and inode of their file, checked by fstat before each
+ * write, send or close; a descriptor that is no longer ours is not touched.
  *
- * An eventfd has no inode of its own: all of them share one. It is taken for ours while its number holds such
- * a file and while the file that came with it (`beside`) is ours.
+ * An eventfd has no inode of its own: all of them share one. It counts as ours while its number refers to
+ * such a file and the descriptor received with it (`beside`) is ours.
  *
- * Between the question and the deed another thread may still put something else there. That cannot be helped,
- * and is a matter of nanoseconds.
+ * Between the check and its use another thread may replace the descriptor. That cannot be prevented, and
+ * takes nanoseconds.
  */
 #ifndef UTRACEFS_DESCRIPTOR_H
 #define UTRACEFS_DESCRIPTOR_H
@@ -26,9 +26,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Ours stand from here on, where there is room: out of the way of programs that choose numbers (dup2 to 0, 1
- * and 2, a supervisor's 3 and 4), and they do not change the numbers that a program gets. Below 64, so that
- * the kernel's table of a small process need not grow. */
+/* Our numbers begin here, if there is room: so they do not collide with programs that choose numbers (dup2 to
+ * 0, 1 and 2, a supervisor's 3 and 4), nor change the numbers that a program gets. Below 64, so that the
+ * kernel's table of a small process need not grow. */
 #define UT_FIRST_FD 40
 
 struct ut_descriptor {
@@ -48,7 +48,7 @@ static inline int ut_is_ours(const struct ut_descriptor *d)
 	       (!d->beside || ut_is_ours(d->beside));
 }
 
-/* Takes `fd` over, wherever it stands. 0, or -errno with `fd` closed. */
+/* Takes `fd` over. 0, or -errno with `fd` closed. */
 static inline int ut_take(struct ut_descriptor *d, int fd)
 {
 	struct stat now;
@@ -78,8 +78,7 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 	return 0;
 }
 
-/* Closes it if it is ours; forgets it in any case, and before: who asks from here on is not told of a
- * number that somebody else may get. */
+/* Closes it if it is ours. Clears it first, so that later readers do not get a number that may be reused. */
 static inline void ut_close(struct ut_descriptor *d)
 {
 	int fd = ut_is_ours(d) ? d->fd : -1;
@@ -89,9 +88,9 @@ static inline void ut_close(struct ut_descriptor *d)
 		close(fd);
 }
 
-/* What wakes a thread in poll(2): it polls `near`, the others ring. A pair of sockets and not an eventfd or
- * a pipe: each has an inode of its own, `near` hangs up when `far` is closed by somebody, and no write to it
- * is a SIGPIPE. */
+/* Wakes a thread in poll(2): the thread polls `near`, others write to `far`. A pair of sockets and not an
+ * eventfd or a pipe: each has an inode of its own, `near` hangs up when `far` is closed, and no write causes
+ * SIGPIPE. */
 struct ut_bell {
 	struct ut_descriptor near_end;
 	struct ut_descriptor far_end;
@@ -132,7 +131,7 @@ static inline int ut_bell_open(struct ut_bell *b)
 	return error ? error : other;
 }
 
-/* It only fails when it was rung often enough, or is not there. */
+/* Fails only if it was rung often enough, or is closed. */
 static inline void ut_bell_ring(const struct ut_bell *b)
 {
 	int fd = __atomic_load_n(&b->far_end.fd, __ATOMIC_RELAXED);

@@ -1,12 +1,12 @@
-/* Ints of Python as those of C. */
+/* Python's ints as C integers. */
 #ifndef UTRACEFS_SMALL_INT_H
 #define UTRACEFS_SMALL_INT_H
 
 #include <Python.h>
 #include <stdint.h>
 
-/* Without a call: most numbers that programs emit. 1, and the number in `*value`. 0: not an int, or one of
- * several digits (from 2^30 on). */
+/* Without a call, for most emitted numbers. 1, and the number in `*value`. 0: not an int, or one of several
+ * digits (from 2^30 on). */
 static inline int ut_small_int(PyObject *given, int64_t *value)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -29,7 +29,7 @@ static inline int ut_small_int(PyObject *given, int64_t *value)
 #endif
 }
 
-/* Of an int. 0: it does not fit 64 bits, of which one may be its sign; no exception is set. */
+/* 0: the int does not fit 64 bits, signed or unsigned; no exception is set. */
 static inline int ut_large_int(PyObject *given, int is_signed, uint64_t *value)
 {
     *value = is_signed ? (uint64_t)PyLong_AsLongLong(given) : PyLong_AsUnsignedLongLong(given);

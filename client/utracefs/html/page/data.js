@@ -1,5 +1,5 @@
-// The columns of the page, as typed arrays. Everything that walks over many rows does so in slices, with
-// `pause` in between, so that the page answers while it works.
+// The columns of the page, as typed arrays. Loops over many rows run in slices, with `pause` in between, so
+// that the page stays responsive.
 
 const SLICE_MS = 8;
 const SLICE_ROWS = 1 << 15;
@@ -15,7 +15,7 @@ function pause() {
 	});
 }
 
-// work(from, to) for slices of from <= row < to; false when `stopped` says so meanwhile.
+// work(from, to) for slices of from <= row < to; false when `stopped` becomes true.
 async function inSlices(from, to, work, stopped = () => false) {
 	let begin = performance.now();
 	for (let at = from; at < to; at += SLICE_ROWS) {
@@ -37,7 +37,7 @@ async function unpacked(id) {
 	script.remove();
 	const stream = new DecompressionStream("deflate-raw");
 	const whole = new Response(stream.readable).arrayBuffer();
-	whole.catch(() => {}); // the writer's error is the one that is shown
+	whole.catch(() => {}); // the writer's error is shown
 	const writer = stream.writable.getWriter();
 	for (let at = 0; at < text.length; at += TEXT_AT_ONCE) {
 		const piece = atob(text.slice(at, at + TEXT_AT_ONCE));
@@ -60,7 +60,7 @@ class Column {
 		this.base = BigInt(head.base);
 		this.above = null;
 		this.id = head.id;
-		// Whether a Number has any value exactly.
+		// Whether all values are exact as Numbers.
 		this.small = head.width < 8 && this.base > -(2n ** 52n) && this.base < 2n ** 52n;
 		this.number = Number(this.base);
 	}
@@ -79,7 +79,7 @@ class Column {
 		this.above = new ARRAYS[this.width](bytes.buffer);
 	}
 
-	// Exact: a Number where all of the column are, else a BigInt.
+	// Exact: a Number if all values of the column are, else a BigInt.
 	at(i) {
 		const above = this.above ? this.above[i] : 0;
 		return this.small ? this.number + above : this.base + BigInt(above);
@@ -127,14 +127,14 @@ class TracedEvent {
 		this.system = head.system;
 		this.short = head.short;
 		this.count = head.count;
-		this.total = head.total; // with those that have no row
+		this.total = head.total; // including records without a row
 		this.fields = head.fields.map((field) => new Field(field));
 		this.rows = new Uint32Array(head.count); // of the report
 		this.ready = false;
 		this.color = 0;
 	}
 
-	// Resolves when the fields are there.
+	// Resolves when the fields are loaded.
 	load() {
 		this.loading ||= this.loadFields();
 		return this.loading;
@@ -151,7 +151,7 @@ class TracedEvent {
 	}
 }
 
-// Records that have no row: how many there are of an event and a lane in bins of `step` ns.
+// Records without a row: counts by event and lane in bins of `step` ns.
 class Rest {
 	constructor(report, head) {
 		this.total = head.total;
@@ -164,7 +164,7 @@ class Rest {
 		for (const column of this.columns) await column.load();
 		const [bin, event, task, number] = this.columns;
 		this.count = bin.count;
-		this.time = new Float64Array(this.count); // ns after the first record; where the bin begins
+		this.time = new Float64Array(this.count); // ns after the first record; begin of the bin
 		this.event = new Uint32Array(this.count);
 		this.lane = new Uint32Array(this.count);
 		this.number = new Float64Array(this.count);
@@ -181,7 +181,7 @@ class Rest {
 		this.end = this.time[this.count - 1] + this.step;
 	}
 
-	// work(i) for the bins that have times of from <= time < to, but of no hidden event
+	// work(i) for the bins with times in from <= time < to, without hidden events
 	each(from, to, hidden, work) {
 		let low = 0;
 		for (let high = this.count; low < high;) {
@@ -216,7 +216,7 @@ class Report {
 		this.makeLanes();
 	}
 
-	// A lane for each thread, those of a process together, in the order of their numbers.
+	// A lane for each thread, grouped by process, in numerical order.
 	makeLanes() {
 		const lanes = new Map();
 		for (const task of this.tasks) {
@@ -246,7 +246,7 @@ class Report {
 		this.exact = this.span > Number.MAX_SAFE_INTEGER ? new BigUint64Array(count) : null;
 		this.event = this.events.length > 1 << 16 ? new Uint32Array(count) : new Uint16Array(count);
 		this.lane = new Uint32Array(count);
-		this.local = new Uint32Array(count); // row among those of its event
+		this.local = new Uint32Array(count); // row among its event's rows
 		const seen = new Uint32Array(this.events.length);
 		const laneOf = Uint32Array.from(this.tasks, (t) => t.lane);
 		const inLane = new Uint32Array(this.lanes.length);
@@ -269,7 +269,7 @@ class Report {
 				inLane[(this.lane[i] = laneOf[task.index(i)])]++;
 			}
 		});
-		time.above = null; // its steps are not needed any more
+		time.above = null; // its steps are no longer needed
 		this.lanes.forEach((lane, number) => (lane.count = inLane[number]));
 		if (this.rest) await this.rest.load(this);
 		this.losses = [];
@@ -281,7 +281,7 @@ class Report {
 		return this.first + (this.exact ? this.exact[row] : BigInt(this.time[row]));
 	}
 
-	// The first row that is not before a time, in ns after the first record; of `rows`, its place there.
+	// The first row at or after a time, in ns after the first record; with `rows`, its index there.
 	rowAt(time, rows = null) {
 		let low = 0;
 		let high = rows ? rows.length : this.count;

@@ -1,4 +1,4 @@
-// What is in view, what was searched for, which record is chosen; who is told when that changes.
+// State: the view, the search, the selected record; and its listeners.
 
 const FIELDS_AFTER_MS = 120;
 
@@ -9,7 +9,7 @@ class App {
 		this.whole = { from: -margin, to: report.span + margin };
 		this.view = this.whole;
 		this.rows = null;
-		this.rest = report.rest; // null while there are terms, which nobody can ask of it
+		this.rest = report.rest; // null with search terms, which cannot be applied to it
 		this.hidden = new Set();
 		this.terms = [];
 		this.selected = -1;
@@ -35,7 +35,7 @@ class App {
 		return color < COLORS - 1 || byCount.length === COLORS ? plain(byCount[color].label) : "other events";
 	}
 
-	// How many records without a row there are in view; more where a bin is there in part.
+	// Number of records without a row in view; bins partly in view count fully.
 	restInView() {
 		let found = 0;
 		this.rest?.each(this.view.from, this.view.to, this.hidden, (i) => (found += this.rest.number[i]));
@@ -53,7 +53,7 @@ class App {
 		this.changed();
 	}
 
-	// The view or the rows are others.
+	// The view or the rows have changed.
 	changed() {
 		this.timeline.refresh();
 		const { view, rows, report } = this;
@@ -131,7 +131,7 @@ class App {
 		this.search();
 	}
 
-	// Only this event; all where it is the only one already, or -1
+	// Show only this event; all if it is the only one already, or -1
 	only(event) {
 		const { events } = this.report;
 		const already = this.hidden.size === events.length - 1 && !this.hidden.has(event);
@@ -216,7 +216,7 @@ class App {
 			if (event.ctrlKey || event.altKey || event.metaKey || help.open) return;
 			if (event.target === input) {
 				if (event.key !== "Escape") return;
-				event.preventDefault(); // which would empty it
+				event.preventDefault(); // the default would clear it
 				input.blur();
 				return;
 			}

@@ -1,4 +1,4 @@
-// What stands around the timeline: facts, events, losses, the chosen record, the fields' statistics.
+// The panels around the timeline: facts, events, losses, the selected record, statistics of fields.
 
 const PLACES_SHOWN = 300;
 const TOP_TEXTS = 8;
@@ -160,14 +160,14 @@ class Cards {
 			|| app.report.byCount.find((event) => event.fields.length);
 		if (best) this.choice.value = best.number;
 		else this.choice.parentElement.hidden = true;
-		this.chosen = false; // by the user; else it is an event that has records in view
+		this.chosen = false; // by the user; else an event with records in view
 		this.choice.addEventListener("change", () => {
 			this.chosen = true;
 			this.refresh();
 		});
 	}
 
-	// Where nobody has chosen: the event with most records among those that meet the search.
+	// Without a user's choice: the event with most matching records.
 	async choose(stopped) {
 		const { report, rows, view } = this.app;
 		if (this.chosen || !rows) return;
@@ -181,7 +181,7 @@ class Cards {
 		if (most.length) this.choice.value = most.sort((a, b) => counts[b.number] - counts[a.number])[0].number;
 	}
 
-	// The rows of the event, among its own, that are in view and meet the search
+	// Indexes among the event's rows of the matching ones in view
 	async rows(event, stopped) {
 		const { report, rows, view } = this.app;
 		if (!rows) {

@@ -1,12 +1,12 @@
-// The search: terms with blanks between them, all of which a record has to meet.
+// The search: terms separated by blanks; a record must match all.
 //
 //   word            in the event's or thread's name or any text field; a number: also a pid, tid or field
 //   field=value     also != < <= > >= and ~ (contains); event, comm, pid, tid, cpu, instance and time
 //                   (in seconds of the clock) stand for themselves
-//   "a b"           blanks belong to it
-//   -term           must not be met
+//   "a b"           a term with blanks
+//   -term           must not match
 //
-// A term becomes, for each event, a test of a row; tests of texts look at each distinct text once.
+// A term is compiled, for each event, into a test of a row; each distinct text is tested once.
 
 class SearchError extends Error {}
 
@@ -64,7 +64,7 @@ function compares(operator, a, b) {
 	}
 }
 
-// A test of texts, or null where the operator needs numbers
+// A test of texts, or null if the operator needs numbers
 function textTest(operator, value) {
 	if (operator === "=") return (text) => text === value;
 	if (operator === "!=") return (text) => text !== value;
@@ -72,7 +72,7 @@ function textTest(operator, value) {
 	return operator === "~" ? (text) => text.toLowerCase().includes(wanted) : null;
 }
 
-// Which of many texts pass, as bytes
+// Results of a test for many texts, as bytes
 async function passing(texts, test) {
 	const found = new Uint8Array(texts.length);
 	await inSlices(0, texts.length, (from, to) => {
@@ -81,12 +81,12 @@ async function passing(texts, test) {
 	return found;
 }
 
-// row => boolean for the records of an event; true or false where it is the same for all
+// row => boolean for the records of an event; true or false if it is the same for all
 async function termTest(report, event, term) {
 	const { field, operator, value } = term;
 	const number = integer(value);
 	const tests = [];
-	// What is the same for all events is looked for once: by name in `term.found`.
+	// Results common to all events are computed once: by name in `term.found`.
 	const addTexts = async (texts, numberAt, name = "") => {
 		const test = textTest(operator, value);
 		if (!test) return;
@@ -153,7 +153,7 @@ function checkFields(report, terms) {
 	}
 }
 
-// The rows that meet all terms and are of no hidden event: Uint32Array, null for all; undefined when stopped.
+// The rows that match all terms, without hidden events: Uint32Array, null for all; undefined when stopped.
 async function findRows(report, terms, hidden, stopped) {
 	if (!terms.length && !hidden.size) return null;
 	const tests = [];

@@ -1,13 +1,13 @@
-// Numbers about one column over some of its rows: exact percentiles, by nearest rank (the smallest value that
-// at least p percent of all are not above), and a histogram.
+// Statistics of one column over some of its rows: exact percentiles, by nearest rank (the smallest value with
+// at least p percent of all values at or below it), and a histogram.
 //
-// Values are counted by their upper 16 bits, then those that a rank fell upon by the next 16 bits, and so on:
+// Values are counted by their upper 16 bits, then the values of a rank's bin by the next 16 bits, and so on:
 // no sorting, any number of rows in slices.
 
 const PERCENTILES = [50, 90, 95, 99, 99.9];
 const BINS = 48;
 
-// Of `rows` of the column: {count, least, most, mean, percentiles, bins}; null when stopped.
+// For `rows` of the column: {count, least, most, mean, percentiles, bins}; null when stopped.
 async function statistics(column, rows, stopped) {
 	const count = rows.length;
 	if (!count) return { count };
@@ -83,7 +83,7 @@ async function statistics(column, rows, stopped) {
 	return result.bins && result;
 }
 
-// {counts, edges, log}: logarithmic where values reach over three decades and none is negative.
+// {counts, edges, log}: logarithmic if values span more than three decades and none is negative.
 async function histogram(column, rows, least, most, stopped) {
 	const above = column.above;
 	const low = column.number + least;
@@ -104,7 +104,7 @@ async function histogram(column, rows, least, most, stopped) {
 	return ok ? { counts, edges, log } : null;
 }
 
-// The most frequent texts: [[text, count], ...], and how many different ones there are.
+// The most frequent texts: [[text, count], ...], and the number of distinct ones.
 async function topTexts(field, rows, most, stopped) {
 	const counts = new Uint32Array(field.texts.length);
 	const ok = await inSlices(0, rows.length, (from, to) => {

@@ -1,7 +1,7 @@
-// The table of the records in view that meet the search. Only rows that can be seen are in the document.
+// The table of the matching records in view. Only visible rows are in the document.
 
 const ROW_HEIGHT = 22;
-const MOST_HEIGHT = 8e6; // of an element, in points; beyond, the scrollbar is in proportion
+const MOST_HEIGHT = 8e6; // of an element, in points; above, the scrollbar is scaled
 const CELL_TEXT = 200;
 
 class Table {
@@ -18,7 +18,7 @@ class Table {
 		this.rows = null;
 		this.begin = 0;
 		this.count = 0;
-		this.top = 0; // the first row that can be seen, with a fraction
+		this.top = 0; // the first visible row, with a fraction
 		this.scroller.addEventListener("scroll", () => this.scrolled());
 		this.scroller.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
 		this.grid.addEventListener("keydown", (event) => this.key(event));
@@ -29,7 +29,7 @@ class Table {
 		new ResizeObserver(() => this.show(this.rows, this.begin, this.count)).observe(this.scroller);
 	}
 
-	// rows: as App.rows; begin, count: the part of them that is in view
+	// rows: as App.rows; begin, count: the part in view
 	show(rows, begin, count) {
 		const before = this.count ? this.rowAt(Math.floor(this.top)) : 0;
 		const same = rows === this.rows && begin === this.begin && count === this.count;
@@ -68,7 +68,7 @@ class Table {
 		return this.rows ? this.rows[this.begin + n] : this.begin + n;
 	}
 
-	// Where the first record that is not before `row` stands
+	// Index of the first record at or after `row`
 	placeOf(row) {
 		let low = 0;
 		let high = this.count;
@@ -92,7 +92,7 @@ class Table {
 
 	scrolled() {
 		const at = this.scroller.scrollTop;
-		if (Math.abs(at - this.set) < 1.5) return; // by us
+		if (Math.abs(at - this.set) < 1.5) return; // set by us
 		const most = Math.max(this.count - this.seen, 0);
 		this.set = at;
 		this.top = this.scaled ? (at / (this.height - this.scroller.clientHeight)) * most : at / ROW_HEIGHT;

@@ -1,10 +1,9 @@
-// What people read: numbers, times, and texts of a recording, which may be anything and are only ever put
-// into the page as text nodes.
+// Formatting for people: numbers, times, and texts of a recording, which may contain anything and are inserted
+// into the page only as text nodes.
 
 const grouped = new Intl.NumberFormat("en-US");
 
-// Characters that cannot be seen or would move others about, and the surrogates that stand for bytes which
-// are not UTF-8.
+// Invisible characters, direction marks, and the surrogates that stand for bytes that are not UTF-8.
 const HIDDEN = new RegExp(
 	"[\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\uffff]"
 	+ "|(?<![\\ud800-\\udbff])[\\udc00-\\udfff]", "g");
@@ -22,7 +21,7 @@ function plain(text) {
 	return text.replace(HIDDEN, escapeOf);
 }
 
-// Adds a text to an element, with what is hidden as marked escapes.
+// Adds a text to an element, with such characters as marked escapes.
 function addText(element, text) {
 	let at = 0;
 	for (const found of text.matchAll(HIDDEN)) {
@@ -66,7 +65,7 @@ function digits(number) {
 
 let clockInNs = true;
 
-// A length of time
+// A duration
 function duration(ns) {
 	if (!clockInNs) return `${count(Math.round(ns))} ticks`;
 	const size = Math.abs(ns);
@@ -78,7 +77,7 @@ function duration(ns) {
 	return `${digits(ns)} ns`;
 }
 
-// A place in time after the first record, with as many digits as marks `step` apart need
+// A time after the first record, with the digits needed for marks `step` apart
 function offset(ns, step) {
 	const sign = ns < 0 ? "−" : "+";
 	if (!clockInNs) return `${sign}${count(Math.abs(Math.round(ns)))}`;
@@ -88,7 +87,7 @@ function offset(ns, step) {
 	return `${sign}${(Math.abs(ns) / unit).toFixed(Math.min(places, 9))} ${name}`;
 }
 
-// As `utracefs report -t` prints it: seconds with nine digits
+// In the format of `utracefs report -t`: seconds with nine digits
 function clockText(ns) {
 	if (!clockInNs) return String(ns);
 	const text = String(ns).padStart(10, "0");

@@ -1,12 +1,11 @@
-// The timeline: overview, rates and lanes, on canvas, all of them of the records in view that meet the
-// search, and without one also of those that have no row.
+// The timeline: overview, rates and lanes, on canvas, of the matching records in view; without a search also
+// of records without a row.
 //
-// Level of detail: however many records there are, what is drawn are bins of two points' width, with one
-// count for each colour; where there are records without a row, bins are as wide as theirs at least. Bins are
-// made in slices; until they are there those before are drawn, moved and
-// stretched.
+// Level of detail: for any number of records it draws bins of two points' width, with one count for each
+// colour; for records without a row bins are at least as wide as theirs. Bins are computed in slices; until
+// they are complete the previous ones are drawn, shifted and scaled.
 
-const COLORS = 9; // eight events with most records, and all others
+const COLORS = 9; // eight events with most records, and the others
 const BIN_POINTS = 2;
 const LANE_HEIGHT = 20;
 const RULER_HEIGHT = 18;
@@ -51,7 +50,7 @@ class Bins {
 		}, stopped);
 	}
 
-	// A bin, cut at the edges: a canvas does not count far beyond them.
+	// A bin, clipped: a canvas has limits beyond its edges.
 	paint(context, bin, x, width, top, height) {
 		const left = Math.max(x(this.from + bin * this.step), -BIN_POINTS);
 		const right = Math.min(x(this.from + (bin + 1) * this.step), width);
@@ -88,7 +87,7 @@ class Timeline {
 		this.resize();
 	}
 
-	// Lanes for the threads that have records: counts by number.
+	// Lanes of the threads with records: counts by number.
 	layOut(counts) {
 		this.rows = []; // of the lanes' area: {pid}, or {lane, count}
 		let process = null;
@@ -144,7 +143,7 @@ class Timeline {
 		return [first, Math.min(first + Math.ceil(this.height / LANE_HEIGHT) + 1, this.rows.length)];
 	}
 
-	// Make bins for the view; what there is is drawn at once.
+	// Compute bins for the view; draws the present ones at once.
 	async refresh() {
 		const job = ++this.job;
 		this.placeLabels();
@@ -248,7 +247,7 @@ class Timeline {
 		this.losses(context, x, 0, 4, 0, this.report.losses.length);
 	}
 
-	// Columns of bins on top of each other, colour by colour; returns the most that a bin has. x: of a time
+	// Stacked columns of bins, colour by colour; returns the largest count. x: coordinate of a time
 	stack(context, bins, x, width, top, height, log) {
 		const sums = new Uint32Array(bins.count);
 		let most = 1;
@@ -527,7 +526,7 @@ class Timeline {
 		return row && row.lane ? row.lane : null;
 	}
 
-	// Selects the record nearest to a point, within some points; y: null for any lane.
+	// Selects the record nearest to a point, within some distance; y: null for any lane.
 	choose(x, y) {
 		const { report } = this;
 		const { rows } = this.app;

@@ -1,14 +1,13 @@
 /*
- * One thing done with another process's memory, on a thread of its own, waited for no longer than a time.
+ * An access to another process's memory, on a thread of its own, with a time limit.
  *
- * Such a thing may hang for as long as that process likes: a page of a file whose server does not answer, a
- * lock of the address space that another such access holds. What hangs in the kernel cannot be called back.
- * So a deed and all that it needs belong to two: the one who waits, and the thread. Who lets go last frees
- * it. Descriptors that a deed uses stay open until it has ended, or another file would stand under their
- * number.
+ * An access may hang as long as that process likes: on a page of a file whose server does not answer, or a
+ * lock of the address space held by another such access. A call that hangs in the kernel cannot be cancelled.
+ * So a deed and its resources have two owners: the waiting caller, and the thread. The last one to release it
+ * frees it. Descriptors used by a deed stay open until it has ended; else their numbers could be reused for
+ * other files.
  *
- * A thread that traced ends after it, and so lets go of all that it traced, which stopped_process.h counts
- * on.
+ * A thread that traced ends after its deed, which detaches all its tracees; stopped_process.h relies on that.
  */
 #ifndef UTRACEFS_DEED_H
 #define UTRACEFS_DEED_H
@@ -31,18 +30,18 @@ typedef void (*deed_work)(struct deed *);
 struct deed {
 	uint32_t done;
 	uint32_t owners;
-	uint32_t given_up; /* nobody waits any more */
+	uint32_t given_up; /* the caller no longer waits */
 	deed_work work;
 	int result;   /* 0 or -errno; of read_string the length */
-	pid_t tid;    /* of opening: any thread of the process */
-	pid_t thread; /* that does it */
+	pid_t tid;    /* opening: any thread of the process */
+	pid_t thread; /* that runs it */
 	int mem, maps;
 	int closes;   /* the thread closes mem and maps at its end */
 	uint64_t address;
-	uint64_t stack_address; /* of opening: where the 16 bytes lie that exec made */
+	uint64_t stack_address; /* opening: address of the 16 bytes made by exec */
 	struct rm_bit bit;
-	uint32_t count; /* of looking: how many; `data` has their descriptors, and then the answers */
-	uint32_t at;	/* of looking: which is being looked at */
+	uint32_t count; /* looking: number; `data` has their descriptors, and then the answers */
+	uint32_t at;	/* looking: index of the present one */
 	size_t size;
 	char data[];
 };
@@ -78,15 +77,15 @@ static inline int deed_is_done(const struct deed *d)
 	return __atomic_load_n(&d->done, __ATOMIC_ACQUIRE);
 }
 
-/* A thread for deeds. It does one after the other, and ends when another one waits for work as well, or when
- * it has traced. */
+/* A thread for deeds. It runs one after the other, and ends when another one is idle, too, or when it has
+ * traced. */
 struct deed_worker {
 	uint32_t has_work;
-	pid_t process; /* in a forked child it is not there */
+	pid_t process; /* it does not exist in a forked child */
 	struct deed *work;
 };
 
-/* The one that waits for work, or NULL. Taken and put back by exchange, so it has one user at a time. */
+/* The idle thread, or NULL. Taken and returned by exchange, so it has one user at a time. */
 static struct deed_worker *deed_idle;
 
 static void *deed_main(void *arg)
@@ -103,8 +102,8 @@ static void *deed_main(void *arg)
 		d = w->work;
 		d->thread = syscall(SYS_gettid);
 		d->work(d);
-		/* Before it says `done`: who waits for that finds it there. Its next deed may be put into
-		 * `w` from now on, and is taken from there when this one is left. */
+		/* Before it sets `done`: the caller then finds it idle. Its next deed may be put into `w` from now on, and
+		 * is taken from there when this one is released. */
 		none = NULL;
 		stays = d->bit.way < RM_STOPPED && __atomic_compare_exchange_n(&deed_idle, &none, w, 0,
 									     __ATOMIC_ACQ_REL,
@@ -117,7 +116,7 @@ static void *deed_main(void *arg)
 	return NULL;
 }
 
-/* Give it to a thread. 0 or an errno. */
+/* Pass it to a thread. 0 or an errno. */
 static inline int deed_begin(struct deed *d)
 {
 	struct deed_worker *w = __atomic_exchange_n(&deed_idle, NULL, __ATOMIC_ACQ_REL);
@@ -152,7 +151,7 @@ static inline int deed_begin(struct deed *d)
 	return error;
 }
 
-/* 1: done. 0: it goes on; it is nobody's but the thread's and `d`'s holder's. -errno: no thread. */
+/* 1: done. 0: it continues; only the thread and the holder of `d` own it. -errno: no thread. */
 static inline int deed_run(struct deed *d, int64_t timeout_ns)
 {
 	int64_t until = sp_now_ns() + timeout_ns, left;
@@ -171,8 +170,7 @@ static inline int deed_run(struct deed *d, int64_t timeout_ns)
 		wait.tv_nsec = left % 1000000000;
 		syscall(SYS_futex, &d->done, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
 	}
-	/* Only the end of the tracer lets all of the process's threads go: another deed may want to stop
-	 * them. */
+	/* Only the end of the tracer detaches all of the process's threads: another deed may want to stop them. */
 	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() <
 	until)
 		sched_yield();
@@ -202,7 +200,7 @@ static void deed_set_bit(struct deed *d)
 }
 
 /* Opens both files of thread `tid` and reads the 16 bytes that exec put on the stack (AT_RANDOM). They are
- * read through `mem`, so they are of the address space that is held, whatever auxv was of. */
+ * read through `mem`, so they belong to the opened address space, whichever one auxv was of. */
 static void deed_open(struct deed *d)
 {
 	union {
@@ -240,13 +238,13 @@ static void deed_open(struct deed *d)
 	d->result = got == 16 ? 0 : -ESRCH;
 }
 
-/* Which of these address spaces still are: `mem` of one that is gone reads as at its end. */
+/* Which of these address spaces still exist: `mem` of an ended one reads as end of file. */
 static void deed_look(struct deed *d)
 {
 	int *mem = (int *)d->data;
 	char byte;
 
-	/* In one order for all: who has given up and then reads `at` knows which one is in use for good. */
+	/* Sequentially consistent: a caller that has given up and then reads `at` knows which one stays in use. */
 	for (; d->at < d->count && !__atomic_load_n(&d->given_up, __ATOMIC_SEQ_CST);
 	     __atomic_store_n(&d->at, d->at + 1, __ATOMIC_SEQ_CST))
 		mem[d->at] = pread(mem[d->at], &byte, 1, 4096) != 0;

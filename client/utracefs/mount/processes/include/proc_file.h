@@ -1,4 +1,4 @@
-/* The small text files of /proc, each read at once. */
+/* Reads the small text files of /proc, each at once. */
 #ifndef UTRACEFS_PROC_FILE_H
 #define UTRACEFS_PROC_FILE_H
 
@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Its first `size` - 1 bytes, and a NUL; nothing where it is not there, or may not be read. */
+/* Its first `size` - 1 bytes, and a NUL; empty if it does not exist, or may not be read. */
 static inline void pf_read(int dir, const char *path, char *text, size_t size)
 {
 	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);

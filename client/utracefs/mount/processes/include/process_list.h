@@ -1,5 +1,5 @@
-/* All processes whose stack begins at an address: those that stem from one exec, and few others. In C, since
- * all of a machine's are looked at: some 5 us each. */
+/* All processes whose stack begins at an address: relatives of one exec, and few others. In C, since it
+ * checks all processes of the machine: some 5 us each. */
 #ifndef UTRACEFS_PROCESS_LIST_H
 #define UTRACEFS_PROCESS_LIST_H
 
@@ -15,7 +15,7 @@
 
 #include "proc_file.h"
 
-/* Field 28 of /proc/PID/stat; 0 when there is no such process, or it may not be known. */
+/* Field 28 of /proc/PID/stat; 0 without such a process, or without permission. */
 static inline uint64_t pl_start_stack(int proc, const char *pid)
 {
 	char path[32], text[1024], *at;
@@ -29,7 +29,7 @@ static inline uint64_t pl_start_stack(int proc, const char *pid)
 	return at ? strtoull(at, NULL, 10) : 0;
 }
 
-/* How many there are, of which the first `room` are in `pids`; or -1. */
+/* Their number, of which the first `room` are in `pids`; or -1. */
 static inline int pl_find(uint64_t start_stack, pid_t *pids, int room)
 {
 	struct dirent *entry;

@@ -1,20 +1,21 @@
 /*
  * Another process's memory: reading, writing, and one bit of it.
  *
- *     /proc/PID/mem    the bytes                      both belong to the address space that they were opened
- *     /proc/PID/maps   what may be done with them     for, not to the pid: after its end and after an exec
- *                                                     they read nothing (mem_open() and proc_maps_open())
+ *     /proc/PID/mem    the bytes                both belong to the address space for which they were opened,
+ *     /proc/PID/maps   their access rights      not to the pid: after its end and after an exec they read
+ *                                               nothing (mem_open() and proc_maps_open())
  *
- * So what is checked is what is written to, whatever becomes of the process meanwhile. Writing to `mem` does
- * not ask whether the program itself may write there (FOLL_FORCE in mem_rw()), reading not whether it may
- * read. Therefore each access looks at `maps` first and has the answer that copy_from_user() and
- * copy_to_user() would have. Between the look and the access the program may change its own mapping; that
- * changes no memory but its own, at an address that it named.
+ * So the checked address space is the one written to, whatever happens to the process meanwhile. Writing to
+ * `mem` does not check whether the program itself may write there (FOLL_FORCE in mem_rw()), reading not
+ * whether it may read. Therefore each access checks `maps` first and returns what copy_from_user() and
+ * copy_to_user() would. Between the check and the access the program may change its own mapping; that affects
+ * only its own memory, at an address that it named.
  *
- * A fault on a page of a userfaultfd is refused by `mem`. One on a page of a file waits for that file's
- * server, which may be the program itself: callers do all of this on a thread of its own (deed.h).
+ * `mem` refuses a fault on a page of a userfaultfd. A fault on a page of a file waits for that file's server,
+ * which may be the program itself: callers do all of this on a separate thread (deed.h).
  *
- * Errors are negative errno: -EFAULT not the program's to read or write, -ESRCH the address space is gone.
+ * Errors are negative errno: -EFAULT the program may not read or write it, -ESRCH the address space has
+ * ended.
  */
 #ifndef UTRACEFS_REMOTE_MEMORY_H
 #define UTRACEFS_REMOTE_MEMORY_H
@@ -45,9 +46,9 @@
 enum { RM_READ = 1, RM_WRITE = 2, RM_EXECUTE = 4, RM_SHARED = 8 };
 
 struct rm_vma {
-	uint64_t start, end; /* end: the first address behind it */
+	uint64_t start, end; /* end: the first address after it */
 	uint64_t offset;     /* of `start` in the file, bytes */
-	uint64_t inode;	     /* 0: of no file */
+	uint64_t inode;	     /* 0: no file */
 	uint32_t major, minor;
 	unsigned flags;
 };
@@ -61,7 +62,7 @@ struct rm_query {
 };
 #define RM_PROCMAP_QUERY _IOWR('f', 17, struct rm_query)
 
-/* One line of maps: `START-END rwxp OFFSET MAJOR:MINOR INODE ...`. 0 when it is none. */
+/* Parse a line of maps: `START-END rwxp OFFSET MAJOR:MINOR INODE ...`. 0 for any other. */
 static inline int rm_parse_line(const char *line, struct rm_vma *vma)
 {
 	unsigned long long start, end, offset, inode;
@@ -82,7 +83,7 @@ static inline int rm_parse_line(const char *line, struct rm_vma *vma)
 	return 1;
 }
 
-/* As rm_find, for kernels before 6.11: lines are in the order of addresses. */
+/* Like rm_find, for kernels before 6.11: lines are in the order of addresses. */
 static inline int rm_find_in_text(int maps, uint64_t address, struct rm_vma *vma)
 {
 	char text[16384];
@@ -110,7 +111,7 @@ static inline int rm_find_in_text(int maps, uint64_t address, struct rm_vma *vma
 	return seen ? -EFAULT : -ESRCH;
 }
 
-/* The mapping that `address` lies in. */
+/* The mapping of `address`. */
 static inline int rm_find(int maps, uint64_t address, struct rm_vma *vma)
 {
 	struct rm_query query = {.size = sizeof(query), .address = address};
@@ -180,8 +181,8 @@ static inline int rm_write(int mem, int maps, uint64_t address, const void *from
 	return error;
 }
 
-/* The length of the text without its NUL; it is in `into`, which has `limit` + 1 bytes. -EINVAL: there is no
- * NUL among so many. Page by page, as a text may end right before memory that is not there. */
+/* The length of the text without its NUL; it is in `into`, which has `limit` + 1 bytes. -EINVAL: no NUL
+ * within the limit. Reads page by page, as a text may end right before unmapped memory. */
 static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *into, size_t limit)
 {
 	const uint64_t page = sysconf(_SC_PAGESIZE);
@@ -207,31 +208,31 @@ static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *
 
 /* How a bit was written. */
 enum {
-	RM_WAS_SO,  /* nothing was written */
+	RM_WAS_SO,  /* it had the value already */
 	RM_SHARED_PAGE, /* the page is mapped here as well: one atomic operation */
 	RM_ALONE,   /* no other bit of its byte is in use: one byte was written */
-	RM_STOPPED, /* while the program's threads did not run */
+	RM_STOPPED, /* while the program's threads were stopped */
 	RM_HOPED,   /* they could not be stopped: as RM_ALONE, though other bits are in use */
 };
 
 struct rm_bit {
 	int mem, maps;
-	pid_t pid;	       /* of the process, its first thread's, or another's if that has ended */
+	pid_t pid;	       /* of the process: of its first thread, or another one if that has ended */
 	uint64_t byte;	       /* address of the byte that has the bit */
 	unsigned char mask;    /* the bit in it */
-	unsigned char ours;    /* bits of that byte which nobody but this process changes */
+	unsigned char ours;    /* bits of that byte that only this process changes */
 	int on;
-	int neighbours; /* in: other bits of the byte are known to be in use; out: or were found to be */
+	int neighbours; /* in: other bits of the byte are known to be in use; out: also if this was detected */
 	int way;	/* out */
-	int64_t stopped_ns; /* out: how long the threads did not run */
+	int64_t stopped_ns; /* out: how long the threads were stopped */
 };
 
-/* How often a byte is read before its other bits are taken for unused: some 10 us. A program that changes
- * them all the time is caught, one that never did is not stopped for nothing. */
+/* Number of reads before a byte's other bits count as unused: some 10 us. It detects a program that changes
+ * them all the time, and does not stop one that never did. */
 #define RM_SAMPLES 12
 
-/* The first thread of a process may end before the others. It has no memory then, and no mappings: these are
- * asked of one that lives. */
+/* The first thread of a process may end before the others. Then it has no memory and no mappings: those of a
+ * living thread are used. */
 static inline pid_t rm_living_thread(pid_t pid)
 {
 	struct dirent *entry;
@@ -256,8 +257,8 @@ static inline pid_t rm_living_thread(pid_t pid)
 	return found;
 }
 
-/* Whether this is memory, as get_user_pages() has it, and not a device (VM_IO, VM_PFNMAP): of those `mem`
- * may well write the registers. process_vm_readv() refuses them. */
+/* Whether this is memory, as for get_user_pages(), and not a device (VM_IO, VM_PFNMAP), whose registers `mem`
+ * might write. process_vm_readv() refuses devices. */
 static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
 {
 	char byte;
@@ -267,12 +268,12 @@ static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
 		return 1;
 	if (process_vm_readv(b->pid, &here, 1, &there, 1, 0) == 1)
 		return 1;
-	/* A container may forbid the call; a private mapping of a device is not what programs have. */
+	/* A container may forbid the call; programs have no private mappings of devices. */
 	return (errno == ENOSYS || errno == EPERM) && !(vma->flags & RM_SHARED);
 }
 
-/* The file of a shared mapping, or -1. What lies behind the links of /proc is looked at (fstatat, O_PATH)
- * before it is opened, since opening alone changes some devices. */
+/* The file of a shared mapping, or -1. The target of the link in /proc is checked (fstatat, O_PATH) before it
+ * is opened, since opening alone changes some devices. */
 static inline int rm_open_file(const struct rm_bit *b, const struct rm_vma *vma)
 {
 	char path[64], self[64];
@@ -303,8 +304,8 @@ static inline int rm_open_file(const struct rm_bit *b, const struct rm_vma *vma)
 	return fd;
 }
 
-/* An atomic or, and-not of a word of ours by the kernel, which answers EFAULT where an instruction would
- * raise SIGBUS: the file may be cut at any time. */
+/* An atomic or, and-not of a word in our memory by the kernel, which returns EFAULT where an instruction
+ * would raise SIGBUS: the file may be truncated at any time. */
 static inline int rm_atomic(void *word, int bit, int on)
 {
 	uint32_t unused = 0;
@@ -340,7 +341,7 @@ static inline int rm_set_in_file(const struct rm_bit *b, const struct rm_vma *vm
 	return done;
 }
 
-/* Where bit `bit` of the word of `size` bytes is: its byte's address. It is bit `bit` % 8 there. */
+/* Address of the byte with bit `bit` of the word of `size` bytes. It is bit `bit` % 8 there. */
 static inline uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 {
 	return address + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? size - 1 - bit / 8 : bit / 8);
@@ -353,7 +354,7 @@ static inline int rm_read_byte(const struct rm_bit *b, unsigned char *value)
 	return got == 1 ? 0 : got == 0 ? -ESRCH : -EFAULT;
 }
 
-/* Read and write, one right after the other: some hundred nanoseconds. */
+/* Read and write at once: some hundred nanoseconds. */
 static inline int rm_change_byte(const struct rm_bit *b)
 {
 	unsigned char value;
@@ -367,8 +368,8 @@ static inline int rm_change_byte(const struct rm_bit *b)
 	return put == 1 ? 0 : put == 0 ? -ESRCH : -EFAULT;
 }
 
-/* Make the bit so; the other bits stay as they are, also while the program changes them (atomically, as it
- * has to for the kernel). -EFAULT: the program may not write there, or it is no memory. */
+/* Set or clear the bit; the other bits are unchanged, even if the program changes them meanwhile (atomically,
+ * as the kernel requires). -EFAULT: the program may not write there, or it is no memory. */
 static inline int rm_set_bit(struct rm_bit *b)
 {
 	unsigned char first, value;

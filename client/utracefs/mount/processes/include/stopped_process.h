@@ -1,35 +1,33 @@
 /*
- * All threads of another process made to run no instruction for some microseconds, unnoticed by the program.
+ * Stops all threads of another process for some microseconds, unnoticed by the program.
  *
  *     every thread    PTRACE_SEIZE, PTRACE_INTERRUPT    no signal is sent; a trap is pending
- *     then until      it stands in that trap, or        it is traced-stopped: `t`
- *                     sleeps in the kernel              `S`, `D`: it meets the trap before it is back
- *                                                       what it makes meanwhile is traced, too (TRACECLONE)
- *     at last         PTRACE_DETACH; the end of this thread takes back what is left, as the kernel does it
- *                     for each tracer that ends (exit_ptrace())
+ *     then until      it is in that trap, or            it is traced-stopped: `t`
+ *                     sleeps in the kernel              `S`, `D`: it meets the trap before it returns
+ *                                                       its new threads are traced, too (TRACECLONE)
+ *     at last         PTRACE_DETACH; the end of this thread detaches the rest, as the kernel does for each
+ *                     tracer that ends (exit_ptrace())
  *
- * **Why a sleeping thread counts as stopped.** A trap is met on the way back to the program (get_signal()),
- * whatever the thread waits for. Threads that sleep without minding signals (on a disk; on an answer of the
- * mount itself, to which it may belong that this is called) are therefore no reason to wait, and none is
- * waited for.
+ * **Why a sleeping thread counts as stopped.** A thread meets the trap on its return to the program
+ * (get_signal()), whatever it waits for. So we need not wait for threads in uninterruptible sleep (on a disk;
+ * on an answer of the mount itself, which may depend on this call).
  *
- * **Late ones.** A thread that is runnable but gets no cpu cannot be told from one that runs. It runs no
- * instruction, either: it meets the trap first when it gets one. One that runs is in the kernel some
+ * **Late ones.** A runnable thread without a cpu cannot be distinguished from a running one. It runs no
+ * instruction, either: it meets the trap first when it gets a cpu. A running thread is in the kernel some
  * microseconds after PTRACE_INTERRUPT, which sends its cpu an interrupt (kick_process()). So after
- * SP_PATIENCE_NS, a thousand times as long, those that are left are late ones.
+ * SP_PATIENCE_NS, a thousand times as long, the remaining ones are late ones.
  *
- * **What the program sees.** Calls that sleep are restarted by the kernel, but for a few that return EINTR
- * after a stop as after a signal (signal(7)): epoll_wait and its like. Where the registers say that such a
- * call was interrupted, its result becomes -ERESTARTNOHAND: the kernel restarts it if no handler has to run,
- * and makes EINTR of it if one has. So it returns what it would have; only its timeout begins anew. On
- * x86-64; elsewhere those few may return EINTR once. What cannot be mended: a call that sleeps when a part of
- * its data has been transferred (a large write to a pipe or socket, recv with MSG_WAITALL) returns that part,
- * and a read that waits for a FUSE server is what that server makes of an interrupt, EINTR for most: as after
- * any stop. A debugger that wants to attach in these microseconds is told EPERM.
+ * **Effects on the program.** The kernel restarts sleeping calls, except for a few that return EINTR after a
+ * stop as after a signal (signal(7)): epoll_wait and similar ones. If the registers show that such a call was
+ * interrupted, its result is changed to -ERESTARTNOHAND: the kernel restarts it if no handler has to run, and
+ * makes EINTR of it if one has. So it returns its normal result; only its timeout restarts. This is for
+ * x86-64; elsewhere those few may return EINTR once. Not repaired: a sleeping call that has transferred a
+ * part of its data (a large write to a pipe or socket, recv with MSG_WAITALL) returns that part, and a read
+ * that waits for a FUSE server returns what that server makes of an interrupt, EINTR for most: as after any
+ * stop. A debugger that attaches in these microseconds gets EPERM.
  *
- * **What it costs.** A process of one thread that sleeps stands still for 30 us, some 20 us longer for each
- * other thread. One that runs must get a cpu to come to its stop: microseconds, or milliseconds on a busy
- * machine.
+ * **Cost.** A sleeping process of one thread is stopped for 30 us, some 20 us longer for each other thread. A
+ * running one must get a cpu to reach its stop: microseconds, or milliseconds on a busy machine.
  *
  * The caller is a thread that ends soon afterwards, with all signals blocked.
  */
@@ -57,16 +55,16 @@
 #include "proc_file.h"
 
 #define SP_PATIENCE_NS 2000000
-/* For late ones to come to their stop, where their calls are mended: also one that was about to sleep when it
- * was interrupted has a call that ends with EINTR. The others run by then. */
+/* Time for late ones to reach their stop, where their calls are repaired: one that was about to sleep when it
+ * was interrupted also has a call that ends with EINTR. The others run by then. */
 #define SP_MENDING_NS 100000000
-/* A process with more is not stopped: it would take tens of milliseconds. */
+/* Limit of threads: stopping more would take tens of milliseconds. */
 #define SP_MAX_THREADS 4096
 
 struct sp_thread {
 	pid_t tid;
 	int interrupted;
-	int stopped; /* in ptrace-stop; `status` is of waitpid */
+	int stopped; /* in ptrace-stop; `status` is waitpid's */
 	int status;
 	int asleep;  /* in the kernel, with the trap in front of it */
 };
@@ -118,7 +116,7 @@ static inline struct sp_thread *sp_find(struct sp_process *p, pid_t tid)
 	return NULL;
 }
 
-/* Whether this thread of ours traces that one: whoever it made while it was traced. */
+/* Whether our thread traces that one: it traces all threads made while their creator was traced. */
 static inline int sp_is_traced_by_us(int tasks, pid_t tid)
 {
 	char path[32], text[1024], *found;
@@ -129,7 +127,7 @@ static inline int sp_is_traced_by_us(int tasks, pid_t tid)
 	return found && atoi(found + 11) == (pid_t)syscall(SYS_gettid);
 }
 
-/* Seize the threads that are not yet; it changes nothing for them. How many there were, or -errno. */
+/* Seize the threads that are not seized yet; this does not affect them. Returns their number, or -errno. */
 static inline int sp_seize_all(struct sp_process *p, int tasks)
 {
 	struct dirent *entry;
@@ -141,7 +139,7 @@ static inline int sp_seize_all(struct sp_process *p, int tasks)
 			close(again);
 		return -EMFILE;
 	}
-	rewinddir(dir); /* the position is shared with the descriptor that it was made of */
+	rewinddir(dir); /* the position is shared with its descriptor */
 	while (!error && (entry = readdir(dir))) {
 		pid_t tid = atoi(entry->d_name);
 		unsigned flags;
@@ -167,9 +165,9 @@ static inline int sp_seize_all(struct sp_process *p, int tasks)
 				continue;
 			}
 		}
-		/* The number may have been somebody else's by then: seized, it stays whose it is. */
+		/* The number may have been another process's by then: once seized, it cannot change. */
 		if (!sp_state(tasks, tid, &flags))
-			continue; /* our end lets it go; nothing was asked of it */
+			continue; /* our end detaches it; it was not interrupted */
 		p->threads[p->count++] = (struct sp_thread){.tid = tid};
 		found++;
 	}
@@ -190,7 +188,7 @@ static inline void sp_interrupt_all(struct sp_process *p)
 		}
 }
 
-/* How many may still run. */
+/* Number of threads that may still run. */
 static inline int sp_running(struct sp_process *p, int tasks)
 {
 	int i, running = 0;
@@ -229,7 +227,7 @@ static inline void sp_pause(void)
 }
 
 /* 0: no thread of it runs an instruction until sp_go. Else -errno, and some may: -EPERM, it is being traced
- * or is not ours to trace. sp_go is called in any case. */
+ * or we may not trace it. sp_go is called in any case. */
 static inline int sp_stop(struct sp_process *p, pid_t pid)
 {
 	char path[32];
@@ -241,7 +239,7 @@ static inline int sp_stop(struct sp_process *p, pid_t pid)
 	tasks = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (tasks < 0)
 		return -errno;
-	/* Until a look at the list finds none that is new: those that ran may have made some. */
+	/* Repeat until the list has no new threads: running ones may have made some. */
 	do {
 		found = sp_seize_all(p, tasks);
 		if (found > 0)
@@ -258,7 +256,7 @@ static inline int sp_stop(struct sp_process *p, pid_t pid)
 }
 
 #ifdef __x86_64__
-/* Calls that return EINTR after a stop though no handler ran, and have done nothing then. */
+/* Calls that return EINTR after a stop though no handler ran, and had no effect then. */
 static inline int sp_is_not_restarted(long number)
 {
 	static const short numbers[] = {
@@ -266,7 +264,7 @@ static inline int sp_is_not_restarted(long number)
 		SYS_recvfrom,	SYS_recvmsg,	 SYS_recvmmsg,	   SYS_accept,	     SYS_accept4,
 		SYS_sendto,	SYS_sendmsg,	 SYS_io_getevents, SYS_io_pgetevents, SYS_rt_sigtimedwait,
 		SYS_io_uring_enter,
-		/* Of sockets with a timeout. */
+		/* Calls of sockets with a timeout. */
 		SYS_read,	SYS_readv,	 SYS_preadv2,	   SYS_write,	     SYS_writev,
 		SYS_pwritev2,	SYS_sendmmsg,	 SYS_sendfile,	   SYS_splice,	     SYS_connect,
 	};
@@ -314,13 +312,13 @@ static inline void sp_go(struct sp_process *p)
 			    WIFSTOPPED(t->status))
 				t->stopped = 1;
 			if (!t->stopped) {
-				/* `S` with a trap pending is a moment on the way to it, too. */
+				/* `S` with a trap pending is also a moment on the way to it. */
 				state = t->interrupted ? sp_state(proc, t->tid, &flags) : 0;
 				left += state && strchr("RSTt", state);
 				continue;
 			}
 			sp_mend(t->tid);
-			/* It may have stopped for a signal that was on its way: that goes on. */
+			/* It may have stopped for a signal on its way, which is then delivered. */
 			ptrace(PTRACE_DETACH, t->tid, NULL,
 			       (void *)(long)(t->status >> 16 ? 0 : WSTOPSIG(t->status)));
 			t->tid = 0;
