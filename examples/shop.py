@@ -1,18 +1,18 @@
-"""A shop at its busiest: what an application with utracefs events looks like.
+"""A busy shop: an example of an application with utracefs events.
 
     customers (threads) ─orders─▶ counter (threads) ─bills─▶ cashier (another process)
                                     │                       │
                                     ▼                       ▼
                                shop_order, shop_stock  shop_payment
 
-Orders come in, the counter takes goods off the shelf and has them filled up again, the cashier charges cards
-and is sometimes refused. Each of these steps has an event. Nothing here depends on a consumer: without a
-daemon the program runs the same and `if event:` costs next to nothing.
+Orders arrive, the counter takes goods off the shelf and refills it, the cashier charges cards and is
+sometimes refused. Each step has an event. The program does not depend on a consumer: without a daemon it runs
+the same and `if event:` costs next to nothing.
 
     utracefs record -o trace.dat -- python examples/shop.py
     utracefs report trace.dat
 
-It ends by itself after ORDERS orders, and prints what it sold.
+It ends after ORDERS orders, and prints what it sold.
 """
 
 import argparse
@@ -29,7 +29,7 @@ ORDERS = 12_000
 CUSTOMERS = 4
 CLERKS = 3
 BATCH = 50
-"""Bills that go to the cashier together."""
+"""Bills sent to the cashier together."""
 
 PRICES_CENT = {"apple": 40, "bread": 290, "cheese": 620, "coffee": 890, "Brötchen": 55, "soap": 210}
 SHELF = 400
@@ -50,7 +50,7 @@ Bill = tuple[int, int]
 
 
 class Shelf:
-    """What is there of each article."""
+    """Stock of each article."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ def clerk(orders: "queue.SimpleQueue[Order | None]", shelf: Shelf, bills: "queue
 
 
 def cashier(till: Connection, seed: int) -> None:
-    """The other process: charge cards, batch by batch, until an empty one; then tell what is in the till."""
+    """The other process: charge cards, batch by batch, until an empty one; then report the sum."""
     chance = random.Random(seed)
     taken = refused = 0
     while batch := till.recv():

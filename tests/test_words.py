@@ -45,23 +45,14 @@ FORBIDDEN = re.compile(
 )
 
 NOT_YET = [
-    "CHANGELOG.md",
     "client/c",
-    "client/utracefs/_descriptors.pyx",
     "client/utracefs/_emit.pyx",
     "client/utracefs/_event.pxd",
     "client/utracefs/_event.pyx",
-    "client/utracefs/_native.pyx",
-    "client/utracefs/_outlets.pyx",
-    "client/utracefs/connection.py",
     "client/utracefs/export/tables",
-    "client/utracefs/first_words.py",
     "client/utracefs/fork.py",
-    "client/utracefs/include",
     "client/utracefs/mount/processes",
     "client/utracefs/session.py",
-    "client/utracefs/session_thread.py",
-    "examples",
     "protocol/utracefs_protocol/frozen.py",
     "protocol/utracefs_protocol/messages",
     "tests/abi",

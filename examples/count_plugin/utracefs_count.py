@@ -1,7 +1,7 @@
 """A plug-in for the utracefs daemon: counts the records of each event, and since when.
 
-It shows all that a plug-in may have. Only `take` is required. It imports nothing of utracefs: the daemon
-hands it objects that have the attributes it reads.
+It shows all methods of a plug-in. Only `take` is required. It imports nothing of utracefs: the daemon passes
+objects with the attributes that it reads.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Record(Protocol):
-    """The part of a record that this plug-in looks at."""
+    """The attributes of a record used by this plug-in."""
 
     @property
     def event(self) -> bytes: ...
@@ -22,7 +22,7 @@ class Record(Protocol):
 
 
 class Counts:
-    """What is known of one event."""
+    """Counts of one event."""
 
     def __init__(self) -> None:
         self.attached = False
@@ -39,17 +39,17 @@ class Counts:
 
 
 class Counter:
-    """The class behind the entry point; the daemon makes one, without arguments, when it is first used."""
+    """The class of the entry point; the daemon makes one, without arguments, at its first use."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counts] = {}
 
     def attached(self, event: bytes, system: bytes) -> None:
-        """The daemon attached us to an event. Counts of an earlier attachment go on."""
+        """The daemon attached this plug-in to an event. Counts of an earlier attachment continue."""
         self._of(event, system).attached = True
 
     def detached(self, event: bytes, system: bytes) -> None:
-        """No more records of this event; what was counted stays in the report."""
+        """No more records of this event; its counts stay in the report."""
         self._of(event, system).attached = False
 
     def take(self, batch: Sequence[Record]) -> None:
@@ -63,8 +63,7 @@ class Counter:
             counts.last_ns = record.ts_ns
 
     def report(self) -> str:
-        """The table in consumers/count/report: the busiest event first; `-` marks those we are no longer
-        attached to."""
+        """The table in consumers/count/report: the event with most records first; `-` marks detached ones."""
         width = max([len("event"), *map(len, self._counts)])
         lines = [f"  {'event':<{width}} {'records':>12} {'bytes':>14} {'per second':>12}"]
         for name, counts in sorted(self._counts.items(), key=lambda item: (-item[1].records, item[0])):

@@ -1,5 +1,5 @@
-// Formatting for people: numbers, times, and texts of a recording, which may contain anything and are inserted
-// into the page only as text nodes.
+// Formatting for people: numbers, times, and texts of a recording, which may contain anything and are
+// inserted into the page only as text nodes.
 
 const grouped = new Intl.NumberFormat("en-US");
 

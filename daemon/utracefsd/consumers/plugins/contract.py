@@ -102,9 +102,9 @@ class Consumer(Protocol):
 
     | | |
     |---|---|
-    | `start(options: Mapping[str, str])` | first, with the values of `utracefsd --plugin-option
-    NAME.KEY=VALUE` | | `attached(event: bytes, system: bytes)` | before the first record; `detached` after
-    the last | | `report() -> str` | the text of `consumers/NAME/report` |
+    | `start(options: Mapping[str, str])` | first, with the values of `--plugin-option NAME.KEY=VALUE` |
+    | `attached(event: bytes, system: bytes)` | before the first record; `detached` after the last |
+    | `report() -> str` | the text of `consumers/NAME/report` |
     | `close()` | the daemon ends; may take a second |
 
     Everything, from the constructor on, runs in one thread of the plug-in's own. Records that find no space
