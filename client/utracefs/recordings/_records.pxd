@@ -1,5 +1,6 @@
 """The records of any file, one by one, for compiled readers; see _records.pyx."""
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
@@ -71,6 +72,7 @@ cdef class EventDecoder:
     cdef dict fields(self, const Raw *raw)
 
 
+@cython.final
 cdef class Records:
     cdef RecordSource _source
     cdef object _find_event
@@ -88,6 +90,8 @@ cdef class Records:
     cdef readonly uint64_t lost
     cdef readonly bint lost_uncounted
 
+    cdef bint within(self, const Raw *raw) except -1
+    cdef EventDecoder selected(self, const Raw *raw)
     cdef EventDecoder next(self, Raw *raw)
     cdef EventDecoder _selected(self, uint16_t id)
     cdef str comm(self, int32_t tid)

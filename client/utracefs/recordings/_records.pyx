@@ -307,14 +307,33 @@ cdef class Records:
             pass
         return list(found)
 
+    cdef bint within(self, const Raw *raw) except -1:
+        """Whether it has one of the times and cpus; what was lost in front of it counts only then."""
+        if raw.time_ns < self._since or raw.time_ns > self._last or self._none:
+            return False
+        return self._cpus is None or raw.cpu in self._cpus
+
+    cdef EventDecoder selected(self, const Raw *raw):
+        """The decoder of a record that is `within`; None where it was not asked for."""
+        cdef EventDecoder event
+        cdef uint16_t id
+        if raw.size < HEADER:
+            return None
+        memcpy(&id, raw.entry, 2)
+        event = self._selected(id)
+        if event is None:
+            return None
+        if self._pids is not None and raw.pid not in self._pids and raw.tid not in self._pids:
+            return None
+        if event.filter is not None and not passes(event.filter, raw, self._source.comms):
+            return None
+        return event
+
     cdef EventDecoder next(self, Raw *raw):
         """Decoder of the next record; None at the end."""
         cdef EventDecoder event
-        cdef uint16_t id
         while self._source.next(raw):
-            if raw.time_ns < self._since or raw.time_ns > self._last or self._none:
-                continue
-            if self._cpus is not None and raw.cpu not in self._cpus:
+            if not self.within(raw):
                 continue
             if raw.lost < 0:
                 self.lost_uncounted = True
@@ -323,15 +342,8 @@ cdef class Records:
                 self.lost += raw.lost
                 if self._pending >= 0:
                     self._pending += raw.lost
-            if raw.size < HEADER:
-                continue
-            memcpy(&id, raw.entry, 2)
-            event = self._selected(id)
+            event = self.selected(raw)
             if event is None:
-                continue
-            if self._pids is not None and raw.pid not in self._pids and raw.tid not in self._pids:
-                continue
-            if event.filter is not None and not passes(event.filter, raw, self._source.comms):
                 continue
             raw.lost = self._pending
             self._pending = 0

@@ -62,7 +62,8 @@ class Recording:
         filter: str | bytes | None = None,
     ) -> None:
         self.path: Final = path
-        self._reader = reader
+        self.reader: Final = reader
+        """What knows the file's own texts."""
         self._patterns = tuple([events] if isinstance(events, str) else events)
         self._pids = None if pids is None else frozenset(pids)
         self._cpus = None if cpus is None else frozenset(cpus)
@@ -92,12 +93,12 @@ class Recording:
     @property
     def events(self) -> list[EventName]:
         """All events described in the file, with or without records."""
-        return [self._name(event) for event in self._reader.formats.values()]
+        return [self._name(event) for event in self.reader.formats.values()]
 
     @property
     def cpu_stats(self) -> list[str]:
         """Counts of the buffers, as printed by `report --stat`; none in a perf.data."""
-        return [] if isinstance(self._reader, PerfDataReader) else self._reader.cpu_stats
+        return [] if isinstance(self.reader, PerfDataReader) else self.reader.cpu_stats
 
     @property
     def selection(self) -> list[str]:
@@ -112,7 +113,7 @@ class Recording:
     @property
     def formats(self) -> list[tuple[str, EventFormat]]:
         """System and format of all events described in the file."""
-        return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
+        return [(self.reader.systems.get(e.id, ""), e) for e in self.reader.formats.values()]
 
     def selects(self, event_id: int) -> bool:
         """Whether the event with this id is selected."""
@@ -126,7 +127,7 @@ class Recording:
 
     def close(self) -> None:
         """Close the file. Running iterations keep it mapped until they end."""
-        self._reader.close()
+        self.reader.close()
 
     def __iter__(self) -> "Reading":
         return self.reading()
@@ -134,7 +135,7 @@ class Recording:
     def reading(self, event: EventDecoder | None = None) -> "Reading":
         """An iterator over the records, with its progress. event: only its records; see `find_event`."""
         source, progress = self._source()
-        instances = [] if isinstance(self._reader, PerfDataReader) else [b.name for b in self._reader.buffers]
+        instances = [] if isinstance(self.reader, PerfDataReader) else [b.name for b in self.reader.buffers]
         records = Records(
             source,
             self._decoder if event is None else lambda n: event if self._decoder(n) is event else None,
@@ -247,8 +248,8 @@ class Recording:
 
     def last_ns(self) -> int:
         """Time of the last record, of any event; 0 without records. Reads all of a perf.data."""
-        if not isinstance(self._reader, PerfDataReader):
-            return self._reader.last_ns()
+        if not isinstance(self.reader, PerfDataReader):
+            return self.reader.last_ns()
         reading = self.reading()
         reading.events()
         return reading.records.last_ns
@@ -264,12 +265,12 @@ class Recording:
 
     def decoders(self) -> list[EventDecoder]:
         """Formats of all selected events that the file describes."""
-        return [d for number in self._reader.formats if (d := self._decoder(number)) is not None]
+        return [d for number in self.reader.formats if (d := self._decoder(number)) is not None]
 
     def find_event(self, event: str) -> EventDecoder:
         """The selected event `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none; EINVAL: there are
         several."""
-        named = [n for n, e in self._reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
+        named = [n for n, e in self.reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
         found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
         if len(found) == 1:
             return found[0]
@@ -281,12 +282,12 @@ class Recording:
     def whole_pages(self) -> tuple[MergedPages, Callable[[], float]] | None:
         """The unread pages of all records, and their reader; None if the selection needs other records or
         times, or there are no pages."""
-        if isinstance(self._reader, PerfDataReader) or self._reader.offset_ns:
+        if isinstance(self.reader, PerfDataReader) or self.reader.offset_ns:
             return None
         selections = (self._pids, self._since_ns, self._until_ns, self._filters)
         if self._patterns or any(selection is not None for selection in selections):
             return None
-        return self._merged(self._reader)
+        return self._merged(self.reader)
 
     def _no_such_event(self, word: str) -> TraceError:
         return TraceError(errno.ENOENT, f"{self.path}: {no_such_event(word, self.events)}")
@@ -295,11 +296,11 @@ class Recording:
         return f"<Recording {self.path}: {self.format}, clock {self.clock}, {len(self.events)} events>"
 
     def _source(self) -> tuple[RecordSource, Callable[[], float]]:
-        if isinstance(self._reader, PerfDataReader):
-            samples = self._reader.samples()
-            whole = self._reader.data_bytes
+        if isinstance(self.reader, PerfDataReader):
+            samples = self.reader.samples()
+            whole = self.reader.data_bytes
             return samples, lambda: samples.read_bytes / whole if whole else 1.0
-        return self._merged(self._reader)
+        return self._merged(self.reader)
 
     def _merged(self, reader: TraceDatReader) -> tuple[MergedPages, Callable[[], float]]:
         offset = reader.offset_ns
@@ -314,12 +315,12 @@ class Recording:
         return source, lambda: merge.read_bytes / size if size else 1.0
 
     def _name(self, event: EventFormat) -> EventName:
-        return EventName(self._reader.systems.get(event.id, ""), text_of(event.name))
+        return EventName(self.reader.systems.get(event.id, ""), text_of(event.name))
 
     def _decoder(self, event_id: int) -> EventDecoder | None:
         """None for an event that is not selected. One without a format gets a name that says so."""
         if event_id not in self._decoders:
-            event = self._reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
+            event = self.reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
             decoder = EventDecoder(*self._name(event), event.fields) if self._is_wanted(event) else None
             if decoder is not None and self._filters is not None:
                 decoder.filter = self._filters.of(event)

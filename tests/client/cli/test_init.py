@@ -128,12 +128,12 @@ def test_dir_stands_before_or_behind(cli: Cli) -> None:
     ],
 )
 def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
-    import utracefs.cli.convert.report
+    from utracefs.cli.convert.conversion import Selection
 
-    def fail(_path: str, *, recover: bool) -> None:
+    def fail(*_args: object, recover: bool) -> None:
         raise error
 
-    monkeypatch.setattr(utracefs.cli.convert.report, "TraceDatReader", fail)
+    monkeypatch.setattr(Selection, "open", fail)
     result = CliRunner().invoke(cli, ["report"])
     assert result.exit_code == (127 if isinstance(error, Failure) else 1)
     assert result.output.startswith(line)
@@ -144,7 +144,7 @@ def test_a_traceback_where_it_is_asked_for(cli: Cli) -> None:
     program = (
         "import utracefs.cli.convert.report as r; from utracefs.cli import main\n"
         "def fail(path): raise ZeroDivisionError\n"
-        "r.TraceDatReader = fail; main(['report'])\n"
+        "r.Selection.open = fail; main(['report'])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -2,14 +2,14 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import utracefs
 import utracefs.recordings.trace_dat.format as layout
 from tests.client.recordings.events import Events, trace_cmd
-from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 from utracefs_protocol.text import text_of
@@ -80,11 +80,10 @@ def write(path: Path, entries: list[bytes], *, clock: bytes = b"[mono]", **more:
     return path
 
 
-def lines(path: Path, options: ReportOptions | None = None) -> list[str]:
-    with TraceDatReader(path) as reader:
-        return (
-            text_of(b"".join(report_text(reader, options or ReportOptions()))).removesuffix("\n").split("\n")
-        )
+def lines(path: Path, *, full_ns: bool = False, **selection: Any) -> list[str]:
+    with utracefs.open(path, **selection) as recording:
+        text = text_of(b"".join(report_text(recording, full_ns=full_ns)))
+    return text.removesuffix("\n").split("\n")
 
 
 @pytest.mark.parametrize("full_ns", [False, True])
@@ -92,7 +91,7 @@ def lines(path: Path, options: ReportOptions | None = None) -> list[str]:
 def test_the_same_as_trace_cmd(tmp_path: Path, clock: str, full_ns: bool) -> None:
     path = write(tmp_path / "trace.dat", ENTRIES, clock=f"[{clock}]".encode())
     words = ["-t"] if full_ns else []
-    ours = "\n".join(lines(path, ReportOptions(full_ns=full_ns))) + "\n"
+    ours = "\n".join(lines(path, full_ns=full_ns)) + "\n"
     assert ours == trace_cmd("report", *words, "-i", str(path))
 
 
@@ -118,8 +117,8 @@ def test_an_unknown_event_is_named_by_its_id(tmp_path: Path) -> None:
 
 def test_only_some_cpus_and_events(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.dat", ENTRIES)
-    assert lines(path, ReportOptions(cpus=frozenset({0}))) == ["cpus=2"]
-    assert len(lines(path, ReportOptions(cpus=frozenset({1, 7})))) == len(lines(path))
-    shown = lines(path, ReportOptions(events=("user_events:t*", "empty")))
+    assert lines(path, cpus={0}) == ["cpus=2"]
+    assert len(lines(path, cpus={1, 7})) == len(lines(path))
+    shown = lines(path, events=("user_events:t*", "empty"))
     assert [line.split(": ")[1] for line in shown[2:] if "[001]" in line] == ["text", "text", "empty"]
-    assert lines(path, ReportOptions(events=("nosuch",))) == ["cpus=2", "CPU:1 [42 EVENTS DROPPED]"]
+    assert lines(path, events=("odd",)) == ["cpus=2", "CPU:1 [42 EVENTS DROPPED]"]

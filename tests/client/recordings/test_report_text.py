@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from utracefs.recordings._records import EventDecoder, MergedPages, Records
 from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol._event_printer import EventPrinter
@@ -22,7 +23,14 @@ class Report:
     """A ReportText, and what it asked."""
 
     def __init__(
-        self, entries: list[bytes], *, page_size: int = 1 << 17, broken: bool = False, **more: object
+        self,
+        entries: list[bytes],
+        *,
+        page_size: int = 1 << 17,
+        broken: bool = False,
+        in_ns: bool = True,
+        offset_ns: int = 0,
+        full_ns: bool = False,
     ):
         writer = PageWriter(page_size)
         for n, row in enumerate(entries):
@@ -34,21 +42,21 @@ class Report:
             struct.pack_into("<I", data, 16 + word, 28)
         self.asked: list[int] = []
         self.printer = EventPrinter(EventFormat(b"ev", 1, (TEXT,), b'"%s", REC->t'))
-        in_ns = [bool(more.pop("in_ns", True))]
         self.text = ReportText(
-            Merge(bytes(data), [(0, 3, 0, page_size, page_size)]),
+            Records(
+                MergedPages(Merge(bytes(data), [(0, 3, 0, page_size, page_size)]), offset_ns=offset_ns),
+                lambda event_id: None if event_id == 666 else EventDecoder("", f"ev{event_id}", ()),
+            ),
             [b"box: "],
-            in_ns,
+            [in_ns],
             self._printer,
             lambda pid: b"task-%d [" % pid,
-            **more,  # type: ignore[arg-type]
+            full_ns=full_ns,
         )
 
-    def _printer(self, event_id: int) -> tuple[bytes, EventPrinter, None] | None:
+    def _printer(self, event_id: int) -> tuple[bytes, EventPrinter]:
         self.asked.append(event_id)
-        if event_id == 666:
-            return None
-        return b"ev%d: " % event_id, self.printer, None
+        return b"ev%d: " % event_id, self.printer
 
     def lines(self, max_bytes: int = 1 << 16) -> list[bytes]:
         pieces = []

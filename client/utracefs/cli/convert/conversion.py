@@ -96,13 +96,13 @@ class Time(_TimeType):
 class Selection:
     """Selection of records; defaults select all."""
 
-    events: tuple[str, ...]
-    cpus: frozenset[int] | None
-    pids: frozenset[int] | None
+    events: tuple[str, ...] = ()
+    cpus: frozenset[int] | None = None
+    pids: frozenset[int] | None = None
     """Of processes or threads."""
-    since_ns: int | None
-    until_ns: int | None
-    filter: str
+    since_ns: int | None = None
+    until_ns: int | None = None
+    filter: str = ""
     """Empty: none."""
 
     def open(self, path: str, source: str, *, recover: bool) -> "Recording":

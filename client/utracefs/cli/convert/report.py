@@ -16,16 +16,11 @@ from utracefs.cli.convert.conversion import (
     progress_bar,
     said,
     selection_options,
-    tell_if_moved,
 )
-from utracefs.cli.filter_errors import about_the_filter
 from utracefs.cli.losses import lost_in_file, lost_text
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
-from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat.reader import TraceDatReader
-from utracefs.tree.event_names import EventName, no_such_event, select
-from utracefs_protocol.errors import TraceError
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs.recordings.report import report_text
+from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
     from utracefs.recordings.recording import Recording
@@ -93,38 +88,22 @@ def report(
             write_json_lines(recording, sys.stdout.buffer)
             _tell_losses(path, recording.cpu_stats)
         return
-    with _opened(path, recover=recover) as reader:
-        tell_if_moved(path, reader.origin)
+    if _is_perf_data(path):
+        prints = f"`utracefs perf script -i {path}{' --recover' if recover else ''}` prints it"
+        raise Failure(path, f"is a perf.data: {prints}; --json, --html and `export` take it")
+    with (Selection() if show_stat else selection).open(path, path, recover=recover) as recording:
+        out = sys.stdout.buffer
         if show_stat:
-            for text in reader.cpu_stats:
-                sys.stdout.buffer.write(bytes_of("".join(f"{line}\n" for line in text.splitlines())))
+            for text in recording.cpu_stats:
+                out.write(bytes_of("".join(f"{line}\n" for line in text.splitlines())))
             return
-        options = ReportOptions(
-            full_ns,
-            selection.cpus,
-            selection.events,
-            bytes_of(selection.filter) if selection.filter else None,
-            selection.since_ns,
-            selection.until_ns,
-            selection.pids,
-            one_line=sys.stdout.isatty(),
-        )
-        there = [
-            EventName(reader.systems.get(number, ""), text_of(event.name))
-            for number, event in reader.formats.items()
-        ]
-        for pattern in selection.events:
-            if not select([pattern], there):
-                raise Failure(path, no_such_event(pattern, there))
         try:
-            with about_the_filter(path, selection.filter):
-                out = sys.stdout.buffer
-                for piece in report_text(reader, options):
-                    out.write(piece)
-                    out.flush()
+            for piece in report_text(recording, full_ns=full_ns, one_line=sys.stdout.isatty()):
+                out.write(piece)
+                out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}; --recover reads what is behind it") from None
-        _tell_losses(path, reader.cpu_stats)
+        _tell_losses(path, recording.cpu_stats)
 
 
 def _tell_losses(path: str, cpu_stats: Sequence[str]) -> None:
@@ -133,17 +112,10 @@ def _tell_losses(path: str, cpu_stats: Sequence[str]) -> None:
         tell(f"{path}: of all that was emitted {lost_text(lost)}")
 
 
-def _opened(path: str, *, recover: bool) -> TraceDatReader:
-    try:
-        return TraceDatReader(path, recover=recover)
-    except TraceError:
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            if file.read(len(PERF_MAGIC)) == PERF_MAGIC:
-                prints = f"`utracefs perf script -i {path}{' --recover' if recover else ''}` prints it"
-                raise Failure(
-                    path, f"is a perf.data: {prints}; --json, --html and `export` take it"
-                ) from None
-        raise
+def _is_perf_data(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(len(PERF_MAGIC)) == PERF_MAGIC
+    return False
 
 
 def _write_html(recording: "Recording", output: str | None) -> None:

@@ -147,7 +147,7 @@ def test_a_perf_data_is_told_from_a_foreign_file(tmp_path: Path) -> None:
     result = report(path)
     assert result.exit_code == 1 and f"utracefs perf script -i {path}" in result.output
     path.write_bytes(b"PERFILE")
-    assert report(path).output == f"utracefs: {path}: is not a trace.dat\n"
+    assert report(path).output == f"utracefs: {path}: is neither a trace.dat nor a perf.data\n"
 
 
 def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

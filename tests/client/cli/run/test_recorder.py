@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
+import utracefs
 from tests.client.cli.kit import Cli
 from tests.client.recordings.events import trace_cmd
 from utracefs.cli.run.recorder import About, Recorder, Summary
-from utracefs.recordings.report import ReportOptions, report_text
-from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.recordings.report import report_text
 from utracefs.tree.tracefs import Tracefs
 
 
@@ -16,8 +16,8 @@ def finish(recorder: Recorder) -> Summary:
 
 
 def records(path: Path) -> list[str]:
-    with TraceDatReader(str(path)) as reader:
-        text = b"".join(report_text(reader, ReportOptions())).decode()
+    with utracefs.open(path) as recording:
+        text = b"".join(report_text(recording)).decode()
         return [line.partition(": ")[2].strip() for line in text.splitlines() if ": " in line]
 
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import utracefs
 from tests.client.recordings.events import Events
-from utracefs.recordings.report import ReportOptions, report_text
+from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
@@ -60,8 +61,8 @@ def write(path: Path, cpus: Sequence[Sequence[bytes]], **more: object) -> Path:
 
 
 def report(path: Path, *, full_ns: bool = True) -> list[str]:
-    with TraceDatReader(path) as reader:
-        return text_of(b"".join(report_text(reader, ReportOptions(full_ns=full_ns)))).splitlines()
+    with utracefs.open(path) as recording:
+        return text_of(b"".join(report_text(recording, full_ns=full_ns))).splitlines()
 
 
 def records_of(path: Path) -> list[tuple[int, int, bytes, int]]:
