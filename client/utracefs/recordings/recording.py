@@ -63,7 +63,7 @@ class Recording:
     ) -> None:
         self.path: Final = path
         self.reader: Final = reader
-        """What knows the file's own texts."""
+        """Of the file; it has what this class does not offer."""
         self._patterns = tuple([events] if isinstance(events, str) else events)
         self._pids = None if pids is None else frozenset(pids)
         self._cpus = None if cpus is None else frozenset(cpus)
