@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import struct
 import time
@@ -55,9 +54,8 @@ def finish(daemon: Daemon) -> None:
 
 def bury() -> None:
     """After a test: free the killed ones, with their descriptors."""
-    if _dead:
-        _dead.clear()
-        gc.collect()
+    while _dead:
+        finish(_dead.pop())
 
 
 def register(daemon: Daemon, command: bytes, flags: int = 0) -> Event:

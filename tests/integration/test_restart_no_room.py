@@ -220,6 +220,7 @@ def features_in_a_small_dev_shm(directory: str) -> None:
         write(daemon, events__user_events__a__trigger=b"stacktrace:1000")
         write(daemon, events__user_events__a__trigger=b"hist:keys=1:vals=n")
         producer.emit(10)
+        assert b"Hits: 10\n" in read(daemon, event + "hist")[0], "its table has its memory"
         take_all_room()
         # A file of cells has 128 of them; a trigger that finds none free needs space.
         texts = [refused(daemon, event + "trigger", b"hist:keys=%d" % n) for n in range(2, 200)]

@@ -37,6 +37,7 @@ from pathlib import Path
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
+from utracefsd.events.event import shown
 from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
@@ -206,18 +207,35 @@ class StateFolder:
         )
 
     def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
-        """Raises StateError when it cannot be taken over."""
+        """A damaged one is lost alone. Raises StateError when it is for another number of cpus."""
         was_for = nr_cpus
         if instance.buffer_folder:
             try:
                 instance.buffer = self._adopted(str(self.path / instance.buffer_folder))
             except (OSError, ValueError, MemoryError) as error:
-                raise StateError(f"the ring buffer cannot be taken over: {error}") from error
-            was_for = instance.buffer.nr_cpus
+                self._lose_buffer(instance, error)
+            else:
+                was_for = instance.buffer.nr_cpus
         elif instance.settings.get("in_memory"):
             was_for = len(instance.settings["in_memory"]) - 1
         if was_for != nr_cpus:
             raise StateError(f"its ring buffer is for {was_for} cpus, and there are {nr_cpus}")
+
+    def _lose_buffer(self, instance: TakenInstance, error: Exception) -> None:
+        """Keep the files of a damaged ring buffer in set-aside; the instance gets an empty one."""
+        aside = self.path / SET_ASIDE
+        logger.warning(
+            "all records of %s are lost, what was found is in %s: the ring buffer cannot be taken over: %s",
+            f"the instance {shown(instance.name)}" if instance.name else "the top instance",
+            aside,
+            error,
+        )
+        with contextlib.suppress(FileExistsError):
+            aside.mkdir(0o700)
+        remove(aside / instance.buffer_folder)
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / instance.buffer_folder).rename(aside / instance.buffer_folder)
+        instance.buffer_folder = ""
 
     def _adopted(self, folder: str) -> RingBuffer:
         try:

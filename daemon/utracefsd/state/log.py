@@ -49,7 +49,11 @@ from utracefsd.machine.comms import Task
 __all__ = ["MAGIC", "VERSION", "StateError", "Taken", "TakenInstance", "is_buffer_folder", "parse_log"]
 
 MAGIC = "utracefs state"
-VERSION = 4
+VERSION = 5
+"""Raised when an older daemon could not read what this one writes. 5: `process` of `comm`."""
+
+_OLDEST = 4
+"""The oldest version that this daemon reads; it writes the whole log anew."""
 
 
 class StateError(ValueError):
@@ -193,8 +197,8 @@ def parse_log(data: bytes) -> Taken:
         raise StateError(f"the log is damaged: {type(error).__name__} {error}") from error
     match lines[0] if lines else None:
         case [str(magic), int(version), *rest] if magic == MAGIC:
-            if version != VERSION:
-                raise StateError(f"the log has version {version}, this daemon reads {VERSION}")
+            if not _OLDEST <= version <= VERSION:
+                raise StateError(f"the log has version {version}, this daemon reads {_OLDEST} to {VERSION}")
             if rest:
                 raise StateError("the log does not begin like one")
         case _:

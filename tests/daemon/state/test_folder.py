@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.daemon.restarting import (
     register,
     write,
 )
+from utracefs_protocol.declaration import REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID
 from utracefsd.events.event import CommandString
 from utracefsd.machine.procfs import possible_cpus
@@ -158,21 +160,18 @@ def test_files_are_ours_alone(folder: Path) -> None:
         ("state", b"nonsense"),
         ("state", packed([MAGIC, VERSION + 1], TOP)),
         ("state", packed([MAGIC, 1, "buffer.1"])),
-        ("state", START + packed(["buffer", 0, "buffer.0.7"])),
         ("state", START + packed([*EVENT[:6], b"b u32 n"])),
         ("state", START + packed([*EVENT[:6], b"a not a field"])),
         ("state", START + packed(EVENT, [EVENT[0], 5, *EVENT[2:]])),
         ("state", START + packed([*EVENT[:1], 1 << 20, *EVENT[2:]])),
         ("state", START + packed(["event", 5, 1, 2, 0, b"a.zz", b"a"])),
         ("state", START + packed(["event", 5, 1, 99, 0, b"a", b"a"])),
-        ("buffer.0.1/cpu0", b"nonsense"),
-        ("buffer.0.1/cpu0", None),
     ],
 )
 def test_a_state_of_no_use_is_set_aside(
     folder: Path,
     name: str,
-    content: bytes | None,
+    content: bytes,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,14 +181,7 @@ def test_a_state_of_no_use_is_set_aside(
         register(old, b"x")
         old.save()
         die(old)
-        for _ in [0]:
-            target = folder / name
-            if not target.parent.exists():
-                target = next(folder.glob("buffer.*")) / "cpu0"
-            if content is None:
-                target.unlink()
-            else:
-                target.write_bytes(content)
+        (folder / name).write_bytes(content)
         caplog.clear()
         new = daemon_in(folder)
         warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
@@ -205,6 +197,59 @@ def test_a_state_of_no_use_is_set_aside(
         die(successor)
     finish(daemon_in(folder))
     assert list(folder.iterdir()) == []
+
+
+def remove_files(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def remove_a_cpu(folder: Path) -> None:
+    for path in folder.glob("*cpu0*"):  # its snapshot, too
+        path.unlink()
+
+
+def damage(folder: Path) -> None:
+    for path in folder.glob("*cpu0*"):
+        path.write_bytes(b"nonsense")
+
+
+def replace_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("break_it", [remove_files, remove_a_cpu, damage, replace_by_a_file])
+def test_a_damaged_ring_buffer_is_lost_alone(
+    folder: Path, number: int, break_it: Callable[[Path], None], log: pytest.LogCaptureFixture
+) -> None:
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n", REG_PERSIST)
+    old.instances.make(b"one")
+    traces = [b"trace", b"instances/one/trace"]
+    write(old, b"events/user_events/a/enable", b"1")
+    write(old, b"instances/one/events/user_events/a/enable", b"1")
+    write(old, b"instances/one/snapshot", b"1")
+    emit(event, 5)
+    die(old)
+    (buffer,) = folder.glob(f"buffer.{number}.*")
+    break_it(buffer)
+    log.clear()
+    new = daemon_in(folder)
+    (warning,) = [r.getMessage() for r in log.records if r.levelno >= logging.WARNING]
+    assert "all records of " + ["the top instance", "the instance 'one'"][number] in warning
+    assert [b"n=0x5" in read(new, path) for path in traces] == [number == 1, number == 0]
+    (event,) = new.table.named(b"a")
+    assert event.id == FIRST_EVENT_ID
+    emit(event, 6)
+    assert all(b"n=0x6" in read(new, path) for path in traces)
+    write(new, b"instances/one/snapshot", b"1")
+    log.clear()
+    die(new)
+    last = daemon_in(folder)
+    assert b"n=0x6" in read(last, b"trace") and b"n=0x6" in read(last, b"instances/one/snapshot")
+    assert not log.records
+    finish(last)
 
 
 def test_other_cpus_make_another_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,15 @@ def test_what_a_log_says() -> None:
     assert taken.comms[12].comm == b"sh"
 
 
+def test_logs_of_older_versions() -> None:
+    """Version 4 has threads with and without their process."""
+    comms = [["comm", 12, b"sh", 99], ["comm", 13, b"sh", 99, 12]]
+    taken = parse_log(packed([MAGIC, 4], TOP, *comms))
+    assert [task.process for task in taken.comms.values()] == [0, 12]
+    with pytest.raises(StateError, match="has version 3, this daemon reads 4 to 5"):
+        parse_log(packed([MAGIC, 3], TOP))
+
+
 def test_several_instances() -> None:
     taken = parse_log(
         START

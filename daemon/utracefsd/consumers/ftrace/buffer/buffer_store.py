@@ -19,7 +19,7 @@ from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.settings import MAX_SUBBUF_ORDER, Settings
 
-__all__ = ["EXPANDED_SIZE_KB", "BufferStorage", "BufferStore", "memory_errors"]
+__all__ = ["EXPANDED_SIZE_KB", "NO_ROOM", "BufferStorage", "BufferStore", "memory_errors"]
 
 EXPANDED_SIZE_KB = 1408
 """KiB per cpu once something is recorded (TRACE_BUF_SIZE_DEFAULT is 1441792 bytes); until then a buffer has
@@ -27,7 +27,7 @@ two pages."""
 
 _MAX_SUBBUF_KB = (SUBBUF_SIZE << MAX_SUBBUF_ORDER) // 1024
 
-_NO_ROOM = frozenset(
+NO_ROOM = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     | {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
 )
@@ -130,7 +130,7 @@ class BufferStore:
             try:
                 self.buffer.add_spare()
             except OSError as error:
-                if self._storage is None or error.errno not in _NO_ROOM:
+                if self._storage is None or error.errno not in NO_ROOM:
                     raise
                 self.buffer.move_to_memory()
                 self._note_sizes()
@@ -233,7 +233,7 @@ class BufferStore:
             try:
                 self.buffer.resize(size_kb, cpu)
             except OSError as error:
-                if self._storage is None or error.errno not in _NO_ROOM:
+                if self._storage is None or error.errno not in NO_ROOM:
                     raise
                 self.buffer.resize(size_kb, cpu, in_memory=True)
                 why = error
@@ -270,7 +270,7 @@ class BufferStore:
                 storage.remove_folder(folder)
                 raise
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             why = error
             return self._sized_buffer(sizes_kb, subbuf_size, None), lambda: self._leave_storage(why)

@@ -24,6 +24,7 @@ cdef extern from "hist_table.h" nogil:
     cdef struct ht_place:
         uint64_t element, slot
     size_t ht_first_bytes(uint32_t key_size, uint32_t nr_words)
+    void ht_attach(ht *t, void *memory)
     bint ht_is_used(const void *memory)
     size_t ht_bytes(uint32_t bits, uint32_t key_size, uint32_t nr_words)
     bint ht_is_possible(uint32_t bits, uint32_t key_size, uint32_t nr_words)
@@ -41,6 +42,39 @@ cdef extern from "hist_table.h" nogil:
     bint ht_is_full(const ht *t)
     void ht_clear(ht *t)
     bint ht_has_taken(const ht *t, uint64_t who, uint64_t serial)
+
+cdef enum:
+    # Ops of a Step: program.Op.
+    OP_CONST
+    OP_FIELD
+    OP_TYPE
+    OP_PID
+    OP_CPU
+    OP_TIMESTAMP
+    OP_REF
+    OP_LOG2
+    OP_BUCKET
+    OP_ADD
+    OP_SUB
+    OP_MULT
+    OP_DIV
+    OP_DIV_CONST
+    OP_NEGATE
+
+cdef enum:
+    # Kinds of a Key: program.KeyKind.
+    NUMBER
+    FIXED_STRING
+    DATA_LOC
+    REL_LOC
+    NOTHING
+    COMM
+
+cdef enum:
+    # When a Slot is set: program.When.
+    ALWAYS
+    SAVED
+    TRACKED
 
 cdef struct Step:
     int op
@@ -95,6 +129,7 @@ cdef class HistTable:
 
     cdef int map(self, int fd) except -1
     cdef bint take_memory(self) noexcept
+    cdef int leave_file(self, error) except -1
 
 cdef class Hist:
     cdef readonly HistTable table

@@ -4,6 +4,8 @@ from utracefsd.consumers.ftrace.hist.program import Program, Step
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.machine._writer_names import WriterNames
 
+def warn_of_memory(folder: object, error: OSError) -> None: ...
+
 class HistTable:
     check_room: Callable[[HistTable], None] | None
     @property

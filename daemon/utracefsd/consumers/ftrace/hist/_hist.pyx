@@ -5,6 +5,7 @@ No Python runs per record. Payloads are hostile: every field's offset and every 
 against the record's size before it is read; a missing field counts as 0, or as an empty string.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -14,6 +15,7 @@ from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
 from utracefs_protocol.record cimport COMM_SIZE, common_word
+from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
 from utracefsd.events._tracepoint cimport defer
 
@@ -30,36 +32,6 @@ cdef extern from "<sys/mman.h>" nogil:
 
 cdef extern from * nogil:
     int leading_zeros "__builtin_clzll"(unsigned long long)
-
-cdef enum:
-    OP_CONST
-    OP_FIELD
-    OP_TYPE
-    OP_PID
-    OP_CPU
-    OP_TIMESTAMP
-    OP_REF
-    OP_LOG2
-    OP_BUCKET
-    OP_ADD
-    OP_SUB
-    OP_MULT
-    OP_DIV
-    OP_DIV_CONST
-    OP_NEGATE
-
-cdef enum:
-    NUMBER
-    FIXED_STRING
-    DATA_LOC
-    REL_LOC
-    NOTHING
-    COMM
-
-cdef enum:
-    ALWAYS
-    SAVED
-    TRACKED
 
 cdef enum:
     STRING_BYTES = 256
@@ -79,10 +51,20 @@ _TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromke
 )
 
 
+def warn_of_memory(folder, error):
+    """A table is in memory of this process, because there is no space for its file."""
+    logger.warning(
+        "a histogram will not survive a restart of the daemon: %s has too little room (%s)",
+        folder,
+        error.strerror,
+    )
+
+
 cdef class HistTable:
     """The counts of a histogram: see include/hist_table.h.
 
-    path: Its file, where the next daemon finds it; None: memory of this process.
+    path: Its file, where the next daemon finds it; None: memory of this process. A file without space for
+        the first record is given up.
     has_memory: All of it is allocated: since the first record that was counted.
     check_room: Called before that; raises TraceError to refuse. A record without memory is dropped.
     """
@@ -164,16 +146,34 @@ cdef class HistTable:
             if self.check_room is not None:
                 self.check_room(self)
             if self.path is not None:
-                fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
-                    os.posix_fallocate(fd, 0, self.bytes)
-                finally:
-                    os.close(fd)
+                    fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    try:
+                        os.posix_fallocate(fd, 0, self.bytes)
+                    finally:
+                        os.close(fd)
+                except OSError as error:
+                    if error.errno not in NO_ROOM:
+                        raise
+                    self.leave_file(error)
         except Exception as error:
             logger.warning("a histogram drops its records: there is no memory for it: %s", error)
             return False
         self.has_memory = True
         return True
+
+    cdef int leave_file(self, error) except -1:
+        """Continue in memory of this process, before the first record is counted: `error` says why."""
+        cdef ht_header *header = self.c.header
+        cdef void *file = self.memory
+        self.map(-1)
+        memcpy(self.memory, file, ht_first_bytes(header.key_size, header.nr_words))
+        ht_attach(&self.c, self.memory)
+        munmap(file, self.bytes)
+        warn_of_memory(os.path.dirname(self.path), error)
+        with contextlib.suppress(OSError):
+            self.remove()
+        return 0
 
     def __dealloc__(self):
         if self.memory != NULL:
@@ -428,8 +428,11 @@ cdef class Hist:
         self.make_key(r, ts)
         if self.links and not self.resolve():
             return False
+        if not self.table.has_memory and not self.table.take_memory():  # which may move the table
+            ht_drop(t, who, serial)
+            return False
         ht_find(t, self.key, &place)
-        if (not place.element and ht_is_full(t)) or not (self.table.has_memory or self.table.take_memory()):
+        if not place.element and ht_is_full(t):
             ht_drop(t, who, serial)
             return False
         ht_begin(t, who, serial)

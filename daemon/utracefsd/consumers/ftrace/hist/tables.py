@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.hist._hist import HistTable
+from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
+from utracefsd.consumers.ftrace.hist._hist import HistTable, warn_of_memory
 from utracefsd.consumers.ftrace.hist.parse import MAX_BITS, MIN_BITS
 from utracefsd.machine.kept_file import remove
 
@@ -28,12 +29,6 @@ keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
 
 MAX_BYTES = 256 << 20
 """Of all tables of a daemon. Above that an administrator gets ENOMEM."""
-
-_NO_ROOM = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    | {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
-)
-"""As in buffer_store: no file is possible, memory may be."""
 
 logger = logging.getLogger("utracefsd")
 
@@ -161,13 +156,9 @@ class Tables:
             try:
                 return HistTable.create(bits, key_size, nr_words, str(path))
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if error.errno not in NO_ROOM:
                     raise TraceError(error.errno or errno.EIO, f"{path}: {error.strerror}") from error
-                logger.warning(
-                    "a histogram will not survive a restart of the daemon: %s has too little room (%s)",
-                    self._folder,
-                    error.strerror,
-                )
+                warn_of_memory(self._folder, error)
         return HistTable.create(bits, key_size, nr_words)
 
     def _files(self) -> list[Path]:

@@ -4,7 +4,7 @@ import errno
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -99,6 +99,21 @@ def test_what_cannot_be_adopted_is_empty(folder: Path, caplog: pytest.LogCapture
     assert after.adopt(0, "../etc", 7, 8, 1).path == str(folder / "hist.5")
     assert len(caplog.records) == 2
     caplog.clear()
+
+
+def test_without_room_for_the_first_record_it_continues_in_memory(
+    folder: Path, room: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = Tables(folder)
+    table = tables.make(0, 7, 8, 1)
+    room(4096, of="/hist")
+    for _ in range(3):
+        count(table)
+    assert (table.hits, table.drops, len(table)) == (3, 0, 1)
+    assert (table.path, names(folder), tables.bytes_of(0)) == (None, [], SIZE)
+    assert "will not survive a restart" in caplog.text
+    caplog.clear()
+    tables.drop(table, 0)
 
 
 def test_limits() -> None:
