@@ -70,7 +70,7 @@ static void back_off(struct ut_session *s, uint64_t now)
 	 * answers, it may have one later.) */
 	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -EAGAIN && s->error != -ECONNREFUSED;
 	if (s->is_cut_off)
-		ut_session_give_up(s, &s->local, count_cut_off);
+		ut_session_give_up(s, &s->local, count_cut_off, s);
 	else
 		unmap_status(s);
 	give_up_waiting(s);
@@ -79,9 +79,9 @@ static void back_off(struct ut_session *s, uint64_t now)
 static void give_up_rings_of_parent(struct ut_session *s)
 {
 	if (!ut_views[s->ring].header)
-		ut_session_give_up(s, &s->ring, NULL);
+		ut_session_give_up(s, &s->ring, NULL, NULL);
 	if (!ut_views[s->local].header)
-		ut_session_give_up(s, &s->local, NULL);
+		ut_session_give_up(s, &s->local, NULL, NULL);
 }
 
 static void begin_enablers(struct ut_session *s)
@@ -173,7 +173,7 @@ static void end_connection(struct ut_session *s)
 		/* What is in it is the daemon's; offered to another it can never be. */
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			atomic_store(&reg->place, 0);
-		ut_session_give_up(s, &s->ring, NULL);
+		ut_session_give_up(s, &s->ring, NULL, NULL);
 	}
 }
 
@@ -246,23 +246,40 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 	return ring == -EPROTO ? ring : 0;
 }
 
+/* Registrations by the write_index that they had on the connection before. */
+struct by_old_index {
+	struct ut_reg **regs;
+	int64_t size;
+};
+
 static void count_given_up(void *arg, uint32_t write_index)
 {
-	struct ut_session *s = arg;
+	const struct by_old_index *old = arg;
 
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->old_index == write_index) {
-			atomic_fetch_add(&reg->lost, 1);
-			return;
-		}
+	if (write_index < old->size && old->regs[write_index])
+		atomic_fetch_add(&old->regs[write_index]->lost, 1);
 }
 
 /* The daemon does not take the ring of the connection before: ask for another. */
 static void replace_ring(struct ut_session *s)
 {
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+	struct by_old_index old = {NULL, 0};
+	struct ut_reg *reg;
+
+	for (reg = s->regs; reg; reg = reg->next) {
 		atomic_store(&reg->place, 0);
-	ut_session_give_up(s, &s->ring, count_given_up);
+		if (reg->old_index >= old.size)
+			old.size = reg->old_index + 1;
+	}
+	if (old.size <= UT_NR_CHUNKS * UT_CHUNK) /* more events than a daemon has */
+		old.regs = calloc((size_t)old.size + 1, sizeof(*old.regs));
+	if (!old.regs)
+		old.size = 0; /* what is lost is not counted */
+	for (reg = s->regs; reg; reg = reg->next)
+		if (reg->old_index >= 0 && old.regs)
+			old.regs[reg->old_index] = reg;
+	ut_session_give_up(s, &s->ring, count_given_up, &old);
+	free(old.regs);
 	ut_go(s, s->settings.ring_bytes ? UT_NEW_RING : UT_NO_RING);
 	if (s->state == UT_ANSWERS_AND_RING && ut_ask(s, UT_ABOUT_RING, NULL))
 		ut_go(s, UT_RING_ANSWERED);

@@ -232,8 +232,9 @@ void ut_disconnect(struct ut_session *session);
 void ut_connection_start_child(struct ut_session *session);
 /* Closes what the connection has open. */
 void ut_close_connection(struct ut_session *session);
-/* Gives *ring up, if there is one, and forgets it. lost: as of ut_ring_give_up. */
-void ut_session_give_up(struct ut_session *session, uint32_t *ring, void (*lost)(void *, uint32_t));
+/* Gives *ring up, if there is one, and forgets it. lost, arg: as of ut_ring_give_up. */
+void ut_session_give_up(struct ut_session *session, uint32_t *ring, void (*lost)(void *, uint32_t),
+			void *arg);
 
 /* ---- requests.c: with the lock held */
 

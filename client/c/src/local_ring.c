@@ -4,13 +4,13 @@
 #include "bin.h"
 #include "connection.h"
 
-void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t))
+void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t), void *arg)
 {
 	if (!*ring)
 		return;
 	s->bytes_before += ut_ring_position(*ring);
 	/* (A child's is its parent's, which goes on writing there.) */
-	ut_ring_give_up(*ring, ut_views[*ring].header ? lost : NULL, s);
+	ut_ring_give_up(*ring, ut_views[*ring].header ? lost : NULL, arg);
 	*ring = 0;
 }
 
@@ -20,7 +20,7 @@ int ut_ring_make_local(struct ut_session *s)
 
 	if (s->local && ut_views[s->local].header)
 		return 0;
-	ut_session_give_up(s, &s->local, NULL); /* its parent's */
+	ut_session_give_up(s, &s->local, NULL, NULL); /* its parent's */
 	made = ut_ring_make(s->settings.local_bytes);
 	s->local = made > 0 ? (uint32_t)made : 0;
 	if (!s->local)

@@ -12,6 +12,7 @@
 #include "ring.h"
 
 #define DEFAULT_PATIENCE_NS 250000000ull
+#define NO_POLL_MS 100 /* until the next look where there is no waiting for descriptors */
 
 struct ut_settings ut_settings;
 
@@ -86,6 +87,17 @@ void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
 	wait.tv_sec = (time_t)((until - now) / 1000000000u);
 	wait.tv_nsec = (long)((until - now) % 1000000000u);
 	futex(word, FUTEX_WAIT, seen, &wait);
+}
+
+void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms)
+{
+	uint32_t never = 0;
+
+	if (poll(polled, count, timeout_ms) >= 0 || errno == EINTR)
+		return;
+	if (timeout_ms < 0 || timeout_ms > NO_POLL_MS)
+		timeout_ms = NO_POLL_MS;
+	ut_futex_wait(&never, 0, ut_clock_ns() + (uint64_t)timeout_ms * 1000000u);
 }
 
 void ut_futex_tell(uint32_t *word)

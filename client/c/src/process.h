@@ -7,6 +7,7 @@
 #ifndef UTRACEFS_PROCESS_H
 #define UTRACEFS_PROCESS_H
 
+#include <poll.h>
 #include <stdint.h>
 
 #include "descriptor.h"
@@ -45,6 +46,8 @@ int ut_process_is_guest(void);
 extern struct ut_bell ut_bell;
 void ut_wake(void);
 
+/* poll(2); in a sandbox that refuses it, a short wait. Without the lock. */
+void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms);
 /* Wait, without the lock, until *word is not `seen` any more or `until` is over. */
 void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until);
 /* Wake those that wait; _wake changes the word, with the lock held. */

@@ -6,7 +6,6 @@
  * child's first record is to be written, he goes on carrying out steps. So a registration needs no thread,
  * and neither does a child that ends at once.
  */
-#include <poll.h>
 #include <stdlib.h>
 
 #include "connection.h"
@@ -101,7 +100,7 @@ static void end_session(struct ut_session *s)
 	ut_disconnect(s);
 	ut_go(s, UT_CLOSE);
 	ut_futex_wake(&s->changes);
-	ut_session_give_up(s, &s->local, count_local_lost);
+	ut_session_give_up(s, &s->local, count_local_lost, s);
 	ut_lose_kept(s);
 	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
 		next = reg->next;
@@ -116,7 +115,7 @@ static void end_session(struct ut_session *s)
 	free(s->buckets);
 	s->buckets = NULL;
 	s->nr_buckets = s->nr_regs = 0;
-	ut_session_give_up(s, &s->ring, NULL); /* nothing in it is lost: the daemon has it */
+	ut_session_give_up(s, &s->ring, NULL, NULL); /* nothing in it is lost: the daemon has it */
 	for (unsigned i = 0; i < UT_NR_CHUNKS && s->chunks[i]; i++) {
 		ut_free_later(s->chunks[i]);
 		s->chunks[i] = NULL;
@@ -179,7 +178,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			ut_unlock();
 			/* In turns, because another thread that waits may have taken what came. */
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
-			poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
+			ut_poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
 		}
 		must_end = is_interrupted();
 		ut_lock();

@@ -1,7 +1,6 @@
 #include "thread.h"
 
 #include <link.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -11,8 +10,6 @@
 
 /* It calls no library function that needs more; thread-local variables, which stand there, too, are added. */
 #define STACK_BYTES (64u << 10)
-/* Until the next look where there is no waiting for descriptors. */
-#define NO_POLL_NS 100000000ull
 /* What the end of the process does: a sandbox may not let the thread be woken. */
 #define END_NS 500000000ull
 /* What a fork waits for the end of a step, which never blocks. */
@@ -50,7 +47,6 @@ static void *run(void *unused)
 {
 	struct pollfd *polled = NULL;
 	size_t room = 0;
-	uint32_t never = 0;
 
 	(void)unused;
 	is_thread = 1;
@@ -93,8 +89,7 @@ static void *run(void *unused)
 		}
 		timeout = timeout_ms(due, now);
 		ut_unlock();
-		if (poll(polled, count, timeout) < 0 && errno != EINTR)
-			ut_futex_wait(&never, 0, ut_clock_ns() + NO_POLL_NS); /* a sandbox that refuses it */
+		ut_poll(polled, count, timeout);
 		ut_lock();
 	}
 	free(polled);

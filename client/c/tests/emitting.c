@@ -15,6 +15,7 @@
  *     long                texts of 65,516 and 65,517 bytes and one of 1 MiB; prints what is lost and refused
  *     cut-off N           a child that finds no socket any more emits N records; prints what is lost
  *     vfork N             N records, one of a child of vfork(2), and one more
+ *     sandbox MS          refuses poll(2) to itself, emits two records, idles; prints the ms of cpu time
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
  *     nested PID COUNT [fork]
  *                         emits while the daemon PID is stopped and a handler that may interrupt itself
@@ -24,13 +25,17 @@
 #include <utracefs.h>
 
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 UTRACEFS_EVENT(c_count, (u32, who), (u64, i));
@@ -317,6 +322,32 @@ static int closed(int nr)
 	return 0;
 }
 
+static int sandbox(int idle_ms)
+{
+	struct sock_filter rules[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 1, 0),
+#ifdef SYS_poll
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_poll, 0, 1),
+#else
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 0, 1),
+#endif
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {sizeof(rules) / sizeof(rules[0]), rules};
+
+	/* (The thread of the library has begun before: it must be refused, too.) */
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+		return 3;
+	UTRACEFS_EMIT(c_count, 7, 0);
+	usleep((useconds_t)idle_ms * 1000);
+	UTRACEFS_EMIT(c_count, 7, 1);
+	printf("%ld\n", clock() / (CLOCKS_PER_SEC / 1000));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *scenario = argc > 1 ? argv[1] : "";
@@ -397,6 +428,8 @@ int main(int argc, char **argv)
 		UTRACEFS_EMIT(c_count, 9, 200);
 		return status;
 	}
+	if (strcmp(scenario, "sandbox") == 0)
+		return sandbox(nr);
 	if (strcmp(scenario, "raw-fork") == 0) {
 		pid_t child;
 		int status;

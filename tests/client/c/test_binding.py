@@ -371,3 +371,41 @@ def test_an_event_of_a_child_is_registered_as_its_parents(program: Program) -> N
     assert program.number("look 0") == 1
     assert program.number("fork") != program.pid
     assert program.ask("event 0").split()[2] == "0"
+
+
+def test_neither_close_nor_end_waits_for_a_daemon_that_is_stopped(
+    events_on: None, daemon: DaemonProcess, built: Path, directory: Path
+) -> None:
+    """Half a second, for all sessions together at the end."""
+    environment = {"UTRACEFS_DATA_RING": "0", "UTRACEFS_BUFFER_KB": "8192"}
+    with started(built / "tests" / "binding", **environment) as program:
+        sessions = [0, *(program.number(f"session {directory} 0") for _ in range(5))]
+        events = [program.number(f"attach {session} {COUNT}") for session in sessions]
+        assert [program.number(f"look {event}") for event in events] == [1] * len(events)
+        assert daemon.process
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            for event in events:  # more than the socket takes
+                assert program.number(f"emit {event} 0 40000") == 40_000
+            began = time.monotonic()
+            assert program.number("close 1") == 0
+            assert 0.4 < time.monotonic() - began < 5
+            began = time.monotonic()
+            assert program.number("end") == 0
+            assert time.monotonic() - began < 2.4  # and not five times as long
+            lost, pending = program.ask("event 1").split()[:2]
+            assert int(lost) > 1000 and pending == "0"
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_many_events(daemon: DaemonProcess, program: Program) -> None:
+    for n in range(2000):
+        assert program.number(f"attach 0 c_{n} u32 i") == n
+    assert program.number("look 1999") == 1
+    assert program.number("emit 1999 1") == 1
+    assert program.number("flush 0 20000") == 0
+    daemon.stop(kill=True)
+    wait_for(lambda: program.number("look 1999") == 0, timeout_s=30)
+    daemon.start()
+    wait_for(lambda: program.number("look 1999") == 1, timeout_s=30)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.client.c.building import SOURCE
 
 LAYERS = """
-    wire states
+    descriptor wire states
     target
     ring
     process

@@ -8,6 +8,7 @@ import pytest
 
 from tests.client.c.building import build
 from tests.client.c.conftest import Run
+from tests.client.c.programs import started
 from tests.client.c.test_emit import WAYS, of_way
 
 pytestmark = pytest.mark.usefixtures("events_on")
@@ -60,3 +61,25 @@ def test_races(run: Run, scenario: tuple[object, ...], way: str, tmp_path: Path)
         TSAN_OPTIONS=f"history_size=7:report_signal_unsafe=0:suppressions={tmp_path / 'suppressed'}",
         **of_way(way),
     )
+
+
+@WAYS
+@pytest.mark.parametrize("sanitize", ["address,undefined", "thread"])
+def test_a_binding(directory: Path, way: str, sanitize: str, tmp_path: Path) -> None:
+    """Sessions and events come and go while the thread does."""
+    (tmp_path / "suppressed").write_text(SUPPRESSED)
+    options = f"history_size=7:suppressions={tmp_path / 'suppressed'}"
+    path = build("tests", sanitize=sanitize) / "tests" / "binding"
+    with started(path, **of_way(way), TSAN_OPTIONS=options) as program:
+        for turn in range(1, 5):
+            session = program.number(f"session {directory} 65536")
+            event = program.number(f"attach {session} c_count u32 i")
+            assert program.number(f"emit {event} 0 100") == 100
+            assert program.number("pause") == 0
+            assert program.number(f"emit {event} 100 100") == 100
+            program.number("resume")
+            assert program.number(f"flush {session} 20000") == 0
+            if turn % 2:
+                program.number(f"detach {event}")
+                program.number(f"free {session}")
+        assert program.number("end") == 0

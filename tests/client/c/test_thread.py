@@ -247,3 +247,10 @@ def test_python_and_c_in_one_process(daemon: DaemonProcess, built: Path) -> None
     assert done.returncode == 0
     expected = [f" n={n:#x} ({n})" for n in (1, 2, 3)]
     assert sorted(lines(daemon, "c_python")) == sorted(lines(daemon, "c_native")) == expected
+
+
+@WAYS
+def test_a_sandbox_that_refuses_poll(daemon: DaemonProcess, run: Run, way: str) -> None:
+    """The thread looks now and then instead of all the time."""
+    assert int(run("emitting", "sandbox", 600, **of_way(way))) < 30
+    assert lines(daemon, "c_count") == [" who=0x7 (7) i=0x0 (0)", " who=0x7 (7) i=0x1 (1)"]
