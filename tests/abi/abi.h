@@ -1,6 +1,6 @@
-/* What the programs of this folder share: registering, and checks that tell what they found.
+/* Common to the programs of this folder: registering, and checks that report their findings.
  *
- * A check that fails prints `not ok NAME: file:line: ...` and ends the fact it stands in; a program goes on
+ * A check that fails prints `not ok NAME: file:line: ...` and ends its fact; a program continues
  * with its next fact and ends with 1.
  */
 #ifndef UTRACEFS_TESTS_ABI_H

@@ -1,4 +1,4 @@
-/* canary TREE CHILDREN TOGGLES - nobody's memory but the bits is ever touched, and no bit is wrong for long.
+/* canary TREE CHILDREN TOGGLES - in no memory anything changes but the bits, and no bit is wrong for long.
  *
  * A plot is three pages at one address in every process: a page of a pattern between two of the same
  * pattern that nobody may read or write. Words lie at the start of the middle page, at its end and in
@@ -27,7 +27,7 @@
 #define MIDDLE (PLOT + PAGE)
 #define WORDS 4
 #define ROUNDS 20
-#define AT_ONCE 8          /* children that live at a time, besides those that stay */
+#define AT_ONCE 8          /* children that live at a time, besides staying ones */
 #define STAYING 8          /* of each round */
 #define EXECING 64         /* of each round, at most */
 #define REST_MS 100
@@ -45,7 +45,7 @@ static struct board {
 	_Atomic double since_ms; /* from then on; */
 	atomic_int is_resting;   /* for long enough that they must be */
 	atomic_int is_over;
-	/* Written by whoever saw it. */
+	/* Written by the process that noticed. */
 	_Atomic double longest_wrong_ms;
 	atomic_int wrong_bits, touched, strangers;
 } *board;
@@ -200,7 +200,7 @@ static int stranger(void)
 
 enum fate { LOOKS, KILLED, LEAVES, EXECS, STAYS, FATES };
 
-/* What a child does; its status. */
+/* The work of a child; returns its status. */
 static int live(enum fate fate, int fd, unsigned number, char **argv)
 {
 	int wrong = 0;

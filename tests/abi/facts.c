@@ -1,5 +1,5 @@
-/* facts TREE [NAME] - what the kernel's own tests of user_events hold: registering, writing, validating,
- * flags, bits in words of both sizes, children and threads. Each fact uses events of its own.
+/* facts TREE [NAME] - facts that the kernel's own tests of user_events check: registering, writing,
+ * validating, flags, bits in words of both sizes, children and threads. Each fact uses events of its own.
  */
 #define _GNU_SOURCE
 #include "abi.h"
@@ -118,7 +118,7 @@ static void write_fault(void)
 	long index = reg_event(fd, "wf_event u64 a", &word, 4, 0);
 
 	CHECK(index == 0 && enable("wf_event", 1) == 0 && EVENTUALLY(word == 1));
-	/* Pages that nobody touched read as zeros, also those that were given back. */
+	/* Untouched pages read as zeros, also after they were returned. */
 	CHECK(write_record(fd, index, pages, 8) == 12);
 	pages[0] = 1;
 	madvise(pages, PAGE, MADV_DONTNEED);
@@ -301,7 +301,7 @@ static void enablement(const char *event, volatile void *addr, unsigned size, un
 	CHECK(enable(event, 1) == 0 && EVENTUALLY(bits_of(addr, size) == with));
 	CHECK(unreg_word(fd, addr, bit) == 0);
 	CHECK(bits_of(addr, size) == around);
-	/* What is enabled already is told before the ioctl returns. */
+	/* The bit of an enabled event is set before the ioctl returns. */
 	CHECK(reg_event(fd, event, addr, size, bit) == 0);
 	CHECK(bits_of(addr, size) == with);
 	CHECK(unreg_word(fd, addr, bit) == 0);
@@ -363,7 +363,7 @@ static void forks(void)
 	CHECK(enable("fk_event", 1) == 0 && EVENTUALLY(word == 1));
 	CHECK(in_child(child_of_forks) == 0);
 	CHECK(word == 1);
-	/* A child hears of changes as its parent does. */
+	/* A child's bits change like its parent's. */
 	fflush(stdout);
 	child = fork();
 	if (!child)

@@ -1,4 +1,4 @@
-/* hostile TREE [NAME] - wrong structures, pointers and memory: the kernel's errno, and nothing else touched.
+/* hostile TREE [NAME] - wrong structures, pointers and memory: the kernel's errno, and no other effect.
  *
  * The order of the checks is that of user_events_ioctl_reg(): of two mistakes the earlier one is answered.
  */
@@ -351,7 +351,7 @@ static void del_mistakes(void)
 	memset(text, 'x', 512);
 	FAILS(EINVAL, ioctl(fd, DIAG_IOCSDEL, text));
 	FAILS(ENOENT, ioctl(fd, DIAG_IOCSDEL, "nothing_of_this_name"));
-	FAILS(ENOENT, ioctl(fd, DIAG_IOCSDEL, "nothing/at/all"));
+	FAILS(ENOENT, ioctl(fd, DIAG_IOCSDEL, "nothing/here"));
 	close(fd);
 }
 

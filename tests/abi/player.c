@@ -40,7 +40,7 @@ static struct {
 	int fd;
 } files[MAX_FILES];
 
-/* What was registered, in order. Words of a file that was closed stay. */
+/* Registrations in order. Words of a closed file stay. */
 static struct registration {
 	char file[32];
 	char event[256];
@@ -276,7 +276,7 @@ static void op_rawwrite(char *rest)
 	result("write", write(file(name), bytes, n));
 }
 
-/* FILE PIECE | PIECE ...: one writev of the pieces as they are, the index in them. */
+/* FILE PIECE | PIECE ...: one writev of the unchanged pieces, which include the index. */
 static void op_wv(char *rest)
 {
 	unsigned char bytes[65536], *at = bytes;

@@ -65,7 +65,7 @@ static int only_produce(char **argv)
 	return 0;
 }
 
-/* What is known first, as the daemon's rounds do; then another look. */
+/* Records already loaded first, as in the daemon's rounds; then new ones. */
 static int take(struct dr_consumer *c, struct dr_taken *got, unsigned char *payload, int dead,
 		uint64_t *holes)
 {

@@ -1,6 +1,7 @@
-"""What Linux 6.12.117 made of 64 command strings: dynamic_events line, field lines and print fmt of `format`.
+"""The results of Linux 6.12.117 for 64 command strings: dynamic_events line, field lines and print fmt of
+`format`.
 
-Fixed char arrays stand here with their length: that kernel prints `a[]` for all of them (see declaration.py).
+Fixed char arrays are shown with their length: that kernel prints `a[]` for all of them (see declaration.py).
 """
 
 # (command string, line in dynamic_events without "u:", fields as (shown, offset, size, signed), print fmt)

@@ -1,4 +1,4 @@
-/* A producer in C that has the headers and nothing else: `producer FD SIZE DOORBELL RECORDS`.
+/* A producer in C that uses only the headers: `producer FD SIZE DOORBELL RECORDS`.
  * It writes records of write_index 7 with a u64, a u16 and bytes behind them, and prints its thread id. */
 #include "data_ring.h"
 #include "producer.h"
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 		if (dr_commit(&ring, rec, length) || half)
 			ut_ring_bell(doorbell);
 	}
-	/* What the socket carries instead: the header, the write_index, the payload. */
+	/* The form on the socket: the header, the write_index, the payload. */
 	unsigned char wire[BIN_MAX_HEADER + 4];
 	unsigned header = bin_put_header(wire, 4);
 	ut_put(wire + header, 7, 4);

@@ -1,4 +1,4 @@
-"""A stream's ring as docs/protocol.md has it, written without the daemon."""
+"""A stream's ring as docs/protocol.md describes it, written without the daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORD, LOST, FORMAT, COMM, PAD = range(5)
 
 
 class PlainWriter:
-    """`fd` is the ring's; what is written is seen after `publish`."""
+    """`fd` is the ring's; entries are visible after `publish`."""
 
     def __init__(self, size: int = SIZE) -> None:
         self.size = size

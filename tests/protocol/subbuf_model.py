@@ -1,4 +1,4 @@
-"""Reading a page, slow and plain: by it the compiled reader is judged."""
+"""Reading a page, slow and plain: the judge of the compiled reader."""
 
 import struct
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def missed_events(page: bytes) -> int:
 
 
 def records(page: bytes) -> Iterator[Record]:
-    """ValueError at what is broken, after what came before it."""
+    """ValueError at an invalid record, after the records before it."""
     ts, word = header(page)
     at = 16
     end = at + (word & 0x7FFFFFF)

@@ -1,4 +1,4 @@
-"""Messages out of bytes: whole, in pieces, with bytes left over, and from peers that mean harm."""
+"""Messages out of bytes: whole, in pieces, with bytes left over, and from hostile peers."""
 
 import errno
 import math
@@ -385,7 +385,7 @@ def test_a_response_in_pieces_is_what_the_packer_would_make_of_it(msgid: int, si
 
 
 def test_in_turns_nothing_is_decoded_before_it_is_asked_for() -> None:
-    """What is decoded may take fifty times as much memory as its bytes."""
+    """Decoded objects may take fifty times as much memory as their bytes."""
     connection = Connection(max_object=1 << 16, take_records=lambda run, at: len(run))
     broken = b"\x94\0\1\xa1x\x91\xc7\x03\xff\0\0\0"  # a timestamp that cannot be
     turns = connection.receive_in_turns(encode_record(b"1234") + encode_request(1, "a", []) + broken)

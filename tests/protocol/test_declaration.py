@@ -1,4 +1,4 @@
-"""Command strings: what the kernel accepts, refuses, shows and finds again.
+"""Command strings: the kernel's accepting, errors, display and lookup.
 
 The tables come from transcripts of Linux 6.12.117, and from reading kernel/trace/trace_events_user.c where
 the transcripts are silent.
@@ -61,7 +61,7 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test char[1025] a", "not a number from 1 to 1024"),
         (b"test:F u32 a", "has a ':'"),
         (b"test: u32 a", "has a ':'"),
-        # R17
+        # unknown types
         (b"test unsigned long a", "unknown type 'unsigned long'; use s64 or u64"),
         (b"test bool a", "use u8"),
         (b"test float a", "u32"),
@@ -78,7 +78,7 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test foo a; u32 b", "unknown type 'foo'"),
         (b"test u32 a; foo b", "unknown type 'foo'"),
         (b"test  a", "has no name"),
-        # R18
+        # missing words
         (b"test unsigned", "has no name"),
         (b"test struct", "has no name"),
         (b"test struct s", "a type and a name must follow 'struct'"),
@@ -86,7 +86,7 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test __rel_loc x", "must follow '__rel_loc'"),
         (b"test __rel_loc unsigned x", "must follow '__rel_loc unsigned'"),
         (b"test unsigned char[10]", "must follow 'unsigned'"),
-        # R19
+        # the size of a struct, words behind the name
         (b"test struct s a -1", "struct size '-1'"),
         (b"test struct s a 1.5", "struct size"),
         (b"test struct s a 8 8", "too many words"),
@@ -99,7 +99,7 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test struct s a \xb2", "struct size"),
         (b"test __rel_loc char[] a 4", "only a struct"),
         (b"test __data_loc struct s a", "only a struct"),
-        # R20
+        # lengths of char arrays
         (b"test char[0] a", "1 to 1024"),
         (b"test char[aa] a", "1 to 1024"),
         (b"test char[-1] a", "1 to 1024"),
@@ -115,7 +115,7 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test char[20]abcde a", "at most 7 characters"),
         (b"test unsigned char[] a", "use '__rel_loc unsigned char[]'"),
         (b"test unsigned char[1025] a", "1 to 1024"),
-        # ours: names that could be no directory, text that would forge lines
+        # not in the kernel: names that cannot be directories, text that would forge lines
         (b"", "is empty"),
         (b" u32 a", "is empty"),
         (b". u32 a", "could not be a file name"),
@@ -220,7 +220,7 @@ def test_array_length_in_any_base(length: bytes, size: int) -> None:
         (b"__rel_loc char[] m; unsigned int n", b"__data_loc char[] m; unsigned int n", False),
         (b"__rel_loc char[] m; unsigned int n", b"__rel_loc char[] m; u32 n", False),
         (b"char[20] a", b"char[20]  a", True),
-        # an empty name can be created but never asked for
+        # an event with an empty name can be created but never found
         (b"u32 ", b"u32 ", False),
     ],
 )

@@ -1,4 +1,4 @@
-"""What an error says of itself."""
+"""Text and errno of an error."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""`format` files: as the kernel writes them, and read back."""
+"""`format` files: written like the kernel's, and read back."""
 
 import errno
 import re
@@ -186,7 +186,7 @@ def test_any_bytes_are_a_format_or_refused(text: bytes) -> None:
 
 
 SPLIT = re.compile(rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]*?)(?P<array>\[[^\]]*\])?\Z", re.DOTALL)
-"""What the split of a declared field means; for long ones it takes for ever."""
+"""The definition of splitting a declared field; for long ones it takes forever."""
 
 
 @given(st.lists(st.sampled_from([b" ", b"*", b"[", b"]", b"a", b"\t", b"b2"]), max_size=12).map(b"".join))

@@ -1,4 +1,4 @@
-"""Words and the events that they mean."""
+"""Words and the events that they match."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Records as text by their print fmt: every kind of field, a plain model, what a broken record gives."""
+"""Records as text by their print fmt: every kind of field, a plain model, broken records."""
 
 import struct
 

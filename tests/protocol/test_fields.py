@@ -1,4 +1,4 @@
-"""Where the bytes of a field are, and what points outside the entry."""
+"""The place of a field's bytes, and fields outside the entry."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The extent of one object, judged by msgpack itself and by objects made to be refused."""
+"""The extent of one object, judged by msgpack itself and by hostile objects."""
 
 import errno
 import struct
@@ -84,7 +84,7 @@ def test_nesting(value: Any) -> None:
         b"\xdf" + struct.pack(">I", 33000),  # twice as many elements as entries
         b"\xdd" + struct.pack(">I", 65532),
         b"\xc5\xff\xff",  # with its header above 65536
-        b"\x92\xdd" + struct.pack(">I", 65530),  # together with what else is announced
+        b"\x92\xdd" + struct.pack(">I", 65530),  # together with the rest of its elements
         b"\x91\x91\xc6" + struct.pack(">I", 65530),
     ],
 )

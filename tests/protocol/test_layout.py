@@ -1,4 +1,4 @@
-"""Payloads, byte for byte: packed by hand in the tables, by hypothesis there and back."""
+"""Payloads, byte for byte: packed by hand in the tables, by hypothesis in both directions."""
 
 import contextlib
 import struct

@@ -1,6 +1,6 @@
-"""Limits that follow from each other, and those that C headers state a second time.
+"""Limits that follow from each other, and second definitions of limits in C headers.
 
-Whether the numbers are those of docs/protocol.md is asked in test_protocol_page.py.
+test_protocol_page.py compares the numbers with docs/protocol.md.
 """
 
 import errno
@@ -18,7 +18,7 @@ INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "includ
 
 
 def asserted_in_c(*claims: str) -> subprocess.CompletedProcess[str]:
-    """What the compiler says of claims about data_ring.h."""
+    """The compiler's result for claims about data_ring.h."""
     source = '#include "data_ring.h"\n' + "".join(f'_Static_assert({claim}, "");\n' for claim in claims)
     command = ["gcc", "-std=gnu11", f"-I{INCLUDE}", "-fsyntax-only", "-xc", "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=False)

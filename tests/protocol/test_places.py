@@ -1,4 +1,4 @@
-"""Which directory the sockets are in, for whom."""
+"""The directory of the sockets, for each user."""
 
 import pytest
 

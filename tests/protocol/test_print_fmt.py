@@ -1,4 +1,4 @@
-"""Reading a print fmt: ours, the kernel's, and what is more than this reads."""
+"""Parsing a print fmt: of utracefs, of the kernel, and unsupported ones."""
 
 import pytest
 

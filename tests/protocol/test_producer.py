@@ -1,5 +1,5 @@
-"""A program in C with producer.h and data_ring.h alone; what it wrote is read here as docs/protocol.md has
-it."""
+"""A program in C with only producer.h and data_ring.h; its records are read here as docs/protocol.md
+describes them."""
 
 from __future__ import annotations
 

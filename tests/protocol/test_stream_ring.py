@@ -1,4 +1,4 @@
-"""The ring of a stream as any reader has it: batches, their memory, what is no ring."""
+"""The ring of a stream for any reader: batches, their memory, invalid rings."""
 
 import os
 import struct
@@ -45,8 +45,8 @@ def test_not_beyond_a_position(writer: PlainWriter) -> None:
 
 
 def test_losses_that_nobody_asks_for_end_with_their_batch(writer: PlainWriter) -> None:
-    """An event that is told anew behind one that lost records begins a batch, also for a reader that does not
-    care for losses."""
+    """An event that is described again after lost records begins a batch, also for a reader that ignores
+    losses."""
     ring = StreamRing(writer.fd)
     writer.lost(20, 1)
     writer.publish()

@@ -1,5 +1,4 @@
-"""Pages: the worked example of a real reader, what the kernel's layout allows, and pages made to break
-readers."""
+"""Pages: the worked example of a real reader, everything in the kernel's layout, and hostile pages."""
 
 import struct
 
@@ -167,7 +166,7 @@ def test_missed_events() -> None:
 
 
 def test_commit_word_of_the_kernel() -> None:
-    """It is sign-extended there; bits that mean nothing here are not looked at."""
+    """It is sign-extended there; unused bits are ignored."""
     page = struct.pack("<QQ", 1, 0xFFFFFFFF_C0000008) + struct.pack("<II", 1, 7) + struct.pack("<Q", 5)
     assert decode_page(page) == Page(1, 8, 5, [PageRecord(1, struct.pack("<I", 7))])
     assert missed_events(page_of(1, 7, flags=1 << 28 | 1 << 40 | 1 << 30)) == 0

@@ -1,4 +1,4 @@
-"""Any bytes survive being str."""
+"""Any bytes survive as str."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The wording of refusals."""
+"""The texts of errors."""
 
 import errno
 from typing import Any

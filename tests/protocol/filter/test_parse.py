@@ -1,4 +1,4 @@
-"""What a filter's text is taken for, and every way in which it is refused."""
+"""Parsing a filter's text, and every error in it."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_no_filter(text: bytes) -> None:
 @example(b"a == CPUS{'} && s == 'x'")
 @example(b"a == CPUS{(} && b == 1)")
 def test_any_bytes(text: bytes) -> None:
-    """Nothing else than FilterError is ever raised."""
+    """No other exception than FilterError is ever raised."""
     try:
         parsed(text)
     except FilterError as error:

@@ -1,4 +1,4 @@
-"""Each way of comparing can be run."""
+"""Each kind of comparison can be run."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ NR_CPUS = 8
 
 @attrs.frozen
 class Rec:
-    """One record, and what its fields are."""
+    """One record, and the values of its fields."""
 
     numbers: dict[str, int]
     texts: dict[str, bytes]
-    """The whole field: of arrays and `comm` with what is behind the NUL."""
+    """The whole field: of arrays and `comm` with the bytes behind the NUL."""
 
     def payload(self) -> bytes:
         n, r, d = self.numbers, self.texts["r"], self.texts["d"]
@@ -127,7 +127,7 @@ def text_holds(name: str, operator: str, pattern: bytes, rec: Rec) -> bool:
     whole = rec.texts[name]
     text = whole.split(b"\0")[0]
     if operator != "~":
-        # An array that is full has no end: its bytes are all that is compared.
+        # A full array has no end: only its bytes are compared.
         equal = text == pattern or (len(text) == len(whole) > 0 and pattern.startswith(text))
         return equal == (operator == "==")
     negated = pattern.startswith(b"!")
@@ -162,7 +162,7 @@ def holds(expression: Expression, rec: Rec) -> bool:
 
 
 def written(expression: Expression, blank: str, *, inside: str = "or") -> str:
-    """The text of it, with as few parentheses as can be."""
+    """Its text, with as few parentheses as possible."""
     match expression:
         case ("not", inner):
             return "!" + blank + written(inner, blank, inside="not")
@@ -343,7 +343,7 @@ def test_a_text_that_lies_over_the_common_fields() -> None:
     st.integers(0, 0xFFFFFFFF),
 )
 def test_hostile_payloads(expression: Expression, payload: bytes, rel: int, data: int) -> None:
-    """Of any length, with any location words: an answer, and (under a sanitizer) no byte read beyond."""
+    """Of any length, with any location words: a result, and (under a sanitizer) no byte read beyond."""
     if len(payload) >= FIXED.size:
         payload = payload[: FIXED.size - 8] + struct.pack("<II", rel, data) + payload[FIXED.size :]
     assert parsed(written(expression, " ").encode()).test(payload) in (True, False)

@@ -73,7 +73,7 @@ def test_there_and_back(message: Params, params: list[Any]) -> None:
 
 
 def test_every_method_has_its_class() -> None:
-    """Those of the page's section 3, in its words."""
+    """The methods of the page's section 3, in its words."""
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     section = page[page.index("## 3. ") : page.index("## 4. ")]
     assert set(re.findall(r"`(\w+)` `\[", section)) | {"mmap_ring", "adopt_ring"} == set(METHODS)

@@ -1,4 +1,4 @@
-"""Every class for the params of a method has what Params says."""
+"""Every class for the params of a method fulfils Params."""
 
 from utracefs_protocol.messages import data, tracefs
 from utracefs_protocol.messages.params import Params

@@ -81,7 +81,7 @@ def test_there_and_back(message: Params, params: list[Any]) -> None:
 
 
 def test_every_method_has_its_class() -> None:
-    """Those of the table in section 4 of the page."""
+    """The methods of the table in section 4 of the page."""
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
     section = page[page.index("## 4. ") : page.index("### 4.1")]
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| `\[", section, re.MULTILINE)

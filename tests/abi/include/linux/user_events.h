@@ -12,7 +12,7 @@ enum user_reg_flag {
 	USER_EVENT_REG_MAX = 1U << 2,          /* bits from here on are refused */
 };
 
-/* What DIAG_IOCSREG points to. 28 bytes, without gaps. */
+/* The argument of DIAG_IOCSREG. 28 bytes, without gaps. */
 struct user_reg {
 	__u32 size;        /* of the structure */
 	__u8 enable_bit;   /* 0 to 31 or 63 */
@@ -23,7 +23,7 @@ struct user_reg {
 	__u32 write_index; /* the answer: what records begin with */
 } __attribute__((__packed__));
 
-/* What DIAG_IOCSUNREG points to. 16 bytes, without gaps. */
+/* The argument of DIAG_IOCSUNREG. 16 bytes, without gaps. */
 struct user_unreg {
 	__u32 size;
 	__u8 disable_bit;
