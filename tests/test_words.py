@@ -46,13 +46,6 @@ FORBIDDEN = re.compile(
 
 NOT_YET = [
     "client/c",
-    "client/utracefs/_emit.pyx",
-    "client/utracefs/_event.pxd",
-    "client/utracefs/_event.pyx",
-    "client/utracefs/export/tables",
-    "client/utracefs/fork.py",
-    "client/utracefs/mount/processes",
-    "client/utracefs/session.py",
     "protocol/utracefs_protocol/frozen.py",
     "protocol/utracefs_protocol/messages",
     "tests/client",

@@ -1,9 +1,9 @@
-"""Event.emit: what runs once per record.
+"""Event.emit, which runs once per record.
 
-It turns its arguments into C values. Only when all of them are good it reserves room in the data ring,
-packs them there and commits. A value that does not fit is refused: instead of the record its refusal goes
-into the ring (data_ring.h), the daemon counts it, and the program gets one warning per field. So all that can
-fail, and all Python code, comes before the reservation: nothing is between it and the commit.
+It converts its arguments to C values. Only when all are valid it reserves space in the data ring, packs them
+there and commits. A value that does not fit is refused: instead of the record a refusal is written to the
+ring (data_ring.h), the daemon counts it, and the program gets one warning per field. So all that can fail,
+and all Python code, precedes the reservation.
 """
 
 from _warnings import warn
@@ -59,13 +59,13 @@ cdef extern from "small_int.h":
     bint ut_large_int(PyObject *given, bint is_signed, uint64_t *value)
 
 cdef bint wanted_strict() except -1:
-    """UTRACEFS_STRICT 1 or 0, else what Python's development mode says."""
+    """UTRACEFS_STRICT 1 or 0, by default Python's development mode."""
     cdef const char *text = getenv("UTRACEFS_STRICT")
     if text != NULL and strcmp(text, "1") == 0:
         return True
     return flags.dev_mode and (text == NULL or strcmp(text, "0") != 0)
 
-# A value that does not fit is an exception, also while the event is off: see `strict`.
+# Raise an exception for a value that does not fit, also while the event is off: see `strict`.
 cdef bint is_strict = wanted_strict()
 
 cdef union Number:
@@ -79,7 +79,7 @@ cdef struct Value:
     size_t length
 
 cdef enum:
-    # Of refusals, by event: names of the program's types are in them.
+    # Reasons of refusals, by event: they contain names of the program's types.
     MAX_REASONS = 64
 
 cdef size_t MAX_LOC = 0xffff
@@ -90,8 +90,8 @@ ctypedef PyObject *(*EmitValues)(Event, PyObject *const *) noexcept
 cdef PyObject *emit(
     Event event, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names
 ) noexcept:
-    """Event.emit, called by the vectorcall protocol: no tuple, no dict. Without a frame of its own: while the
-    event is off this is all, else it jumps to the others. (They return NULL for an exception, as it does.)"""
+    """Event.emit, called by the vectorcall protocol: no tuple, no dict. It is small: while the event is off
+    it returns at once, else it tail-calls the others. (They return NULL for an exception, as it does.)"""
     cdef bint is_off = status_of(event) == 0 and not is_strict
     if keyword_names == NULL and nr_args == event.nr_fields:
         if not is_off:
@@ -105,7 +105,7 @@ cdef PyObject *emit(
 
 
 cdef object emit_named(Event event, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names):
-    """Values by name; or, without names, a wrong number of them."""
+    """Values by name; or a wrong number of values."""
     cdef PyObject *ordered[MAX_FIELDS]
     if keyword_names == NULL:
         raise TypeError(
@@ -188,8 +188,8 @@ cdef object emit_values(Event event, PyObject *const *given):
 cdef inline unsigned char *reserve(
     Event event, uint32_t flag, size_t size, utb_reserved *reserved
 ) except? NULL:
-    """Room for a record, or with DR_REFUSED a refusal, of `size` bytes. NULL: none, and counted as lost; or
-    the event is off by now."""
+    """Reserve space for a record, or with DR_REFUSED a refusal, of `size` bytes. NULL: none, and counted as
+    lost; or the event is off now."""
     cdef unsigned char *payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
     if payload == NULL and reserved.must_settle:
         return reserve_later(event, flag, size, reserved)
@@ -200,7 +200,7 @@ cdef inline unsigned char *reserve(
 cdef unsigned char *reserve_later(
     Event event, uint32_t flag, size_t size, utb_reserved *reserved
 ) except? NULL:
-    """There is no place yet, as in a forked child; or no more."""
+    """There is no ring yet, as in a forked child; or no longer."""
     cdef unsigned char *payload
     event.settle()
     payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
@@ -211,7 +211,7 @@ cdef unsigned char *reserve_later(
 
 cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, Py_ssize_t nr_args,
                         PyObject *keyword_names) except -1:
-    """Positional and keyword arguments into the order of the fields; TypeError like a call of a Python
+    """Sort positional and keyword arguments into the order of the fields; TypeError like a call of a Python
     function."""
     cdef Py_ssize_t i, at, nr_keywords = PyTuple_GET_SIZE(keyword_names)
     cdef PyObject *name
@@ -241,7 +241,7 @@ cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, 
 
 
 cdef Py_ssize_t find_keyword(tuple keywords, PyObject *name) except -2:
-    """Names in a call are interned, nearly always, and so are these: look at the addresses first."""
+    """Names in a call are nearly always interned, like these: compare the addresses first."""
     cdef Py_ssize_t i
     for i in range(len(keywords)):
         if PyTuple_GET_ITEM(<PyObject *>keywords, i) == name:
@@ -262,7 +262,7 @@ cdef inline int64_t sign_extended(int64_t number, unsigned size) noexcept:
 
 
 cdef bint convert_index(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
-    """What is no int but may stand for one (`__index__`, which may be the program's). False: refused."""
+    """Convert an object with `__index__`, which may be the program's. False: refused."""
     if not PyIndex_Check(given):
         refuse_type(event, i, given, "an integer")
         return False
@@ -278,8 +278,8 @@ cdef bint convert_index(Event event, Py_ssize_t i, Value *value, PyObject *given
 
 
 cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
-    """Anything but bytes: str, bytearray, memoryview. Returns what must be held until the record is
-    written. `value.text` NULL: refused."""
+    """Convert str, bytearray, memoryview. Returns the object to hold until the record is written.
+    `value.text` NULL: refused."""
     cdef Step *step = &event.steps[i]
     cdef Py_ssize_t length
     cdef bint is_text = isinstance(given, str) and step.kind != STRUCT
@@ -308,7 +308,7 @@ cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
 
 
 cdef void fill(Event event, const Value *values, unsigned char *payload) noexcept:
-    """Write the payload; dynamic data stand behind the fixed part, in the order of their fields."""
+    """Write the payload; dynamic data follow the fixed part, in the order of their fields."""
     cdef size_t end = event.min_size
     cdef size_t length
     cdef Py_ssize_t i
@@ -335,8 +335,8 @@ cdef void fill(Event event, const Value *values, unsigned char *payload) noexcep
 # -------------------------------------------------------------------------------------------------- refusing
 
 def strict(on=True):
-    """Whether `emit` raises for a value that does not fit, also while the event is off. Returns what was
-    before."""
+    """Set whether `emit` raises for a value that does not fit, also while the event is off. Returns the
+    previous setting."""
     global is_strict
     before = is_strict
     is_strict = on
@@ -344,8 +344,8 @@ def strict(on=True):
 
 
 cdef object refuse(Event event, Py_ssize_t i, type error, str reason, str text):
-    """The value of field `i` does not fit: raise, or count the refusal instead of the record. reason: in a
-    few words, what follows the field's name."""
+    """The value of field `i` does not fit: raise, or count a refusal instead of the record. reason: a few
+    words that follow the field's name."""
     if is_strict:
         raise error(f"{event.name}: {text}")
     count_refusal(event, i, reason, text)
@@ -372,8 +372,8 @@ cdef int count_refusal(Event event, Py_ssize_t i, str reason, str text) except -
 
 
 cdef object tell(Event event, str text):
-    """By a warning for the line that called `emit`; where the program makes an exception of it, by its log:
-    a program must not fail because an event was switched on."""
+    """Warn for the line that called `emit`; if the program makes warnings exceptions, log instead: `emit`
+    must not fail because an event was enabled."""
     try:
         warn(text, RuntimeWarning)
     except Exception:
@@ -382,7 +382,7 @@ cdef object tell(Event event, str text):
 
 
 cdef object refuse_error(Event event, Py_ssize_t i, object error):
-    """An exception of the value's own, or of its conversion. Called while it is handled."""
+    """Refuse because of an exception of the value, or of its conversion. Called while it is handled."""
     if is_strict:
         raise error
     if isinstance(error, UnicodeEncodeError):
@@ -400,7 +400,7 @@ cdef object refuse_type(Event event, Py_ssize_t i, PyObject *given, str wanted):
 
 
 cdef object refuse_number(Event event, Py_ssize_t i, object number):
-    """number: an int, which may be of a class of the program's, and have more digits than str() gives."""
+    """number: an int, possibly of a subclass, and with more digits than str() allows."""
     cdef Step *step = &event.steps[i]
     bits = 8 * step.size
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if step.is_signed else (0, (1 << bits) - 1)
@@ -437,7 +437,7 @@ cdef object refuse_size(Event event, Py_ssize_t i, size_t size):
 
 
 cdef str type_name(PyObject *given):
-    """Without a look into the class, which may be the program's and answer as it likes."""
+    """Without access to attributes of the class, which may be the program's."""
     return (<bytes>Py_TYPE(given).tp_name).decode("utf-8", "replace")[:64]
 
 

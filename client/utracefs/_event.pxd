@@ -1,4 +1,4 @@
-"""What `_emit` knows of an Event: its packing plan, where it leads, its counts."""
+"""The parts of an Event for `_emit`: its packing plan, its pointer, its counts."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
@@ -20,10 +20,10 @@ cdef struct Step:
     uint8_t kind
     uint8_t is_signed
     uint8_t is_string
-    uint8_t was_told    # the program, that a value did not fit
+    uint8_t was_told    # whether the program was warned of a refusal
     uint32_t size
     uint32_t offset     # in the payload
-    int32_t loc_base    # what to add to the place of dynamic data in the payload to get the offset to write
+    int32_t loc_base    # added to the place of dynamic data in the payload for the offset to write
 
 cdef class Event:
     cdef utracefs_event own
@@ -51,5 +51,5 @@ cdef class Event:
     cdef utb_event_stats stats(self) noexcept
 
 cdef inline unsigned char status_of(Event event) noexcept:
-    """The byte that the event's pointer leads to: 0 off, PENDING look again, else on."""
+    """The byte at the event's pointer: 0 off, PENDING look again, else on."""
     return event.own.state[0]

@@ -1,12 +1,12 @@
-"""Events: what runs once per `if event:`.
+"""Events; `if event:` runs here.
 
 An Event has a `struct utracefs_event` of libutracefs (client/c) and a packing plan. `if event:` follows the
-struct's pointer to one byte: 0 while no consumer is attached. The byte is PENDING while the library does not
-know yet, and in a forked child; then the library is asked, which may wait for the daemon. `emit` is in
-_emit.pyx.
+struct's pointer to one byte: 0 while no consumer is attached. The byte is PENDING while the library has no
+answer of the daemon, and in a forked child; then `if event:` calls the library, which may wait for the
+daemon. `emit` is in _emit.pyx.
 
-The library moves the pointer from its own thread, without the GIL, and never unmaps what it leads to. What
-waits releases the GIL, and runs the program's signal handlers meanwhile: what they raise comes out.
+The library changes the pointer from its own thread, without the GIL, and never unmaps its target. Waiting
+calls release the GIL, and run the program's signal handlers meanwhile, whose exceptions propagate.
 """
 
 from sys import intern
@@ -38,8 +38,8 @@ KINDS = {
 cdef class Event:
     """One event of one session. Made by `utracefs.event`, never directly.
 
-    `if event:` is true while a consumer is attached. `event.emit(...)` writes a record then, and does nothing
-    otherwise.
+    `if event:` is true while a consumer is attached. `event.emit(...)` then writes a record, and otherwise
+    does nothing.
 
     declaration: The command string in the spelling of dynamic_events, without its `u:`.
     flags: 1 persist, 2 multi-format.
@@ -89,7 +89,7 @@ cdef class Event:
         PyMem_Free(self.steps)
 
     cdef int look(self) except -1:
-        """Behind PENDING: whether it is on, after waiting for the daemon's answer."""
+        """For PENDING: wait for the daemon's answer; returns whether it is on."""
         cdef int on
         with nogil:
             on = utb_look(&self.own, run_handlers, NULL)
@@ -97,7 +97,7 @@ cdef class Event:
         return on > 0
 
     cdef int settle(self) except -1:
-        """Wait for a place for records."""
+        """Wait for a data ring."""
         with nogil:
             utb_settle(&self.own, run_handlers, NULL)
         return raise_what_is_set()
@@ -120,28 +120,28 @@ cdef class Event:
 
     @property
     def registered(self):
-        """Whether the daemon knows the event, with a consumer or without."""
+        """Whether the event is registered at the daemon, with a consumer or without."""
         return self.stats().error == 0
 
     @property
     def index(self):
-        """write_index on the session's connection, -1 while there is none."""
+        """write_index on the session's connection, -1 without one."""
         return <int32_t>self.stats().write_index
 
     @property
     def emitted(self):
-        """Calls of `emit` while the event was on, those whose records were lost or refused included."""
+        """Calls of `emit` while the event was on, including lost and refused records."""
         return self.counted - self.stats().unheard
 
     @property
     def lost(self):
-        """Records given up because there was no room for them, or no daemon to send them to any more."""
+        """Records lost because there was no space for them, or no daemon any more."""
         return self.stats().lost
 
     @property
     def refused(self):
-        """Records that were not taken, {reason: count}: by this client, because a value did not fit
-        ("usec was float"), or by the daemon (errno name)."""
+        """Refused records, {reason: number}: by this client, because a value did not fit ("usec was float"),
+        or by the daemon (errno name)."""
         cdef utb_event_stats stats = self.stats()
         cdef unsigned i
         from utracefs_protocol.errors import TraceError  # (who declares an event has imported it)
@@ -171,12 +171,12 @@ cdef class Event:
         return stats
 
     def _counts(self):
-        """(emitted, lost, pending), as the session's `is_connected` found what is pending."""
+        """(emitted, lost, pending), where pending is as of the session's last `is_connected`."""
         cdef utb_event_stats stats = self.stats()
         return self.counted - stats.unheard, stats.lost, stats.pending
 
     def _start_child(self):
-        """In a forked child: count anew."""
+        """In a forked child: reset the counts."""
         self.counted = 0
         self.refusals = {}
 

@@ -1,21 +1,21 @@
-"""A session of libutracefs, its warnings, and what Python's forks ask of its thread.
+"""A session of libutracefs, its warnings, and its thread at Python's forks.
 
-The library (client/c) has one native thread per process. It never needs the GIL, and what waits here releases
-it.
+The library (client/c) has one native thread per process, which never needs the GIL. Waiting calls here
+release it.
 
-**Warnings.** The library keeps the texts, and makes a note by a pending call of the interpreter: the main
-thread takes them out between two instructions. Signals are blocked meanwhile, so that an exception of the
-program's signal handlers is not taken for one of its logging handlers.
+**Warnings.** The library stores the texts and adds a pending call to the interpreter: the main thread fetches
+them between two instructions. Signals are blocked meanwhile, so that exceptions of the program's signal
+handlers are not taken for those of its logging handlers.
 
-**fork.** The library's own handlers of fork see to its state. But Python 3.12 and later warn when a process
-with several threads forks, so the thread ends before and starts again after. Some of these (3.13.0) count
-the threads after the hooks for the parent, so the thread is started by a pending call: the interpreter
-makes it when os.fork() has returned to the frame that called it, before the next instruction there. While
-that frame is not the current one, hooks of others are being run; then the call is put off, for some
-milliseconds at most. Pending calls are made by the main thread, which may wait for long while another one
-forks: then there are two threads anyway, the warning comes with or without ours, and it is started at once.
-So it is in a process that was forked by another than the main thread, and its children: Python 3.13.0
-still asks the thread of the parent there for pending calls, so none is ever made.
+**fork.** The library's own fork handlers maintain its state. But Python 3.12 and later warn when a process
+with several threads forks, so the thread ends before the fork and starts again afterwards. Some versions
+(3.13.0) count the threads after the hooks for the parent, so the thread is started by a pending call: the
+interpreter makes it when os.fork() has returned to its caller's frame, before the next instruction there.
+While that frame is not the current one, hooks of others are running; then the call is delayed, for some
+milliseconds at most. The main thread makes pending calls, and may be waiting long while another thread forks:
+then there are two threads anyway, the warning comes with or without ours, and our thread is started at once.
+The same applies to a process forked by another than the main thread, and its children: Python 3.13.0 expects
+pending calls from the parent's thread there, so none is made.
 """
 
 import os
@@ -63,13 +63,13 @@ cdef extern from "Python.h":
     int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg) nogil
 
 cdef enum:
-    # How long hooks of others may put our thread off. They take microseconds.
+    # How long hooks of others may delay our thread. They take microseconds.
     HOOKS_NS = 10_000_000
 
 
 cdef class NativeSession:
-    """directory: of the daemon's sockets; None: as the environment says. buffer_bytes: room for records not
-    yet sent; 0: as the environment says. Making one starts nothing; the first `declare` does."""
+    """directory: of the daemon's sockets; None: by the environment. buffer_bytes: space for records not yet
+    sent; 0: by the environment. Making one starts nothing; the first `declare` does."""
 
     cdef utb_session *own
     cdef bint is_the_process
@@ -90,8 +90,8 @@ cdef class NativeSession:
             utb_session_free(self.own)
 
     def declare(self, Event event not None):
-        """Have it registered, here and on all connections to come. False: the session is closed. Where there
-        is no memory it is off until the next call."""
+        """Register it, here and on all later connections. False: the session is closed. Without memory it is
+        off until the next call."""
         cdef Event one
         cdef int error = 0
         self.wanted.append(event)
@@ -103,8 +103,8 @@ cdef class NativeSession:
         return error == 0 or error == -ENOMEM
 
     def flush(self, double timeout_s):
-        """Whether all that was emitted before has reached the consumers, within this time. From signal
-        handlers, too; what they raise comes out."""
+        """Wait until all records emitted before have reached the consumers; False after the timeout. May be
+        called from signal handlers; exceptions of signal handlers propagate."""
         cdef uint64_t timeout_ns = <uint64_t>(min(max(timeout_s, 0.0), 1e9) * 1e9)
         cdef int error
         with nogil:
@@ -113,28 +113,28 @@ cdef class NativeSession:
         return error == 0
 
     def close(self):
-        """Send what is pending, within half a second, and end; may be called more than once."""
+        """Send pending records, within half a second, and end; may be called more than once."""
         with nogil:
             utb_close(self.own)
         _tell_warnings()
 
     @property
     def is_connected(self):
-        """Also counts what each event has pending."""
+        """Also updates each event's pending count."""
         cdef utb_stats stats
         utb_stats_of(self.own, &stats)
         return stats.is_connected
 
     @property
     def ring_bytes(self):
-        """Of the data ring; 0: there is none now."""
+        """Size of the data ring; 0: there is none now."""
         cdef utb_stats stats
         utb_stats_of(self.own, &stats)
         return stats.ring_bytes
 
 
 def end():
-    """The interpreter exits: all sessions end, and none begins."""
+    """The interpreter exits: end all sessions, and start no new ones."""
     with nogil:
         utb_end()
         utb_on_warning(NULL)
@@ -148,7 +148,7 @@ cdef bint is_noted = False
 
 
 cdef void note_warning() noexcept nogil:
-    # One call at a time: with two, Python 3.11 never comes back from the first in a program that is traced.
+    # One call at a time: with two, Python 3.11 loops forever in the first in a program with a trace function.
     global is_noted
     if not is_noted:
         is_noted = Py_AddPendingCall(tell_noted_warnings, NULL) == 0
@@ -185,7 +185,7 @@ def _tell_warnings():
 
 cdef extern from *:
     """
-    /* Whether the main thread forks: of this thread, so that the child knows it of the one that it has. */
+    /* Whether the main thread forks: thread-local, so that the child knows it of its only thread. */
     static __thread int is_main_thread_forking;
     """
     int is_main_thread_forking
@@ -200,7 +200,7 @@ def _before_fork():
     is_main_thread_forking = gettid() == getpid()
     with nogil:
         utb_pause()
-    # Not held: it is only compared with.
+    # Not a reference: it is only compared.
     forking_frame = PyEval_GetFrame()
 
 
@@ -227,7 +227,7 @@ def _after_fork_in_child():
 
 
 def install(tell, before_fork, in_child):
-    """tell(text): of a warning. before_fork, in_child: called at every fork from now on. Once."""
+    """tell(text): prints a warning. before_fork, in_child: called at every fork from now on. Call once."""
     global call_with_warning
     call_with_warning = tell
     utb_on_warning(note_warning)

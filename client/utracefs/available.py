@@ -16,7 +16,8 @@ def _can_trace() -> bool:
 
 
 def _has_library() -> bool:
-    """The library with our soname is the wheel's own, unless the program has loaded another before."""
+    """The loaded library with our soname is the wheel's own, unless the program has loaded another one
+    before."""
     try:
         import utracefs._emit  # noqa: F401
     except ImportError as error:

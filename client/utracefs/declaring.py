@@ -16,7 +16,7 @@ _INTEGER = KINDS["INTEGER"]
 
 
 def make_event(session: Any, declaration: Declaration, flags: int) -> Event:
-    """An Event that is off and unknown to any daemon. session: what Event asks of it is said there."""
+    """An Event that is off and not registered. session: see Event."""
     fields = [
         (field.name, _INTEGER, field.offset - ENTRY_HEADER_SIZE, field.size, field.signed, False)
         if field.kind is FieldKind.INTEGER  # most are, and thousands of events may be declared at start-up
@@ -35,8 +35,7 @@ def make_event(session: Any, declaration: Declaration, flags: int) -> Event:
 
 
 def name_args(canonical: bytes) -> bytes:
-    """The command string to register with: the canonical spelling, because every spelling of the same fields
-    matches it, while some cannot be matched again, not even by themselves (user_fields_match in
-    kernel/trace/trace_events_user.c). It may be longer than what was declared, by the spaces after `;`:
-    without them where it would not fit."""
+    """The command string to register: the canonical spelling, because every spelling of the same fields
+    matches it, while some spellings match nothing, not even themselves (user_fields_match in
+    kernel/trace/trace_events_user.c). The spaces after `;` may make it too long: then it has none."""
     return canonical if len(canonical) <= MAX_COMMAND_STRING else canonical.replace(b"; ", b";")

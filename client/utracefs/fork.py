@@ -1,9 +1,9 @@
-"""What becomes of a process's sessions when it forks, when it ends, and when it is one of multiprocessing's.
+"""A process's sessions at a fork, at its end, and in processes of multiprocessing.
 
-| when | what |
+| event | action |
 |---|---|
-| a fork | libutracefs has handlers of its own; `_session` says what Python asks for besides |
-| in the child | every watched session counts anew (`Watched._start_child`) |
+| a fork | libutracefs has its own handlers; `_session` has those for Python |
+| in the child | every watched session resets its counts (`Watched._start_child`) |
 | the interpreter exits | every session is closed, by atexit; from then on none starts |
 | a process of multiprocessing ends, without atexit | every watched session is flushed |
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, Protocol
 
     class Watched(Protocol):
-        """A session, as far as this file knows it."""
+        """The methods of a session used here."""
 
         def _start_child(self) -> None: ...
         def flush(self, timeout_s: float) -> bool: ...
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 __all__ = ["CLOSE_S", "forget", "watch"]
 
 CLOSE_S: Final = 0.5
-"""What the end of a session or a process may take to send what is pending."""
+"""Longest time to send pending records at the end of a session or a process."""
 
 
 _watched: dict[int, Watched] = {}
-"""By id(). Strong: a session lives until it is closed or the process ends."""
+"""By id(). Strong references: a session lives until it is closed or the process ends."""
 
 _hooks: list[str] = []
 _for_multiprocessing: list[object] = []
 
 
 def watch(session: Watched) -> bool:
-    """From here on a fork and the end of the process find the session. False: the interpreter is about to
-    exit, and no session is to begin."""
+    """Register a session for forks and the end of the process. False: the interpreter is exiting, and no
+    session may begin."""
     if "ended" in _hooks:
         return False
     _watched[id(session)] = session
@@ -56,7 +56,7 @@ def watch(session: Watched) -> bool:
 
 
 def forget(session: Watched) -> None:
-    """The session is closed. It need not have been watched."""
+    """Unregister a closed session. It need not be registered."""
     _watched.pop(id(session), None)
 
 
@@ -72,21 +72,21 @@ def _end() -> None:
 
 
 def _warn(text: str) -> None:
-    """To the program's log, else to its standard error, as `logging` does where nothing is set up. What is
-    wrong with either costs the message. Nothing is imported for it: a program may have lost its right to, or
-    its modules (chroot), or somebody else may have put his own there."""
+    """Print to the program's log, else to its standard error, like unconfigured `logging`. An error in either
+    loses the message. Imports nothing: the program may have lost its rights or its modules (chroot), or
+    another user may have placed modules there."""
     try:
         logging = sys.modules.get("logging")
         if logging is None:
             _say(text)
         else:
             logging.getLogger("utracefs").warning("%s", text)
-    except BaseException as error:  # noqa: BLE001 - whatever a handler of the program's raises
+    except BaseException as error:  # noqa: BLE001 - any exception of the program's handlers
         _say(f"{text} (and logging failed: {error!r})")
 
 
 def _say(text: str) -> None:
-    """On standard error, if it can be written to."""
+    """Print on standard error, if possible."""
     try:
         sys.stderr.write(f"utracefs: {text}\n")
     except BaseException:  # noqa: BLE001 - closed, replaced, or none
@@ -97,13 +97,13 @@ def _say(text: str) -> None:
 
 
 class _Anchor:
-    """multiprocessing keeps its after-fork functions by a weak reference to an object: this one."""
+    """multiprocessing references its after-fork functions weakly, by this object."""
 
 
 def _hook_multiprocessing() -> None:
     """Processes of multiprocessing end with os._exit(), without atexit, but run the finalizers of
-    multiprocessing.util; which every such process first forgets, and then calls the after-fork functions.
-    If it was never imported, this process has no such children and is none."""
+    multiprocessing.util; each such process first clears these, and then calls the after-fork functions. If it
+    was never imported, this process has no such children and is none."""
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None or _for_multiprocessing:
         return
@@ -117,7 +117,7 @@ def _hook_multiprocessing() -> None:
 
 def _flush_at_end_of_child(_anchor: object) -> None:
     util: Any = sys.modules["multiprocessing.util"]
-    # Priority: the last of those that run at all. No obj: lives until it is run.
+    # Priority: after all others. No obj: kept until it runs.
     util.Finalize(None, _flush_all, exitpriority=-1000)
 
 

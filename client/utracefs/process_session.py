@@ -1,4 +1,4 @@
-"""The session behind the functions of `utracefs`: one per process, made when it is first asked for."""
+"""The session of the functions of `utracefs`: one per process, made at its first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _sessions: dict[str, Session] = {}
 
 
 class _ProcessSession(Session):
-    """The one of libutracefs, which C code of the program uses, too. Its events can be pickled: the process
+    """libutracefs' session of the process, shared with its C code. Its events can be pickled: the process
     that loads one has such a session, too, and declares the event there."""
 
     def _open(self, directory: bytes | None, buffer_bytes: int) -> NativeSession:

@@ -1,7 +1,7 @@
-"""A session: what applications call, whether or not a daemon is there.
+"""A session: the API for applications, with or without a daemon.
 
-It checks declarations, keeps one Event for each, and counts. `_event` and `_emit` have what may be called
-millions of times; libutracefs (client/c) talks to the daemon.
+It checks declarations, keeps one Event for each, and counts. `_event` and `_emit` have the functions called
+millions of times; libutracefs (client/c) communicates with the daemon.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_BUFFER_KB: Final = 1 << 20
 
 
 class Session:
-    """One connection's worth of events. `utracefs.event` and its neighbours use one of these per process.
+    """A connection with its events. The functions of `utracefs` share one of these per process.
 
-    directory: of the daemon's sockets; None looks where `runtime_dir` says.
-    buffer_kb: room for records not yet sent, rounded up to a power of two from 64 on; None asks
+    directory: of the daemon's sockets; None: see `runtime_dir`.
+    buffer_kb: space for records not yet sent, rounded up to a power of two from 64 on; None:
     UTRACEFS_BUFFER_KB, else 1 MiB.
 
     Making one starts nothing; the first `event` does. Owns its connection and descriptors until `close`.
@@ -114,7 +114,7 @@ class Session:
         )
 
     def _start_child(self) -> None:
-        """In a forked child: count anew."""
+        """In a forked child: reset the counts."""
         for event in list(self._by_declaration.values()):
             event._start_child()
 
@@ -131,10 +131,10 @@ class Session:
         self._by_text[text, event.flags] = event
         return event
 
-    # -- what an Event asks of its session
+    # -- called by an Event
 
     def _log_for_caller(self, text: str) -> None:
-        """A value did not fit in this call of `emit`, and the program makes exceptions of warnings."""
+        """Log a refused value of this call of `emit`, if the program makes warnings exceptions."""
         try:
             frame = sys._getframe(1)
             text = f"{frame.f_code.co_filename}:{frame.f_lineno}: {text}"
@@ -143,9 +143,9 @@ class Session:
                 sys.stderr.write(f"utracefs: {text}\n")
             else:
                 logging.getLogger("utracefs").warning("%s", text)
-        except Exception:  # noqa: BLE001 - whatever a handler or stream of the program's raises
-            return  # it is counted all the same
+        except Exception:  # noqa: BLE001 - any exception of the program's handlers or streams
+            return  # it is counted in any case
 
     def _reduce(self, event: Event) -> tuple[Any, ...]:
-        """What pickling an event gives (object.__reduce__)."""
+        """The result of pickling an event (object.__reduce__)."""
         raise TypeError("an event of a session of its own cannot be pickled; declare it in the other process")

@@ -116,8 +116,8 @@ class Tables:
     failures: list[TraceError]
 
     def connect(self, query: str | None = None) -> "duckdb.DuckDBPyConnection":
-        """A database in memory with these tables; close it. query: if there are many tables, only those that
-        it may name are created. ImportError: duckdb is missing."""
+        """A database in memory with these tables; close it. query: if there are many tables, create only
+        tables that it may name. ImportError: duckdb is missing."""
         connection: duckdb.DuckDBPyConnection = columns.library("duckdb").connect(
             ":memory:",
             config={
