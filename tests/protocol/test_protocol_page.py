@@ -9,7 +9,7 @@ from utracefs_protocol import limits, perf_ring
 from utracefs_protocol.connection import Connection, EventRecord, Notification, Request, Response
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
-from utracefs_protocol.messages import RING_VERSION, EventRegistration, Registered
+from utracefs_protocol.messages.data import RING_VERSION, EventRegistration, Registered
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 

@@ -35,8 +35,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import data as messages
 from utracefsd.events._enable_word import PAGE_SIZE, WordPage
 from utracefsd.events.event import Event
 from utracefsd.events.notifier import NotifiedEnabler, Notifier, Notifiers

@@ -27,6 +27,7 @@ user_reg_get(), user_unreg_get()).
 from __future__ import annotations
 
 import errno
+from typing import Any, ClassVar, Final, Self
 
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
@@ -40,13 +41,17 @@ from utracefs_protocol.limits import (
 )
 from utracefs_protocol.messages.params import MapParams, Params, methods_in
 from utracefs_protocol.messages.rows import WHOLE, Message, Result, member
-from utracefs_protocol.messages.values import BIN, INT, TEXT, Kind, text_bytes, wire_int, wire_map, wire_text
-
-TYPE_CHECKING = False  # as everywhere on the way to a program's first event
-if TYPE_CHECKING:
-    from typing import Any, ClassVar, Final, Self
-
-    from utracefs_protocol.messages.values import WireMap
+from utracefs_protocol.messages.values import (
+    BIN,
+    INT,
+    TEXT,
+    Kind,
+    WireMap,
+    text_bytes,
+    wire_int,
+    wire_map,
+    wire_text,
+)
 
 __all__ = [
     "METHODS",

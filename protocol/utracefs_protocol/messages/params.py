@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
 from utracefs_protocol.messages.rows import Message
-from utracefs_protocol.messages.values import params_of, refuse_unknown, wire_map
-
-TYPE_CHECKING = False  # as everywhere on the way to a program's first event
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any, ClassVar, Self
-
-    from utracefs_protocol.messages.values import WireMap
+from utracefs_protocol.messages.values import WireMap, params_of, refuse_unknown, wire_map
 
 __all__ = ["MapParams", "Params", "methods_in"]
 

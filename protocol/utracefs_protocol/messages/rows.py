@@ -15,20 +15,11 @@ written by hand, and this takes 0.9 of those.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Self, dataclass_transform
+
 from utracefs_protocol.frozen import Frozen, FrozenType
-from utracefs_protocol.messages.values import wire_map
-
-TYPE_CHECKING = False  # as everywhere on the way to a program's first event
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, ClassVar, Final, Self, dataclass_transform
-
-    from utracefs_protocol.messages.values import Kind, WireMap
-else:
-
-    def dataclass_transform(**_: object) -> object:
-        return lambda cls: cls
-
+from utracefs_protocol.messages.values import Kind, WireMap, wire_map
 
 __all__ = ["WHOLE", "Message", "Result", "Row", "member"]
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import errno
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import (
@@ -48,6 +48,7 @@ from utracefs_protocol.messages.values import (
     TEXT,
     U64_MAX,
     Kind,
+    WireMap,
     or_nil,
     refuse_unknown,
     text_bytes,
@@ -63,9 +64,6 @@ from utracefs_protocol.perf_ring import (
     SampleType,
 )
 from utracefs_protocol.text import text_of
-
-if TYPE_CHECKING:
-    from utracefs_protocol.messages.values import WireMap
 
 __all__ = [
     "METHODS",

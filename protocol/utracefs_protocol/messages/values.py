@@ -9,16 +9,11 @@ is str where it is UTF-8 and bin where it is not: `wire_text`.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypeAlias
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of
-
-TYPE_CHECKING = False  # as everywhere on the way to a program's first event
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from typing import Any, Final, TypeAlias
-
-    WireMap: TypeAlias = Mapping[Any, Any]
 
 __all__ = [
     "BIN",
@@ -38,6 +33,8 @@ __all__ = [
     "wire_map",
     "wire_text",
 ]
+
+WireMap: TypeAlias = Mapping[Any, Any]
 
 U64_MAX: Final = (1 << 64) - 1
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.client.c.building import build
 from tests.client.c.programs import Program, started
 from utracefs_protocol.connection import encode_notification, encode_request, encode_response
-from utracefs_protocol.messages import EventDeletion, EventRegistration, MmapRing, MmapStatus
+from utracefs_protocol.messages.data import EventDeletion, EventRegistration, MmapRing, MmapStatus
 
 
 @pytest.fixture(scope="module")

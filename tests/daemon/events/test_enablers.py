@@ -11,8 +11,8 @@ import pytest
 
 from tests.daemon.events.words import Memory, mappings
 from tests.daemon.record_path import Collecting
-from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import data as messages
 from utracefsd.events import enablers as enablers_module
 from utracefsd.events._enable_word import PAGE_SIZE
 from utracefsd.events.enablers import EnablerTable
