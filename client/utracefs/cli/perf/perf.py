@@ -46,7 +46,7 @@ from utracefs.cli.perf.sampling import Line, PerfRecorder, PerfTop, PerfTrace, W
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
-from utracefs.cli.tables import table_lines
+from utracefs.cli.tables import counted, table_lines
 from utracefs.cli.terminal import own
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
@@ -375,7 +375,7 @@ def _tell_written(written: Written) -> None:
 
 
 def _summary(samples: int, lost: int) -> str:
-    return f"{'1 sample' if samples == 1 else f'{samples} samples'}, {lost or 'nothing'} lost"
+    return f"{counted(samples, 'sample')}, {lost or 'nothing'} lost"
 
 
 @perf.command(short_help="Print the samples of a perf.data.", context_settings=COMMAND_SETTINGS)
