@@ -46,8 +46,6 @@ FORBIDDEN = re.compile(
 
 NOT_YET = [
     "client/c",
-    "protocol/utracefs_protocol/frozen.py",
-    "protocol/utracefs_protocol/messages",
     "tests/client",
     "tests/test_words.py",
 ]

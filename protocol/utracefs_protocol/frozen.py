@@ -1,14 +1,14 @@
-"""Data that does not change, for what every program that emits has to import.
+"""Immutable data for modules that every emitting program imports.
 
     class Registered(Frozen):
         status_index: int
         id: int = 0
 
-is what `@attrs.frozen class Registered` would be: made by position or by name, compared by value, with slots
-and a repr. attrs writes the source of such methods and compiles it, for each class: 0.3 ms, and 15 ms for
-itself (it imports inspect). A program's first event would wait for all of that, so the modules on its way
-use this. It compiles `__init__` alone, and only when a class makes its first object. Everywhere else but in
-messages it is attrs. For the same reason `Choice` is there in place of enum.Enum.
+is like `@attrs.frozen class Registered`: made by position or by name, compared by value, with slots and a
+repr. attrs generates and compiles the source of such methods, 0.3 ms for each class, and takes 15 ms for
+itself (it imports inspect). To save a program's first event that time, the modules on its path use this
+instead. It compiles only `__init__`, when a class makes its first object. All other modules, except messages,
+use attrs. For the same reason `Choice` replaces enum.Enum.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FrozenType(type):
         wanted = [f"{name}=default_{name}" if name in cls._defaults else name for name in cls._names]
         stores = [f"set_{name}(self, {name})" for name in cls._names]
         source = f"def __init__({', '.join(['self', *wanted])}): {'; '.join(stores) or 'pass'}"
-        exec(source, scope)  # noqa: S102 - of the names in a class of ours
+        exec(source, scope)  # noqa: S102 - from the names of a class here
         cls.__init__ = scope["__init__"]  # type: ignore[misc]
 
     if TYPE_CHECKING:
@@ -65,19 +65,19 @@ class FrozenType(type):
 
 
 class Frozen(metaclass=FrozenType):
-    """Base of such a class. Its module needs `from __future__ import annotations`; what is no member is a
-    ClassVar. The members of a class are its own: bases have none."""
+    """Base of such a class. Its module needs `from __future__ import annotations`; names that are no members
+    are ClassVars. A class has only its own members: bases have none."""
 
     if TYPE_CHECKING:
         __match_args__: ClassVar[tuple[str, ...]]
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Of the first object of a class: compiles the one for this and all others."""
+        """Called for the first object of a class: compiles the class's own `__init__`."""
         type(self)._compile_init()
         self.__init__(*values, **named)  # type: ignore[misc]
 
     def evolve(self, **changed: Any) -> Self:
-        """Another with these members changed, as `attrs.evolve` makes it."""
+        """A copy with these members changed, like `attrs.evolve`."""
         return type(self)(**dict(zip(self.__match_args__, self._values(), strict=True)) | changed)
 
     def _values(self) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ class Frozen(metaclass=FrozenType):
 
 
 class _ChoiceType(type):
-    """Makes one object of each name in a class body, and iterates over them."""
+    """Makes an object for each name in a class body, and iterates over them."""
 
     def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> None:
         super().__init__(name, bases, body)
@@ -116,7 +116,7 @@ class _ChoiceType(type):
 
 
 class Choice(metaclass=_ChoiceType):
-    """Base of a class that has one object for each of a few names, to be compared by `is`:
+    """Base of a class with one object for each of a few names, compared by `is`:
 
     class State(Choice):
         NEW: ClassVar[State]

@@ -1,17 +1,19 @@
-"""What params and results of the two sockets mean: maps and arrays on the wire, frozen classes within.
+"""Params and results of the methods of both sockets: maps and arrays on the wire, frozen classes in the
+program.
 
 | module | |
 |---|---|
-| values | one name, number or map at a time |
-| rows | a row for each member, and what reads and writes them |
-| params | what the classes for params have in common |
+| values | single names, numbers and maps |
+| rows | a row for each member, and the code that reads and writes it |
+| params | base classes of params |
 | data | the methods of the data socket |
 | tracefs | the methods of the tracefs socket |
 
-One class stands for the params of one method. `to_params` writes them, `from_params` reads and checks them; a
-result that is a map has a class with `to_wire` and `from_wire`. Descriptors travel beside the bytes; a class
-says how many.
+A class represents the params of a method. `to_params` writes them, `from_params` reads and checks them; a
+result that is a map has a class with `to_wire` and `from_wire`. Descriptors are sent beside the bytes; the
+class gives their number.
 
-The maps stand for C structs, and grow as those do: an absent member is zero, and an unknown one is ignored
-while it is zero (or nil, or false) and E2BIG otherwise: the sender wants something that we do not have.
+The maps stand for C structs, and grow in the same way: an absent member is zero, and an unknown one is
+ignored if it is zero (or nil, or false) and E2BIG otherwise: the sender requests a feature that we do not
+have.
 """

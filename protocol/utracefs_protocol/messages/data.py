@@ -15,13 +15,12 @@
     | notify_enablers    | NotifyEnablers                        | nil                                     |
     | open_for           | OpenFor                               | nil                                     |
 
-Two notifications belong together: the daemon says EnablersChanged, and the client EnablersWritten when its
-bits are so.
+Two notifications belong together: EnablersChanged of the daemon, and EnablersWritten of the client when it
+has set its bits.
 
-`METHODS` finds the class by the method's name. `from_params` (and `from_wire` of a result) checks shape
-and range (see `rows`) and raises TraceError(EINVAL) with the member at fault. Where the kernel has checks of
-its own for a struct, they come in its order and with its errno (kernel/trace/trace_events_user.c,
-user_reg_get(), user_unreg_get()).
+`METHODS` has the class by the method's name. `from_params` (and `from_wire` of a result) checks shape and
+range (see `rows`) and raises TraceError(EINVAL) naming the member. Where the kernel checks a struct, the
+checks have its order and its errno (kernel/trace/trace_events_user.c, user_reg_get(), user_unreg_get()).
 """
 
 from __future__ import annotations
@@ -77,20 +76,20 @@ __all__ = [
 ]
 
 RING_VERSION: Final = 2
-"""Of the data ring's layout: DR_VERSION of include/data_ring.h."""
+"""Version of the data ring's layout: DR_VERSION of include/data_ring.h."""
 
 MAX_TOKEN: Final = (1 << 63) - 1
-"""Of an enabler that its connection is notified of."""
+"""Range of the token of an enabler with notification."""
 
 MAX_CHANGES: Final = 1024
-"""Pairs in one EnablersChanged."""
+"""Limit of pairs in one EnablersChanged."""
 
 LOC_RELATIVE: Final = 1
 LOC_STRING: Final = 2
 """Flags of a location word in the result of DIAG_IOCSREG: a __rel_loc; its data must end in NUL."""
 
 _MAX_PID: Final = (1 << 31) - 1
-_MAX_ID: Final = (1 << 32) - 2  # -1 is nobody
+_MAX_ID: Final = (1 << 32) - 2  # -1 is no user
 
 
 def _bit(value: object, what: str) -> bool:
@@ -108,7 +107,7 @@ _BIT: Final = Kind("int", _bit, int)
 
 
 class _Struct(MapParams):
-    """A C struct of the kernel, which says its own size."""
+    """A C struct of the kernel that contains its own size."""
 
     LEAST_SIZE: ClassVar[int]
 
@@ -147,7 +146,7 @@ def _word_size(value: object, what: str) -> int:
 
 
 class Enabler(Message):
-    """A bit in memory of the client's own, to be set while the event is wanted (the model of 2022)."""
+    """A bit in the client's memory that is set while a consumer is attached to the event."""
 
     fd: int = member(_INDEX, name="enable_fd")
     """Index into the descriptors that came with the request: a memfd sealed against shrinking."""
@@ -156,7 +155,7 @@ class Enabler(Message):
     bit: int = member(INT, name="enable_bit")
     """0 to 31 or 63."""
     size: int = member(Kind("int", _word_size), name="enable_size")
-    """4 or 8 bytes: the word that is read and written as one."""
+    """Size of the word, which is read and written as a whole: 4 or 8 bytes."""
 
     @classmethod
     def from_map(cls, reg: WireMap) -> Self:
@@ -197,21 +196,21 @@ def _command(value: object, what: str) -> bytes:
 
 class EventRegistration(_Struct, method="DIAG_IOCSREG", takes="reg", least_size=REG_STRUCT_SIZE):
     """DIAG_IOCSREG: struct user_reg, checked in the order of user_reg_get(). With an enabler, a descriptor of
-    its memory goes along."""
+    its memory is sent along."""
 
     NOT_KEPT = Enabler.KNOWN | {"size"}
 
     name_args: bytes = member(Kind("text", _command, wire_text))
-    """The command string, not read yet; its length is checked with its contents (check_command_length)."""
+    """The command string, not parsed yet; its length is checked with its contents (check_command_length)."""
     flags: int = member(Kind("int", _reg_flags), default=0)
     """REG_PERSIST, REG_MULTI_FORMAT."""
     enabler: Enabler | None = member(Kind("", _enabler, Enabler.to_map), name=WHOLE, default=None)
     token: int | None = member(INT, 0, MAX_TOKEN, name="enable_token", default=None)
-    """The client's name for a bit somewhere, which it sets when it is told to. Then this makes an enabler and
-    gives no write_index; there is no `enabler`."""
+    """The client's number for a bit that it sets on notification. Then this makes an enabler without
+    write_index; `enabler` is None."""
     event_id: int = member(INT, 0, MAX_EVENT_ID, default=0)
-    """Not 0: of a registration before (`Registered.event_id`). The event with this id is meant if it was
-    declared so."""
+    """Not 0: `Registered.event_id` of an earlier registration. Selects the event with this id if it has the
+    same declaration."""
 
 
 class Registered(Result, of="DIAG_IOCSREG"):
@@ -220,16 +219,17 @@ class Registered(Result, of="DIAG_IOCSREG"):
     status_index: int = member(INT, 1)
     """>= 1: the event's byte in the status page."""
     write_index: int = member(INT, 0, MAX_WRITE_INDEX)
-    """>= 0: what its records begin with on this connection, and on no other."""
+    """>= 0: identifies the event in records of this connection only."""
     id: int = member(INT, 1, MAX_EVENT_ID)
     """common_type of its entries, for perf and for readers of pages."""
     size: int = member(Kind("int", lambda *_: 0), default=0, always=True)
-    """Bytes that a payload needs at least: those of the fixed fields. The client does not read it."""
+    """Minimum bytes of a payload: those of the fixed fields. The client library does not read it."""
     locs: list[list[int]] = member(Kind("array", lambda *_: []), default=[])
-    """[offset in the payload, LOC_RELATIVE and LOC_STRING] of each location word; not read by the client."""
+    """[offset in the payload, LOC_RELATIVE and LOC_STRING] of each location word; not read by the client
+    library."""
     event_id: int = member(INT, 0, MAX_EVENT_ID, default=0)
-    """Not 0: the command string does not find the event again (`u32 a;; u32 b`); a further registration must
-    carry this number."""
+    """Not 0: the command string does not match its own event (`u32 a;; u32 b`); further registrations must
+    have this number."""
 
 
 class EnablerRegistered(Result, of="DIAG_IOCSREG"):
@@ -240,21 +240,21 @@ class EnablerRegistered(Result, of="DIAG_IOCSREG"):
     id: int = member(INT, 1, MAX_EVENT_ID)
     """common_type of its entries."""
     enabled: bool = member(_BIT)
-    """The bit's first value: what EnablersChanged says comes later."""
+    """The bit's first value; EnablersChanged reports later ones."""
 
 
 class EventUnregistration(_Struct, method="DIAG_IOCSUNREG", takes="unreg", least_size=UNREG_STRUCT_SIZE):
-    """DIAG_IOCSUNREG: struct user_unreg. A descriptor of the enabler's memory goes along."""
+    """DIAG_IOCSUNREG: struct user_unreg. A descriptor of the enabler's memory is sent along."""
 
     RESERVED: ClassVar[tuple[str, ...]] = ("reserved", "reserved2", "__reserved", "__reserved2")
     NOT_KEPT = frozenset(("size", *RESERVED))
 
     fd: int = member(_INDEX, name="disable_fd", default=0, always=True)
-    """Index into the descriptors that came with the request; any descriptor of the file is right."""
+    """Index into the descriptors that came with the request; any descriptor of the file is valid."""
     addr: int = member(INT, name="disable_addr", default=0)
     bit: int = member(INT, 0, 255, name="disable_bit", default=0)
     token: int | None = member(INT, 0, MAX_TOKEN, name="disable_token", default=None)
-    """Of an enabler that this connection is notified of; the others mean nothing then."""
+    """Token of an enabler with notification; the other members then have no meaning."""
 
     @classmethod
     def from_map(cls, unreg: WireMap) -> Self:
@@ -274,11 +274,11 @@ class EventDeletion(Params, method="DIAG_IOCSDEL"):
     """DIAG_IOCSDEL."""
 
     name: bytes = member(TEXT)
-    """The bare name; its length is checked with the event (EINVAL)."""
+    """The name without system; its length is checked with the event (EINVAL)."""
 
 
 class LocOffsetQuery(Params, method="DIAG_IOCQLOCOFFSET"):
-    """DIAG_IOCQLOCOFFSET: what __data_loc offsets have to add, an ioctl of the kernel's first patch."""
+    """DIAG_IOCQLOCOFFSET: the offset to include in __data_loc, an ioctl of the kernel's first patch."""
 
 
 # The status page, records, the data ring.
@@ -289,25 +289,25 @@ class MmapStatus(Params, method="mmap_status"):
 
 
 class StatusMapped(Result, of="mmap_status"):
-    """The result of mmap_status; 1 descriptor comes with it, the status file's, read-only."""
+    """The result of mmap_status, with 1 descriptor: the status file's, read-only."""
 
     size: int = member(INT, 1)
     """Bytes to map."""
     writers: bool = member(Kind("int", lambda value, _: value == 1, int), default=False)
-    """The daemon takes bare records that say who wrote them."""
+    """The daemon accepts bare records that name their writer."""
 
 
 class Write(Params, method="write", takes="bin"):
     """write: write(2), acknowledged."""
 
     record: bytes = member(BIN)
-    """write_index (i32), then the payload; not checked in any way."""
+    """write_index (i32), then the payload; not validated."""
     tid: int | None = member(INT, 1, _MAX_PID, default=None)
-    """The thread that writes, on a connection that was opened for its process."""
+    """The writing thread, on a connection that was opened for its process."""
 
 
 class Sync(Params, method="sync"):
-    """sync: answered when all that was sent before has reached the consumers."""
+    """sync: answered when all records sent before have reached the consumers."""
 
 
 def _ring_size(value: object, what: str) -> int:
@@ -315,44 +315,43 @@ def _ring_size(value: object, what: str) -> int:
 
 
 class MmapRing(MapParams, method="mmap_ring"):
-    """mmap_ring: ask for a data ring."""
+    """mmap_ring: request a data ring."""
 
     size: int = member(Kind("int", _ring_size), default=DATA_RING_SIZE, always=True)
     """Bytes of the data area: a power of two, which is checked where the ring is made."""
 
 
 class AdoptRing(MapParams, method="adopt_ring"):
-    """adopt_ring: go on with a ring from before a restart. 2 descriptors go along: the memfd, the
-    doorbell, and the ring speaks for itself."""
+    """adopt_ring: continue with a ring from before a restart. 2 descriptors are sent along: the memfd and the
+    doorbell; the ring describes itself."""
 
     NOT_KEPT = frozenset(("size", "version"))
 
 
 class RingMapped(Result, of="mmap_ring"):
-    """The result of mmap_ring, which 2 descriptors come with (memfd, doorbell), and of adopt_ring,
-    without."""
+    """The result of mmap_ring, with 2 descriptors (memfd, doorbell), and of adopt_ring, without."""
 
     size: int = member(INT, 1)
     """Bytes of the data area."""
     version: int = member(Kind("int", _version), default=RING_VERSION, always=True)
-    """EINVAL for another: its layout is not known here."""
+    """EINVAL for another version: its layout is unknown here."""
 
 
-# Connections that stand for another process, or are notified of their enablers.
+# Connections on behalf of another process, or with notification of their enablers.
 
 
 class NotifyEnablers(MapParams, method="notify_enablers"):
-    """notify_enablers: this connection wants to be told of its enablers."""
+    """notify_enablers: request notification of this connection's enablers."""
 
 
 class OpenFor(MapParams, method="open_for", takes="process"):
-    """open_for: the connection is this process's from now on."""
+    """open_for: the connection belongs to this process from now on."""
 
     pid: int = member(INT, 1, _MAX_PID)
     start_time: int = member(INT)
-    """When it began, in clock ticks since boot: field 22 of /proc/PID/stat."""
+    """Start time in clock ticks since boot: field 22 of /proc/PID/stat."""
     uid: int = member(INT, 0, _MAX_ID)
-    """Whose limits count; root and the daemon's own user are administrators."""
+    """User whose limits count; root and the daemon's own user are administrators."""
     gid: int = member(INT, 0, _MAX_ID)
 
 
@@ -369,10 +368,10 @@ def _changes(value: Any, what: str) -> list[tuple[int, bool]]:
 
 
 class EnablersChanged(Params, method="enablers_changed"):
-    """enablers_changed, from the daemon: make these bits so."""
+    """enablers_changed, from the daemon: set these bits."""
 
     seq: int = member(INT, 1)
-    """1 for the first on a connection, and one more for each."""
+    """1 for the first on a connection, then increasing by one."""
     changes: list[tuple[int, bool]] = member(
         Kind("array", _changes, lambda changes: [[token, int(on)] for token, on in changes])
     )
@@ -380,6 +379,6 @@ class EnablersChanged(Params, method="enablers_changed"):
 
 
 class EnablersWritten(Params, method="enablers_written"):
-    """enablers_written, from the client: the bits are as EnablersChanged of this number said."""
+    """enablers_written, from the client: the bits of the EnablersChanged with this number are set."""
 
     seq: int = member(INT)

@@ -1,4 +1,4 @@
-"""The params of a method: a few values in their order, or one map that stands for a C struct."""
+"""The params of a method: some values in order, or one map that stands for a C struct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MapParams", "Params", "methods_in"]
 
 
 class Params(Message):
-    """Params that are the members, in the order of the rows."""
+    """Params with the members in the order of the rows."""
 
     METHOD: ClassVar[str] = ""
     """The method's name on the wire."""
@@ -25,14 +25,14 @@ class Params(Message):
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        """Read and check; TraceError for what does not fit."""
+        """Read and check; TraceError for invalid values."""
         if not cls.LEAST <= len(params) <= len(cls.ROWS):
             params_of(cls.METHOD, params, *cls.TAKES)
         read: Self = cls.from_array(params)
         return read
 
     def to_params(self) -> list[Any]:
-        """As they go on the wire."""
+        """The values on the wire."""
         params: list[Any] = self.to_array()
         return params
 
@@ -67,6 +67,6 @@ class MapParams(Params):
 
 
 def methods_in(names: Mapping[str, object]) -> dict[str, type[Params]]:
-    """The classes for the methods of a socket, by the method's name: those of a module's names."""
+    """The classes for the methods of a socket, by the method's name, from a module's names."""
     kinds = [kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, Params)]
     return {kind.METHOD: kind for kind in kinds if kind.METHOD}

@@ -1,16 +1,16 @@
-"""A message is a table with a row for each member. One loop makes the code that reads it, one that writes it.
+"""A message is a table with a row for each member, from which the code to read and to write it is generated.
 
     class Seek(Params, method="seek"):
         handle: int = member(NUMBER)
         offset: int = member(NUMBER)
 
 A row has the member's kind, the limits of its value, its name on the wire if that is another, and its
-default. A member with a default may be absent on the wire, and is not sent while it has that value;
-`always` makes it one that is sent and required. The value of an absent member, or of nil, is the default.
-Where that is zero or false, whatever is false means it, too.
+default. A member with a default may be absent on the wire, and is not sent while it has that value; with
+`always` it is sent and required. An absent member, or nil, has the default value. If that is zero or false,
+any false value means it, too.
 
-The code is compiled when it is first used: reading by a loop over the rows took twice as long as checks
-written by hand, and this takes 0.9 of those.
+The code is compiled at its first use: reading by a loop over the rows took twice the time of hand-written
+checks, this takes 0.9 of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from utracefs_protocol.messages.values import Kind, WireMap, wire_map
 __all__ = ["WHOLE", "Message", "Result", "Row", "member"]
 
 WHOLE: Final = "*"
-"""In place of the name on the wire: the member is read from the whole map, and written as several."""
+"""In place of the name on the wire: the member is read from the whole map, and written as several members."""
 
 _REQUIRED: Final[Any] = object()
 
@@ -42,7 +42,7 @@ class Row:
         self.default = default
         self.is_required = always or default is _REQUIRED
         self.is_zero = not self.is_required and isinstance(default, int) and not default
-        """Whether the default is, and all that is false means it."""
+        """Whether any false value means the default."""
 
     def reads(self, value: str, given: str) -> str:
         """A statement: set the member from the expression `value`, unless `given` is false."""
@@ -67,7 +67,7 @@ class Row:
 
 
 def member(kind: Kind, *limits: int, name: str = "", default: Any = _REQUIRED, always: bool = False) -> Any:
-    """A row, in the body of a class. `kind.read` gets the limits behind the value and the name."""
+    """A row, in the body of a class. `kind.read` gets the limits after the value and the name."""
     return Row(kind, limits, name, default, always)
 
 
@@ -109,7 +109,7 @@ def _map_writer(rows: list[Row]) -> list[str]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(member,))
 class _MessageType(FrozenType):
-    """Takes the rows out of a class body."""
+    """Removes the rows from a class body."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **named: Any) -> FrozenType:
         rows = {attribute: row for attribute, row in body.items() if isinstance(row, Row)}
@@ -127,7 +127,7 @@ class _MessageType(FrozenType):
 
 
 class _Compiled:
-    """A function that is compiled for a class when the class is first asked for it."""
+    """A function that is compiled for a class at its first use."""
 
     def __init__(self, lines_of: Callable[[list[Row]], list[str]]) -> None:
         self._lines_of = lines_of
@@ -143,7 +143,7 @@ class _Compiled:
             scope[f"set_{attribute}"] = getattr(kind, attribute).__set__
             scope[f"default_{attribute}"] = row.default
         lines = self._lines_of(list(kind.ROWS.values()))
-        exec("\n ".join(["def made(given):", *lines]), scope)  # noqa: S102 - of the rows
+        exec("\n ".join(["def made(given):", *lines]), scope)  # noqa: S102 - from the rows
         is_method = self._name.lstrip("_").startswith("to_")
         setattr(kind, self._name, scope["made"] if is_method else staticmethod(scope["made"]))
         function: Callable[..., Any] = getattr(kind if message is None else message, self._name)
@@ -151,27 +151,27 @@ class _Compiled:
 
 
 class Message(Frozen, metaclass=_MessageType):
-    """Base of all: members as an array, or as a map."""
+    """Base class: members as an array, or as a map."""
 
     ROWS: ClassVar[dict[str, Row]]
-    """By the member's name in the class, in the order in which an array has them."""
+    """By the member's name in the class, in the order of the array."""
     NOT_KEPT: ClassVar[frozenset[str]]
-    """Members on the wire that have no row."""
+    """Members on the wire without a row."""
     KNOWN: ClassVar[frozenset[str]]
     """All members on the wire."""
     LEAST: ClassVar[int]
-    """Members that an array has at least."""
+    """Minimum number of members of an array."""
 
     from_array = _Compiled(_array_reader)
-    """From the values in the order of the rows; their number is checked already."""
+    """Read the values in the order of the rows; their number is checked already."""
     to_array = _Compiled(_array_writer)
-    """Without the last ones that have their default."""
+    """Write the values, without the last ones that have their default."""
     _from_map = _Compiled(_map_reader)
     _to_map = _Compiled(_map_writer)
 
     @classmethod
     def from_map(cls, members: WireMap) -> Self:
-        """The first member at fault decides: in the order of the rows, those that are required last."""
+        """The first invalid member decides: in the order of the rows, required ones last."""
         made: Self = cls._from_map(members)
         return made
 
@@ -181,7 +181,7 @@ class Message(Frozen, metaclass=_MessageType):
 
 
 class Result(Message):
-    """A result that is a map. Members that are not known are from a later daemon."""
+    """A result that is a map. Unknown members are from a later daemon."""
 
     METHOD: ClassVar[str]
 

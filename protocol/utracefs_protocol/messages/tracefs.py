@@ -13,15 +13,14 @@
     | seek            | Seek       | int: offset                                    |
     | poll            | Poll       | nil                                            |
     | ready           | Ready      | bool                                           |
-    | cancel          | Cancel     | bool: whether something was                    |
+    | cancel          | Cancel     | bool: whether it was waiting                   |
     | close           | Close      | nil                                            |
-    | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor where there is a ring |
+    | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor if there is a ring    |
     | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
     | stream_open     | StreamAttr | StreamOpened; 2 descriptors: ring, doorbell    |
 
-`METHODS` finds the class by the method's name. `from_params` raises TraceError: EINVAL with what is wanted,
-E2BIG for a member of a map that is not known. Whether a path, a handle or an event exists is not decided
-here.
+`METHODS` has the class by the method's name. `from_params` raises TraceError: EINVAL with the valid form,
+E2BIG for an unknown member of a map. Whether a path, a handle or an event exists is not checked here.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ __all__ = [
 
 
 def _contents(value: object, _: str) -> bytes:
-    """str as well as bin: what is written to a file is often text."""
+    """str or bin: contents of files are often text."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -187,7 +186,7 @@ class DirEntry(Message):
     kind: str = member(_NAME)
     """`d` or `f`."""
     mode: int | None = member(INT, default=None)
-    """Permission bits, where they were asked for."""
+    """Permission bits, if they were requested."""
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
@@ -202,7 +201,7 @@ class DirEntry(Message):
 
 
 class Stat(Result, of="stat"):
-    """What the tree says about a path: the result of stat."""
+    """The result of stat."""
 
     kind: str = member(Kind("str", lambda value, what: text_of(text_bytes(value, what))))
     """`d` or `f`."""
@@ -213,12 +212,12 @@ class Stat(Result, of="stat"):
 
 
 class WriteFile(Params, method="write_file"):
-    """write_file: one write to a file that is opened for it."""
+    """write_file: one write to a file, which is opened for it."""
 
     path: bytes = member(_PATH)
     data: bytes = member(_CONTENTS, name="bin")
     truncate: bool = member(Kind("bool", _truncate))
-    """Open it as the shell's `>` does, not as `>>`."""
+    """Open it like the shell's `>`, not like `>>`."""
 
 
 # Open files.
@@ -233,7 +232,7 @@ class Open(Params, method="open"):
 
     path: bytes = member(_PATH)
     flags: int = member(_NUMBER)
-    """The number that open(2) takes, and ONE_LINE."""
+    """The flags of open(2), and ONE_LINE."""
 
 
 class Read(Params, method="read"):
@@ -241,13 +240,13 @@ class Read(Params, method="read"):
 
     handle: int = member(_NUMBER)
     size_untrusted: int = member(_NUMBER, name="size")
-    """Bytes wanted; the daemon gives fewer."""
+    """Maximum of bytes; the daemon may return fewer."""
     flags: int | None = member(or_nil(_NUMBER), default=None)
-    """O_NONBLOCK or not, from now on, as fcntl(F_SETFL) sets it; None leaves it as it is."""
+    """O_NONBLOCK or not, from now on, as set by fcntl(F_SETFL); None: unchanged."""
 
 
 class Writer(Message):
-    """On whose behalf something is written: a thread, and when it began, so that it is no other."""
+    """The thread on whose behalf a write is made, with its start time as identity."""
 
     pid: int = member(INT, 1, (1 << 31) - 1)
     start_time: int = member(INT)
@@ -255,7 +254,7 @@ class Writer(Message):
 
     @classmethod
     def from_wire(cls, value: object, _: str = "") -> Self:
-        """EINVAL; E2BIG for a member that is not known."""
+        """EINVAL; E2BIG for an unknown member."""
         writer = _named(value, "the writer", "a map of pid and start_time")
         refuse_unknown(writer, cls.KNOWN, "the writer")
         return cls.from_map(writer)
@@ -267,7 +266,7 @@ class Write(Params, method="write"):
     handle: int = member(_NUMBER)
     data: bytes = member(_CONTENTS, name="bin")
     writer: Writer | None = member(or_nil(Kind("map", Writer.from_wire, Writer.to_map)), default=None)
-    """Who writes, if it is not the process that connected."""
+    """The writer, if it is not the connected process."""
 
 
 class Seek(Params, method="seek"):
@@ -278,22 +277,22 @@ class Seek(Params, method="seek"):
 
 
 class Poll(Params, method="poll"):
-    """poll: wait until reading a file, or the ring of a perf event, is worth while."""
+    """poll: wait until a file, or the ring of a perf event, is ready."""
 
     handle: int = member(_NUMBER)
 
 
 class Ready(Params, method="ready"):
-    """ready: what poll would wait for, told at once."""
+    """ready: whether poll would return at once."""
 
     handle: int = member(_NUMBER)
 
 
 class Cancel(Params, method="cancel"):
-    """cancel: a read or poll of this connection that waits shall not wait any longer."""
+    """cancel: end the wait of a read or poll of this connection."""
 
     msgid: int = member(_NUMBER)
-    """Of its request."""
+    """The request's msgid."""
 
 
 class Close(Params, method="close"):
@@ -320,7 +319,7 @@ def _data_pages(value: object, what: str) -> int:
 
 
 def _bits(flags: type[IntFlag], default: IntFlag, known: IntFlag) -> Kind:
-    """Flags of which only some are available; 0 means the default."""
+    """Flags with only some supported; 0 means the default."""
 
     def read(value: object, what: str) -> IntFlag:
         bits = wire_int(value or int(default), what)
@@ -341,39 +340,38 @@ _ALL: Final = (-1, (1 << 31) - 1)
 
 
 class PerfAttr(_Attr, method="perf_event_open", takes="attr"):
-    """perf_event_open: what to sample. The members of struct perf_event_attr, and of the call, that mean
-    something here."""
+    """perf_event_open: the supported members of struct perf_event_attr, and of the call."""
 
     config: int | None = member(INT, 0, MAX_EVENT_ID, default=None)
     """Trace event id; or else `name`."""
     name: bytes | None = member(TEXT, default=None)
     """`user_events:NAME`."""
     sample_period: int = member(INT, default=0)
-    """A sample every so many records; 0 counts only."""
+    """Records per sample; 0 counts only."""
     sample_freq: int = member(INT, 0, MAX_SAMPLE_FREQ, default=0)
-    """Samples a second to aim at, instead of a period."""
+    """Target of samples per second, instead of a period."""
     pid: int = member(INT, *_ALL, default=-1)
-    """Thread or process to look at, -1 for all."""
+    """Thread or process, -1 for all."""
     cpu: int = member(INT, *_ALL, default=-1)
     """-1 for all."""
     filter: bytes | None = member(TEXT, default=None)
-    """An event filter, as PERF_EVENT_IOC_SET_FILTER takes it."""
+    """An event filter, in the syntax of PERF_EVENT_IOC_SET_FILTER."""
     data_pages: int = member(Kind("int", _data_pages), default=0)
     """Pages of the ring behind its metadata page: a power of two, or 0 for counting."""
     wakeup_watermark: int = member(INT, 0, 0xFFFF_FFFF, default=0)
-    """Bytes of unread data at which a reader is woken; 0 leaves it to the daemon."""
+    """Unread bytes at which a reader is woken; 0: the daemon's default."""
     disabled: bool = member(BOOL, default=False)
-    """Begin without counting, until perf_ioctl ENABLE."""
+    """Open it without counting, until perf_ioctl ENABLE."""
     sample_type: SampleType = member(
         _bits(SampleType, DEFAULT_SAMPLE_TYPE, DEFAULT_SAMPLE_TYPE), default=DEFAULT_SAMPLE_TYPE
     )
     """Parts of a sample; 0 means the default."""
     read_format: ReadFormat = member(_bits(ReadFormat, COUNT_ALONE, ALL_READ_FORMAT), default=COUNT_ALONE)
-    """What `read` gives behind the count."""
+    """Values of `read` after the count."""
 
     @classmethod
     def from_map(cls, attr: WireMap) -> Self:
-        """EINVAL, for what contradicts itself as well."""
+        """EINVAL, also for contradictions."""
         made = super().from_map(attr)
         if (made.config is None) == (made.name is None):
             text = "attr must have either config (the event id) or name (user_events:NAME)"
@@ -386,14 +384,14 @@ class PerfAttr(_Attr, method="perf_event_open", takes="attr"):
 
 
 class PerfOpened(Result, of="perf_event_open"):
-    """The result of perf_event_open. With data_pages, 1 descriptor comes with it: the ring's memfd."""
+    """The result of perf_event_open, with data_pages with 1 descriptor: the ring's memfd."""
 
     handle: int = member(INT)
     """For read, close and perf_ioctl."""
     id: int = member(INT, default=0)
-    """What its samples and LOST records carry as identifier; 0 if not told, then perf_ioctl ID tells it."""
+    """Identifier of its samples and LOST records; 0 if absent, then use perf_ioctl ID."""
     size: int = member(INT, default=0)
-    """Bytes to map: the metadata page and the data pages; 0 if not told, then the descriptor's size."""
+    """Bytes to map: the metadata page and the data pages; 0 if absent, then use the descriptor's size."""
 
 
 class PerfIoctl(Params, method="perf_ioctl"):
@@ -402,7 +400,7 @@ class PerfIoctl(Params, method="perf_ioctl"):
     handle: int = member(_NUMBER)
     name: str = member(_NAME)
     arg: Any = member(Kind("any", lambda value, _: value), default=0, always=True)
-    """What the ioctl makes of it: PERIOD an int, SET_FILTER text, the others nothing."""
+    """The ioctl's argument: PERIOD an int, SET_FILTER text, the others none."""
 
 
 # Streams.
@@ -440,29 +438,29 @@ def _write_words(words: tuple[bytes, ...]) -> list[str | bytes]:
 
 
 class StreamAttr(_Attr, method="stream_open", takes="attr"):
-    """stream_open: which records, and the ring that they come in."""
+    """stream_open: a selection of records, and their ring."""
 
     events: tuple[bytes, ...] = member(Kind("array", _some_words, _write_words))
-    """Words as `standing_events` takes them: SYSTEM:NAME, NAME, or globs; later events, too."""
+    """Words in the syntax of `standing_events`: SYSTEM:NAME, NAME, or globs; later events, too."""
     instances: tuple[bytes, ...] = member(Kind("array", _words, _write_words), default=())
-    """Names of instances: of the events only those that are enabled in one of these, as that changes."""
+    """Names of instances: only events that are enabled in one of these at the time."""
     filter: bytes | None = member(Kind("text", _filter, wire_text), default=None)
-    """An event filter; events that it does not fit are left out."""
+    """An event filter; events for which it is invalid are left out."""
     size: int = member(Kind("int", _ring_size), default=STREAM_RING_SIZE, always=True)
     """Bytes of the ring's data area, a power of two; 0 means the default."""
     watermark: int = member(Kind("int", lambda value, _: value or 1), default=1)
-    """Bytes that wait for the reader before the doorbell rings; 0 means 1."""
+    """Unread bytes at which the doorbell rings; 0 means 1."""
 
     @classmethod
     def from_map(cls, attr: WireMap) -> Self:
-        """EINVAL; E2BIG for too many words, a filter that is too long."""
+        """EINVAL; E2BIG for too many words, or a filter that is too long."""
         made = super().from_map(attr)
         wire_int(made.watermark, "watermark", 1, made.size)
         return made
 
 
 class StreamOpened(Result, of="stream_open"):
-    """The result of stream_open. 2 descriptors come with it: the ring's memfd, the doorbell's pipe."""
+    """The result of stream_open, with 2 descriptors: the ring's memfd, the doorbell's pipe."""
 
     handle: int = member(INT)
     """For ready, poll and close, and the consumer's name in `stats`: `stream:HANDLE`."""

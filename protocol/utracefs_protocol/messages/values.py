@@ -1,9 +1,9 @@
-"""Single values of a message: which name, number or map is valid. EINVAL, naming the member, for others.
+"""Single values of a message: valid names, numbers and maps. EINVAL, naming the member, for others.
 
-A kind of members has a function that reads a value and one that writes it.
+A kind of members has a function to read a value and one to write it.
 
-Text (names, paths, command strings) may come as str or as bin and is bytes within: `text_bytes`. What we send
-is str where it is UTF-8 and bin where it is not: `wire_text`.
+Text (names, paths, command strings) may arrive as str or as bin and is bytes in the program: `text_bytes`. We
+send str if it is UTF-8 and bin if not: `wire_text`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ U64_MAX: Final = (1 << 64) - 1
 
 
 def wire_text(value: bytes) -> str | bytes:
-    """A name or path as it goes on the wire: str when it is UTF-8, else bin."""
+    """A name or path for the wire: str if it is UTF-8, else bin."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -48,7 +48,7 @@ def wire_text(value: bytes) -> str | bytes:
 
 
 def text_bytes(value: object, what: str) -> bytes:
-    """A name or path that came over the wire, str or bin."""
+    """A name or path from the wire, str or bin."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -76,7 +76,7 @@ def wire_int(value: object, what: str, low: int = 0, high: int = U64_MAX) -> int
 
 
 def wire_bool(value: object, what: str) -> bool:
-    """true or false; 0 and 1 as well, for languages that have no other."""
+    """true or false; also 0 and 1, for languages without booleans."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int) and value in (0, 1):
@@ -85,14 +85,14 @@ def wire_bool(value: object, what: str) -> bool:
 
 
 def wire_map(value: object, what: str) -> WireMap:
-    """A map. Its keys may be anything until a member is looked for."""
+    """A map. Its keys are checked when a member is looked up."""
     if not isinstance(value, dict):
         raise TraceError(errno.EINVAL, f"{what} must be a map, not {_kind(value)}")
     return value
 
 
 def params_of(method: str, params: list[Any], *names: str) -> list[Any]:
-    """The params of a call, after a look at their number: `path, size = params_of("read", params, "handle",
+    """The params of a call, with a check of their number: `path, size = params_of("read", params, "handle",
     "size")`. EINVAL otherwise."""
     if len(params) != len(names):
         raise TraceError(errno.EINVAL, f"{method} takes [{', '.join(names)}], not {len(params)} params")
@@ -107,7 +107,7 @@ def refuse_unknown(members: WireMap, known: Collection[str], what: str) -> None:
 
 
 class Kind:
-    """How the members of one kind are read and written."""
+    """Reads and writes members of one kind."""
 
     __slots__ = ("read", "word", "write")
 
@@ -117,9 +117,9 @@ class Kind:
         self.word = word
         """Its name in docs/protocol.md."""
         self.read = read
-        """From the value on the wire, the member's name and its limits. TraceError."""
+        """Called with the value on the wire, the member's name and its limits. TraceError."""
         self.write = write
-        """None: it goes on the wire unchanged."""
+        """None: it is written unchanged."""
 
 
 INT: Final = Kind("int", wire_int)
