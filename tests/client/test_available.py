@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.fake_daemon import FakeDaemon
 from utracefs import available, c_client
 
 
@@ -56,3 +57,38 @@ def test_the_library_is_the_one_beside_the_modules() -> None:
     with open("/proc/self/maps") as maps:
         (found,) = {line.split()[-1] for line in maps if "libutracefs.so" in line}
     assert c_client.preload_library() == str(Path(found).with_name("libutracefs-preload.so"))
+
+
+TWO_SIDES = """
+import ctypes, os, time, utracefs
+event = utracefs.event("one u32 number")
+declare = ctypes.CDLL(PATH).utracefs_declare
+declare.restype = ctypes.c_void_p
+assert declare(b"two u32 number", 0)
+deadline = time.monotonic() + 20
+while not (event and ctypes.CDLL(PATH).utracefs_flush(1000) == 0):
+    assert time.monotonic() < deadline
+event.emit(1)
+assert utracefs.flush()
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.parametrize("preloaded", [False, True])
+def test_c_code_of_the_program_has_the_same_connection_and_thread(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, preloaded: bool
+) -> None:
+    daemon.enabled_from_start.add(b"one u32 number")
+    library = c_client.preload_library()
+    assert library
+    if preloaded:
+        monkeypatch.setenv("LD_PRELOAD", library)
+    path = None if preloaded else str(Path(library).with_name("libutracefs.so.0"))
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_SIDES.replace("PATH", repr(path))],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+    (client,) = daemon.clients
+    assert sorted(client.names) == [b"one u32 number", b"two u32 number"]
+    assert [command for command, _ in client.records] == [b"one u32 number"]

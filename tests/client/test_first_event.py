@@ -68,6 +68,22 @@ def test_the_first_event_with_a_daemon(daemon: FakeDaemon) -> None:
     assert not found & HEAVY
 
 
+REFUSED = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("attr", "attrs", "click", "msgpack", "rich", "trio"):
+            raise SystemExit(f"imports {name}")
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def test_a_program_that_emits_needs_no_other_distribution(daemon: FakeDaemon) -> None:
+    daemon.enabled_from_start.add(b"first u32 a; __rel_loc char[] s")
+    modules_after(f"{REFUSED}\n{FIRST}\nassert utracefs.stats().emitted == 1\nutracefs.close()")
+    assert len(daemon.last.records) == 1
+
+
 def test_statistics_are_there_with_the_first_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may have lost its right to import them when it asks."""
     monkeypatch.setenv("UTRACEFS_DIR", str(tmp_path))

@@ -8,6 +8,7 @@ records have been taken in.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import utracefs
 
@@ -48,6 +49,7 @@ def main(folder: str) -> None:
         for _ in range(count):
             forked += 1
             task = comm, forked, prio
+            values: tuple[Any, ...]
             for event, values in zip(
                 events,
                 (
