@@ -194,8 +194,8 @@ def remove_left_over(uid: int) -> None:
 
 def _remove_marked(mark: Path, uid: int) -> None:
     folder = mark.parent
-    fd = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(mark, "rb", opener=lambda path, _: os.open(path, flags)) as file:  # closed for a folder, too
         directory = Path(os.fsdecode(file.read(MAX_SOCKET_PATH)))
     if not folder.name.startswith(f"utracefs-{directory_hash(directory)}"):
         return

@@ -23,7 +23,16 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
-__all__ = ["Kept", "World", "judge", "killed_again_and_again", "open_buffers", "open_ring", "stepped_through"]
+__all__ = [
+    "Kept",
+    "World",
+    "judge",
+    "killed_again_and_again",
+    "mapped",
+    "open_buffers",
+    "open_ring",
+    "stepped_through",
+]
 
 SIZE = 64 << 10
 SLOT = 128
@@ -35,6 +44,12 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 Kept = dict[str, tuple[int, int]]
 """Cells by name, as in a daemon's log of the state."""
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """A file, to be read while a daemon writes it."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
 
 def record(n: int, extra: int = 0, index: int = 0) -> bytes:
@@ -163,7 +178,7 @@ def stepped_through(
     `folder` must lead to `want`, with one death and with two. How many states that were."""
     assert world.ring is not None
     producer = Producer(world.ring.fd)
-    files = [mmap.mmap(os.open(folder / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
+    files = [mapped(folder / name) for name in names]
     judged = 0
     # The data ring itself is tested in test_journal.py.
     with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:

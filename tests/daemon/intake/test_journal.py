@@ -8,7 +8,6 @@ random moments during the intake.
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
 import shutil
@@ -28,6 +27,7 @@ from tests.daemon.intake.dying import (
     Producer,
     copy_ring,
     killed_again_and_again,
+    mapped,
     record,
 )
 from tests.daemon.stepping import stepping
@@ -144,7 +144,7 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instanc
     producer.emit(record(99, index=5))  # refused: nothing is recorded, but it is consumed
     parts = ("cpu0", "cpu0.b", "spare") if spare else ("cpu0",)
     names = [*(f"{number}/{part}" for number in range(instances) for part in parts), "journal"]
-    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
+    files = [mapped(before / name) for name in names]
     in_use = DATA + producer.u64(HEAD) + 64
     judged = 0
 

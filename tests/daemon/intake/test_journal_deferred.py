@@ -3,14 +3,12 @@ daemon knows how many are lost. The records that cause them are counted exactly 
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 from pathlib import Path
 from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from tests.daemon.intake.dying import Kept, Producer, judge, open_buffers, open_ring, record
+from tests.daemon.intake.dying import Kept, Producer, judge, mapped, open_buffers, open_ring, record
 from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
@@ -84,7 +82,7 @@ def test_killed_at_any_instruction(folder: Path) -> None:
     assert world.ring is not None
     producer = Producer(world.ring.fd)
     producer.emit(b"".join(record(n) for n in NUMBERS))
-    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
+    files = [mapped(before / name) for name in FILES]
     steps = under_way = whole = 0
     found: dict[str, Any] = {}
     with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:

@@ -47,6 +47,7 @@ class World:
         return self.now
 
     def close(self) -> None:
+        self.plugins.close()
         self.status.close()
 
     def event(self, command: bytes, flags: int = 0) -> Event:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import shutil
 import struct
 import tempfile
@@ -332,7 +331,8 @@ def test_killed_at_any_instruction(folder: Path) -> None:
         totals.append((totals[-1][0] + 1 - dropped, totals[-1][1] + dropped))
     wanted.append({})
     totals.append((0, 0))
-    memory = mmap.mmap(os.open(path, os.O_RDWR), 0, prot=mmap.PROT_READ)
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
     def work() -> None:
         for serial, record in enumerate(records, 1):
