@@ -62,10 +62,15 @@ def _nothing_is_collected_any_more() -> Iterator[None]:
 
 
 @pytest.fixture
-def table() -> Iterator[EventTable]:
-    status = StatusFile()
-    yield EventTable(status)
-    status.close()
+def status() -> Iterator[StatusFile]:
+    file = StatusFile()
+    yield file
+    file.close()
+
+
+@pytest.fixture
+def table(status: StatusFile) -> EventTable:
+    return EventTable(status)
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 import contextlib
 import errno
-from collections.abc import Iterator
-
-import pytest
 
 from tests.daemon.events.registering import refused, register
 from utracefs_protocol.declaration import REG_MULTI_FORMAT
@@ -15,18 +12,6 @@ from utracefsd.events.event import CommandString, SavedEvent
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.shares import Resource, Shares
-
-
-@pytest.fixture
-def status() -> Iterator[StatusFile]:
-    file = StatusFile()
-    yield file
-    file.close()
-
-
-@pytest.fixture
-def table(status: StatusFile) -> EventTable:
-    return EventTable(status)
 
 
 class Buffer:

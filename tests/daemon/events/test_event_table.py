@@ -5,7 +5,6 @@ test_enablers.py.
 """
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,18 +22,6 @@ from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.shares import Resource, Shares
 
 SECOND_NS = 1_000_000_000
-
-
-@pytest.fixture
-def status() -> Iterator[StatusFile]:
-    file = StatusFile()
-    yield file
-    file.close()
-
-
-@pytest.fixture
-def table(status: StatusFile) -> EventTable:
-    return EventTable(status)
 
 
 def other() -> Probe:

@@ -3,20 +3,13 @@
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.events.status_file import PAGE_SIZE, StatusFile
-
-
-@pytest.fixture
-def status() -> Iterator[StatusFile]:
-    file = StatusFile()
-    yield file
-    file.close()
 
 
 @pytest.fixture
