@@ -101,7 +101,7 @@ def test_a_directory_in_tmp_must_be_ours_alone(place: Path, monkeypatch: pytest.
         own.chmod(0o700)
         own.rename(place / "elsewhere")
         own.symlink_to("elsewhere")
-        with pytest.raises(PermissionError, match="ours"):
+        with pytest.raises(PermissionError, match="not a directory of this user"):
             connect("tracefs", str(own))
 
 
