@@ -171,6 +171,29 @@ def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:
     wait_for(lambda: stats(tree, "refusing").startswith("emitted: 0\nrefused: 1 a was None\n"))
 
 
+@pytest.mark.parametrize("transport", ["ring"], indirect=True)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_refusals_that_find_no_room(
+    utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record is lost with them, and what the program counts is what the daemon counts."""
+    monkeypatch.setenv("UTRACEFS_RING_KB", "64")
+    event = new_session().event("refusing u32 a")
+    assert not event and utracefsd.process
+    tree.write_file("events/user_events/refusing/enable", b"1")
+    utracefsd.process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(3000):
+            event.emit(None)  # type: ignore[arg-type]
+    finally:
+        utracefsd.process.send_signal(signal.SIGCONT)
+    assert event.emitted == 3000
+    assert event.lost == 0
+    counted = event.refused["a was None"]
+    assert 0 < counted < 3000
+    wait_for(lambda: f"refused: {counted} a was None\n" in stats(tree, "refusing"))
+
+
 @pytest.mark.parametrize("transport", ["ring"], indirect=True)  # what the socket has ends with the daemon
 def test_refusals_that_a_dead_daemon_did_not_take(utracefsd: Utracefsd, session: Session) -> None:
     event = session.event("refusing u32 a")
