@@ -4,20 +4,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.export.example import EVENTS, TEXTS, shown, write
+from tests.client.export.example import EVENTS, TEXTS, write
+from tests.client.recordings.columns import SHORT, expected, short_file
 from tests.client.recordings.events import Events
 from tests.client.recordings.trace_dat import example
 from tests.judges import library
 from utracefs import Recording
 from utracefs.recordings import columns
-from utracefs.recordings._columns import COMMON_COLUMNS, Batch
+from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
@@ -34,24 +34,6 @@ INTS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"
 def recording(tmp_path: Path) -> Iterator[Recording]:
     with utracefs.open(write(tmp_path / "t.dat", lost=5)) as recording:
         yield recording
-
-
-def expected(recording: Recording, event: str, *, text: Any = shown) -> list[dict[str, Any]]:
-    """What a table must have, from the records."""
-    found = []
-    for r in recording:
-        if r.name != event:
-            continue
-        own = {
-            f"field_{name}" if name in COMMON_COLUMNS else name: text(value)
-            if isinstance(value, str)
-            else value
-            for name, value in r.fields.items()
-        }
-        lost = None if r.lost < 0 else r.lost
-        common = (r.time_ns, r.cpu, r.pid, r.tid, shown(r.comm), r.instance, lost)
-        found.append(dict(zip(COMMON_COLUMNS, common, strict=True)) | own)
-    return found
 
 
 def test_arrow_has_every_field_of_every_record(recording: Recording) -> None:
@@ -102,17 +84,6 @@ def test_polars(recording: Recording) -> None:
     for name, table in recording.to_polars().items():
         assert isinstance(table, polars.DataFrame)
         assert table.to_dicts() == expected(recording, name.partition(":")[2])
-
-
-SHORT = Events(7, b"ev u64 big; s8 small; __rel_loc char[] text; struct s s 3")
-
-
-def short_file(path: Path) -> Path:
-    """The second of three records is shorter than its event says, and has no time that fits int64."""
-    whole = SHORT.entry(7, 1, 2**64 - 1, -1, "é", b"abc")
-    late = [(2**63, whole[:12]), (2**63 + 1, whole)]
-    formats = {b"user_events": SHORT.formats()}
-    return example.write(path, [example.pages([(1, whole)], lost=-1), example.pages(late)], formats=formats)
 
 
 def test_what_is_absent(tmp_path: Path) -> None:

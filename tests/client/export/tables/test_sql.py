@@ -8,10 +8,10 @@ import pytest
 
 import utracefs
 from tests.client.export.example import EVENTS, name, write
+from tests.client.recordings.columns import expected, short_file
 from tests.client.recordings.events import Events
 from tests.client.recordings.perf_data.example import sample
 from tests.client.recordings.perf_data.example import write as write_perf_data
-from tests.client.recordings.test_columns import expected, short_file
 from tests.client.recordings.test_recording import break_first_page
 from tests.client.recordings.trace_dat import example
 from tests.judges import library
