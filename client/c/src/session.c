@@ -170,8 +170,8 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		if (ut_process_is_guest() && !ut_thread_is_running())
 			return 0;
 		if (ut_thread_is_running() && !ut_thread_is_current()) {
-			ut_unlock();
 			ut_wake();
+			ut_unlock();
 			ut_futex_wait(&s->changes, seen, wait < now + TURN_NS ? wait : now + TURN_NS);
 		} else {
 			polled = (struct pollfd){s->socket.fd, ut_step_events(s), 0};

@@ -110,7 +110,9 @@ static int await_end(uint64_t until)
 	pid_t id = 0;
 
 	while (ut_thread_is_running()) {
+		ut_lock(); /* without sessions the thread closes the bell */
 		ut_wake();
+		ut_unlock();
 		if (ut_clock_ns() >= until)
 			return 0;
 		ut_futex_wait(&has_thread, 1, until);

@@ -31,7 +31,7 @@ up, down, PgUp, PgDn, Home, End
 q            quit
 
 Lost: records that found the data ring of their program full (UTRACEFS_RING_KB).
-Records overwritten or dropped in ring buffers are above. Dim: a process that has ended.""".splitlines()
+Records overwritten or dropped in ring buffers are above. Dim: an ended process.""".splitlines()
 
 SORTS = ("name", "pid", "rate", "bytes", "lost", "records")
 _SORT_KEYS = {"R": "rate", "B": "bytes", "L": "lost", "T": "records", "N": "name", "P": "pid"}
