@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from utracefs._event import Event
+    from utracefs.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
     from utracefs.logging_handler import LoggingHandler
     from utracefs.recordings.recording import Record, Recording
     from utracefs.recordings.recording import open as open
@@ -57,11 +58,21 @@ __all__ = [
     "attach",
     "close",
     "default_session",
+    "define",
     "event",
     "events",
+    "f32",
     "flush",
+    "s8",
+    "s16",
+    "s32",
+    "s64",
     "stats",
     "strict",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
 ]
 
 _LAZY = {
@@ -75,6 +86,9 @@ _LAZY = {
     "LoggingHandler": "utracefs.logging_handler",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
     "Stats": "utracefs.totals",
+    **dict.fromkeys(
+        ("define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"), "utracefs.defining"
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from sys import flags
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from libc.math cimport isinf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport getenv
 from libc.string cimport memcpy, memset, strcmp
@@ -20,6 +21,7 @@ from utracefs._binding cimport PENDING, ut_put, utb_commit, utb_reserve, utb_res
 from utracefs._event cimport (
     CHAR_ARRAY,
     DATA_LOC,
+    FLOAT,
     INTEGER,
     MAX_FIELDS,
     REL_LOC,
@@ -32,6 +34,9 @@ from utracefs._event cimport (
 cdef extern from "Python.h":
     int PyLong_Check(PyObject *o)
     int PyIndex_Check(PyObject *o)
+    int PyFloat_CheckExact(PyObject *o)
+    double PyFloat_AS_DOUBLE(PyObject *o)
+    double PyFloat_AsDouble(object o) except? -1.0
     int PyBytes_Check(PyObject *o)
     const char *PyBytes_AS_STRING(PyObject *o)
     Py_ssize_t PyBytes_GET_SIZE(PyObject *o)
@@ -71,6 +76,8 @@ cdef bint is_strict = wanted_strict()
 cdef union Number:
     uint64_t u
     int64_t s
+    double d
+    float f             # in the lowest bytes: little-endian
 
 cdef struct Value:
     # one argument, checked and converted; `text` belongs to the argument or to `held`
@@ -144,12 +151,20 @@ cdef object emit_values(Event event, PyObject *const *given):
                     return refuse_number(event, i, <object>given[i])
             elif value.number.s < 0 and not step.is_signed:
                 return refuse_number(event, i, value.number.s)
-            if step.size < 8:
+            if step.bits < 64:
                 if step.is_signed:
                     if value.number.s != sign_extended(value.number.s, step.size):
                         return refuse_number(event, i, value.number.s)
-                elif value.number.u >> (8 * step.size):
+                elif value.number.u >> step.bits:
                     return refuse_number(event, i, value.number.u)
+            continue
+        if step.kind == FLOAT:
+            if PyFloat_CheckExact(given[i]):
+                value.number.d = PyFloat_AS_DOUBLE(given[i])
+            elif not convert_float(event, i, value, given[i]):
+                return None
+            if step.size == 4 and not shorten(value):
+                return refuse_float(event, i)
             continue
         if PyBytes_Check(given[i]):
             value.text = PyBytes_AS_STRING(given[i])
@@ -277,6 +292,29 @@ cdef bint convert_index(Event event, Py_ssize_t i, Value *value, PyObject *given
     return True
 
 
+cdef bint convert_float(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
+    """Convert an int, or an object with `__float__`, which may be the program's. False: refused."""
+    try:
+        value.number.d = PyFloat_AsDouble(<object>given)
+    except TypeError:
+        refuse_type(event, i, given, "a number")
+        return False
+    except OverflowError:
+        refuse_float(event, i)
+        return False
+    except Exception as error:
+        refuse_error(event, i, error)
+        return False
+    return True
+
+
+cdef inline bint shorten(Value *value) noexcept:
+    """Round to a C float. False: it is too large for one."""
+    cdef double exact = value.number.d
+    value.number.f = <float>exact
+    return isinf(exact) or not isinf(value.number.f)
+
+
 cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
     """Convert str, bytearray, memoryview. Returns the object to hold until the record is written.
     `value.text` NULL: refused."""
@@ -317,7 +355,7 @@ cdef void fill(Event event, const Value *values, unsigned char *payload) noexcep
     for i in range(event.nr_fields):
         step = &event.steps[i]
         value = &values[i]
-        if step.kind == INTEGER:
+        if step.kind == INTEGER or step.kind == FLOAT:
             ut_put(payload + step.offset, value.number.u, step.size)
         elif step.kind == CHAR_ARRAY or step.kind == STRUCT:
             memcpy(payload + step.offset, value.text, value.length)
@@ -402,13 +440,20 @@ cdef object refuse_type(Event event, Py_ssize_t i, PyObject *given, str wanted):
 cdef object refuse_number(Event event, Py_ssize_t i, object number):
     """number: an int, possibly of a subclass, and with more digits than str() allows."""
     cdef Step *step = &event.steps[i]
-    bits = 8 * step.size
+    bits = step.bits
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if step.is_signed else (0, (1 << bits) - 1)
     digits = int.bit_length(number)
     shown = int.__repr__(number) if digits <= 128 else f"a number of {digits} bits"
     return refuse(
         event, i, OverflowError, "was out of range",
         f"{shown} does not fit the field {event.keywords[i]!r} ({low} to {high})"
+    )
+
+
+cdef object refuse_float(Event event, Py_ssize_t i):
+    return refuse(
+        event, i, OverflowError, "was out of range",
+        f"field {event.keywords[i]!r}: the number is too large for a float of {event.steps[i].size} bytes"
     )
 
 
@@ -452,9 +497,10 @@ emit_method.ml_doc = b"""emit($self, /, *args, **kwargs)
 
 Write one record if a consumer is attached.
 
-One value per field, by position or by name: integers (bool, and what has `__index__`, but no float) that fit
-their field; str or bytes for text; bytes for structs (exactly their size) and for other dynamic data; at most
-65,529 bytes in all. Never blocks: what does not fit the room is counted in `lost`.
+One value per field, by position or by name: integers (bool, and what has `__index__`, but no float) that
+fit their field; numbers for floats; True, False, 1 and 0 for bools; str or bytes for text; bytes for other
+structs (exactly their size) and for other dynamic data; at most 65,529 bytes in all.
+Never blocks: what does not fit the room is counted in `lost`.
 
 TypeError: another number of values than there are fields, or an unknown name; on and off. A value that does
 not fit its field never is an exception: the record is not written, it is counted in `refused`, and a

@@ -14,10 +14,13 @@ cdef enum Kind:
     STRUCT = 2
     DATA_LOC = 3
     REL_LOC = 4
+    FLOAT = 5
+    BOOL = 6            # only in KINDS: its step is an INTEGER of one bit
 
 cdef struct Step:
     # one field of the plan
     uint8_t kind
+    uint8_t bits        # of an INTEGER
     uint8_t is_signed
     uint8_t is_string
     uint8_t was_told    # whether the program was warned of a refusal

@@ -33,6 +33,8 @@ KINDS = {
     "STRUCT": STRUCT,
     "DATA_LOC": DATA_LOC,
     "REL_LOC": REL_LOC,
+    "FLOAT": FLOAT,
+    "BOOL": BOOL,
 }
 
 cdef class Event:
@@ -70,7 +72,8 @@ cdef class Event:
         keywords = []
         for field_name, kind, offset, size, is_signed, is_string in fields:
             keywords.append(intern((<bytes>field_name).decode("utf-8", "surrogateescape")))
-            self.steps[i].kind = kind
+            self.steps[i].kind = INTEGER if kind == BOOL else kind
+            self.steps[i].bits = 1 if kind == BOOL else min(8 * size, 64)
             self.steps[i].offset = offset
             self.steps[i].size = size
             self.steps[i].is_signed = is_signed
@@ -188,6 +191,9 @@ cdef class Event:
         else:
             state = "on" if status_of(self) else "off"
         return f"<utracefs.Event {self.declaration!r}, {state}>"
+
+    def __str__(self):
+        return self.declaration
 
     def __reduce__(self):
         return self.session._reduce(self)

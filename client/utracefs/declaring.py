@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from utracefs._event import KINDS, Event
-from utracefs_protocol.declaration import Declaration, FieldKind
+from utracefs_protocol.declaration import Declaration, Field, FieldKind
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
@@ -22,16 +22,22 @@ def make_event(session: Any, declaration: Declaration, flags: int) -> Event:
         if field.kind is FieldKind.INTEGER  # most are, and thousands of events may be declared at start-up
         else (
             field.name,
-            KINDS[field.kind.name],
+            KINDS[_kind(field)],
             field.payload_offset,
             field.size,
-            field.signed,
+            field.signed and not field.is_bool,
             field.is_string,
         )
         for field in declaration.fields
     ]
     canonical = declaration.canonical()
     return Event(session, declaration.name, canonical, name_args(canonical), flags, fields, MAX_PAYLOAD)
+
+
+def _kind(field: Field) -> str:
+    if field.is_float:
+        return "FLOAT"
+    return "BOOL" if field.is_bool else field.kind.name
 
 
 def name_args(canonical: bytes) -> bytes:

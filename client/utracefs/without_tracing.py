@@ -52,6 +52,9 @@ class Event:
     def __repr__(self) -> str:
         return f"<utracefs.Event {self.declaration!r}, off>"
 
+    def __str__(self) -> str:
+        return self.declaration
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _declare_again, (self.declaration, self.flags)
 

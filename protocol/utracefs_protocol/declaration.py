@@ -97,12 +97,14 @@ INTEGERS: Final = {
 }
 """Types of integers, and their bytes."""
 
+_FLOATS: Final = {(b"struct double", 8), (b"struct float", 4)}
+
 _INSTEAD: Final = {
     b"long": "use s64 or u64",
     b"unsigned long": "use s64 or u64",
-    b"bool": "use u8",
-    b"float": "send the bits in a u32",
-    b"double": "send the bits in a u64",
+    b"bool": "write 'struct bool NAME 1'",
+    b"float": "write 'struct float NAME 4'",
+    b"double": "write 'struct double NAME 8'",
     b"unsigned": "write 'unsigned int' or u32",
     b"string": "use '__rel_loc char[]'",
 }
@@ -116,7 +118,7 @@ class FieldKind(Choice):
     CHAR_ARRAY: ClassVar[FieldKind]
     """`size` bytes of text, ended by the first NUL if there is one."""
     STRUCT: ClassVar[FieldKind]
-    """`size` opaque bytes."""
+    """`size` opaque bytes; but see `Field.is_float` and `Field.is_bool`."""
     DATA_LOC: ClassVar[FieldKind]
     """Location word: size << 16 | offset, the offset counted from the beginning of the entry."""
     REL_LOC: ClassVar[FieldKind]
@@ -153,6 +155,16 @@ class Field(Frozen):
         """True for text: fixed char arrays, and dynamic ones with `char` anywhere in their type (the rule of
         user_field_is_dyn_string, by which the kernel demands a NUL at their end)."""
         return self.kind is FieldKind.CHAR_ARRAY or (self.is_loc and b"char" in self.type)
+
+    @property
+    def is_float(self) -> bool:
+        """True for a C float or double, which the kernel takes as a struct of that name and size."""
+        return (self.type, self.size) in _FLOATS
+
+    @property
+    def is_bool(self) -> bool:
+        """True for a C bool: `struct bool NAME 1`; 0 is false."""
+        return self.type == b"struct bool" and self.size == 1
 
     def declared(self) -> bytes:
         """The field as `dynamic_events` shows it: `type name`, and the size of a struct."""

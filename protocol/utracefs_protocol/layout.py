@@ -10,7 +10,9 @@ entry, which has 8 common bytes in front of the payload; that of `__rel_loc` fro
 size includes the NUL that ends a string.
 """
 
+import math
 import operator
+import struct
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
@@ -20,9 +22,10 @@ from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["Layout", "Value"]
 
-Value: TypeAlias = int | str | bytes
+Value: TypeAlias = int | float | str | bytes
 
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+_FLOAT_CODES: Final = {4: "<f", 8: "<d"}
 
 
 class Layout:
@@ -40,7 +43,9 @@ class Layout:
         |---|---|---|
         | integer | int, or what has `__index__` | OverflowError |
         | char array | str (as UTF-8) or bytes, NUL added up to its length | ValueError when longer |
-        | struct | bytes of exactly its size | ValueError |
+        | `struct bool` of 1 byte | bool, or the integers 0 and 1 | OverflowError |
+        | `struct double` of 8 bytes, `struct float` of 4 | a number | OverflowError |
+        | other structs | bytes of exactly its size | ValueError |
         | location word | as a char array; a NUL is added where the type has `char` | ValueError above 65535 |
 
         TypeError for a value of another type, and for missing, unknown, repeated or too many arguments; a
@@ -105,10 +110,10 @@ class Layout:
     def unpack_items(self, payload: bytes | bytearray | memoryview) -> list[tuple[str, Value]]:
         """(name, value) of every field in order.
 
-        Integers are int. Text (`char[N]`, dynamic data with `char` in its type) is str up to its first NUL,
-        bytes that are not UTF-8 as surrogate escapes. `unsigned char[N]`, structs and other dynamic data are
-        bytes, all of them. A field of size 0, as in the kernel's `char buf[]`, goes to the end of the
-        payload.
+        Integers are int; `Field.is_float` is float, `Field.is_bool` bool. Text (`char[N]`, dynamic data with
+        `char` in its type) is str up to its first NUL, bytes that are not UTF-8 as surrogate escapes.
+        `unsigned char[N]`, other structs and other dynamic data are bytes, all of them. A field of size 0, as
+        in the kernel's `char buf[]`, goes to the end of the payload.
 
         ValueError when the payload is too short, or a location word points outside it.
         """
@@ -130,6 +135,17 @@ def _as_bytes(name: str, value: Any, *, text: bool) -> bytes:
 
 
 def _fixed(field: Field, name: str, value: Any) -> bytes:
+    if field.is_float:
+        try:
+            number = math.copysign(value, value)  # as float(), which takes texts, too
+        except TypeError:
+            raise TypeError(f"field {name!r} takes a number, not {type(value).__name__}") from None
+        return struct.pack(_FLOAT_CODES[field.size], number)
+    if field.is_bool:
+        number = operator.index(value)
+        if number not in (0, 1):
+            raise OverflowError(f"field {name!r}: {number} does not fit bool")
+        return number.to_bytes(1, "little")
     match field.kind:
         case FieldKind.INTEGER:
             try:
@@ -163,6 +179,10 @@ def _value(field: Field, name: str, payload: bytes) -> Value:
             raise ValueError(f"field {name!r}: {size} bytes at {begin} of a payload of {len(payload)}")
         data = payload[begin : begin + size]
         return _string(data) if field.is_string else data
+    if field.is_float:
+        return float(struct.unpack(_FLOAT_CODES[field.size], data)[0])
+    if field.is_bool:
+        return data != b"\0"
     match field.kind:
         case FieldKind.INTEGER:
             return int.from_bytes(data, "little", signed=field.signed)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -36,11 +39,17 @@ TYPES = [
     "char[5]",
     "unsigned char[16]",
     "struct foo",
+    "struct double",
+    "struct float",
+    "struct bool",
     "__rel_loc char[]",
     "__data_loc char[]",
     "__rel_loc u8[]",
     "__data_loc unsigned char[]",
 ]
+
+
+STRUCTS = {"struct foo": " 7", "struct double": " 8", "struct float": " 4", "struct bool": " 1"}
 
 
 class Index:
@@ -84,13 +93,17 @@ def calls(draw: st.DrawFn) -> tuple[bytes, list[Any], dict[str, Any]]:
         draw(st.sampled_from(["a", "b", "c", "same"])) + ("" if draw(st.booleans()) else str(i))
         for i in range(len(types))
     ]
-    fields = [f"{t} {n}{' 7' if t.startswith('struct') else ''}" for t, n in zip(types, names, strict=True)]
+    fields = [f"{t} {n}{STRUCTS.get(t, '')}" for t, n in zip(types, names, strict=True)]
     fitting = []
     for type_ in types:
         if type_ in INTEGERS:
             fitting.append(draw(st.one_of(st.integers(0, 127), edges, values)))
         elif type_ == "struct foo":
             fitting.append(draw(st.one_of(st.binary(min_size=7, max_size=7), values)))
+        elif type_ == "struct bool":
+            fitting.append(draw(st.one_of(st.booleans(), values)))
+        elif type_ in STRUCTS:
+            fitting.append(draw(st.one_of(st.floats(), st.floats(width=32), values)))
         else:
             fitting.append(draw(st.one_of(texts, values)))
     by_position = draw(st.integers(0, len(types)))
@@ -175,6 +188,16 @@ def test_emit_packs_what_the_layout_packs(
         (b"t char[4] a", "12345", "was too long"),
         (b"t struct s a 8", b"1234567", "had another size"),
         (b"t struct s a 65530", bytes(65_530), "was too long"),
+        (b"t struct double a 8", "1.5", "was str"),
+        (b"t struct double a 8", None, "was None"),
+        (b"t struct double a 8", b"12345678", "was bytes"),
+        pytest.param(b"t struct double a 8", 10**5000, "was out of range", id="too many digits for a double"),
+        (b"t struct float a 4", 1e39, "was out of range"),
+        (b"t struct float a 4", -1e39, "was out of range"),
+        (b"t struct bool a 1", 2, "was out of range"),
+        (b"t struct bool a 1", -1, "was out of range"),
+        (b"t struct bool a 1", 1.0, "was float"),
+        (b"t struct bool a 1", "true", "was str"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_counted_and_told_once(
@@ -196,6 +219,9 @@ def test_a_value_that_does_not_fit_is_refused_counted_and_told_once(
 def test_values_of_the_programs_own_classes(bench: Workbench, strict: None) -> None:
     class Broken:
         def __index__(self) -> int:
+            raise KeyError("mine")
+
+        def __float__(self) -> float:
             raise KeyError("mine")
 
     class Bytes(bytearray):
@@ -227,6 +253,14 @@ def test_values_of_the_programs_own_classes(bench: Workbench, strict: None) -> N
     class Odd(metaclass=Named):
         pass
 
+    real = bench.event(b"r struct double a 8")
+    with pytest.raises(KeyError):
+        real.emit(Broken())
+    real.emit(Fraction(3, 2))
+    real.emit(Decimal("1.5"))
+    real.emit(Index(2))
+    assert [payload for _, payload in bench.send()] == [struct.pack("<d", one) for one in (1.5, 1.5, 2.0)]
+
     event = bench.event(b"t u8 a; __rel_loc char[] b")
     refused: list[tuple[Any, Any]] = [
         (Broken(), ""), (1, Bytes(b"x")), (Number(256), ""), (Number(-1), ""), (Odd(), ""),
@@ -241,8 +275,8 @@ def test_values_of_the_programs_own_classes(bench: Workbench, strict: None) -> N
         "a raised KeyError": 1, "b raised KeyError": 1, "a was out of range": 2, "a was Odd": 1,
     }  # fmt: skip
     assert len(bench.send()) == 5
-    event.emit(Number(7), Text("text\udc80"))  # type: ignore[arg-type]
-    assert bench.send() == [(1, b"\x07\0\0\x06\0text\x80\0")]
+    event.emit(Number(7), Text("text\udc80"))
+    assert bench.send() == [(2, b"\x07\0\0\x06\0text\x80\0")]
     with pytest.raises(KeyboardInterrupt):
         event.emit(Interrupted(), "")
     assert event.emitted == 6
@@ -265,8 +299,8 @@ def test_a_filter_that_makes_warnings_errors_makes_none_of_emit(
     """(pytest has such a filter.)"""
     event = bench.event(b"t u8 a")
     with caplog.at_level(logging.WARNING):
-        event.emit(1.5)  # type: ignore[arg-type]
-        event.emit(1.5)  # type: ignore[arg-type]
+        event.emit(1.5)
+        event.emit(1.5)
     ((name, _, text),) = caplog.record_tuples
     assert name == "utracefs"
     assert text.startswith(f"{__file__}:")
@@ -340,6 +374,10 @@ def test_mistakes_of_the_call_are_exceptions_on_and_off(bench: Workbench, status
         (b"t char[4] a", ("12345",), ValueError, "has room for 4 bytes, not 5"),
         (b"t struct s a 8", (b"1234567",), ValueError, "takes exactly 8 bytes, not 7"),
         (b"t struct s a 8", ("12345678",), TypeError, "takes bytes, not str"),
+        (b"t struct double a 8", ("1.5",), TypeError, "t: field 'a' takes a number, not str"),
+        (b"t struct double a 8", (10**309,), OverflowError, "too large for a float of 8 bytes"),
+        (b"t struct float a 4", (1e39,), OverflowError, "too large for a float of 4 bytes"),
+        (b"t struct bool a 1", (2,), OverflowError, "t: 2 does not fit the field 'a' (0 to 1)"),
         (b"t __rel_loc char[] a", (5,), TypeError, "takes str or bytes, not int"),
         (b"t __rel_loc char[] a", ("x" * 65535,), ValueError, "location word"),
         (b"t __rel_loc char[] a", ("x" * 65525,), ValueError, "at most 65529"),

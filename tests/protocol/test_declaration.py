@@ -63,8 +63,9 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test: u32 a", "has a ':'"),
         # unknown types
         (b"test unsigned long a", "unknown type 'unsigned long'; use s64 or u64"),
-        (b"test bool a", "use u8"),
-        (b"test float a", "u32"),
+        (b"test bool a", "write 'struct bool NAME 1'"),
+        (b"test float a", "write 'struct float NAME 4'"),
+        (b"test double a", "write 'struct double NAME 8'"),
         (b"test u128 a", "unknown type"),
         (b"test u8[4] a", "use '__rel_loc u8[]'"),
         (b"test int[4] a", "only char arrays"),

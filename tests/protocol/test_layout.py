@@ -1,6 +1,7 @@
 """Payloads, byte for byte: packed by hand in the tables, by hypothesis in both directions."""
 
 import contextlib
+import math
 import struct
 from typing import Any
 
@@ -34,6 +35,10 @@ def layout(fields: str) -> Layout:
         ("char[4] a", (b"\xff\0\xff",), b"\xff\0\xff\0"),
         ("unsigned char[2] a", (bytearray(b"x"),), b"x\0"),
         ("struct s a 3", (memoryview(b"xyz"),), b"xyz"),
+        ("struct double a 8; struct float b 4", (-0.0, 1.5), bytes.fromhex("0000000000000080 0000c03f")),
+        ("struct double a 8; struct float b 4", (math.inf, 2), bytes.fromhex("000000000000f07f 00000040")),
+        ("struct bool a 1; struct bool b 1", (True, 0), b"\x01\0"),
+        ("struct double a 16", (bytes(16),), bytes(16)),
         # records that trace-cmd was seen to read, without the common fields
         (
             "__rel_loc char[] method; u64 latency_ns; int status",
@@ -90,6 +95,11 @@ def test_packed(fields: str, values: tuple[Any, ...], payload: bytes) -> None:
         ("struct s a 4", (b"abcde",), ValueError, "5 bytes, the struct has 4"),
         ("struct s a 4", ("abcd",), TypeError, "takes bytes, not str"),
         ("struct s a 4", (1,), TypeError, "takes bytes"),
+        ("struct double a 8", ("1.5",), TypeError, "field 'a' takes a number, not str"),
+        ("struct double a 8", (10**309,), OverflowError, "too large"),
+        ("struct float a 4", (1e39,), OverflowError, "too large"),
+        ("struct bool a 1", (2,), OverflowError, "field 'a': 2 does not fit bool"),
+        ("struct bool a 1", (1.0,), TypeError, "float"),
         ("__rel_loc char[] a", (1,), TypeError, "str or bytes"),
         ("__rel_loc char[] a", (b"x" * 65535,), ValueError, "65536 bytes at offset 0"),
         ("__rel_loc u8[] a", (b"x" * 65536,), ValueError, "at most 65535"),

@@ -1,0 +1,71 @@
+"""Types of events that annotations define. Each line with `type: ignore` has an error, no other line has one:
+mypy reports both, pyright in test_defining.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import utracefs
+
+
+@utracefs.define
+def http_request(
+    status: utracefs.u16, usec: float, path: str, ok: bool, user: Annotated[str, 20], short: utracefs.f32
+) -> None:
+    """One request."""
+
+
+if http_request:
+    http_request.emit(200, 1, path="/", ok=True, user="me", short=1.5)
+http_request.emit("200", 1.5, "/", True, "me", 1.5)  # type: ignore[arg-type]
+http_request.emit(200, "1.5", "/", True, "me", 1.5)  # type: ignore[arg-type]
+http_request.emit(200, 1.5, b"/", True, "me", 1.5)  # type: ignore[arg-type]
+http_request.emit(200, 1.5, "/", "yes", "me", 1.5)  # type: ignore[arg-type]
+http_request.emit(200, 1.5, "/", True, 7, 1.5)  # type: ignore[arg-type]
+http_request.emit(200, 1.5, "/", True, "me", None)  # type: ignore[arg-type]
+http_request.emit(200, 1.5, "/", True, "me")  # type: ignore[call-arg]
+http_request.emit(200, 1.5, "/", True, "me", 1.5, 7)  # type: ignore[call-arg]
+http_request.emit(200, 1.5, "/", True, "me", shorter=1.5)  # type: ignore[call-arg]
+http_request.emit(200.5, 1.5, "/", True, "me", 1.5)  # type: ignore[arg-type]
+name: str = http_request.name
+enabled: bool = not http_request and http_request.enabled
+event: utracefs.Event = http_request
+count: str = http_request.lost  # type: ignore[assignment]
+
+
+@utracefs.define(name="ordered", persist=True)
+def shop_order(*, number: int, raw: bytes) -> None: ...
+
+
+shop_order.emit(number=7, raw=b"")
+shop_order.emit(number=7.5, raw=b"")  # type: ignore[arg-type]
+shop_order.emit(7, b"")  # type: ignore[call-arg]
+
+
+class Login(NamedTuple):
+    user: str
+
+
+login = utracefs.define(Login)
+login.emit("me")
+login.emit(7)  # type: ignore[arg-type]
+
+
+@dataclass
+class Logout:
+    user: str
+    usec: float
+
+
+logout = utracefs.define(Logout, multi_format=True)
+logout.emit("me", usec=7)
+logout.emit(user="me")  # type: ignore[call-arg]
+
+
+@utracefs.define(nam="x")  # type: ignore[call-overload, untyped-decorator]
+def misspelled(number: int) -> None: ...
+
+
+string = utracefs.event("string u16 status; struct double usec 8")
+string.emit(200, 1.5)
