@@ -19,6 +19,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tests.client.fake_daemon import wait_for
@@ -93,7 +94,7 @@ PRODUCER = """
 import os, sys, time
 import utracefs
 event = utracefs.event("real u32 n")
-print("here", flush=True)
+print(os.getpid(), flush=True)
 n = 0
 for line in sys.stdin:
     deadline = time.monotonic() + 30
@@ -210,15 +211,14 @@ class Machine:
         return [int(n, 16) for n in re.findall(r"real: n=(\w+)", self.utracefs("cat", "trace"))]
 
     @contextlib.contextmanager
-    def producer(self) -> Iterator[subprocess.Popen[str]]:
+    def producer(self) -> Iterator[Producer]:
         """A program that emits as many records as each line demands."""
         with subprocess.Popen(
             [*self._enter(), PYTHON, "-c", PRODUCER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             try:
                 assert process.stdout is not None
-                assert process.stdout.readline() == "here\n"
-                yield process
+                yield Producer(self, process, process.stdout.readline().strip())
             finally:
                 process.kill()
 
@@ -238,6 +238,28 @@ def _removed(cgroup: Path) -> bool:
     return not cgroup.exists()
 
 
+@attrs.frozen
+class Producer:
+    """A program on a machine."""
+
+    machine: Machine
+    process: subprocess.Popen[str]
+    """nsenter, which forks to enter the namespace of processes."""
+    pid: str
+    """Of the program, on the machine."""
+
+    def emit(self, count: int) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline().split()[1] == "0"  # nothing lost
+
+    def kill(self) -> None:
+        self.machine.run("kill", "-KILL", self.pid)
+        self.process.wait(20)
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     if missing := what_is_missing():
@@ -249,14 +271,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         made.close()
 
 
-def emit(producer: subprocess.Popen[str], count: int) -> None:
-    assert producer.stdin is not None
-    assert producer.stdout is not None
-    producer.stdin.write(f"{count}\n")
-    producer.stdin.flush()
-    assert producer.stdout.readline().split()[1] == "0"  # nothing lost
-
-
 def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> None:
     """Socket activation; kill -9 of the daemon after that of a program whose records it had not taken in;
     stop, and start by the next connection."""
@@ -265,7 +279,7 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
         machine.utracefs("enable", "user_events:real")
         assert machine.shown("ActiveState") == "active"
         assert machine.shown("StatusErrno") == "0"
-        emit(producer, 100)
+        producer.emit(100)
         wait_for(lambda: len(machine.numbers()) == 100)
         wait_for(lambda: machine.shown("NFileDescriptorStore") == "2", what=machine.log)
 
@@ -273,9 +287,8 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
         # starts.
         daemon = machine.shown("MainPID")
         machine.run("kill", "-STOP", daemon)
-        emit(producer, 1000)
+        producer.emit(1000)
         producer.kill()
-        producer.wait(20)
         machine.run("kill", "-KILL", daemon)
         wait_for(lambda: machine.shown("MainPID") not in ("0", daemon), 20, what=machine.log)
         assert machine.shown("NRestarts") == "1"
@@ -283,15 +296,14 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
         assert machine.numbers() == list(range(1100))
 
         # The surviving program continues.
-        emit(other, 10)
+        other.emit(10)
         wait_for(lambda: machine.numbers() == [*range(1100), *range(10)], 20, what=machine.daemon_log)
 
         # A restart keeps everything, also for connected programs.
         machine.run("systemctl", "restart", "utracefsd.service")
-        emit(other, 5)
+        other.emit(5)
         wait_for(lambda: machine.numbers() == [*range(1100), *range(15)], 20, what=machine.daemon_log)
         other.kill()
-        other.wait(20)
 
     machine.run("systemctl", "stop", "utracefsd.service")
     assert machine.shown("ActiveState") == "inactive"
@@ -315,7 +327,7 @@ def test_rings_over_a_stop(tmp_path: Path) -> None:
     try:
         with machine.producer() as producer:
             machine.utracefs("enable", "user_events:real")
-            emit(producer, 10)
+            producer.emit(10)
             machine.run("systemctl", "stop", "utracefsd.service")
             assert machine.shown("NFileDescriptorStore") == "1"
         assert machine.numbers() == list(range(10))

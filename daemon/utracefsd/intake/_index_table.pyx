@@ -168,8 +168,9 @@ cdef class IndexTable:
     def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
-        All get the same time, `ts_ns`, and this cpu: they arrived together; their order in `trace` is that of
-        the buffer. A record that names its writer gets that thread and cpu, if valid. Refusals are counted.
+        They arrived together and get the same time, `ts_ns`, and this cpu. A record that names its writer gets
+        that thread and cpu, if valid; where the cpu changes the time is 1 ns later, so that the order in
+        `trace` is that of the buffer. Refusals are counted.
 
         Stops at any other object, at an incomplete one, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
@@ -183,7 +184,7 @@ cdef class IndexTable:
         cdef int code
         cdef Record r
         cdef const uint8_t *record
-        cdef uint32_t cpu = machine_cpu()
+        cdef int32_t cpu = machine_cpu(), last_cpu
         cdef bint is_signed, may_be_signed = self.make_writers is not None
         # While this view is held, code called below cannot resize or free the buffer.
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -196,6 +197,7 @@ cdef class IndexTable:
             r.cpu = cpu
             r.origin = 0
             r.ts_ns = ts_ns
+            last_cpu = -1
             if self.writers is not None:
                 self.writers.begin_round()
             while True:
@@ -209,6 +211,9 @@ cdef class IndexTable:
                 if is_signed:
                     size = self.find_writer(record, size, &r)
                     record += BIN_SIGNATURE
+                if r.cpu != last_cpu:
+                    r.ts_ns += last_cpu >= 0
+                    last_cpu = r.cpu
                 code = self.emit(record, size, &r)
                 if is_signed:
                     r.pid = pid

@@ -225,9 +225,27 @@ def signed() -> tuple[IndexTable, Callable[..., list[tuple[int, int, bytes]]], C
         stream = b"".join(map(bin_object, records))
         assert table.take_in(stream, 0, os.getpid(), NOW_NS) == len(stream)
         probe.flush()
+        assert [record[0] for record in taken] == sorted(record[0] for record in taken)
         return [(record[1], record[2], record[4]) for record in taken]
 
     return table, take_in, comms
+
+
+def test_records_of_several_cpus_keep_their_order() -> None:
+    """`trace` sorts by time, then by cpu."""
+    table, (event,) = table_of(b"one u32 a")
+    comms = make_comm_table()
+    table.make_writers = lambda: AllWriters(comms).of(os.getpid())
+    taken: list[tuple[Any, ...]] = []
+    probe = Collecting("test", taken.extend)
+    event.attach(probe)
+    cpus = [possible_cpus() - 1, 0, 0, possible_cpus() - 1, 0]
+    records = [signature(os.getpid(), cpu) + struct.pack("<ii", 0, n) for n, cpu in enumerate(cpus)]
+    table.take_in(b"".join(map(bin_object, records)), 0, os.getpid(), NOW_NS)
+    probe.flush()
+    in_trace = sorted(taken, key=lambda record: (record[0], record[1]))
+    assert [struct.unpack("<I", record[4])[0] for record in in_trace] == [0, 1, 2, 3, 4]
+    assert taken[0][0] == NOW_NS
 
 
 def test_a_record_that_says_who_wrote_it(signed: Any) -> None:
