@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from utracefs.recordings.recording import Record, Recording
     from utracefs.recordings.recording import open as open
     from utracefs.session import Session
+    from utracefs.spans import current_span, span
     from utracefs.streaming import Batch, Stream, attach
     from utracefs.totals import Stats
 
@@ -57,6 +58,7 @@ __all__ = [
     "__version__",
     "attach",
     "close",
+    "current_span",
     "default_session",
     "define",
     "event",
@@ -67,6 +69,7 @@ __all__ = [
     "s16",
     "s32",
     "s64",
+    "span",
     "stats",
     "strict",
     "u8",
@@ -84,6 +87,8 @@ _LAZY = {
     "Stream": "utracefs.streaming",
     "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
+    "current_span": "utracefs.spans" if CAN_TRACE else "utracefs.without_tracing",
+    "span": "utracefs.spans" if CAN_TRACE else "utracefs.without_tracing",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
     "Stats": "utracefs.totals",
     **dict.fromkeys(

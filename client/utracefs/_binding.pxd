@@ -55,6 +55,7 @@ cdef extern from "binding.h" nogil:
     unsigned char *utb_reserve(utracefs_event *event, uint32_t flag, uint32_t size, utb_reserved *r)
     void utb_commit(const utb_reserved *r)
     uint64_t ut_now_ns()
+    uint64_t utracefs_new_span_id()
     void ut_put(unsigned char *at, uint64_t value, unsigned size)
 
 cdef extern from "Python.h":

@@ -71,7 +71,7 @@ cdef bint wanted_strict() except -1:
     return flags.dev_mode and (text == NULL or strcmp(text, "0") != 0)
 
 # Raise an exception for a value that does not fit, also while the event is off: see `strict`.
-cdef bint is_strict = wanted_strict()
+is_strict = wanted_strict()
 
 cdef union Number:
     uint64_t u
@@ -124,6 +124,11 @@ cdef object emit_named(Event event, PyObject *const *args, Py_ssize_t nr_args, P
 
 cdef object emit_values(Event event, PyObject *const *given):
     """given: a value for each field."""
+    return emit_behind(event, NULL, 0, given)
+
+
+cdef object emit_behind(Event event, const uint64_t *numbers, Py_ssize_t nr_numbers, PyObject *const *given):
+    """numbers: of the first fields, which are u64. given: a value for each of the others."""
     cdef unsigned char byte = status_of(event)
     cdef Value values[MAX_FIELDS]
     cdef utb_reserved reserved
@@ -139,7 +144,9 @@ cdef object emit_values(Event event, PyObject *const *given):
             return None
         byte = 0
     size = event.min_size
-    for i in range(event.nr_fields):
+    for i in range(nr_numbers):
+        values[i].number.u = numbers[i]
+    for i in range(nr_numbers, event.nr_fields):
         step = &steps[i]
         value = &values[i]
         if step.kind == INTEGER:

@@ -71,9 +71,9 @@ else:
         return function  # without typing
 
 
-__all__ = ["command_string", "define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"]
+__all__ = ["FIELDS", "command_string", "define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"]
 
-_FIELDS: dict[object, str] = {
+FIELDS: dict[object, str] = {
     bool: "struct bool {} 1",
     int: "s64 {}",
     float: "struct double {} 8",
@@ -175,8 +175,8 @@ def _field(
             found = eval(found, names, scope)
         except Exception as error:
             raise ValueError(f"{where}: the annotation {annotation!r} is unknown: {error}") from error
-    if isinstance(found, type) and found in _FIELDS:
-        return _FIELDS[found].format(field)
+    if isinstance(found, type) and found in FIELDS:
+        return FIELDS[found].format(field)
     # (typing.Annotated, without its import)
     length, origin = getattr(found, "__metadata__", None), getattr(found, "__origin__", None)
     if length and isinstance(length[0], int) and origin in _ARRAYS:

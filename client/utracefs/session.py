@@ -49,6 +49,7 @@ class Session:
         self._native = self._open(path, (buffer_kb or 0) * 1024)
         self._by_text: dict[tuple[bytes, int], Event] = {}
         self._by_declaration: dict[tuple[str, int], Event] = {}
+        self._spans: dict[Any, Any] = {}
 
     def _open(self, directory: bytes | None, buffer_bytes: int) -> NativeSession:
         return NativeSession(directory, buffer_bytes)

@@ -88,6 +88,9 @@ int utracefs_flush(unsigned timeout_ms);
 /* Gives all registrations back; events are off for good. */
 void utracefs_close(void);
 
+/* A new number for a span: random, not 0, at most 63 bits. Never waits; also in signal handlers. */
+uint64_t utracefs_new_span_id(void);
+
 /* ---- what the macros need */
 
 struct utracefs_reserved {

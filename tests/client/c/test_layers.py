@@ -13,7 +13,7 @@ LAYERS = """
     target
     ring
     process
-    connection.h
+    connection.h spans
     registration warnings connecting
     local_ring enable_bits requests
     connection.c

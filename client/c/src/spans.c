@@ -1,0 +1,50 @@
+/*
+ * Ids of spans: random numbers of 63 bits, so that readers with signed 64 bit have them exactly; never 0,
+ * which is no span. splitmix64 of a counter that begins at a random number in each process, so ids of one
+ * process are as random as those of several.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "process.h"
+#include "utracefs.h"
+
+static uint64_t next; /* 0: not begun */
+
+static void begin_anew(void)
+{
+	next = 0;
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, begin_anew);
+}
+
+static void begin(void)
+{
+	uint64_t seed, none = 0;
+	int before = errno;
+
+	if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != sizeof(seed))
+		seed = ut_clock_ns() << 20 ^ (uint64_t)getpid();
+	errno = before;
+	__atomic_compare_exchange_n(&next, &none, seed | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+uint64_t utracefs_new_span_id(void)
+{
+	uint64_t id;
+
+	do {
+		if (!__atomic_load_n(&next, __ATOMIC_RELAXED))
+			begin();
+		id = __atomic_add_fetch(&next, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED);
+		id = (id ^ id >> 30) * 0xbf58476d1ce4e5b9u;
+		id = (id ^ id >> 27) * 0x94d049bb133111ebu;
+		id = (id ^ id >> 31) >> 1;
+	} while (!id);
+	return id;
+}

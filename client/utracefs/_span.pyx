@@ -1,0 +1,495 @@
+"""Spans; `with order_span(7):` runs here.
+
+    Span       what `utracefs.span` returns: two events, and the values given with it
+    Running    one use of it while it is on, from its begin to its end
+    Off        its use while it is off
+    Traced     a decorated function
+
+While one of its events is on, a use of a span gets an id, writes a record of NAME_begin, and makes itself the
+parent of the spans that begin meanwhile, by a context variable. At its end it writes a record of NAME_end. A
+record is written if its event is on at that moment:
+
+| switched | records |
+|---|---|
+| on in the middle of a span | none: it has no id and no time |
+| off in the middle | no end; readers see a span that did not end |
+| off and on again in the middle | both |
+
+So an end always belongs to a span that began while tracing; if its begin is missing, as only NAME_end is on
+or the begin was overwritten, its duration says when that was.
+
+The variable is set back, not reset by its token: a generator may be closed in another context. If it holds
+another span then, this one is `misplaced`: the context where it began has it still, and passes over it. A
+span that ended regularly remains the parent in contexts that were copied from it (tasks).
+"""
+
+cimport cython
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+
+from utracefs._binding cimport PENDING, ut_now_ns, utracefs_new_span_id
+from utracefs._emit cimport emit_behind
+from utracefs._emit cimport is_strict as emits_strictly
+from utracefs._event cimport MAX_FIELDS, Event, status_of
+
+cdef extern from *:
+    """
+    /* Cython's `__call__` builds a tuple, and a dict, per call. */
+    static void use_vectorcall(PyObject *made, Py_ssize_t offset, unsigned long flags)
+    {
+        PyTypeObject *type = (PyTypeObject *)made;
+
+        type->tp_vectorcall_offset = offset;
+        type->tp_call = PyVectorcall_Call;
+        type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | flags;
+        PyType_Modified(type);
+    }
+    """
+    void use_vectorcall(object made, Py_ssize_t offset, unsigned long flags)
+
+cdef extern from "Python.h":
+    unsigned long Py_TPFLAGS_METHOD_DESCRIPTOR
+    Py_ssize_t PyVectorcall_NARGS(size_t nargsf)
+    object PyObject_Vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
+    PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
+    object PyMethod_New(object function, object self)
+    object PyContextVar_New(const char *name, PyObject *default)
+    int PyContextVar_Get(object var, PyObject *default, PyObject **value) except -1
+    object PyContextVar_Set(object var, object value)
+    void Py_XDECREF(PyObject *o)
+
+ctypedef object (*Vectorcall)(object, PyObject *const *, size_t, PyObject *)
+
+cdef enum State:
+    IDLE
+    BEGUN
+    ENDED
+    MISPLACED
+
+cdef enum Kind:
+    FUNCTION            # the others: in the order of drivers
+    COROUTINE
+    GENERATOR
+    ASYNC_GENERATOR
+
+KINDS = {0x80: COROUTINE, 0x20: GENERATOR, 0x200: ASYNC_GENERATOR}
+"""By the flag of their code (inspect.CO_COROUTINE, ...)."""
+
+cdef object context_variable = PyContextVar_New("utracefs.span", NULL)
+cdef tuple NO_VALUES = ()
+cdef str NO_ERROR = ""
+
+BEGIN_FIELDS = "u64 span_id; u64 parent_id"
+END_FIELDS = "u64 span_id; u64 parent_id; u64 duration_ns; __rel_loc char[] error"
+cdef enum:
+    BEGIN_VALUES = 2
+    END_VALUES = 4
+
+
+cdef inline Running present():
+    """The span that is the parent of one that begins now; or None."""
+    cdef PyObject *found = NULL
+    cdef Running running
+    PyContextVar_Get(context_variable, NULL, &found)
+    if found == NULL:
+        return None
+    held = <object>found
+    Py_XDECREF(found)
+    if held is None:
+        return None
+    return in_place(<Running>held)
+
+
+cdef inline Running in_place(Running running):
+    while running is not None and running.state == MISPLACED:
+        running = running.parent
+    return running
+
+
+@cython.final
+cdef class Span:
+    """`with span:`, `with span(VALUE...) as running:`, `@span`. Made by `utracefs.span`.
+
+    True while one of its events is on. `begin` and `end` are these events.
+    """
+
+    cdef Vectorcall call
+    cdef readonly Event begin
+    cdef readonly Event end
+    cdef readonly str name
+    cdef readonly tuple fields
+    cdef readonly tuple values
+    cdef Py_ssize_t nr_fields
+    cdef tuple drivers
+    cdef Off off
+    cdef Running entered
+
+    def __cinit__(
+        self, str name, Event begin, Event end, tuple fields, tuple values=None, tuple drivers=None
+    ):
+        """fields: names of its own. values: of these; None: given at each use, if there are fields.
+        drivers: of coroutines and generators, as in traced_functions."""
+        if len(fields) + END_VALUES > MAX_FIELDS:
+            raise ValueError(f"{name}: too many fields")
+        self.call = <Vectorcall>call_span
+        self.begin = begin
+        self.end = end
+        self.name = name
+        self.fields = fields
+        self.nr_fields = len(fields)
+        self.values = values if fields else NO_VALUES
+        self.drivers = drivers
+        self.off = Off.__new__(Off)
+        self.off.span = self
+
+    def having(self, tuple values):
+        """The same span, with values."""
+        return Span(self.name, self.begin, self.end, self.fields, values, self.drivers)
+
+    def __bool__(self):
+        return is_on(self)
+
+    def __enter__(self):
+        cdef Running running
+        if self.values is None:
+            raise TypeError(f"{self.name}: no values for {', '.join(self.fields)}: with span(...):")
+        if not is_on(self):
+            return self.off
+        running = new_running(self, self.values)
+        running.by_span = True
+        running.begin()
+        if self.entered is None:
+            self.entered = running
+        return running
+
+    def __exit__(self, kind, error, traceback):
+        """Ends the innermost use of this context; or, where there is none, that of another context."""
+        cdef Running running
+        running = present()
+        while running is not None and not (
+            running.by_span and running.span is self and running.state == BEGUN
+        ):
+            running = running.parent
+        if running is None:
+            running = self.entered
+        if running is self.entered:
+            self.entered = None
+        if running is not None:
+            running.finish(kind)
+
+    def __repr__(self):
+        return f"<utracefs.Span {self.name!r}, {'on' if self else 'off'}>"
+
+
+cdef inline bint is_on(Span span) except -1:
+    cdef unsigned char begin = status_of(span.begin)
+    cdef unsigned char end = status_of(span.end)
+    if begin == 0 and end == 0:
+        return emits_strictly
+    if begin == PENDING or end == PENDING:
+        return bool(span.begin) or bool(span.end) or emits_strictly
+    return True
+
+
+cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject *names):
+    """`span(...)`: a use of it; or the decoration of a function."""
+    cdef Py_ssize_t nr = PyVectorcall_NARGS(nargsf)
+    cdef Running running
+    cdef uint64_t parent_id = 0
+    cdef tuple values
+    if span.values is not None and nr == 1 and names == NULL and callable(<object>args[0]):
+        return decorated(span, <object>args[0])
+    if names == NULL and nr == 0 and span.values is not None:
+        if not is_on(span):
+            return span.off
+        values = span.values
+    elif names == NULL and nr == span.nr_fields and span.values is None and not callable(<object>args[0]):
+        if not is_on(span):
+            return span.off
+        values = tuple_of(args, nr)
+    else:
+        values, parent_id = sorted_values(span, args, nr, names)
+        if not is_on(span):
+            return span.off
+    running = new_running(span, values)
+    running.its_parent_id = parent_id
+    return running
+
+
+cdef tuple tuple_of(PyObject *const *args, Py_ssize_t nr):
+    cdef tuple values = PyTuple_New(nr)
+    cdef Py_ssize_t i
+    for i in range(nr):
+        value = <object>args[i]
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(values, i, value)
+    return values
+
+
+cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObject *names):
+    """The values in the order of the fields, and parent_id. TypeError like a call of a function."""
+    cdef Py_ssize_t i
+    parent_id = 0
+    given = dict(zip(span.fields, tuple_of(args, nr)))
+    if nr > span.nr_fields:
+        raise TypeError(f"{span.name}: {nr} values for {span.nr_fields} fields")
+    if nr == 1 and names == NULL and callable(<object>args[0]):
+        raise TypeError(
+            f"{span.name}: a function needs the values of its spans: @utracefs.span(..., NAME=VALUE)"
+        )
+    if names != NULL:
+        for i in range(PyTuple_GET_SIZE(names)):
+            name = <object>PyTuple_GET_ITEM(names, i)
+            if name == "parent_id":
+                parent_id = <object>args[nr + i]
+            elif name in given:
+                raise TypeError(f"{span.name}: two values for the field {name!r}")
+            else:
+                given[name] = <object>args[nr + i]
+    check_names(span, given)
+    if len(given) < span.nr_fields:
+        if span.values is None:
+            missing = [name for name in span.fields if name not in given]
+            raise TypeError(f"{span.name}: no value for the field {missing[0]!r}")
+        given = dict(zip(span.fields, span.values)) | given
+    return tuple([given[name] for name in span.fields]), parent_id
+
+
+cdef int check_names(Span span, names) except -1:
+    for name in names:
+        if name not in span.fields:
+            raise TypeError(
+                f"{span.name}: no field {name!r}; there are {', '.join(span.fields) or 'none'}"
+            )
+    return 0
+
+
+@cython.final
+cdef class Off:
+    """A use of a span that is off. As Running, without effect."""
+
+    cdef Span span
+
+    @property
+    def span_id(self):
+        return 0
+
+    @property
+    def parent_id(self):
+        return 0
+
+    def set(self, **values):
+        check_names(self.span, values)
+
+    def __bool__(self):
+        return False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        return None
+
+
+@cython.final
+@cython.freelist(32)
+cdef class Running:
+    """A use of a span, from its begin to its end."""
+
+    cdef Span span
+    cdef Running parent
+    cdef uint64_t id
+    cdef uint64_t its_parent_id
+    cdef tuple values
+    cdef uint64_t begin_ns
+    cdef State state
+    cdef bint by_span       # entered by `with span:`
+    cdef int depth          # `with running:` inside of itself
+
+    @property
+    def span_id(self):
+        """0 before its begin."""
+        return self.id
+
+    @property
+    def parent_id(self):
+        """0: it has no parent."""
+        return self.its_parent_id
+
+    def set(self, **values):
+        """Change values of fields, for the record of the end. TypeError: no such field, on and off."""
+        check_names(self.span, values)
+        self.values = tuple([
+            values.get(name, value) for name, value in zip(self.span.fields, self.values)
+        ])
+
+    def __bool__(self):
+        return True
+
+    def __enter__(self):
+        self.begin()
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.finish(kind)
+
+    cdef int begin(self) except -1:
+        cdef Span span = self.span
+        if self.state == BEGUN:
+            self.depth += 1
+            return 0
+        self.parent = present()
+        self.id = utracefs_new_span_id()
+        if self.parent is not None and not self.its_parent_id:
+            self.its_parent_id = self.parent.id
+        self.state = BEGUN
+        self.begin_ns = ut_now_ns()
+        if status_of(span.begin) or emits_strictly:
+            self.emit(span.begin, BEGIN_VALUES, 0, NO_ERROR)
+        PyContextVar_Set(context_variable, self)
+        return 0
+
+    cdef int finish(self, kind) except -1:
+        """kind: the exception's class, or None."""
+        cdef PyObject *held = NULL
+        cdef uint64_t end_ns = ut_now_ns()
+        if self.state != BEGUN:
+            return 0
+        if self.depth:
+            self.depth -= 1
+            return 0
+        PyContextVar_Get(context_variable, NULL, &held)
+        if held == <PyObject *>self:
+            self.state = ENDED
+            PyContextVar_Set(context_variable, in_place(self.parent))
+        else:
+            self.state = MISPLACED
+        Py_XDECREF(held)
+        if status_of(self.span.end) or emits_strictly:
+            error = NO_ERROR if kind is None else name_of(kind)
+            self.emit(self.span.end, END_VALUES, end_ns - self.begin_ns, error)
+        if self.state == ENDED:
+            self.parent = None
+        return 0
+
+    cdef int emit(self, Event event, Py_ssize_t first, uint64_t duration_ns, str error) except -1:
+        """first: place of the first field of its own."""
+        cdef uint64_t *numbers = [self.id, self.its_parent_id, duration_ns]
+        cdef PyObject *given[MAX_FIELDS]
+        cdef Py_ssize_t i
+        cdef tuple values = self.values
+        given[3] = <PyObject *>error
+        for i in range(self.span.nr_fields):
+            given[first + i] = PyTuple_GET_ITEM(<PyObject *>values, i)
+        emit_behind(event, numbers, 2 if first == BEGIN_VALUES else 3, given)
+        return 0
+
+
+cdef inline Running new_running(Span span, tuple values):
+    cdef Running running = Running.__new__(Running)
+    running.span = span
+    running.values = values
+    return running
+
+
+cdef str name_of(kind):
+    """Of a class, not by attributes that may be the program's."""
+    return type.__dict__["__qualname__"].__get__(kind)
+
+
+def current():
+    """The span of this context, a Running; None: there is none."""
+    return present()
+
+
+def exchange(Running other):
+    """Make `other` the span of this context; returns the one before. For generators, between their steps."""
+    before = present()
+    PyContextVar_Set(context_variable, other)
+    return before
+
+
+# ------------------------------------------------------------------------------------- decorated functions
+
+cdef class Traced:
+    """A function, with a span for each call. Its attributes are those of the function."""
+
+    cdef Vectorcall call
+    cdef object function
+    cdef Span span
+    cdef Kind kind
+    cdef dict __dict__
+
+    def __getattr__(self, name):
+        return getattr(self.function, name)
+
+    def __get__(self, instance, owner):
+        return self if instance is None else PyMethod_New(self, instance)
+
+    def __repr__(self):
+        return f"<{self.function!r} with the span {self.span.name!r}>"
+
+    def __reduce__(self):
+        return self.function.__qualname__
+
+
+cdef object call_traced(Traced self, PyObject *const *args, size_t nargsf, PyObject *names):
+    if status_of(self.span.begin) == 0 and status_of(self.span.end) == 0 or not is_on(self.span):
+        return PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
+    return call_on(self, args, nargsf, names)
+
+
+cdef object call_on(Traced self, PyObject *const *args, size_t nargsf, PyObject *names):
+    cdef Running running = new_running(self.span, self.span.values)
+    if self.kind != FUNCTION:
+        made = PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
+        outer = self.span.drivers[<int>self.kind - 1](running, made)
+        outer.__name__ = made.__name__
+        outer.__qualname__ = made.__qualname__
+        return outer
+    running.begin()
+    try:
+        result = PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
+    except BaseException as error:
+        running.finish(type(error))
+        raise
+    running.finish(None)
+    return result
+
+
+cdef object decorated(Span span, function):
+    cdef Traced traced
+    if isinstance(function, (staticmethod, type)):
+        raise TypeError(f"{span.name}: decorates functions, not {type(function).__name__} objects; put it "
+                        f"below @staticmethod")
+    traced = Traced.__new__(Traced)
+    traced.call = <Vectorcall>call_traced
+    traced.function = function
+    traced.span = span
+    inner = function
+    while hasattr(inner, "func"):       # functools.partial
+        inner = inner.func
+    code = getattr(inner, "__code__", None)
+    traced.kind = FUNCTION
+    for flag, kind in KINDS.items():
+        if getattr(code, "co_flags", 0) & flag:
+            traced.kind = kind
+    setattr(traced, "__wrapped__", function)
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if hasattr(function, name):
+            setattr(traced, name, getattr(function, name))
+    return traced
+
+
+cdef Py_ssize_t place(object made, Vectorcall *call):
+    return <char *>call - <char *><PyObject *>made
+
+
+cdef Span a_span = Span("", None, None, ())
+cdef Traced a_traced = Traced.__new__(Traced)
+use_vectorcall(Span, place(a_span, &a_span.call), 0)
+use_vectorcall(Traced, place(a_traced, &a_traced.call), Py_TPFLAGS_METHOD_DESCRIPTOR)

@@ -1,0 +1,433 @@
+"""Spans: what is written, who is the parent, and what happens when events are switched in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import utracefs
+from tests.client.fake_daemon import FakeDaemon, wait_for
+from utracefs import Session
+from utracefs._event import Event
+from utracefs._span import Span, current
+from utracefs.checking import check_declaration
+from utracefs.declaring import make_event
+from utracefs.spans import declare
+from utracefs_protocol.layout import Layout
+
+Records = Callable[[Span], tuple[list[dict[str, Any]], list[dict[str, Any]]]]
+Declare = Callable[..., Span]
+
+
+def switch(daemon: FakeDaemon, event: Event, on: bool) -> None:
+    daemon.set_status(event.declaration.encode(), int(on))
+    wait_for(lambda: bool(event) is on)
+
+
+@pytest.fixture
+def off(daemon: FakeDaemon, session: Session) -> Declare:
+    def make(what: str, **values: Any) -> Span:
+        return declare(session, what, values)
+
+    return make
+
+
+@pytest.fixture
+def on(daemon: FakeDaemon, off: Declare) -> Iterator[Declare]:
+    """Declares a span, and enables both of its events."""
+
+    def make(what: str, **values: Any) -> Span:
+        span = off(what, **values)
+        for event in (span.begin, span.end):
+            daemon.enable(event.declaration.encode())
+            wait_for(functools.partial(bool, event))
+        return span
+
+    yield make
+    assert current() is None
+
+
+@pytest.fixture
+def records(daemon: FakeDaemon, session: Session) -> Records:
+    def read(span: Span) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        assert session.flush()
+        found = []
+        for event in (span.begin, span.end):
+            layout = Layout(check_declaration(event.declaration.encode()).fields)
+            payloads = daemon.last.payloads(event.declaration.encode())
+            found.append([dict(layout.unpack(payload)) for payload in payloads])
+        return found[0], found[1]
+
+    return read
+
+
+def test_begin_and_end(on: Declare, records: Records) -> None:
+    order = on("order u64 order; __rel_loc char[] who")
+    with order(7, who="x") as running:
+        assert current() is running
+        assert running
+        running.set(who="y")
+    (begin,), (end,) = records(order)
+    assert begin == {"span_id": running.span_id, "parent_id": 0, "order": 7, "who": "x"}
+    assert 0 < end.pop("duration_ns") < 10**10
+    assert end == {"span_id": running.span_id, "parent_id": 0, "error": "", "order": 7, "who": "y"}
+    assert 0 < running.span_id < 1 << 63
+
+
+def test_nested_spans_have_parents(on: Declare, records: Records) -> None:
+    outer, inner = on("outer"), on("inner u8 n")
+    with outer() as one:
+        with inner(1) as two:
+            assert two.parent_id == one.span_id
+        with inner(2) as three:
+            assert three.parent_id == one.span_id
+        with inner(3, parent_id=77) as four:
+            assert four.parent_id == 77
+    assert [r["parent_id"] for r in records(inner)[0]] == [one.span_id, one.span_id, 77]
+    assert len({r["span_id"] for r in records(inner)[1]}) == 3
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+def test_the_end_says_which_exception(on: Declare, records: Records, kind: type[BaseException]) -> None:
+    span = on("order")
+    with pytest.raises(kind), span():
+        raise kind("text")
+    with pytest.raises(kind):
+        span(function_that_raises)(kind)
+    assert [r["error"] for r in records(span)[1]] == [kind.__name__] * 2
+
+
+def function_that_raises(kind: type[BaseException]) -> None:
+    raise kind
+
+
+def test_off_it_is_nothing_but_checks_names(off: Declare, records: Records) -> None:
+    span = off("order u64 order")
+    assert not span
+    for use in (span(7), span(order=7), off("other", a=1), off("other", a=1)(), off("plain")):
+        with use as running:
+            assert not running
+            assert running.span_id == running.parent_id == 0
+            assert current() is None
+    assert records(span) == ([], [])
+    with pytest.raises(TypeError, match="no field 'x'"), span(7) as running:
+        running.set(x=1)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_wrong_values_are_type_errors_on_and_off(on: Declare, off: Declare, enabled: bool) -> None:
+    span = (on if enabled else off)("order u64 order; u8 kind")
+    for args, named, text in [
+        ((1,), {}, "no value for the field 'kind'"),
+        ((1, 2, 3), {}, "3 values for 2 fields"),
+        ((1, 2), {"kind": 2}, "two values"),
+        ((1, 2), {"other": 2}, "no field 'other'"),
+        ((print,), {}, "a function needs the values"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            span(*args, **named)
+    with pytest.raises(TypeError, match="no values for order, kind"), span:
+        pass
+    with pytest.raises(TypeError, match="no field 'x'"), span(1, 2) as running:
+        running.set(x=3)
+
+
+def test_a_value_that_does_not_fit_is_refused_and_counted(on: Declare, records: Records) -> None:
+    span = on("order u8 order")
+    with pytest.warns(RuntimeWarning, match="order"), span(1000), span(3):
+        pass
+    assert span.begin.refused == span.end.refused == {"order was out of range": 1}
+    assert [r["order"] for r in records(span)[0]] == [3]
+
+
+def test_strict_spans_raise_also_when_off(off: Declare) -> None:
+    span = off("order u8 order")
+    before = utracefs.strict(True)
+    try:
+        with pytest.raises(OverflowError), span(1000):
+            pass
+        assert current() is None
+    finally:
+        utracefs.strict(before)
+
+
+# ---- switched in the middle
+
+
+def test_switched_on_in_the_middle_writes_nothing(daemon: FakeDaemon, off: Declare, records: Records) -> None:
+    span = off("order")
+    with span():
+        daemon.enable(span.begin.declaration.encode())
+        daemon.enable(span.end.declaration.encode())
+        wait_for(lambda: bool(span.begin) and bool(span.end))
+    assert records(span) == ([], [])
+
+
+def test_switched_off_in_the_middle_leaves_a_begin(daemon: FakeDaemon, on: Declare, records: Records) -> None:
+    span = on("order")
+    with span():
+        switch(daemon, span.end, False)
+        switch(daemon, span.begin, False)
+    begins, ends = records(span)
+    assert len(begins) == 1
+    assert ends == []
+
+
+def test_an_end_alone_has_the_duration(daemon: FakeDaemon, on: Declare, records: Records) -> None:
+    span = on("order")
+    switch(daemon, span.begin, False)
+    with span() as running:
+        pass
+    begins, (end,) = records(span)
+    assert begins == []
+    assert end["span_id"] == running.span_id
+    assert end["duration_ns"] > 0
+
+
+# ---- contexts
+
+
+def test_threads_begin_without_a_parent_unless_the_context_is_copied(on: Declare, records: Records) -> None:
+    span = on("order")
+
+    def work() -> None:
+        with span():
+            pass
+
+    with span() as outer:
+        context = contextvars.copy_context()
+        for target in (work, functools.partial(context.run, work)):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+    assert [r["parent_id"] for r in records(span)[0]] == [0, 0, outer.span_id]
+
+
+def test_tasks_have_the_parent_of_their_creator(on: Declare, records: Records) -> None:
+    span, late = on("order u8 n"), on("late")
+
+    async def work(n: int) -> None:
+        with span(n) as own:
+            await asyncio.sleep(0)
+            assert current() is own
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with late():
+            pass
+        with late():
+            pass
+
+    async def main() -> int:
+        with span(0) as outer:
+            task = asyncio.create_task(later())
+            await asyncio.gather(work(1), work(2))
+        await task
+        return outer.span_id
+
+    outer_id = asyncio.run(main())
+    assert [r["parent_id"] for r in records(span)[0]] == [0, outer_id, outer_id]
+    assert [r["parent_id"] for r in records(late)[0]] == [outer_id, outer_id]  # it has ended, but caused it
+
+
+def test_a_cancelled_task(on: Declare, records: Records) -> None:
+    span = on("order")
+
+    @span
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = asyncio.create_task(forever())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert [r["error"] for r in records(span)[1]] == ["CancelledError"]
+
+
+def test_spans_that_end_in_the_wrong_order(on: Declare, records: Records) -> None:
+    """As generators make them: the first one is passed over, although the context has it still."""
+    span = on("order u8 n")
+    outer, one, two = span(0), span(1), span(2)
+    outer.__enter__()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    with span(3) as three:
+        assert three.parent_id == two.span_id
+    two.__exit__(None, None, None)
+    assert current() is outer
+    outer.__exit__(None, None, None)
+    assert [r["n"] for r in records(span)[1]] == [1, 3, 2, 0]
+
+
+def test_an_end_in_another_context(on: Declare, records: Records) -> None:
+    span = on("order")
+    outer = span()
+    outer.__enter__()
+    contextvars.Context().run(outer.__exit__, None, None, None)
+    assert current() is None
+    with span() as next_one:
+        assert next_one.parent_id == 0
+    assert len(records(span)[1]) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30))
+@settings(deadline=None)
+def test_any_order_leaves_no_span_behind(steps: list[tuple[int, bool]]) -> None:
+    """Begins and ends in any order, in one context: at the end there is none, and each has ended once."""
+    before = utracefs.strict(True)  # as if on
+    try:
+        span = Span("order", _event("a"), _event("b"), ())
+        open_ones: list[Any] = []
+        for n, ends in steps:
+            if ends and open_ones:
+                open_ones.pop(n % len(open_ones)).__exit__(None, None, None)
+            else:
+                running = span()
+                running.__enter__()
+                assert running.parent_id == (open_ones[-1].span_id if open_ones else 0)
+                open_ones.append(running)
+        while open_ones:
+            open_ones.pop(0).__exit__(None, None, None)
+        assert current() is None
+    finally:
+        utracefs.strict(before)
+
+
+def _event(name: str) -> Event:
+    fields = "u64 span_id; u64 parent_id" + "; u64 duration_ns; __rel_loc char[] error" * (name == "b")
+    return make_event(None, check_declaration(f"test_span_{name} {fields}".encode()), 0)
+
+
+# ---- one object, several uses
+
+
+def test_one_span_entered_again(on: Declare, records: Records) -> None:
+    span = on("order", n=1)
+    with span as outer, span as inner:
+        assert inner.parent_id == outer.span_id
+    use = span()
+    with use, use:
+        pass
+    with use:
+        pass
+    assert len(records(span)[1]) == 4
+
+
+def test_one_span_in_many_tasks(on: Declare, records: Records) -> None:
+    span = on("order")
+
+    async def work(n: int) -> None:
+        for _ in range(n):
+            await asyncio.sleep(0)
+        with span:
+            for _ in range(5 - n):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*[work(n) for n in range(5)])
+
+    asyncio.run(main())
+    begins, ends = records(span)
+    assert sorted(r["span_id"] for r in begins) == sorted(r["span_id"] for r in ends)
+    assert len(ends) == 5
+
+
+# ---- decorated functions
+
+
+def test_a_decorated_function_stays_what_it_was(off: Declare) -> None:
+    span = off("call", a=1)
+
+    @span
+    async def coroutine(a: int, *, b: str = "x") -> None:
+        """Text."""
+
+    assert inspect.iscoroutinefunction(coroutine)
+    assert str(inspect.signature(coroutine)) == "(a: 'int', *, b: 'str' = 'x') -> 'None'"
+    assert coroutine.__doc__ == "Text."
+    assert coroutine.__module__ == __name__
+    assert pickle.loads(pickle.dumps(DECORATED)) is DECORATED
+    assert span(print)("x", end="") is None
+
+    class Shop:
+        @span
+        def method(self, n: int) -> tuple[Any, int]:
+            return self, n
+
+        @classmethod
+        @span
+        def of_class(cls) -> type:
+            return cls
+
+        @staticmethod
+        @span
+        def of_none(n: int) -> int:
+            return n
+
+    shop = Shop()
+    assert shop.method(1) == (shop, 1)
+    assert shop.method.__self__ is shop
+    assert Shop.method(shop, n=2) == (shop, 2)
+    assert shop.of_class() is Shop
+    assert Shop.of_none(3) == 3
+    with pytest.raises(TypeError, match="below @staticmethod"):
+        span(staticmethod(print))
+
+
+def decorated() -> None:
+    pass
+
+
+DECORATED = decorated = Span("decorated", _event("a"), _event("b"), ())(decorated)
+
+
+def test_calls_of_a_method_while_it_is_on(on: Declare, records: Records) -> None:
+    span = on("call", kind="card")
+
+    class Shop:
+        @span
+        def method(self, n: int, *, m: int = 0) -> int:
+            assert current() is not None
+            return n + m
+
+    assert Shop().method(1, m=2) == 3
+    assert [r["kind"] for r in records(span)[1]] == ["card"]
+    with pytest.raises(TypeError, match="argument"):
+        Shop().method()  # type: ignore[call-arg]
+
+
+# ---- processes
+
+
+def test_ids_of_a_forked_child_differ(on: Declare) -> None:
+    span = on("order")
+    reader, writer = os.pipe()
+    with span():
+        pass
+    child = os.fork()
+    if not child:
+        use = span()
+        use.__enter__()
+        os.write(writer, str(use.span_id if hasattr(use, "set") else 0).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with span() as own:
+        assert own.span_id != int(os.read(reader, 32))
+    os.close(reader)
+    os.close(writer)
