@@ -70,7 +70,13 @@ $(VENV)/.builder: | tools
 	@$(BIN)/python -m pip install -qq 'setuptools>=77' 'Cython>=3.1'
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.builder setup.py $(SOURCES)
+# A file that was moved keeps its time.
+$(VENV)/.modules: $(VENV)/.builder FORCE
+	@printf '%s\n' $(sort $(filter %.pyx,$(SOURCES))) | cmp -s - $@ || printf '%s\n' $(sort $(filter %.pyx,$(SOURCES))) >$@
+
+FORCE:
+
+$(VENV)/.built: $(VENV)/.builder $(VENV)/.modules setup.py $(SOURCES)
 	@echo "utracefs: compiling on all processors; the first time takes about a minute"
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@

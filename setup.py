@@ -85,6 +85,15 @@ def remove_if_made_otherwise(made):
             made.unlink()
 
 
+def remove_without_source():
+    """Compiled modules whose .pyx was moved or removed: Python would still import them."""
+    for folder in FOLDERS:
+        for made in [*Path(folder).rglob("*.cpython-*.so"), *Path(folder).rglob("_*.c")]:
+            if not made.with_name(made.name.partition(".")[0] + ".pyx").exists():
+                print(f"removing {made}: its .pyx is gone")
+                made.unlink()
+
+
 class BuildAll(build_ext):
     """The C client, then the compiled modules on all processors."""
 
@@ -104,6 +113,8 @@ class BuildAll(build_ext):
             super().build_extension(ext)
 
     def run(self):
+        if self.inplace:
+            remove_without_source()
         if not wanted or wanted & {"utracefs.c", *BINDING}:
             self.build_c_client()
         super().run()

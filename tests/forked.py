@@ -56,8 +56,9 @@ class Template:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        # Both ends exist from the start: a test that counts its descriptors sees no new one.
+        # They exist from the start: a test that counts its descriptors sees no new one.
         self._requests, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._errors = os.memfd_create("errors of the template")
         self._environ = dict(os.environ)
         self._owner = os.getpid()
         self._is_started = False
@@ -87,10 +88,21 @@ class Template:
             with open(text, "wb", closefd=False) as file:
                 pickle.dump(request, file)
             socket.send_fds(self._requests, [b"fork"], [text, theirs.fileno(), self._requests.fileno(), *fds])
+        except ConnectionError:
+            pass  # and the other end of `theirs` is closed
         finally:
             os.close(text)
             theirs.close()
-        return _PID.unpack(ours.recv(_PID.size, socket.MSG_WAITALL))[0], ours
+        pid = ours.recv(_PID.size, socket.MSG_WAITALL)
+        if not pid:
+            ours.close()
+            raise ChildProcessError(f"the template did not fork:\n{self._error_text()}")
+        return _PID.unpack(pid)[0], ours
+
+    def _error_text(self) -> str:
+        if os.getpid() != self._owner:
+            return "(its error is in the test process)"
+        return os.pread(self._errors, 1 << 20, 0).decode(errors="replace")
 
     def _start(self) -> None:
         program = (
@@ -99,10 +111,12 @@ class Template:
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, str(ROOT), str(self._far.fileno())],
             stdin=subprocess.DEVNULL,
+            stderr=self._errors,
             pass_fds=[self._far.fileno()],
             env={**self._environ, VARIABLE: os.environ.get(VARIABLE, "")},
             process_group=0,  # Ctrl-C is for pytest and for the programs that it tests
         )
+        self._far.close()  # so requests fail when the template has ended
         self._is_started = True
 
     def adopt(self, fd: int) -> None:
@@ -112,12 +126,16 @@ class Template:
         subprocess.Popen = Popen  # type: ignore[misc]
 
     def end(self) -> None:
-        """Its children continue."""
-        if self._process is not None and os.getpid() == self._owner:
+        """Its children continue. It cannot be used again."""
+        if os.getpid() != self._owner:
+            return
+        with contextlib.suppress(OSError):  # not started, or ended
             self._requests.send(b"end")
+        self._requests.close()
+        self._far.close()
+        os.close(self._errors)
+        if self._process is not None:
             self._process.wait(20)
-            self._process = None
-            self._is_started = False
 
 
 _template = Template()

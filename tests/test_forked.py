@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import Popen
+from tests.forked import Popen, Template
 
 CLI = [sys.executable, "-m", "utracefs.cli"]
 
@@ -84,3 +84,13 @@ def test_a_descriptor_with_a_high_number(tmp_path: Path) -> None:
     finally:
         os.close(1700)
     assert (tmp_path / "out").read_bytes() == b"here"
+
+
+def test_a_template_that_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "utracefsd.py").write_text("raise ImportError('broken today')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    template = Template()
+    for _ in range(2):
+        with pytest.raises(ChildProcessError, match="broken today"):
+            template.fork({}, [])
+    template.end()
