@@ -14,8 +14,7 @@ unless `remove_state` was set here.
 
 Four rules connect the parts:
 
-1. Every operation on the tree starts with `take_in_all`, so its response includes everything written before
-it
+1. Every operation on the tree starts with `take_in_all`, so its response includes everything written before it
    (docs/architecture.md describes the exception for a flood of requests, which does not apply to records).
 2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
 3. Delayed work has a deadline (the end of an event without references, a delayed notification). Without a
@@ -26,13 +25,15 @@ it
 """
 
 import errno
+import functools
 import itertools
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
+
+import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
@@ -71,6 +72,7 @@ from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.living import State, restore_events, restore_instances
 from utracefsd.state.log import StateError, Taken
+from utracefsd.state.log_file import LogFile
 from utracefsd.tree import Tree
 
 # The kernel's own events have the ids below, so no user event is taken for `sched_switch`. The last of them
@@ -100,6 +102,16 @@ logger = logging.getLogger("utracefsd")
 
 def _forget_in(journal: Journal) -> Callable[[Instance], None]:
     return lambda instance: journal.forget_buffer(instance.number)
+
+
+@attrs.frozen
+class _Former:
+    """The previous daemon's state, and the open files of this one's; without a folder nothing."""
+
+    state: Taken | None = None
+    events: Sequence[Event] = ()
+    journal: Journal | None = None
+    log_file: LogFile | None = None
 
 
 class Daemon:
@@ -136,16 +148,11 @@ class Daemon:
         store: DescriptorStore | None = None,
         stored: Sequence[int] = (),
     ) -> None:
-        installed = Installed()
-
-        def offered() -> list[metadata.EntryPoint]:
-            return [point for point in installed() if plugins is None or point.name in plugins]
-
         self.now_ns = now_ns
-        folder = self._folder = None if state_folder is None else StateFolder(state_folder)
+        self._folder = None if state_folder is None else StateFolder(state_folder)
         self._has_room = False
-        if folder is not None:
-            folder.give_room(status_pages * PAGE_SIZE)
+        if self._folder is not None:
+            self._folder.give_room(status_pages * PAGE_SIZE)
         self.status_file = StatusFile(status_path, status_pages)
         # If users take all other indexes, an administrator still finds one.
         room = min(self.status_file.capacity, user_events_max)
@@ -157,6 +164,7 @@ class Daemon:
             }
         )
         self.faults = Faults()
+        self.state: State | None = None
         self.table = EventTable(
             self.status_file, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
         )
@@ -164,111 +172,105 @@ class Daemon:
         self.comms.on_ended = self.save
         self.all_writers = AllWriters(self.comms)
         nr_cpus = possible_cpus()
-        taken = None
-        restored: list[Event] = []
-        journal = None
-        if folder is not None:
-            if discard_state:
-                folder.remove_former_state()
-            taken = folder.take_over(nr_cpus)
-            if taken is not None:
-                try:
-                    restored = restore_events(taken, self.table)
-                except StateError as error:
-                    folder.set_aside(str(error))
-                    taken = None
-            # Before anything is recorded, and before the ring buffers take space.
-            journal = self._journal(folder, taken)
-            with self._made(folder.log):
-                log_file = folder.open_log()
-            self._keep_room()
-        self.cells = cells = Cells() if journal is None else journal.cells
+        former = _Former() if self._folder is None else self._take_over(self._folder, nr_cpus, discard_state)
+        self._took_over = former.state is not None
+        self.cells = Cells() if former.journal is None else former.journal.cells
+        self.instances = self._make_instances(former, nr_cpus, buffer_size_kb)
+        # Their programs have this long to come back.
+        self._holds = any(not event.persistent for event in former.events)
+        self.listens()
+        self._look_again_ns = now_ns()
+        self.table.hold(event for event in former.events if not event.persistent)
+        self.remove_state = False
+        """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
+        leaves everything for the next one."""
+        self.rings = self._make_rings(former, nr_cpus, store, stored) if data_rings else None
+        if self._folder is not None:
+            fired = None if former.journal is None else former.journal.fired
+            with self._made(self._folder.log):
+                self.state = State(
+                    self._folder, self.table, self.instances, self.comms, self.rings, fired, former.log_file
+                )
+        if self._took_over:
+            logger.info("took over %d events of the previous daemon", len(former.events))
+        names = WriterNames(self.comms.comm, self.comms.last_comm)
+        self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
+        self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
+        self.plugins = Plugins(self.table, entry_points=Installed(plugins), options=plugin_options)
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
+        make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
+        self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
+        self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)
+        self._handles = itertools.count(1)
+        self._hold_records = self.gathering
+        """Records over the socket wait while rings of the previous daemon may bring older ones."""
+
+    def _take_over(self, folder: StateFolder, nr_cpus: int, discard_state: bool) -> "_Former":
+        """Restore the events of the previous daemon, and open the files of this one's state: before anything
+        is recorded, and before the ring buffers take space."""
+        if discard_state:
+            folder.remove_former_state()
+        state = folder.take_over(nr_cpus)
+        events: list[Event] = []
+        if state is not None:
+            try:
+                events = restore_events(state, self.table)
+            except StateError as error:
+                folder.set_aside(str(error))
+                state = None
+        journal = self._journal(folder, state)
+        with self._made(folder.log):
+            log_file = folder.open_log()
+        self._keep_room()
+        return _Former(state, events, journal, log_file)
+
+    def _make_instances(self, former: "_Former", nr_cpus: int, buffer_size_kb: int | None) -> Instances:
+        """The ftrace instances, restored from the previous daemon's."""
+        folder = self._folder
         tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
-        self.instances = Instances(
+        instances = Instances(
             self.table,
             self.comms,
-            now_ns,
+            self.now_ns,
             nr_cpus=nr_cpus,
             current_cpu=current_cpu,
             free_memory_kb=free_memory_kb,
             storage=lambda number: None if folder is None else folder.buffers_of(number),
-            cells=cells,
+            cells=self.cells,
             tables=tables,
-            restored=None if taken is None else taken.names(),
+            restored=None if former.state is None else former.state.names(),
         )
-        if journal is not None:
-            self.instances.on_removed.append(_forget_in(journal))
-        if taken is not None:
-            self.comms.restore(taken.comms)
-            restore_instances(taken, self.instances, restored)
-            self.instances.remove_left_over()
+        if former.journal is not None:
+            instances.on_removed.append(_forget_in(former.journal))
+        if former.state is not None:
+            self.comms.restore(former.state.comms)
+            restore_instances(former.state, instances, former.events)
+            instances.remove_left_over()
         elif buffer_size_kb is not None:
-            self.instances.top.store.resize(buffer_size_kb)
-        cells.drop_the_rest()
+            instances.top.store.resize(buffer_size_kb)
+        self.cells.drop_the_rest()
         tables.remove_the_rest()
-        # Their programs have this long to come back.
-        self._holds = any(not event.persistent for event in restored)
-        self.listens()
-        self._look_again_ns = now_ns()
-        self.table.hold(event for event in restored if not event.persistent)
-        self.remove_state = False
-        """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
-        leaves everything for the next one."""
-        self._took_over = taken is not None
-        self.state: State | None = None
-        self.rings = (
-            Rings(
-                nr_cpus,
-                shares=self.shares,
-                journal=journal,
-                all_writers=self.all_writers,
-                wrote=self.comms.wrote,
-                save=self.save,
-                end_failed=self._end_failed,
-                known=None if taken is None else taken.rings,
-                is_running=is_running,
-                hold=self._hold,
-                let_go=self._let_go,
-                store=store,
-                stored=stored,
-                gone=self._ring_gone,
-            )
-            if data_rings
-            else None
-        )
-        if folder is not None:
-            fired = None if journal is None else journal.fired
-            with self._made(folder.log):
-                self.state = State(
-                    folder, self.table, self.instances, self.comms, self.rings, fired, log_file
-                )
-        if taken is not None:
-            logger.info("took over %d events of the previous daemon", len(restored))
-        names = WriterNames(self.comms.comm, self.comms.last_comm)
-        self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
-        self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
-        self.plugins = Plugins(self.table, entry_points=offered, options=plugin_options)
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
-        self.data = Port(
-            DATA,
-            self._open_data,
-            now_ns=now_ns,
+        return instances
+
+    def _make_rings(
+        self, former: "_Former", nr_cpus: int, store: DescriptorStore | None, stored: Sequence[int]
+    ) -> Rings:
+        return Rings(
+            nr_cpus,
             shares=self.shares,
-            before_sending=self.save,
-            closed=self._data_closed,
-            faults=self.faults,
+            journal=former.journal,
+            all_writers=self.all_writers,
+            wrote=self.comms.wrote,
+            save=self.save,
+            end_failed=self._end_failed,
+            known=None if former.state is None else former.state.rings,
+            is_running=is_running,
+            hold=self._hold,
+            let_go=self._let_go,
+            store=store,
+            stored=stored,
+            gone=self._ring_gone,
         )
-        self.tracefs = Port(
-            TRACEFS,
-            self.open_tracefs,
-            now_ns=now_ns,
-            max_connections=MAX_TRACEFS_CONNECTIONS,
-            before_sending=self.save,
-            faults=self.faults,
-        )
-        self._handles = itertools.count(1)
-        self._hold_records = self.gathering
-        """Records over the socket wait while rings of the previous daemon may bring older ones."""
 
     @contextmanager
     def _made(self, path: Path) -> Iterator[None]:
@@ -353,9 +355,6 @@ class Daemon:
 
     def hand_on(self) -> None:
         """After a step: pass its results to consumers, to reads that wait, and to the state."""
-        if self.comms.record_tgid and self.rings is not None:
-            for tid, pid in self.rings.writers():
-                self.comms.wrote(tid, pid)
         self.hand_over()
         self.data.answer_waiting()
         self.tracefs.answer_waiting()

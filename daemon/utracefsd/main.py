@@ -316,33 +316,41 @@ def main(
         store=store,
         ends_with_parent=exit_with_parent,
     )
-    sys.setswitchinterval(SWITCH_S)
-    collector.take_over()
-    status = 0
+    process = functools.partial(
+        _process,
+        start,
+        ready_fd=ready_fd,
+        background=background,
+        exit_with_parent=exit_with_parent,
+        keep_state=keep_state,
+        notifier=notifier,
+    )
     try:
-        trio.run(
-            functools.partial(
-                _process,
-                start,
-                ready_fd=ready_fd,
-                background=background,
-                exit_with_parent=exit_with_parent,
-                keep_state=keep_state,
-                notifier=notifier,
-            ),
-        )
-    except* (TraceError, OSError) as failures:
-        failure = _first(failures)
-        text = failure.text if isinstance(failure, TraceError) else str(failure)
-        click.echo(f"utracefsd: {text}", err=True)
-        status = 1  # (Python 3.11.2 makes an exception group of a SystemExit that is raised here)
+        status = _run(process)
     finally:
-        collector.give_back()
         if exit_with_parent and directory is not None:
             # The parent made it, and may have been killed.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
     sys.exit(status)
+
+
+def _run(process: Callable[[], Awaitable[None]]) -> int:
+    """The process's exit status; its error is printed."""
+    sys.setswitchinterval(SWITCH_S)
+    collector.take_over()
+    try:
+        trio.run(process)
+    except* (TraceError, OSError) as failures:
+        failure = _first(failures)
+        text = failure.text if isinstance(failure, TraceError) else str(failure)
+        click.echo(f"utracefsd: {text}", err=True)
+        status = 1
+    else:
+        status = 0
+    finally:
+        collector.give_back()
+    return status  # (Python 3.11.2 makes an exception group of a SystemExit that is raised in `except*`)
 
 
 def _plugin_options(texts: Sequence[str], names: Collection[str]) -> dict[str, dict[str, str]]:

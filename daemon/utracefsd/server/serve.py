@@ -46,7 +46,6 @@ DEFAULT_GROUP = "tracing"
 # Descriptors that producers cannot use: listeners, status file, 256 connections of administrators, perf
 # rings, plug-ins; 253 for one message, and descriptors that wait to be closed. With a small limit it is
 # half of that.
-# that.
 RESERVED_DESCRIPTORS = 4096
 
 # How long connections are served before new ones are accepted.
@@ -146,14 +145,7 @@ async def serve(
         daemon.tracefs.listen(listeners[1])
         daemon.listens()
         async with trio.open_nursery() as nursery:
-            server = Server(daemon)
-            nursery.start_soon(server.port, daemon.data)
-            nursery.start_soon(server.tree)
-            if daemon.rings is not None:
-                nursery.start_soon(server.rings, daemon.rings)
-            nursery.start_soon(server.timers)
-            if store is not None:
-                nursery.start_soon(server.store, store)
+            Server(daemon).start(nursery, store)
             logger.info("sockets in %s, status file %s", place.directory, place.status_file)
             task_status.started(Serving(place, daemon))
 
@@ -182,6 +174,16 @@ class Server:
         self._plan_changed = trio.Event()
         self._gathered = trio.Event()
         self._note_gathered()
+
+    def start(self, nursery: trio.Nursery, store: FdStore | None) -> None:
+        """Start the tasks."""
+        nursery.start_soon(self.port, self.daemon.data)
+        nursery.start_soon(self.tree)
+        if self.daemon.rings is not None:
+            nursery.start_soon(self.rings, self.daemon.rings)
+        nursery.start_soon(self.timers)
+        if store is not None:
+            nursery.start_soon(self.store, store)
 
     def _note_gathered(self) -> None:
         if not self.daemon.gathering:

@@ -26,7 +26,7 @@ attached to plug-ins (they belong to connections that died with the daemon).
 import contextlib
 import errno
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -342,7 +342,7 @@ def restore_events(taken: Taken, table: EventTable) -> list[Event]:
         raise StateError(f"its events are invalid: {text}") from error
 
 
-def restore_instances(taken: Taken, instances: Instances, events: list[Event]) -> None:
+def restore_instances(taken: Taken, instances: Instances, events: Sequence[Event]) -> None:
     """Restore the instances that were taken over into fresh `instances`. events: the result of
     `restore_events`."""
     by_id = {event.id: event for event in events}

@@ -119,18 +119,10 @@ def record(
     """
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
-    if output == "-":
-        raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
     if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
         raise click.UsageError("--keep uses the instance unchanged: without -e, -b, -C and --overwrite")
     target = Target(output)
-    settings = {}
-    if clock is not None:
-        settings["trace_clock"] = clock
-    if buffer_size_kb is not None:
-        settings["buffer_size_kb"] = str(buffer_size_kb)
-    if overwrite is not None:
-        settings["options/overwrite"] = str(int(overwrite))
+    settings = {} if keep else _settings(target, clock, buffer_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
         tree, own = stack.enter_context(
@@ -141,17 +133,11 @@ def record(
             check_place(tree, place)
         else:
             place = stack.enter_context(own_instance(tree, "record", place.name))
-        if not keep:
-            settings["options/copy_trace_marker"] = "1"
-            if target.is_converted:  # a trace.dat has no processes
-                settings["options/record-tgid"] = "1"
         for file, value in settings.items():
             _set(tree, place, file, value)
         recorder = stack.enter_context(Recorder(tree, target.path, place, snapshot=snapshot))
         target.check_clock(recorder.clock)
-        if wall_clock and not recorder.origin.clocks:
-            text = f"{recorder.clock} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
-            raise Failure("trace_clock", text)
+        about = _about(recorder, wall_clock)
         asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
         if not keep:
             asked.begin()
@@ -159,25 +145,10 @@ def record(
             _tell_that_it_runs(output, duration_s)
         watch = _Watch(recorder, asked)
         takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
-        uname = os.uname()
-        about = About(
-            uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
-            version=f"utracefs {version()}",
-            wall_clock=wall_clock,
-        )
 
         def dump() -> None:
-            """Write the present snapshot to its own file."""
             with watch.until_the_daemon_goes():
-                one = Target(dumped_name(output.rstrip("/")), like=output)
-                with Recorder(tree, one.path, place, snapshot=True) as now:
-                    if takes_snapshot:
-                        tree.write_file(place.path("snapshot"), b"1\n")
-                    now.drain()
-                    found = now.finish(about)
-                size = one.finish(found.size, now.tgids)
-                lost = f", {lost_text(found.losses)}" if found.lost else ""
-                tell(f"{one.output}: {counted(found.records, 'record')}, {_size(size)}{lost}")
+                _write_snapshot(tree, place, output, about, takes_one=takes_snapshot)
 
         status = run_steps(
             command,
@@ -198,28 +169,88 @@ def record(
             status = _tell_what_is_missing(wanted, recorder, output, status, surroundings.hint)
         summary = recorder.finish(about)
     status = status or asked.finish()
+    _convert(target, watch, summary, wanted, surroundings.hint, own=own, snapshot=snapshot)
+    _fail_if_incomplete(watch, output, summary, status)
+    return status
+
+
+def _settings(
+    target: Target, clock: str | None, buffer_size_kb: int | None, overwrite: bool | None
+) -> dict[str, str]:
+    """Values of the private instance's files."""
+    settings = {}
+    if clock is not None:
+        settings["trace_clock"] = clock
+    if buffer_size_kb is not None:
+        settings["buffer_size_kb"] = str(buffer_size_kb)
+    if overwrite is not None:
+        settings["options/overwrite"] = str(int(overwrite))
+    settings["options/copy_trace_marker"] = "1"
+    if target.is_converted:  # a trace.dat has no processes
+        settings["options/record-tgid"] = "1"
+    return settings
+
+
+def _about(recorder: Recorder, wall_clock: bool) -> About:
+    """Failure if the clock has no wall-clock times."""
+    if wall_clock and not recorder.origin.clocks:
+        text = f"{recorder.clock} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
+        raise Failure("trace_clock", text)
+    uname = os.uname()
+    return About(
+        uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
+        version=f"utracefs {version()}",
+        wall_clock=wall_clock,
+    )
+
+
+def _write_snapshot(tree: Tracefs, place: Place, output: str, about: About, *, takes_one: bool) -> None:
+    """Write the present snapshot to a file of its own. takes_one: take it first, as no trigger does."""
+    target = Target(dumped_name(output.rstrip("/")), like=output)
+    with Recorder(tree, target.path, place, snapshot=True) as recorder:
+        if takes_one:
+            tree.write_file(place.path("snapshot"), b"1\n")
+        recorder.drain()
+        found = recorder.finish(about)
+    size = target.finish(found.size, recorder.tgids)
+    lost = f", {lost_text(found.losses)}" if found.lost else ""
+    tell(f"{target.output}: {counted(found.records, 'record')}, {_size(size)}{lost}")
+
+
+def _convert(
+    target: Target,
+    watch: "_Watch",
+    summary: Summary,
+    wanted: tuple[Wanted, ...],
+    hint: str,
+    *,
+    own: bool,
+    snapshot: bool,
+) -> None:
+    """Convert the recording, and print its summary. Failure: it is not converted, and the trace.dat stays."""
     written = target.path
     try:
-        summary = attrs.evolve(summary, size=target.finish(summary.size, recorder.tgids))
-        written = output
-    finally:  # the trace.dat, with this in it, stays if it is not converted
-        _tell_what_came(
-            written, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
-        )
-    if recorder.error is not None:
-        raise no_room(output, recorder.error, summary.no_room, "records", status or 1)
+        summary = attrs.evolve(summary, size=target.finish(summary.size, watch.recorder.tgids))
+        written = target.output
+    finally:
+        _tell_what_came(written, summary, wanted, hint, whole=watch.error is None, own=own, snapshot=snapshot)
+
+
+def _fail_if_incomplete(watch: "_Watch", output: str, summary: Summary, status: int) -> None:
+    """Failure: the disk was full, or the daemon ended."""
+    if watch.recorder.error is not None:
+        raise no_room(output, watch.recorder.error, summary.no_room, "records", status or 1)
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
         )
-    return status
 
 
 class _Watch:
     """Run steps of a recorder while the daemon runs; the command continues when the daemon ends."""
 
     def __init__(self, recorder: Recorder, asked: WantedEvents) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self._asked = asked
         self.error: OSError | None = None
 
@@ -227,7 +258,7 @@ class _Watch:
         if self.error is None:
             with self.until_the_daemon_goes():
                 self._asked.check()
-                seconds = self._recorder.step()
+                seconds = self.recorder.step()
                 return min(seconds, CHECK_S) if self._asked.has_settings else seconds
         return None
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+import click
+
 from utracefs.cli import Failure
 from utracefs_protocol.errors import TraceError
 
@@ -22,10 +24,12 @@ _TRACE_DAT: Final = ("", ".dat")
 
 class Target:
     """Created before the recording begins: Failure for an output that cannot be written, UsageError for an
-    unknown ending."""
+    unknown ending and for stdout."""
 
     def __init__(self, output: str, like: str | None = None) -> None:
         """like: a path whose ending gives the format instead."""
+        if output == "-":
+            raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
         self.output: Final = output
         ending = output if like is None else like
         self._kind = "trace.dat"

@@ -20,7 +20,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -320,17 +320,19 @@ class Installed:
     """The entry points of every distribution that this interpreter finds.
 
     Reading them takes tens of milliseconds where much is installed, so they are cached until a folder of
-    sys.path changes.
+    sys.path changes. names: of usable ones, None for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self._names = names
         self._seen: list[tuple[str, int]] | None = None
         self._points: tuple[metadata.EntryPoint, ...] = ()
 
     def __call__(self) -> Iterable[metadata.EntryPoint]:
         now = [(folder, _changed_ns(folder)) for folder in sys.path]
         if now != self._seen:
-            self._points = tuple(metadata.entry_points(group=ENTRY_POINT_GROUP))
+            points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+            self._points = tuple(p for p in points if self._names is None or p.name in self._names)
             self._seen = now
         return self._points
 

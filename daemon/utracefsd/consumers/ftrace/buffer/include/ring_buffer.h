@@ -416,6 +416,37 @@ static inline void rb_clear(rb_cpu *b);
 static inline uint64_t rb_entries(const rb_cpu *b);
 static inline uint64_t rb_read(const rb_cpu *b);
 
+/* 0 if each page is named once, by a slot or as the reader page; -1 if not. An interrupted swap is completed:
+ * the slot before the head still names the reader page, and the former reader page is named nowhere.
+ * `entries` counts how often each is named; it is 0 again for all pages afterwards. */
+static inline int rb_check_slots(rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    uint32_t twice = b->nr, missing = b->nr + 1;
+    for (uint32_t id = 0; id <= b->nr; id++)
+        b->meta[id].entries = 0;
+    b->meta[s->reader_id].entries = 1;
+    for (uint32_t slot = 0; slot < b->nr; slot++) {
+        uint32_t id = b->ring[slot];
+        if (id > b->nr)
+            return -1;
+        if (b->meta[id].entries++) {
+            if (twice != b->nr || id != s->reader_id || slot != (s->head - 1) % b->nr || rb_used(s) == b->nr)
+                return -1;
+            twice = slot;
+        }
+    }
+    for (uint32_t id = 0; id <= b->nr; id++) {
+        if (b->meta[id].entries == 0)
+            missing = id;
+        b->meta[id].entries = 0;
+        b->meta[id].real_end = 0;
+    }
+    if (twice != b->nr)
+        b->ring[twice] = missing;
+    return 0;
+}
+
 /* Take over the ring in a file of an ended process. All values are checked: 0, -errno, or -EINVAL with *why
  * set. */
 static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
@@ -452,32 +483,9 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
         s->overrun < s->last_overrun || s->clearing > 1)
         goto nonsense;
 
-    /* Each page is named once, by a slot or as the reader page, except after an interrupted swap: then the
-     * slot before the head still names the reader page, and the former reader page is named nowhere.
-     * `entries` counts how often each is named; it is 0 again for all pages afterwards. */
     *why = "a page is missing or used twice";
-    uint32_t twice = b->nr, missing = b->nr + 1;
-    for (uint32_t id = 0; id <= b->nr; id++)
-        b->meta[id].entries = 0;
-    b->meta[s->reader_id].entries = 1;
-    for (uint32_t slot = 0; slot < b->nr; slot++) {
-        uint32_t id = b->ring[slot];
-        if (id > b->nr)
-            goto nonsense;
-        if (b->meta[id].entries++) {
-            if (twice != b->nr || id != s->reader_id || slot != (s->head - 1) % b->nr || rb_used(s) == b->nr)
-                goto nonsense;
-            twice = slot;
-        }
-    }
-    for (uint32_t id = 0; id <= b->nr; id++) {
-        if (b->meta[id].entries == 0)
-            missing = id;
-        b->meta[id].entries = 0;
-        b->meta[id].real_end = 0;
-    }
-    if (twice != b->nr)
-        b->ring[twice] = missing;
+    if (rb_check_slots(b))
+        goto nonsense;
 
     if (s->clearing) {
         rb_clear(b);
@@ -507,10 +515,8 @@ nonsense:
 
 /* ---- writing ---- */
 
-/* Bytes of an entry of `size` bytes with its header, as in rb_calculate_event_length(): 12 becomes 16, so
-that
- * every record has space to become a time extend. size <= RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows.
- * */
+/* Bytes of an entry of `size` bytes with its header, as in rb_calculate_event_length(): 12 becomes 16, so that
+ * every record has space to become a time extend. size <= RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows. */
 static inline uint32_t rb_record_size(size_t size)
 {
     uint32_t total = (uint32_t)size + 4 + (size > RB_MAX_SMALL ? 4 : 0);
