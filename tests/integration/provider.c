@@ -34,6 +34,8 @@
 
 static int files[64];
 static int nr_files;
+static long page;
+static uint64_t *own;
 static uint64_t *words[16];
 static unsigned char *edge; /* one page, then one that cannot be read */
 static char buffer[1 << 20];
@@ -119,18 +121,24 @@ static long timed(int file, int32_t index, long count)
 	return ((to.tv_sec - from.tv_sec) * 1000000000L + to.tv_nsec - from.tv_nsec) / count;
 }
 
-int main(int argc, char **argv)
+/* Sixteen words on two pages, and a page behind which nothing is mapped. */
+static void map_words(void)
 {
-	static char line[8192], text[8192];
-	long page = sysconf(_SC_PAGESIZE);
-	uint64_t *own = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (argc != 2)
-		return 2;
+	page = sysconf(_SC_PAGESIZE);
+	own = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (int i = 0; i < 16; i++)
 		words[i] = own + i % 8 + (i < 8 ? 0 : page / 8);
 	edge = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	mprotect(edge + page, page, PROT_NONE);
+}
+
+int main(int argc, char **argv)
+{
+	static char line[8192], text[8192];
+
+	if (argc != 2)
+		return 2;
+	map_words();
 	while (fgets(line, sizeof(line), stdin)) {
 		int f = 0, w = 0, bit = 0, size = 0, flags = 0;
 		long n = 0, result = -9999;

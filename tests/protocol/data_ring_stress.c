@@ -76,6 +76,31 @@ static int take(struct dr_consumer *c, struct dr_taken *got, unsigned char *payl
 	return dr_look(c) ? DR_CORRUPT : dr_next(c, got, payload, DR_MAX_PAYLOAD, dead, holes);
 }
 
+static int is_valid(const struct dr_taken *got, const unsigned char *payload, uint64_t i, int threads)
+{
+	if (got->write_index >= (uint32_t)threads || got->length != length_of(i) || got->time != i ||
+	    got->tid != got->write_index)
+		return 0;
+	for (uint32_t k = 8; k < got->length; k++)
+		if (payload[k] != (unsigned char)(i + got->write_index))
+			return 0;
+	return 1;
+}
+
+/* Every counted commit was taken. Killed between a commit and its count: one more taken than counted. */
+static int is_conserved(int threads, const uint64_t *taken)
+{
+	for (int i = 0; i < threads; i++) {
+		uint64_t committed = atomic_load(&counts->committed[i]);
+
+		if (taken[i] < committed || taken[i] > committed + 1) {
+			printf("thread %d: taken %lu of %lu\n", i, (unsigned long)taken[i], (unsigned long)committed);
+			return 0;
+		}
+	}
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 6 && !strcmp(argv[1], "produce"))
@@ -119,11 +144,7 @@ int main(int argc, char **argv)
 		}
 		uint64_t i;
 		memcpy(&i, payload, 8);
-		int wrong = got.write_index >= (uint32_t)threads || got.length != length_of(i) || got.time != i ||
-			    got.tid != got.write_index || i < next[got.write_index];
-		for (uint32_t k = 8; !wrong && k < got.length; k++)
-			wrong = payload[k] != (unsigned char)(i + got.write_index);
-		if (wrong) {
+		if (!is_valid(&got, payload, i, threads) || i < next[got.write_index]) {
 			printf("wrong record: index %u number %lu length %u\n", got.write_index, (unsigned long)i, got.length);
 			kill(child, SIGKILL);
 			return 1;
@@ -139,13 +160,9 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++) {
 		committed += atomic_load(&counts->committed[i]);
 		begun += atomic_load(&counts->begun[i]);
-		/* Killed between a commit and its count: one more taken than counted. */
-		if (taken[i] < atomic_load(&counts->committed[i]) || taken[i] > atomic_load(&counts->committed[i]) + 1) {
-			printf("thread %d: taken %lu of %lu\n", i, (unsigned long)taken[i],
-			       (unsigned long)atomic_load(&counts->committed[i]));
-			return 1;
-		}
 	}
+	if (!is_conserved(threads, taken))
+		return 1;
 	uint64_t lost = atomic_load(&ring.header->lost), lost_each = 0;
 	for (uint32_t i = 0; i < DR_LOST_COUNTERS; i++)
 		lost_each += atomic_load(&ring.lost[i]);

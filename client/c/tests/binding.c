@@ -105,6 +105,44 @@ static void print_event(int e)
 	printf("\n");
 }
 
+/* Commands whose response is more than a number. 0: it is none of them. */
+static int print_state(const char *line)
+{
+	char text[4096];
+	int a;
+
+	if (sscanf(line, "stats %d", &a) == 1) {
+		struct utb_stats stats;
+
+		utb_stats(sessions[a], &stats);
+		printf("%d %lu %lu\n", stats.is_connected, (unsigned long)stats.lost,
+		       (unsigned long)stats.pending);
+	} else if (sscanf(line, "event %d", &a) == 1) {
+		print_event(a);
+	} else if (strcmp(line, "warning") == 0) {
+		printf("%s\n", utb_next_warning(text, sizeof(text)) ? text : "");
+	} else {
+		return 0;
+	}
+	fflush(stdout);
+	return 1;
+}
+
+/* The child continues with the next command; its pid. */
+static long fork_child(void)
+{
+	pid_t child;
+	int status;
+
+	fflush(stdout);
+	child = fork();
+	if (child > 0) {
+		waitpid(child, &status, 0);
+		_exit(0);
+	}
+	return getpid();
+}
+
 int main(void)
 {
 	char line[4096], text[4096];
@@ -118,6 +156,8 @@ int main(void)
 		long answer = -1000;
 
 		line[strcspn(line, "\n")] = 0;
+		if (print_state(line))
+			continue;
 		c = 1;
 		if (sscanf(line, "session %s %u", text, &b) == 2) {
 			sessions[nr_sessions] = utb_session_new(text, b);
@@ -162,18 +202,6 @@ int main(void)
 		} else if (strcmp(line, "end") == 0) {
 			utb_end();
 			answer = 0;
-		} else if (sscanf(line, "stats %d", &a) == 1) {
-			struct utb_stats stats;
-
-			utb_stats(sessions[a], &stats);
-			printf("%d %lu %lu\n", stats.is_connected, (unsigned long)stats.lost,
-			       (unsigned long)stats.pending);
-			fflush(stdout);
-			continue;
-		} else if (sscanf(line, "event %d", &a) == 1) {
-			print_event(a);
-			fflush(stdout);
-			continue;
 		} else if (strcmp(line, "pause") == 0) {
 			answer = utb_pause();
 		} else if (strcmp(line, "resume") == 0) {
@@ -181,24 +209,12 @@ int main(void)
 			answer = 0;
 		} else if (strcmp(line, "threads") == 0) {
 			answer = count_threads();
-		} else if (strcmp(line, "warning") == 0) {
-			printf("%s\n", utb_next_warning(text, sizeof(text)) ? text : "");
-			fflush(stdout);
-			continue;
 		} else if (sscanf(line, "alarm %u", &b) == 1) {
 			struct itimerval after = {{0, 0}, {b / 1000, b % 1000 * 1000}};
 
 			answer = setitimer(ITIMER_REAL, &after, NULL);
 		} else if (strcmp(line, "fork") == 0) {
-			pid_t child;
-
-			fflush(stdout);
-			child = fork();
-			if (child > 0) {
-				waitpid(child, &a, 0);
-				_exit(0);
-			}
-			answer = getpid();
+			answer = fork_child();
 		}
 		printf("%ld\n", answer);
 		fflush(stdout);

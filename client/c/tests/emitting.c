@@ -348,41 +348,96 @@ static int sandbox(int idle_ms)
 	return 0;
 }
 
+static int fork_threads(int nr)
+{
+	pthread_t made[2];
+	int failed;
+
+	for (int i = 0; i < 2; i++)
+		pthread_create(&made[i], NULL, emit_without_end, (void *)(uintptr_t)i);
+	failed = forks(nr);
+	__atomic_store_n(&must_end, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		pthread_join(made[i], NULL);
+	return failed;
+}
+
+static int close_all(void)
+{
+	for (uint64_t i = 0; i < count_each; i++) {
+		UTRACEFS_EMIT(c_count, 5, i);
+		if (i == 0)
+			closefrom(3);
+		usleep(1000);
+	}
+	utracefs_flush(20000);
+	print_lost();
+	return 0;
+}
+
+static int cut_off(int nr)
+{
+	char path[200];
+
+	UTRACEFS_EMIT(c_count, 9, 0);
+	if (fork())
+		return wait(NULL) < 0;
+	snprintf(path, sizeof(path), "%s/user_events_data", getenv("UTRACEFS_DIR"));
+	unlink(path);
+	for (int i = 0; i < nr; i++)
+		UTRACEFS_EMIT(c_count, 10, (uint64_t)i);
+	print_lost();
+	return 0;
+}
+
+static int emit_in_vfork(int nr)
+{
+	pid_t child;
+	int status;
+
+	for (int i = 0; i < nr; i++)
+		UTRACEFS_EMIT(c_count, 9, (uint64_t)i);
+	child = vfork();
+	if (child == 0) {
+		UTRACEFS_EMIT(c_count, 9, 100);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	UTRACEFS_EMIT(c_count, 9, 200);
+	return status;
+}
+
+static int raw_fork(void)
+{
+	pid_t child;
+	int status;
+
+	UTRACEFS_EMIT(c_count, 8, 0);
+	child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (child == 0) {
+		UTRACEFS_EMIT(c_count, 8, 1);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	return status;
+}
+
 int main(int argc, char **argv)
 {
 	const char *scenario = argc > 1 ? argv[1] : "";
 	int nr = argc > 2 ? atoi(argv[2]) : 0;
-	int failed = 0;
 
 	count_each = argc > 3 ? strtoull(argv[3], NULL, 10) : (uint64_t)nr;
 	if (strcmp(scenario, "threads") == 0)
 		return threads(nr);
 	if (strcmp(scenario, "forks") == 0)
 		return forks(nr);
-	if (strcmp(scenario, "fork-threads") == 0) {
-		pthread_t made[2];
-
-		for (int i = 0; i < 2; i++)
-			pthread_create(&made[i], NULL, emit_without_end, (void *)(uintptr_t)i);
-		failed = forks(nr);
-		__atomic_store_n(&must_end, 1, __ATOMIC_RELAXED);
-		for (int i = 0; i < 2; i++)
-			pthread_join(made[i], NULL);
-		return failed;
-	}
+	if (strcmp(scenario, "fork-threads") == 0)
+		return fork_threads(nr);
 	if (strcmp(scenario, "signals") == 0)
 		return signals();
-	if (strcmp(scenario, "closefrom") == 0) {
-		for (uint64_t i = 0; i < count_each; i++) {
-			UTRACEFS_EMIT(c_count, 5, i);
-			if (i == 0)
-				closefrom(3);
-			usleep(1000);
-		}
-		utracefs_flush(20000);
-		print_lost();
-		return 0;
-	}
+	if (strcmp(scenario, "closefrom") == 0)
+		return close_all();
 	if (strcmp(scenario, "steady") == 0)
 		return steady();
 	if (strcmp(scenario, "cancel") == 0)
@@ -399,50 +454,14 @@ int main(int argc, char **argv)
 		return busy();
 	if (strcmp(scenario, "many") == 0)
 		return many(nr);
-	if (strcmp(scenario, "cut-off") == 0) {
-		char path[200];
-
-		UTRACEFS_EMIT(c_count, 9, 0);
-		if (fork())
-			return wait(NULL) < 0;
-		snprintf(path, sizeof(path), "%s/user_events_data", getenv("UTRACEFS_DIR"));
-		unlink(path);
-		for (int i = 0; i < nr; i++)
-			UTRACEFS_EMIT(c_count, 10, (uint64_t)i);
-		print_lost();
-		return 0;
-	}
-	if (strcmp(scenario, "vfork") == 0) {
-		pid_t child;
-		int status;
-
-		for (int i = 0; i < nr; i++)
-			UTRACEFS_EMIT(c_count, 9, (uint64_t)i);
-		child = vfork();
-
-		if (child == 0) {
-			UTRACEFS_EMIT(c_count, 9, 100);
-			_exit(0);
-		}
-		waitpid(child, &status, 0);
-		UTRACEFS_EMIT(c_count, 9, 200);
-		return status;
-	}
+	if (strcmp(scenario, "cut-off") == 0)
+		return cut_off(nr);
+	if (strcmp(scenario, "vfork") == 0)
+		return emit_in_vfork(nr);
 	if (strcmp(scenario, "sandbox") == 0)
 		return sandbox(nr);
-	if (strcmp(scenario, "raw-fork") == 0) {
-		pid_t child;
-		int status;
-
-		UTRACEFS_EMIT(c_count, 8, 0);
-		child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-		if (child == 0) {
-			UTRACEFS_EMIT(c_count, 8, 1);
-			_exit(0);
-		}
-		waitpid(child, &status, 0);
-		return status;
-	}
+	if (strcmp(scenario, "raw-fork") == 0)
+		return raw_fork();
 	if (strcmp(scenario, "closed") == 0)
 		return closed(nr);
 	fprintf(stderr, "no scenario %s\n", scenario);
