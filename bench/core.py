@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bench.measure import Row, at_most_row, in_turns
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.counts._count import CountProbe, CountTable
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer

@@ -13,9 +13,9 @@ from bench.measure import Row, at_least_row, in_turns, ratio_row
 from bench.rings import taken_in_s
 from utracefs.recordings.perf_data._records import Tally
 from utracefs.recordings.perf_data.writer import PerfDataWriter
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
-from utracefs_protocol.perf_ring import PerfRingReader
+from utracefs_protocol.pages.perf_ring import PerfRingReader
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink

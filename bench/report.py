@@ -16,10 +16,10 @@ from pathlib import Path
 
 from bench.measure import Row, at_most_row
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import format_text
-from utracefs_protocol.layout import Layout
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.events.layout import Layout
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
 RECORDS = 1_000_000
 CPUS = 4

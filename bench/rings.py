@@ -15,7 +15,7 @@ import utracefs
 from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
 from utracefs.tree.tracefs import PerfAttr, Tracefs
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable

@@ -17,10 +17,10 @@ from bench.rings import taken_in_s
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs.streaming._columns import columns_of
 from utracefs.streaming._records import RingRecords
-from utracefs_protocol._stream_ring import StreamRing
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.limits import STREAM_RING_SIZE
+from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.plugins.contract import RawBatch
 from utracefsd.consumers.plugins.plugins import Plugin
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink

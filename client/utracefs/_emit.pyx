@@ -16,7 +16,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport getenv
 from libc.string cimport memcpy, memset, strcmp
 
-from utracefs_protocol.data_ring cimport DR_MAX_WHY, DR_REFUSED
+from utracefs_protocol.pages.data_ring cimport DR_MAX_WHY, DR_REFUSED
 from utracefs._binding cimport PENDING, ut_put, utb_commit, utb_reserve, utb_reserved
 from utracefs._event cimport (
     CHAR_ARRAY,

@@ -5,8 +5,8 @@ that made it, with or without a daemon. Errors that only the daemon can detect (
 fields under this name, there are too many events) are reported later as `Event.error`.
 """
 
-from utracefs_protocol.declaration import Declaration, check_command_length, parse
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Declaration, check_command_length, parse
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["check_declaration", "command_bytes"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from utracefs._event import KINDS, Event
-from utracefs_protocol.declaration import Declaration, Field, FieldKind
+from utracefs_protocol.events.declaration import Declaration, Field, FieldKind
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from utracefs._event import Event
 from utracefs._session import NativeSession
 from utracefs.session import Session
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from utracefs._session import NativeSession
 from utracefs.checking import check_declaration, command_bytes
 from utracefs.declaring import make_event
 from utracefs.totals import EventStats, Stats
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from utracefs.checking import check_declaration, command_bytes
 from utracefs.totals import EventStats, Stats
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 __all__ = ["Event", "Session", "Span", "current_span", "process_session", "span", "strict"]
 

@@ -14,8 +14,8 @@ unless `remove_state` was set here.
 
 Four rules connect the parts:
 
-1. Every operation on the tree starts with `take_in_all`, so its response includes everything written before it
-   (docs/architecture.md describes the exception for a flood of requests, which does not apply to records).
+1. Every operation on the tree starts with `take_in_all`, so its response includes everything written
+   before it (docs/architecture.md describes the exception for a flood of requests, not of records).
 2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
 3. Delayed work has a deadline (the end of an event without references, a delayed notification). Without a
    deadline the daemon can sleep.

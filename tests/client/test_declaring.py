@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from utracefs.checking import check_declaration
 from utracefs.declaring import make_event, name_args
-from utracefs_protocol.declaration import REG_PERSIST
+from utracefs_protocol.events.declaration import REG_PERSIST
 
 
 def test_what_is_registered_is_the_spelling_that_always_matches() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from utracefs_protocol._stream_ring import StreamRing
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.limits import MIN_STREAM_RING
+from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink

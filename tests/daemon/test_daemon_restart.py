@@ -25,8 +25,8 @@ from tests.daemon.restarting import (
     register,
     write,
 )
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.event import CommandString
 from utracefsd.server.serve import serve

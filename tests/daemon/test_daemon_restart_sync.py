@@ -17,7 +17,7 @@ import pytest
 from tests.daemon.intake.producing import Producer
 from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, register, write
 from utracefs_protocol.connection import encode_request
-from utracefs_protocol.declaration import REG_PERSIST
+from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.daemon import GATHER_NS, HAND_OVER_NS, Daemon
 from utracefsd.intake._index_table import IndexTable

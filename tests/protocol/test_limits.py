@@ -12,7 +12,7 @@ import pytest
 from utracefs_protocol import limits
 from utracefs_protocol.connection import Connection, EventRecord, encode_record
 from utracefs_protocol.errors import ProtocolError
-from utracefs_protocol.subbuf import decode_page
+from utracefs_protocol.pages.subbuf import decode_page
 
 INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "include"
 

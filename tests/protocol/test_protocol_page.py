@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from utracefs_protocol import limits, perf_ring
+from utracefs_protocol import limits
 from utracefs_protocol.connection import Connection, EventRecord, Notification, Request, Response
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.messages.data import RING_VERSION, EventRegistration, Registered
+from utracefs_protocol.pages import perf_ring
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 

@@ -38,7 +38,7 @@ from tests.soak.house import House
 from tests.soak.judging import Told, judge_records
 from tests.soak.report import Report
 from utracefs.tree.tracefs import PerfAttr
-from utracefs_protocol.perf_ring import Lost, PerfRingReader, Sample
+from utracefs_protocol.pages.perf_ring import Lost, PerfRingReader, Sample
 
 PARTS = {"data": "data", "tracefs": "tracefs", "memory": "memory"}
 ATTACKERS = 4

@@ -20,7 +20,7 @@ from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.tree.event_names import EventName, parse_event_list, select
 from utracefs.tree.runtime_dir import candidates
-from utracefs_protocol.event_names import MAX_WORD
+from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
 

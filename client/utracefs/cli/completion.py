@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from utracefs.tree.event_names import EventName, parse_event_list, select
-from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.events.declaration import Field
+from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import text_of
 
 if TYPE_CHECKING:

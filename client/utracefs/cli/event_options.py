@@ -41,7 +41,7 @@ from utracefs.cli.filter_errors import (
 from utracefs.cli.instance_option import Place
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from utracefs.recordings._records cimport (
     Records,
     text_length,
 )
-from utracefs_protocol._fields cimport FIXED, find_bytes
+from utracefs_protocol.events._fields cimport FIXED, find_bytes
 
 from utracefs_protocol.text import bytes_of
 

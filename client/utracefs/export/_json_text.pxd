@@ -1,7 +1,7 @@
 """JSON of names and fields; see _json_text.pyx."""
 
 from utracefs.recordings._records cimport EventDecoder, Raw
-from utracefs_protocol._line cimport Line
+from utracefs_protocol.events._line cimport Line
 
 
 cdef class JsonCache:

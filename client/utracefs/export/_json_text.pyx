@@ -22,8 +22,8 @@ from utracefs.recordings._records cimport (
     unsigned_value,
 )
 from utracefs.export._record_writer cimport RecordWriter
-from utracefs_protocol._fields cimport find_bytes
-from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_pairs, put_signed
+from utracefs_protocol.events._fields cimport find_bytes
+from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal, put_hex_pairs, put_signed
 
 from utracefs_protocol.text import bytes_of
 

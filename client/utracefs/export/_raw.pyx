@@ -7,7 +7,7 @@ from libc.string cimport memcpy, memset
 from utracefs.recordings._output_buffer cimport Pieces
 from utracefs.recordings._records cimport Raw, Records
 
-from utracefs_protocol.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE
+from utracefs_protocol.pages.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 
 cdef uint32_t RECORD_LOST = PERF_RECORD_LOST
 cdef uint32_t RECORD_SAMPLE = PERF_RECORD_SAMPLE

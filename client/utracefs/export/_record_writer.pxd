@@ -2,7 +2,7 @@
 
 from utracefs.recordings._output_buffer cimport Pieces
 from utracefs.recordings._records cimport EventDecoder, Raw, Records
-from utracefs_protocol._line cimport Line
+from utracefs_protocol.events._line cimport Line
 
 
 cdef class RecordWriter(Pieces):

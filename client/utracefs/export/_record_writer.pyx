@@ -8,7 +8,7 @@ fields.
 
 from utracefs.recordings._output_buffer cimport Pieces
 from utracefs.recordings._records cimport EventDecoder, Raw, Records
-from utracefs_protocol._line cimport Line
+from utracefs_protocol.events._line cimport Line
 
 cdef enum:
     RECORD_ROOM = 4 << 10   # kept free for a record

@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport HEADER, MergedPages, Raw, Records, comm_of
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
-from utracefs_protocol._subbuf cimport (
+from utracefs_protocol.pages._subbuf cimport (
     COMMIT_BITS,
     DATA_MAX,
     DELTA_BITS,

@@ -18,8 +18,8 @@ from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDa
 from utracefs.recordings.recording import Recording
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import format_text
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["check_clock", "write_perf_data"]

@@ -19,9 +19,9 @@ from utracefs.recordings.trace_dat.format import MAX_CPUS
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import format_text
+from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.limits import SUBBUF_SIZE
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["write_trace_dat"]

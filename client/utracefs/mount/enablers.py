@@ -35,8 +35,8 @@ from utracefs.mount.operation import AskEach, Gate
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs_protocol.connection import Notification
-from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.messages.data import (
     EnablerRegistered,
     EnablersChanged,

@@ -29,8 +29,8 @@ from utracefs.mount.operation import Ask, Finish, Steps
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs.mount.user_reg import Command, UserReg, UserUnreg
-from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_DATA_OBJECT
 from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Registered, Write
 

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from utracefs.mount.abi import IoctlFlag
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.limits import MAX_STRUCT_ARGUMENT, REG_STRUCT_SIZE, UNREG_STRUCT_SIZE
 
 __all__ = [

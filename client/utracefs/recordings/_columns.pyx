@@ -30,7 +30,7 @@ from utracefs.recordings._records cimport (
     text_length,
     unsigned_value,
 )
-from utracefs_protocol._fields cimport find_bytes
+from utracefs_protocol.events._fields cimport find_bytes
 
 from utracefs_protocol.text import clean
 

@@ -2,7 +2,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
-from utracefs_protocol._line cimport Line, put
+from utracefs_protocol.events._line cimport Line, put
 
 
 cdef class Pieces:

@@ -5,9 +5,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
 from utracefs.recordings.trace_dat._merge cimport Merge
-from utracefs_protocol._fields cimport Place
+from utracefs_protocol.events._fields cimport Place
 from utracefs_protocol.filter._program cimport Filter, Names
-from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
+from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
 cdef enum:
     HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid

@@ -2,7 +2,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Self
 
 from utracefs.recordings.trace_dat._merge import Merge
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.filter import Filter, Names
 
 class RecordSource:

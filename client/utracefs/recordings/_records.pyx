@@ -20,11 +20,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
-from utracefs_protocol._fields cimport find_bytes, set_place
+from utracefs_protocol.events._fields cimport find_bytes, set_place
 from utracefs_protocol.filter._program cimport Filter, Names
-from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
+from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
-from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.text import bytes_of, text_of
 
 

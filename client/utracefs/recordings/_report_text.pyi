@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 from utracefs.recordings._output_buffer import Pieces
 from utracefs.recordings._records import Records
-from utracefs_protocol._event_printer import EventPrinter
+from utracefs_protocol.events._event_printer import EventPrinter
 
 class ReportText(Pieces):
     def __init__(

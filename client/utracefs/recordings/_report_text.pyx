@@ -13,8 +13,8 @@ from libc.string cimport memcpy, memset
 
 from utracefs.recordings._output_buffer cimport Pieces, put_bytes
 from utracefs.recordings._records cimport EventDecoder, Raw, Records
-from utracefs_protocol._event_printer cimport EventPrinter
-from utracefs_protocol._line cimport Line, put, put_char, put_decimal
+from utracefs_protocol.events._event_printer cimport EventPrinter
+from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal
 
 cdef enum:
     LINE_ROOM = 4 << 10     # kept free for a line

@@ -7,7 +7,7 @@ because a field is missing, say, none of its records pass.
 from collections.abc import Iterable
 
 from utracefs.recordings._records import ThreadNames
-from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.parse import MAX_CPUS
 

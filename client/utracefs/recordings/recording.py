@@ -26,7 +26,7 @@ from utracefs.recordings.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.event_names import EventName, matches, no_such_event
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:

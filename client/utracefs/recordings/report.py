@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.reader import TraceDatReader
-from utracefs_protocol._event_printer import EventPrinter
-from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.events._event_printer import EventPrinter
+from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:

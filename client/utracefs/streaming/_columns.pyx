@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 from utracefs.recordings._records cimport (
     SIGNED_VALUE, UNSIGNED_VALUE, EventDecoder, Getter, Raw, Records, value_of
 )
-from utracefs_protocol._fields cimport find_bytes
+from utracefs_protocol.events._fields cimport find_bytes
 
 from utracefs.recordings.columns import column_names
 

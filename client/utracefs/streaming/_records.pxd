@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from utracefs.recordings._records cimport RecordSource
-from utracefs_protocol._stream_ring cimport StreamRing
+from utracefs_protocol.pages._stream_ring cimport StreamRing
 
 cdef class RingRecords(RecordSource):
     cdef StreamRing _ring

@@ -5,8 +5,8 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from utracefs.recordings._records cimport Raw, RecordSource
-from utracefs_protocol._stream_ring cimport StreamRing
-from utracefs_protocol.stream_ring cimport *
+from utracefs_protocol.pages._stream_ring cimport StreamRing
+from utracefs_protocol.pages.stream_ring cimport *
 
 cdef enum:
     # Bytes read before their space is freed, if records are read one by one.

@@ -33,10 +33,10 @@ from utracefs.streaming._records import RingRecords
 from utracefs.streaming.waiting import Steps, Wait, awaited, blocking
 from utracefs.tree.event_names import EventName
 from utracefs.tree.rpc import Rpc, checked
-from utracefs_protocol._stream_ring import StreamRing
-from utracefs_protocol.event_format import EventFormat, parse_format
+from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import STREAM_RING_SIZE
 from utracefs_protocol.messages import tracefs as messages
+from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
 

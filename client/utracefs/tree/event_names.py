@@ -1,13 +1,13 @@
 """Matching names of the command line with the events listed in a file of the tree.
 
-The rules are those of `utracefs_protocol.event_names`, which the daemon uses for the lines of
+The rules are those of `utracefs_protocol.events.event_names`, which the daemon uses for the lines of
 `standing_events`, too: so existing and later events are matched in the same way.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from utracefs_protocol import event_names
+from utracefs_protocol.events import event_names
 from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = [

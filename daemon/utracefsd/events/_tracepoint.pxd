@@ -3,7 +3,7 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 
 cdef extern from "Python.h":
     ctypedef struct PyTupleObject:

@@ -29,10 +29,10 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from utracefs_protocol.data_ring cimport DR_MAX_WHY
-from utracefs_protocol.record cimport Record, common_fields
+from utracefs_protocol.pages.data_ring cimport DR_MAX_WHY
+from utracefs_protocol.pages.record cimport Record, common_fields
 
-from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.text import escaped
 
 

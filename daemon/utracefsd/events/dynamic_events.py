@@ -13,8 +13,8 @@ dyn_events_release_all() in kernel/trace/trace_dynevent.c; user_event_create() i
 
 import errno
 
-from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, CommandString, Event, shown
 from utracefsd.events.event_table import EventTable

@@ -8,7 +8,8 @@ from typing import Self
 
 import attrs
 
-from utracefs_protocol.declaration import (
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import (
     REG_MULTI_FORMAT,
     REG_PERSIST,
     Declaration,
@@ -16,8 +17,7 @@ from utracefs_protocol.declaration import (
     parse_fields,
     split_name,
 )
-from utracefs_protocol.errors import TraceError
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 from utracefsd.events._tracepoint import Tracepoint
 
 SYSTEM = b"user_events"

@@ -18,8 +18,8 @@ from collections.abc import Collection
 from hashlib import blake2b
 from typing import Protocol
 
-from utracefs_protocol.declaration import Declaration
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Declaration
 from utracefs_protocol.limits import MAX_EVENT_ID
 from utracefsd.events.event import Event
 from utracefsd.events.lowest_free import LowestFree

@@ -39,7 +39,8 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from utracefs_protocol.declaration import (
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import (
     REG_MULTI_FORMAT,
     REG_PERSIST,
     Declaration,
@@ -49,7 +50,6 @@ from utracefs_protocol.declaration import (
     normalized,
     parse,
 )
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_EVENT_ID, USER_EVENTS_MAX
 from utracefsd.events._tracepoint import Probe, Tracepoint
 from utracefsd.events.enablers import EnablerTable, Place

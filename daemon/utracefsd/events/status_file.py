@@ -1,8 +1,8 @@
 """The status file: one byte per event in a shared page, written by the daemon and read by all programs.
 
 A program that registered an event polls its byte; zero means that no consumer is attached (docs/protocol.md,
-mmap_status). The daemon is the only writer. `utracefs_protocol.status_page` defines the bits (bit 0 ftrace, 1
-perf, 7 other); this module only keeps the page.
+mmap_status). The daemon is the only writer. `utracefs_protocol.pages.status_page` defines the bits (bit 0
+ftrace, 1 perf, 7 other); this module only keeps the page.
 
     index   0        1         2                 size - 1
           +--------+---------+---------+--     --+---------+

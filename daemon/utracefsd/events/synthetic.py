@@ -12,9 +12,9 @@ import errno
 
 import attrs
 
-from utracefs_protocol.declaration import Declaration, Field, FieldKind, any_base
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import format_text
+from utracefs_protocol.events.declaration import Declaration, Field, FieldKind, any_base
+from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefsd.events.event import Event, shown
 

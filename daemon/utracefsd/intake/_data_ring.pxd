@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from utracefs_protocol.data_ring cimport dr_consumer, dr_taken
+from utracefs_protocol.pages.data_ring cimport dr_consumer, dr_taken
 from utracefsd.intake._index_table cimport IndexTable
 from utracefsd.intake._writers cimport Writers
 from utracefsd.intake.journal cimport jr_slot

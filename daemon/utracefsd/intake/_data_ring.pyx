@@ -35,7 +35,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 from posix.unistd cimport close as close_fd
 
-from utracefs_protocol.data_ring cimport *
+from utracefs_protocol.pages.data_ring cimport *
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake._writers cimport Writers

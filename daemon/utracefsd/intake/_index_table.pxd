@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.events._tracepoint cimport Tracepoint
 from utracefsd.intake._writers cimport Writers
 

@@ -11,7 +11,7 @@ from libc.errno cimport EFAULT, EINVAL, ENOENT
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
 
-from utracefs_protocol.data_ring cimport DR_REFUSED
+from utracefs_protocol.pages.data_ring cimport DR_REFUSED
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
 from utracefsd.events._tracepoint cimport emit_deferred, nr_deferred

@@ -27,8 +27,8 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC
 
-from utracefs_protocol.data_ring cimport *
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.data_ring cimport *
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_deferred, nr_deferred

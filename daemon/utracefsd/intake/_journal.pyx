@@ -10,7 +10,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
-from utracefs_protocol.data_ring cimport dr_advance, dr_head
+from utracefs_protocol.pages.data_ring cimport dr_advance, dr_head
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport (

@@ -28,7 +28,7 @@ cimport cython
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from utracefs_protocol.data_ring cimport DR_COMM
+from utracefs_protocol.pages.data_ring cimport DR_COMM
 from utracefsd.machine.procfs import is_in_our_namespace
 
 cdef enum:

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, uint64_t
 
 from utracefs_protocol.filter._program cimport Names
-from utracefs_protocol.record cimport COMM_SIZE, Record
+from utracefs_protocol.pages.record cimport COMM_SIZE, Record
 
 cdef enum:
     SLOTS = 256

@@ -19,7 +19,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC
 
-from utracefs_protocol.record cimport COMM_SIZE, Record
+from utracefs_protocol.pages.record cimport COMM_SIZE, Record
 from utracefsd.machine.machine cimport machine_clock_ns
 
 cdef enum:

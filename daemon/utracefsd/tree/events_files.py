@@ -17,8 +17,8 @@ from functools import partial
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import format_text
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
+from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import format_of

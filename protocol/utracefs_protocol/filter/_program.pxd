@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 
 ctypedef struct Step:
     # One predicate, and the next step for each result.

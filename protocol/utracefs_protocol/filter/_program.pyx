@@ -29,8 +29,8 @@ from libc.string cimport memcmp, memcpy
 
 from utracefs_protocol.filter.predicate import How as _How
 from utracefs_protocol.filter.predicate import Subject as _Subject
-from utracefs_protocol._fields cimport Place, set_place
-from utracefs_protocol.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
+from utracefs_protocol.events._fields cimport Place, set_place
+from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
 
 cdef extern from * nogil:
     """

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.filter import errors
 from utracefs_protocol.filter._program import Filter, Names
 from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError

@@ -4,7 +4,7 @@ import enum
 
 import attrs
 
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 
 __all__ = ["How", "Predicate", "Subject"]
 

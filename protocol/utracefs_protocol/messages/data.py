@@ -28,8 +28,8 @@ from __future__ import annotations
 import errno
 from typing import Any, ClassVar, Final, Self
 
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.limits import (
     DATA_RING_SIZE,
     MAX_EVENT_ID,

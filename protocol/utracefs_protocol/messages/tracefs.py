@@ -54,7 +54,7 @@ from utracefs_protocol.messages.values import (
     wire_int,
     wire_text,
 )
-from utracefs_protocol.perf_ring import (
+from utracefs_protocol.pages.perf_ring import (
     ALL_READ_FORMAT,
     COUNT_ALONE,
     DEFAULT_SAMPLE_TYPE,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utracefs.cli.filter_syntax import SyntaxMistake, syntax_mistake
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter.errors import FilterError
 from utracefs_protocol.filter.parse import is_no_filter, parse_filter
 

@@ -7,7 +7,7 @@ import pytest
 from tests.client.export.one_page import TEXT, records_of
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
 from utracefs.recordings._records import EventDecoder
-from utracefs_protocol.declaration import Field, FieldKind, parse
+from utracefs_protocol.events.declaration import Field, FieldKind, parse
 
 HEAD = struct.Struct("<I16sIIQQQQQQI")
 RECORD = struct.Struct("<IQii16s")

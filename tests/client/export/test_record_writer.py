@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.export.one_page import TEXT, records_of
 from utracefs.export._json_text import JsonText
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 
 
 def test_whole_records_in_pieces() -> None:

@@ -9,7 +9,7 @@ import utracefs
 from tests.client.recordings.events import Events
 from utracefs.html import write_html
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
 EVENTS = Events(
     500,

@@ -19,8 +19,8 @@ from utracefs import Recording
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder
-from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.text import bytes_of
 
 pandas = library("pandas")

@@ -16,7 +16,7 @@ from tests.client.recordings.perf_data.example import write as write_perf_data
 from tests.client.recordings.trace_dat import example
 from utracefs.recordings.event_filters import EventFilters
 from utracefs.recordings.report import report_text
-from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND, INVALID_OPERATOR, MISSING_QUOTE
 

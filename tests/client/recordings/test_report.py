@@ -11,7 +11,7 @@ import utracefs.recordings.trace_dat.format as layout
 from tests.client.recordings.events import Events, trace_cmd
 from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 from utracefs_protocol.text import text_of
 
 EVENTS = Events(

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.protocol.stream_writer import PlainWriter
+from tests.protocol.pages.stream_writer import PlainWriter
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.protocol.stream_writer import PlainWriter
+from tests.protocol.pages.stream_writer import PlainWriter
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs.streaming._columns import OWN, columns_of
 from utracefs.streaming._records import RingRecords
-from utracefs_protocol._stream_ring import StreamRing
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.layout import Layout
+from utracefs_protocol.pages._stream_ring import StreamRing
 
 DECLARED = parse(
     b"ev s8 a; u8 b; s16 c; u16 d; s32 e; u32 f; s64 g; u64 h; char[8] i; unsigned char[4] j; u32 cpu; "

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.protocol.stream_writer import PAD, RECORD, SIZE, PlainWriter
+from tests.protocol.pages.stream_writer import PAD, RECORD, SIZE, PlainWriter
 from utracefs.recordings._records import EventDecoder, Record, Records
 from utracefs.streaming._records import RingRecords
-from utracefs_protocol._stream_ring import StreamRing
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.pages._stream_ring import StreamRing
 
 DECODERS = {
     id_: EventDecoder("user_events", f"ev{id_}", parse(b"ev u32 a").fields) for id_ in (20, 21, 65535)

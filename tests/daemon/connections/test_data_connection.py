@@ -28,7 +28,7 @@ from utracefs_protocol.connection import (
     encode_record,
     encode_response,
 )
-from utracefs_protocol.declaration import REG_MULTI_FORMAT
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
 from utracefsd.connections.write_errors import WRITE_ERROR_INTERVAL_NS
 from utracefsd.events.event import CommandString

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tests.daemon.events.registering import refused, register
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile

@@ -4,8 +4,8 @@ import contextlib
 import errno
 
 from tests.daemon.events.registering import refused, register
-from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.limits import MAX_EVENT_ID
 from utracefsd.events import dynamic_events
 from utracefsd.events.event import CommandString, SavedEvent

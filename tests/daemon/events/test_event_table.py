@@ -10,9 +10,9 @@ import pytest
 
 from tests.daemon.events.registering import refused, register
 from tests.daemon.record_path import Collecting
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.limits import MAX_EVENT_ID
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events import dynamic_events, event_table
 from utracefsd.events._tracepoint import Probe

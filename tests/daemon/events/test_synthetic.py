@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
-from utracefs_protocol.declaration import Declaration, FieldKind
+from utracefs_protocol.events.declaration import Declaration, FieldKind
 from utracefsd.events import dynamic_events
 from utracefsd.events.synthetic import (
     SyntheticError,

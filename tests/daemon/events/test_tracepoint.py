@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.record_path import PID, Collecting, ftrace, numbers, tracepoint, write
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events._tracepoint import Tracepoint

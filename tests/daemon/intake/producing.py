@@ -7,7 +7,7 @@ import os
 import struct
 
 from tests.daemon.record_path import Collecting
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable

@@ -31,7 +31,7 @@ from tests.daemon.intake.dying import (
     record,
 )
 from tests.daemon.stepping import stepping
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint import Tracepoint

@@ -10,7 +10,7 @@ from typing import Any
 from tests.daemon.consumers.ftrace.hist.defining import defined
 from tests.daemon.intake.dying import Kept, Producer, judge, mapped, open_buffers, open_ring, record
 from tests.daemon.stepping import stepping
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable

@@ -24,7 +24,7 @@ from tests.daemon.intake.dying import (
     record,
     stepped_through,
 )
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.daemon.intake.producing import HEAD
 from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 from utracefsd.events._tracepoint import Probe
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable

@@ -19,7 +19,7 @@ from tests.daemon.restarting import (
     register,
     write,
 )
-from utracefs_protocol.declaration import REG_PERSIST
+from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID
 from utracefsd.events.event import CommandString
 from utracefsd.machine.procfs import possible_cpus

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
-from utracefs_protocol.subbuf import decode_page
+from utracefs_protocol.pages.subbuf import decode_page
 from utracefsd.events.event import Event
 
 HEADER = b"""\

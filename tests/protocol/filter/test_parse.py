@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import Field, parse
+from utracefs_protocol.events.declaration import Field, parse
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.parse import is_no_filter
 from utracefsd.machine._writer_names import WriterNames

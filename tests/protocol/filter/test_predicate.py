@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.filter import Filter
 from utracefs_protocol.filter.predicate import How, Predicate, Subject
 from utracefsd.machine._writer_names import WriterNames

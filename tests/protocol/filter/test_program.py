@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import Field, FieldKind, parse
+from utracefs_protocol.events.declaration import Field, FieldKind, parse
 from utracefs_protocol.filter import Filter, parse_filter
 from utracefs_protocol.filter.predicate import Predicate, Subject
 from utracefsd.events.synthetic import STRING_BYTES, parse_synthetic

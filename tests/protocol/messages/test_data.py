@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utracefs_protocol.connection import Connection, Request, encode_request
-from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.messages.data import (
     MAX_TOKEN,
     METHODS,

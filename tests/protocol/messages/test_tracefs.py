@@ -36,7 +36,7 @@ from utracefs_protocol.messages.tracefs import (
     WriteFile,
     Writer,
 )
-from utracefs_protocol.perf_ring import SampleType
+from utracefs_protocol.pages.perf_ring import SampleType
 
 
 def over_the_wire(params: list[Any]) -> list[Any]:

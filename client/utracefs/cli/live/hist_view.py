@@ -23,9 +23,9 @@ from utracefs.cli.terminal import own
 from utracefs.tree.event_names import EventName, select
 from utracefs.tree.histogram import Entry, Histogram, parse_histograms
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.declaration import FieldKind
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.events.declaration import FieldKind
+from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of, text_of
 

@@ -17,9 +17,9 @@ from utracefs.cli.common import (
 from utracefs.cli.completion import complete_event, complete_value
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.declaration import Declaration, Field, FieldKind, parse
+from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.messages.data import EventRegistration, Registered, Write
 from utracefs_protocol.places import DATA_SOCKET
 from utracefs_protocol.text import bytes_of, text_of

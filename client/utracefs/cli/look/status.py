@@ -24,7 +24,7 @@ from utracefs.recordings.trace_dat.format import clock_in_use
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import text_of
 
 __all__ = ["buffer_state", "list_events", "status", "users_of"]

@@ -25,7 +25,7 @@ from utracefs.cli.event_options import Wanted, filter_of
 from utracefs.cli.run.ledger import gained, read_stats
 from utracefs.tree.event_names import EventName, is_glob, select
 from utracefs.tree.tracefs import PerfAttr, Tracefs
-from utracefs_protocol.perf_ring import Counts, PerfRingReader
+from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["LOOK_S", "Attached", "Opened"]

@@ -52,7 +52,7 @@ from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
 from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
-from utracefs_protocol.perf_ring import MAX_SAMPLE_FREQ
+from utracefs_protocol.pages.perf_ring import MAX_SAMPLE_FREQ
 from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["perf", "record", "script", "stat", "top", "trace"]

@@ -18,9 +18,9 @@ from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDa
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import PerfAttr, Tracefs
-from utracefs_protocol._event_printer import EventPrinter
-from utracefs_protocol.event_format import EventFormat, parse_format
-from utracefs_protocol.perf_ring import Lost, Sample
+from utracefs_protocol.events._event_printer import EventPrinter
+from utracefs_protocol.events.event_format import EventFormat, parse_format
+from utracefs_protocol.pages.perf_ring import Lost, Sample
 from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace", "Written"]

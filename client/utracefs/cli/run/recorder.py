@@ -34,7 +34,7 @@ from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.subbuf import MARKER_IP
+from utracefs_protocol.pages.subbuf import MARKER_IP
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["About", "Recorder", "Summary"]

@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t
 from utracefs.recordings._columns cimport _Buffer, Batch, Column, ColumnBatches, new_column
 from utracefs.recordings._records cimport TEXT_VALUE, EventDecoder, Raw, Records
 from utracefs.export._json_text cimport json_keys, put_fields
-from utracefs_protocol._line cimport Line, put_char
+from utracefs_protocol.events._line cimport Line, put_char
 
 from utracefs.recordings._columns import COMMON_COLUMNS
 

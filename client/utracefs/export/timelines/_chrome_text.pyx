@@ -17,7 +17,7 @@ from utracefs.export.timelines._track_writer cimport (
     Part,
     TrackWriter,
 )
-from utracefs_protocol._line cimport Line, put_char, put_decimal, put_signed
+from utracefs_protocol.events._line cimport Line, put_char, put_decimal, put_signed
 
 
 

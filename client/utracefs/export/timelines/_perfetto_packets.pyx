@@ -34,8 +34,8 @@ from utracefs.export.timelines._track_writer cimport (
     Part,
     TrackWriter,
 )
-from utracefs_protocol._fields cimport find_bytes
-from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_pairs
+from utracefs_protocol.events._fields cimport find_bytes
+from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal, put_hex_pairs
 
 from utracefs_protocol.text import clean
 

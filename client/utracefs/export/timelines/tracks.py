@@ -35,8 +35,8 @@ import attrs
 
 from utracefs.recordings.recording import Recording
 from utracefs.tree.event_names import EventName, matches
-from utracefs_protocol.declaration import Field, FieldKind
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.text import text_of
 
 __all__ = ["Counter", "Duration", "Roles", "Slice", "Tracks"]

@@ -4,9 +4,9 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy
 
-from utracefs_protocol._line cimport load64
+from utracefs_protocol.events._line cimport load64
 
-from utracefs_protocol.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE
+from utracefs_protocol.pages.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 
 cdef enum:
     # With sample_type 0x10587: header, identifier, ip, process and thread, time, cpu, period, size of raw.

@@ -2,7 +2,7 @@ import mmap
 from typing import Self
 
 from utracefs.recordings._records import RecordSource
-from utracefs_protocol.perf_ring import Sample
+from utracefs_protocol.pages.perf_ring import Sample
 
 class Samples(RecordSource):
     read_bytes: int

@@ -14,10 +14,10 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from utracefs.recordings._records cimport Raw, RecordSource, text_length
-from utracefs_protocol._line cimport load32, load64
+from utracefs_protocol.events._line cimport load32, load64
 
 from utracefs.recordings.perf_data.format import PERF_RECORD_COMM
-from utracefs_protocol.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE, Sample
+from utracefs_protocol.pages.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE, Sample
 from utracefs_protocol.text import text_of
 
 cdef uint32_t RECORD_LOST = PERF_RECORD_LOST

@@ -8,7 +8,8 @@
 perf itself puts attributes in front of the records; a reader finds both through the header. Here events may
 appear while records are written. The extents of the features must follow the records directly.
 
-Records are those of a perf ring (utracefs_protocol.perf_ring) with sample_type DEFAULT_SAMPLE_TYPE, and COMM.
+Records are those of a perf ring (utracefs_protocol.pages.perf_ring) with sample_type
+DEFAULT_SAMPLE_TYPE, and COMM.
 All numbers are little-endian.
 
 Sources: include/uapi/linux/perf_event.h; tools/perf/Documentation/perf.data-file-format.txt.

@@ -23,7 +23,7 @@ from utracefs.recordings.perf_data.format import Feature
 from utracefs.recordings.trace_dat.reader import contents_of
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE
+from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE
 from utracefs_protocol.text import text_of
 
 __all__ = ["PerfDataReader"]

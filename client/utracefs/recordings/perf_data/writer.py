@@ -29,7 +29,7 @@ from utracefs.recordings.partial_files import (
     target_of,
 )
 from utracefs.recordings.perf_data.format import Feature
-from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
+from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["Contents", "PerfDataEvent", "PerfDataWriter"]

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from utracefs_protocol._subbuf cimport PageCursor
+from utracefs_protocol.pages._subbuf cimport PageCursor
 
 cdef struct Stream:
     PageCursor page           # its ts, data and length are those of the present record

@@ -14,7 +14,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from utracefs_protocol._subbuf cimport END, RECORD, Found, broken, find_record, missed_before, open_page
+from utracefs_protocol.pages._subbuf cimport END, RECORD, Found, broken, find_record, missed_before, open_page
 
 
 cdef inline bint earlier(const Stream *a, const Stream *b) noexcept nogil:

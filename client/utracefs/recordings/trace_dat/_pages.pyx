@@ -4,7 +4,7 @@
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
 
-from utracefs_protocol._subbuf cimport RECORD, PageCursor, find_record, open_page
+from utracefs_protocol.pages._subbuf cimport RECORD, PageCursor, find_record, open_page
 
 cdef enum:
     # The ids of ftrace's own records (kernel/trace/trace_entries.h) end below.

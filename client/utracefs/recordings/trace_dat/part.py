@@ -22,7 +22,7 @@ import attrs
 import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings.partial_files import NO_ROOM, open_part
 from utracefs.recordings.trace_dat._pages import count_events
-from utracefs_protocol.subbuf import commit_of, join_pages, last_ts, missed_events, with_missed
+from utracefs_protocol.pages.subbuf import commit_of, join_pages, last_ts, missed_events, with_missed
 
 __all__ = ["STEP", "Part"]
 

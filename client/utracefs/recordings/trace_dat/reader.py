@@ -21,7 +21,7 @@ from utracefs.recordings.trace_dat._merge import Merge
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_SIZE
-from utracefs_protocol.subbuf import last_ts
+from utracefs_protocol.pages.subbuf import last_ts
 from utracefs_protocol.text import text_of
 
 __all__ = ["BufferRecord", "TraceDatReader", "contents_of"]

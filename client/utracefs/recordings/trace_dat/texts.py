@@ -8,9 +8,9 @@ import re
 import struct
 
 import utracefs.recordings.trace_dat.format as layout
-from utracefs_protocol.declaration import FieldKind
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import EventFormat, parse_format
+from utracefs_protocol.events.declaration import FieldKind
+from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.text import text_of
 
 __all__ = ["Cursor", "TraceTexts", "with_small_signs"]

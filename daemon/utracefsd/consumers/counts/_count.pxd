@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, uint16_t, uint32_t, uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.events._tracepoint cimport Probe
 
 cdef struct Row:

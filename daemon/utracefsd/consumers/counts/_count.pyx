@@ -11,7 +11,7 @@ or of ended processes by making the table anew.
 
 from libc.stdlib cimport calloc, free
 
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 
 from utracefsd.events._tracepoint cimport LOST, RECORDED, UNDECIDED
 

@@ -37,8 +37,8 @@ import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter.errors import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer

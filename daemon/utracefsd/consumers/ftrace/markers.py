@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable, Iterable
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
+from utracefs_protocol.pages.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.options import Options
 from utracefsd.machine.comms import CommTable

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.events._tracepoint cimport Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
 

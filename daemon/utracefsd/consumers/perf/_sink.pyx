@@ -5,10 +5,10 @@ from libc.errno cimport EFAULT
 from libc.string cimport memcpy, memset
 
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.record cimport common_fields
+from utracefs_protocol.pages.record cimport common_fields
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
@@ -36,7 +36,7 @@ cdef enum:
     SAMPLE_IDENTIFIER = 0x10000
     SAMPLE_KNOWN = 0x107c7
     SAMPLE_TRAILER = 0x102c6  # TID, TIME, ID, CPU, STREAM_ID, IDENTIFIER
-    # struct perf_event_mmap_page, as in utracefs_protocol.perf_ring.MMAP_PAGE_FIELDS
+    # struct perf_event_mmap_page, as in utracefs_protocol.pages.perf_ring.MMAP_PAGE_FIELDS
     PAGE_SIZE_AT = 72
     DATA_HEAD_AT = 1024
     DATA_TAIL_AT = 1032

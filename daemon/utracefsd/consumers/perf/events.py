@@ -26,7 +26,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.messages.values import text_bytes, wire_int
-from utracefs_protocol.perf_ring import COUNT_ALONE, MAX_SAMPLE_FREQ, ReadFormat
+from utracefs_protocol.pages.perf_ring import COUNT_ALONE, MAX_SAMPLE_FREQ, ReadFormat
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events.event import SYSTEM, Event
 from utracefsd.events.event_table import EventTable

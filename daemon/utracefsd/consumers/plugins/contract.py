@@ -10,10 +10,10 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
-from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.layout import Layout, Value
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.events.layout import Layout, Value
+from utracefs_protocol.pages._stream_ring import StreamRing
+from utracefs_protocol.pages.status_page import StatusBit
 
 __all__ = ["ENTRY_POINT_GROUP", "Consumer", "ConsumerError", "RawBatch", "Record", "StatusBit"]
 

@@ -24,10 +24,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
-from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import STREAM_RING_SIZE
+from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.plugins.contract import (
     ENTRY_POINT_GROUP,
     ConsumerError,

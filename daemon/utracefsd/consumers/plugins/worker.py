@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from utracefs_protocol._stream_ring import StreamRing
+from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.stream._sink import StreamSink
 
 __all__ = ["SLOW_S", "Job", "Worker"]

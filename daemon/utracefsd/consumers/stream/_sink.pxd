@@ -3,8 +3,8 @@
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.record cimport Record
-from utracefs_protocol.stream_ring cimport ss_header, ss_record
+from utracefs_protocol.pages.record cimport Record
+from utracefs_protocol.pages.stream_ring cimport ss_header, ss_record
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory

@@ -17,14 +17,14 @@ from posix.unistd cimport close as close_fd
 from posix.unistd cimport write as c_write
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.record cimport COMM_SIZE, Record, common_word
-from utracefs_protocol.stream_ring cimport *
+from utracefs_protocol.pages.record cimport COMM_SIZE, Record, common_word
+from utracefs_protocol.pages.stream_ring cimport *
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
 from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 
 cdef enum:
     # In a long round, new records are published to a reader that is awake after this many bytes.

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_names import is_glob
+from utracefs_protocol.events.event_names import is_glob
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import StreamAttr

@@ -20,7 +20,7 @@ from tests.client.recordings.trace_dat import example
 from tests.judges import library
 from utracefs.cli import cli
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 library("duckdb")
 library("pyarrow")

@@ -16,7 +16,7 @@ from utracefs.cli.event_options import Wanted
 from utracefs.cli.perf.attached import Attached, Opened
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import PerfAttr
-from utracefs_protocol.perf_ring import Sample
+from utracefs_protocol.pages.perf_ring import Sample
 from utracefsd.server.runtime import locate
 
 WORK = EventName("user_events", "work")

@@ -17,9 +17,9 @@ from utracefs.cli.perf.attached import Attached
 from utracefs.cli.perf.sampling import Comms, Line, PerfRecorder
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.tracefs import PerfAttr, Tracefs
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import format_text, parse_format
-from utracefs_protocol.perf_ring import Sample
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text, parse_format
+from utracefs_protocol.pages.perf_ring import Sample
 from utracefsd.server.runtime import locate
 
 PROGRAM = """

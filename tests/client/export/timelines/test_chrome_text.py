@@ -11,7 +11,7 @@ from tests.client.export.one_page import TEXT, records_of
 from utracefs.export import Counter, Duration, Slice, Tracks
 from utracefs.export.timelines._chrome_text import ChromeText
 from utracefs.recordings._records import Records
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 
 
 def objects(records: Records, tracks: Tracks) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from tests.client.export.timelines.perfetto_reader import Trace, read
 from utracefs.export import Counter, Slice, Tracks
 from utracefs.export.timelines._perfetto_packets import PerfettoPackets
 from utracefs.recordings._records import Records
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 
 MONO = 3
 

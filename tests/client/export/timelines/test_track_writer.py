@@ -7,7 +7,7 @@ from typing import Any
 from tests.client.export.one_page import records_of
 from utracefs.export import Counter, Duration, Slice, Tracks
 from utracefs.export.timelines._chrome_text import ChromeText
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 
 FIELDS = [
     Field(b"s32", b"n", 8, 4, True, FieldKind.INTEGER),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.client.recordings.events import Events
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 SAMPLE_TYPE = 0x10587  # IDENTIFIER, IP, TID, TIME, CPU, PERIOD, RAW
 

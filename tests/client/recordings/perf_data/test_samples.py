@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.client.recordings.perf_data.example import SAMPLE_TYPE, comm, lost, record, sample
 from utracefs.recordings._records import EventDecoder, Record, Records
 from utracefs.recordings.perf_data._samples import Samples
-from utracefs_protocol.perf_ring import Sample
+from utracefs_protocol.pages.perf_ring import Sample
 
 ENTRY = struct.pack("<HBBi", 1, 0, 0, 7)
 

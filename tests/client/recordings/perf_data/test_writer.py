@@ -13,10 +13,10 @@ import utracefs
 from tests.judges import judge, run_judge
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
-from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import format_text, parse_format
-from utracefs_protocol.perf_ring import Sample
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text, parse_format
+from utracefs_protocol.pages.perf_ring import Sample
 
 HEADER_PAGE = (
     b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"

@@ -9,7 +9,7 @@ from tests.client.recordings.events import Events
 from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 from utracefs_protocol.text import text_of
 
 CLOCKS = b"local global counter uptime perf [mono] mono_raw boot tai\n"

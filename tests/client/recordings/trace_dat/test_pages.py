@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utracefs.recordings.trace_dat._pages import count_events
-from utracefs_protocol.subbuf import PageWriter, decode_page
+from utracefs_protocol.pages.subbuf import PageWriter, decode_page
 
 
 def entry(event_id: int, size: int = 8) -> bytes:

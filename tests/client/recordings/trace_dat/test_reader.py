@@ -28,7 +28,7 @@ from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.format import clock_in_use
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 
 def test_the_known_good_report(example: Path) -> None:

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts, with_small_signs
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import format_text
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text
 
 
 def lstr(text: bytes) -> bytes:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.record_path import numbers, tracepoint, write
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.counts._count import CountProbe, CountTable
 from utracefsd.events._tracepoint import Tracepoint
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.messages.tracefs import PerfAttr
-from utracefs_protocol.perf_ring import Counts, PerfRingReader, ReadFormat, Sample
+from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader, ReadFormat, Sample
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.record_path import numbers, tracepoint, write
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
-from utracefs_protocol.perf_ring import MMAP_PAGE_FIELDS, Lost, PerfRingReader, Sample, SampleType
+from utracefs_protocol.pages.perf_ring import MMAP_PAGE_FIELDS, Lost, PerfRingReader, Sample, SampleType
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 
 

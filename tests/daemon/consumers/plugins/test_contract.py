@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
-from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.plugins.contract import Consumer, ConsumerError, Record
 
 LAYOUT = Layout(parse(b"test u32 a; __rel_loc char[] s; char[4] c; s8 n").fields)

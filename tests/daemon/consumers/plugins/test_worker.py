@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.daemon.record_path import tracepoint, write
-from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.limits import MIN_STREAM_RING
+from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.plugins.worker import SLOW_S, Job, Worker
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.consumers.stream.plain_reader import Comm, Format, Lost, PlainReader, Taken
 from tests.daemon.record_path import numbers, tracepoint, write
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.limits import MAX_PAYLOAD, MAX_STREAM_RING, MIN_STREAM_RING
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink

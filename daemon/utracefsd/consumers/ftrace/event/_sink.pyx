@@ -10,7 +10,7 @@ from libc.errno cimport EFAULT
 from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memcpy
 
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 from utracefsd.consumers.ftrace.settings import CLOCKS
 
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
@@ -27,7 +27,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
     rb_reserve,
 )
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.record cimport common_word
+from utracefs_protocol.pages.record cimport common_word
 from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_begin
 from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED

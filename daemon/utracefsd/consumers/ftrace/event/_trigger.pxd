@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 
 cdef enum Stage:

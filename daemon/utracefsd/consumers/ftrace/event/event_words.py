@@ -4,7 +4,7 @@
                                                                             part
     standing_events   the same, and every part may be a glob: `user_events:http_*`, `*_begin`
 
-utracefs_protocol.event_names defines globs. `!` before either undoes. As in the kernel
+utracefs_protocol.events.event_names defines globs. `!` before either undoes. As in the kernel
 (kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: the rest is left for the next
 write, and the short count says so. Shells and stdio loop over it.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from fnmatch import translate
 from typing import Protocol, TypeVar
 
-from utracefs_protocol import event_names
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events import event_names
 
 __all__ = ["NamedEvent", "check_glob", "first_word", "glob_matches", "select"]
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 
 __all__ = ["Injected", "parse_entry"]

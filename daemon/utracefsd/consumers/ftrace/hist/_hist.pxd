@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport Tracepoint
 

@@ -14,7 +14,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from utracefs_protocol.record cimport COMM_SIZE, common_word
+from utracefs_protocol.pages.record cimport COMM_SIZE, common_word
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
 from utracefsd.events._tracepoint cimport defer

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.fields import HistField
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.fields import (
     COMMON_FIELDS,

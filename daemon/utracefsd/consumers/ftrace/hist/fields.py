@@ -9,7 +9,7 @@ import enum
 
 import attrs
 
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 
 __all__ = ["COMMON_FIELDS", "MAX_STRING", "Flag", "HistField", "Operator", "expression_text", "field_text"]
 

@@ -7,7 +7,7 @@ Hist refuses deeper programs.
 import enum
 from typing import NamedTuple
 
-from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.events.declaration import FieldKind
 from utracefsd.consumers.ftrace.hist.definition import Definition
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, Operator
 

@@ -16,7 +16,7 @@ makes a variable of it, and is removed with the last reader (create_field_var_hi
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 from utracefsd.consumers.ftrace.hist.definition import Definition
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, field_text

@@ -3,8 +3,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from utracefs_protocol._fields cimport Place, find_bytes
-from utracefs_protocol._line cimport (
+from utracefs_protocol.events._fields cimport Place, find_bytes
+from utracefs_protocol.events._line cimport (
     Line,
     load32,
     load64,

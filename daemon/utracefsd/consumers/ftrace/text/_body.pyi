@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 
 class BodyPlan:
     def __init__(self, event: tuple[bytes, Sequence[Field]] | None) -> None: ...

@@ -20,7 +20,7 @@ beyond the end of the entry (checked in `_fields` of the protocol) prints `<OVER
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 
-from utracefs_protocol._fields cimport set_place
+from utracefs_protocol.events._fields cimport set_place
 
 
 cdef class BodyPlan:

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 from utracefsd.consumers.ftrace.buffer._ring_buffer import Cursor
 from utracefsd.consumers.ftrace.text.headers import TextOptions
 

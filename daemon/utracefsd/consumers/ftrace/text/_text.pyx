@@ -9,14 +9,14 @@ A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE 
 capacity of one `trace_seq` of the kernel: 8192 bytes less its header, 8156.
 """
 
-from utracefs_protocol.subbuf import MARKER_IP
+from utracefs_protocol.pages.subbuf import MARKER_IP
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from utracefs_protocol._line cimport (
+from utracefs_protocol.events._line cimport (
     HEX_DIGITS,
     Line,
     load32,

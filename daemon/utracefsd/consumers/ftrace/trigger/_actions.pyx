@@ -11,7 +11,7 @@ The count of a switch decreases only when something changes.
 
 from libc.stdint cimport uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells, tc_at, tc_fire
 from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED, Trigger

@@ -10,7 +10,7 @@ The cell of a hist trigger, in which others have their count, is 1 while it coun
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
-from utracefs_protocol.record cimport Record
+from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key, ht_takes
 from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_at, tc_fire

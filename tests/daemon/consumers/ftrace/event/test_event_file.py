@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from tests.daemon.tree.world import errno_of
-from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter.errors import INVALID_OPERATOR
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.event.inject import Injected, parse_entry
 
 EVENT = b"e u8 a; s16 b; u32 c; s64 d; char[4] s; __rel_loc char[] r; __data_loc char[] l; struct x z 3"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.daemon.record_path import PID, ftrace, numbers, tracepoint, write
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink, recorded_ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from utracefs_protocol.declaration import Declaration, parse
+from utracefs_protocol.events.declaration import Declaration, parse
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.errors import Log

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.program import compile_definition

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
 from tests.daemon.stepping import stepping
-from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, check_depth
 from utracefsd.consumers.ftrace.hist.program import Key, Op, Program, Step, compile_definition

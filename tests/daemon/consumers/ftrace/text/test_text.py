@@ -25,7 +25,7 @@ from tests.daemon.consumers.ftrace.text.text_model import (
     one_event,
     renderer,
 )
-from utracefs_protocol.declaration import Field, parse
+from utracefs_protocol.events.declaration import Field, parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.text._text import LINE_LIMIT, TextRenderer
 from utracefsd.consumers.ftrace.text.headers import TextOptions

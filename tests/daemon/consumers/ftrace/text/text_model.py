@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import Field, FieldKind, parse
+from utracefs_protocol.events.declaration import Field, FieldKind, parse
 from utracefsd.consumers.ftrace.text._text import LINE_LIMIT, TextRenderer
 from utracefsd.consumers.ftrace.text.headers import TextOptions
 

@@ -515,8 +515,8 @@ nonsense:
 
 /* ---- writing ---- */
 
-/* Bytes of an entry of `size` bytes with its header, as in rb_calculate_event_length(): 12 becomes 16, so that
- * every record has space to become a time extend. size <= RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows. */
+/* Bytes of an entry of `size` bytes with its header, as in rb_calculate_event_length(): 12 becomes 16, so
+ * that every record has space to become a time extend. size <= RB_MAX_DATA(RB_MAX_SUBBUF): no overflow. */
 static inline uint32_t rb_record_size(size_t size)
 {
     uint32_t total = (uint32_t)size + 4 + (size > RB_MAX_SMALL ? 4 : 0);

@@ -1,6 +1,6 @@
 """One byte per event."""
 
-from utracefs_protocol.status_page import StatusBit
+from utracefs_protocol.pages.status_page import StatusBit
 
 
 def test_words_of_user_events_status() -> None:

@@ -1,3 +1,3 @@
-from utracefs_protocol.declaration import Field
+from utracefs_protocol.events.declaration import Field
 
 def field_bytes(field: Field, entry: bytes | bytearray | memoryview) -> bytes: ...

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_LOC, MAX_PAYLOAD
 from utracefs_protocol.text import bytes_of, text_of
 

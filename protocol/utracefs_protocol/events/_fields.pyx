@@ -7,7 +7,7 @@ entry, so a range may overlap the common header or the location word itself; tha
 
 from libc.stdint cimport uint64_t
 
-from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.events.declaration import FieldKind
 
 cdef enum:
     LOC_SIZE = 4

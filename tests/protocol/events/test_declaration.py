@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.kernel_types import KERNEL_TYPES
-from utracefs_protocol.declaration import (
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import (
     Declaration,
     FieldKind,
     check_command_length,
@@ -21,7 +22,6 @@ from utracefs_protocol.declaration import (
     parse_fields,
     split_name,
 )
-from utracefs_protocol.errors import TraceError
 
 
 def refused(command: bytes) -> str:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.client.recordings.events import Events
-from utracefs_protocol._event_printer import EventPrinter
-from utracefs_protocol._fields import field_bytes
-from utracefs_protocol.declaration import Field, FieldKind
-from utracefs_protocol.event_format import EventFormat, parse_format
-from utracefs_protocol.print_fmt import Conversion, How, conversions
+from utracefs_protocol.events._event_printer import EventPrinter
+from utracefs_protocol.events._fields import field_bytes
+from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.event_format import EventFormat, parse_format
+from utracefs_protocol.events.print_fmt import Conversion, How, conversions
 from utracefs_protocol.text import text_of
 
 EVENTS = Events(

@@ -20,8 +20,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from utracefs_protocol._fields cimport find_bytes, set_place
-from utracefs_protocol._line cimport (
+from utracefs_protocol.events._fields cimport find_bytes, set_place
+from utracefs_protocol.events._line cimport (
     load32,
     load64,
     put,
@@ -35,7 +35,7 @@ from utracefs_protocol._line cimport (
 )
 
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
-from utracefs_protocol.print_fmt import How, conversions
+from utracefs_protocol.events.print_fmt import How, conversions
 from utracefs_protocol.text import bytes_of, text_of
 
 cdef size_t HEADER = ENTRY_HEADER_SIZE

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
-from utracefs_protocol._fields cimport Place
-from utracefs_protocol._line cimport Line
+from utracefs_protocol.events._fields cimport Place
+from utracefs_protocol.events._line cimport Line
 
 cdef enum Op:
     TEXT_ONLY

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-INCLUDE = HERE.parents[1] / "protocol" / "utracefs_protocol" / "include"
+INCLUDE = HERE.parents[2] / "protocol" / "utracefs_protocol" / "include"
 DATA = 65536
 
 

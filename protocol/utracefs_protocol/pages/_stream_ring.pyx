@@ -16,7 +16,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
-from utracefs_protocol.stream_ring cimport *
+from utracefs_protocol.pages.stream_ring cimport *
 
 from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
 from utracefs_protocol.text import text_of

@@ -2,9 +2,9 @@
 
 import pytest
 
-from utracefs_protocol.declaration import Field, FieldKind, parse
-from utracefs_protocol.event_format import EventFormat, format_text, parse_format
-from utracefs_protocol.print_fmt import Conversion, How, conversions
+from utracefs_protocol.events.declaration import Field, FieldKind, parse
+from utracefs_protocol.events.event_format import EventFormat, format_text, parse_format
+from utracefs_protocol.events.print_fmt import Conversion, How, conversions
 
 A = Field(b"int", b"a", 8, 4, True, FieldKind.INTEGER)
 B = Field(b"unsigned long", b"b", 12, 8, False, FieldKind.INTEGER)

@@ -15,8 +15,8 @@ from typing import Final
 
 import attrs
 
-from utracefs_protocol.declaration import Field, FieldKind
-from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
 __all__ = ["Conversion", "How", "conversions"]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.kernel_types import KERNEL_TYPES
-from utracefs_protocol.declaration import Field, FieldKind, parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import _split_declared, format_text, parse_format
+from utracefs_protocol.events.declaration import Field, FieldKind, parse
+from utracefs_protocol.events.event_format import _split_declared, format_text, parse_format
 
 COMMON = b"""\
 \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;

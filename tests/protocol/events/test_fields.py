@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol._fields import field_bytes
-from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.events._fields import field_bytes
+from utracefs_protocol.events.declaration import Field, FieldKind
 
 ENTRY = bytes(range(8)) + struct.pack("<HH", 16, 3) + struct.pack("<HH", 2, 3) + b"abcdef"
 

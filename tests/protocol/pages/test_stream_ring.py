@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.protocol.stream_writer import SIZE, PlainWriter
-from utracefs_protocol._stream_ring import StreamRing
+from tests.protocol.pages.stream_writer import SIZE, PlainWriter
+from utracefs_protocol.pages._stream_ring import StreamRing
 
 
 @pytest.fixture

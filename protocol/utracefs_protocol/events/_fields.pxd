@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from utracefs_protocol._line cimport load32
+from utracefs_protocol.events._line cimport load32
 
 cdef enum Where:
     FIXED             # `size` bytes at `offset`

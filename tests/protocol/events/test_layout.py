@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import parse_format
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import parse_format
+from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
 
 

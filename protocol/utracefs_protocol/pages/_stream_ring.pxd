@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
-from utracefs_protocol.stream_ring cimport ss_header, ss_record
+from utracefs_protocol.pages.stream_ring cimport ss_header, ss_record
 
 cdef class StreamRing:
     cdef ss_header *header      # NULL once it is closed

@@ -5,7 +5,14 @@ import errno
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_names import ALL_USER_EVENTS, MAX_WORD, check_length, is_glob, matches, split
+from utracefs_protocol.events.event_names import (
+    ALL_USER_EVENTS,
+    MAX_WORD,
+    check_length,
+    is_glob,
+    matches,
+    split,
+)
 
 
 @pytest.mark.parametrize(

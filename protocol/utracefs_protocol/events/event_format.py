@@ -21,8 +21,8 @@ from typing import Final
 
 import attrs
 
-from utracefs_protocol.declaration import INTEGERS, Field, FieldKind
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import INTEGERS, Field, FieldKind
 from utracefs_protocol.text import shown
 
 __all__ = ["EventFormat", "format_text", "parse_format"]

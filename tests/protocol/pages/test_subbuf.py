@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol import subbuf_model
-from utracefs_protocol.subbuf import (
+from tests.protocol.pages import subbuf_model
+from utracefs_protocol.pages.subbuf import (
     HEADER_EVENT_TEXT,
     MISSED_UNKNOWN,
     Page,

@@ -33,7 +33,8 @@ from typing import Final
 
 import attrs
 
-from utracefs_protocol._subbuf import (
+from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
+from utracefs_protocol.pages._subbuf import (
     COMMIT_MASK,
     MISSED_EVENTS,
     MISSED_STORED,
@@ -48,7 +49,6 @@ from utracefs_protocol._subbuf import (
     missed_events,
     page_header,
 )
-from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 
 __all__ = [
     "HEADER_EVENT_TEXT",

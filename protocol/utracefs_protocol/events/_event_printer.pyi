@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.events.event_format import EventFormat
 
 class EventPrinter:
     @property

@@ -6,8 +6,8 @@ import mmap
 import os
 import struct
 
-from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import format_text
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text
 
 SIZE = 256 << 10
 RECORD, LOST, FORMAT, COMM, PAD = range(5)

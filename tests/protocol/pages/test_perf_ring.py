@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.perf_ring import (
+from utracefs_protocol.pages.perf_ring import (
     ALL_READ_FORMAT,
     COUNT_ALONE,
     DEFAULT_SAMPLE_TYPE,

@@ -8,7 +8,7 @@ in the kernel.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from utracefs_protocol._line cimport load32, load64
+from utracefs_protocol.events._line cimport load32, load64
 
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE as _HEADER_SIZE
 
