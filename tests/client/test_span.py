@@ -24,7 +24,7 @@ from utracefs._span import Span, current
 from utracefs.checking import check_declaration
 from utracefs.declaring import make_event
 from utracefs.spans import declare
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.events.layout import Layout
 
 Records = Callable[[Span], tuple[list[dict[str, Any]], list[dict[str, Any]]]]
 Declare = Callable[..., Span]

@@ -168,9 +168,9 @@ cdef class IndexTable:
     def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
-        They arrived together and get the same time, `ts_ns`, and this cpu. A record that names its writer gets
-        that thread and cpu, if valid; where the cpu changes the time is 1 ns later, so that the order in
-        `trace` is that of the buffer. Refusals are counted.
+        They arrived together and get the same time, `ts_ns`, and this cpu. A record that names its writer
+        gets that thread and cpu, if valid; where the cpu changes the time is 1 ns later, so that the order
+        in `trace` is that of the buffer. Refusals are counted.
 
         Stops at any other object, at an incomplete one, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
