@@ -157,7 +157,7 @@ bench: build $(VENV)/.developer
 # what is freed is kept there for a while.
 SANITIZED := build/sanitize
 SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_event.py tests/client/test_emit.py \
-	tests/client/test_data_ring.py tests/client/recordings tests/client/export \
+	tests/client/programs/test_data_ring.py tests/client/recordings tests/client/export \
 	tests/client/html/test_columns.py tests/client/mount/processes/test_memory.py
 sanitize: build $(VENV)/.judges
 	SANITIZE=1 $(BIN)/python setup.py -q build --force --build-lib $(SANITIZED) --build-temp build/sanitize-temp

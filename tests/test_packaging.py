@@ -35,7 +35,7 @@ def setup(folder: Path, *words: str) -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder), *words],
         cwd=ROOT,
-        env={**os.environ, "EXT": "utracefs.c,utracefs._interpreter", "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "EXT": "utracefs.c,utracefs.fallback._interpreter", "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
         check=False,

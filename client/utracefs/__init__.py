@@ -17,7 +17,7 @@ needs its own creates a `Session`. `utracefs.open` reads recordings, `utracefs.a
 Importing this module starts nothing and changes nothing.
 """
 
-from utracefs.available import CAN_TRACE
+from utracefs.fallback.available import CAN_TRACE
 
 TYPE_CHECKING = (
     False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from utracefs._event import Event
-    from utracefs.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
+    from utracefs.declarations.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
     from utracefs.logging_handler import LoggingHandler
     from utracefs.recordings.recording import Record, Recording
     from utracefs.recordings.recording import open as open
@@ -44,7 +44,7 @@ if TYPE_CHECKING or CAN_TRACE:
     from utracefs._event import Event
 
 else:
-    from utracefs.without_tracing import Event, strict
+    from utracefs.fallback.without_tracing import Event, strict
 
 __all__ = [
     "Batch",
@@ -87,12 +87,13 @@ _LAZY = {
     "Stream": "utracefs.streaming",
     "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
-    "current_span": "utracefs.spans" if CAN_TRACE else "utracefs.without_tracing",
-    "span": "utracefs.spans" if CAN_TRACE else "utracefs.without_tracing",
-    "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
+    "current_span": "utracefs.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
+    "span": "utracefs.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
+    "Session": "utracefs.session" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "Stats": "utracefs.totals",
     **dict.fromkeys(
-        ("define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"), "utracefs.defining"
+        ("define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
+        "utracefs.declarations.defining",
     ),
 }
 
@@ -126,7 +127,7 @@ def default_session() -> "Session":
     if TYPE_CHECKING or CAN_TRACE:
         from utracefs.process_session import process_session
     else:
-        from utracefs.without_tracing import process_session
+        from utracefs.fallback.without_tracing import process_session
     return process_session()
 
 

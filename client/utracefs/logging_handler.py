@@ -8,13 +8,13 @@ handler is not called and nothing is formatted.
 import logging
 from typing import TYPE_CHECKING
 
-from utracefs.available import CAN_TRACE
+from utracefs.fallback.available import CAN_TRACE
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
 if TYPE_CHECKING or CAN_TRACE:
     from utracefs.process_session import process_session
 else:
-    from utracefs.without_tracing import process_session
+    from utracefs.fallback.without_tracing import process_session
 if TYPE_CHECKING:
     from utracefs.session import Session
 

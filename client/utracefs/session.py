@@ -12,8 +12,8 @@ import sys
 from utracefs import fork
 from utracefs._event import Event
 from utracefs._session import NativeSession
-from utracefs.checking import check_declaration, command_bytes
-from utracefs.declaring import make_event
+from utracefs.declarations.checking import check_declaration, command_bytes
+from utracefs.declarations.declaring import make_event
 from utracefs.totals import EventStats, Stats
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 

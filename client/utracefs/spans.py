@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 
 from utracefs._span import BEGIN_FIELDS, END_FIELDS, Span, current
-from utracefs.defining import FIELDS
+from utracefs.declarations.defining import FIELDS
 from utracefs.process_session import process_session
 from utracefs.traced_functions import DRIVERS
 

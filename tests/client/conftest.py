@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.fake_daemon import FakeDaemon, running, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, running, wait_for
+from tests.client.daemons.real_daemon import Work, working
 from tests.client.html.chromium import Chromium
-from tests.client.real_daemon import Work, working
 from tests.client.workbench import Workbench
 from utracefs import Session
 from utracefsd.server.runtime import locate

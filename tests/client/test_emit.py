@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import utracefs
 from tests.client.workbench import REFUSED, Workbench
-from utracefs.checking import check_declaration
+from utracefs.declarations.checking import check_declaration
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
 

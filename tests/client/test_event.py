@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
+from tests.client.daemons.fake_daemon import wait_for
 from tests.client.workbench import Workbench
 from utracefs._event import Event
 

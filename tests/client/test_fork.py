@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 
 pytestmark = pytest.mark.usefixtures("patience")
 

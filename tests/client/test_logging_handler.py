@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from tests.client.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import LoggingHandler, Session
-from utracefs.checking import check_declaration
+from utracefs.declarations.checking import check_declaration
 from utracefs.logging_handler import FIELDS, OFF
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 import utracefs
-from tests.client.fake_daemon import FakeDaemon
+from tests.client.daemons.fake_daemon import FakeDaemon
 from utracefs import Session
 from utracefs._event import Event
 from utracefs.process_session import _ProcessSession, process_session

@@ -15,7 +15,7 @@ import pytest
 
 import utracefs
 from tests.client.conftest import native_threads
-from tests.client.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
 
 NewSession = Callable[..., Session]

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
 from utracefs._event import Event
 from utracefs._span import Span, current
-from utracefs.checking import check_declaration
-from utracefs.declaring import make_event
+from utracefs.declarations.checking import check_declaration
+from utracefs.declarations.declaring import make_event
 from utracefs.spans import declare
 from utracefs_protocol.events.layout import Layout
 

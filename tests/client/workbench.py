@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from tests.client.fake_daemon import REFUSED, FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import REFUSED, FakeDaemon, wait_for
 from utracefs import Event, Session
-from utracefs.checking import check_declaration
-from utracefs.declaring import name_args
+from utracefs.declarations.checking import check_declaration
+from utracefs.declarations.declaring import name_args
 
 __all__ = ["REFUSED", "Workbench"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.client.fake_daemon import wait_for
+from tests.client.daemons.fake_daemon import wait_for
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = Path("/usr/lib/systemd/systemd")

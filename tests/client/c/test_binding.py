@@ -14,7 +14,7 @@ import pytest
 from tests.client.c.programs import Program, started
 from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
-from tests.client.fake_daemon import Client, FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import Client, FakeDaemon, wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_conservation import stats
 

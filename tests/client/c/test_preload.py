@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.preload import compiled, environment, run
-from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Work
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Work
 
 pytestmark = pytest.mark.usefixtures("patience")
 

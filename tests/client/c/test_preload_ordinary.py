@@ -14,7 +14,7 @@ import pytest
 
 from tests.client.c.building import preload_library
 from tests.client.c.preload import compiled, environment, run
-from tests.client.real_daemon import Work
+from tests.client.daemons.real_daemon import Work
 
 needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="Debian package strace")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.programs import Program, started
-from tests.client.fake_daemon import wait_for
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 
 WITHOUT = {"UTRACEFS_DATA_RING": "0"}

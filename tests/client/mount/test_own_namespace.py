@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.real_daemon import Utracefsd
+from tests.client.daemons.real_daemon import Utracefsd
 from tests.integration.mounting import must_mount
 from utracefs.mount import own_namespace
 from utracefs.mount.attaching import is_attached

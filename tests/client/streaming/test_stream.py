@@ -18,8 +18,8 @@ import pytest
 import trio
 
 import utracefs
-from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd, running
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 

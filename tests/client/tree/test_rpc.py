@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.answering import answering
+from tests.client.tree.answering import answering
 from utracefs.tree.rpc import WINDOW, Call, Rpc, checked
 from utracefs_protocol.connection import Request, encode_error, encode_notification, encode_response
 from utracefs_protocol.messages.data import MmapStatus, StatusMapped, Sync

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.answering import answering
+from tests.client.tree.answering import answering
 from utracefs.tree.tracefs import PerfAttr, Stat, Tracefs
 from utracefs_protocol.connection import Request, encode_response
 

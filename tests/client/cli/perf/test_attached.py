@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.real_daemon import Utracefsd
+from tests.client.daemons.real_daemon import Utracefsd
 from utracefs import Session
 from utracefs.cli import Failure
 from utracefs.cli.common import connect

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
-from tests.client.real_daemon import Utracefsd
+from tests.client.daemons.real_daemon import Utracefsd
 from utracefs import Session
 from utracefs.cli.common import connect
 from utracefs.cli.event_options import Wanted

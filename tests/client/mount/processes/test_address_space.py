@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
+from tests.client.daemons.fake_daemon import wait_for
 from tests.client.mount.canary import Canary
 from utracefs.mount.processes import address_space
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler

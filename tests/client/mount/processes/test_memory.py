@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
+from tests.client.daemons.fake_daemon import wait_for
 from tests.client.mount.canary import Canary
 from tests.client.mount.hanging import HangingFile, HangingProgram
 from tests.integration.mounting import must_mount

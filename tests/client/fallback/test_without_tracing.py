@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from utracefs import without_tracing
 from utracefs._event import Event
+from utracefs.fallback import without_tracing
 from utracefs.session import Session
 
 USE = """
@@ -43,7 +43,7 @@ except ValueError as error:
 else:
     raise SystemExit("taken")
 utracefs.close()
-assert type(event).__module__ == "utracefs.without_tracing"
+assert type(event).__module__ == "utracefs.fallback.without_tracing"
 """
 
 SECOND = """

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Self
 
-from utracefs.checking import check_declaration, command_bytes
+from utracefs.declarations.checking import check_declaration, command_bytes
 from utracefs.totals import EventStats, Stats
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 

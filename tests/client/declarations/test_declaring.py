@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from utracefs.checking import check_declaration
-from utracefs.declaring import make_event, name_args
+from utracefs.declarations.checking import check_declaration
+from utracefs.declarations.declaring import make_event, name_args
 from utracefs_protocol.events.declaration import REG_PERSIST
 
 

@@ -8,7 +8,7 @@ __all__ = ["CAN_TRACE"]
 
 def _can_trace() -> bool:
     try:
-        from utracefs._interpreter import is_main
+        from utracefs.fallback._interpreter import is_main
     except ImportError:
         return False
     has_gil = getattr(sys, "_is_gil_enabled", None)

@@ -17,9 +17,9 @@ import pytest
 import utracefs
 from tests import judges
 from tests.client.workbench import Workbench
-from utracefs.defining import command_string
+from utracefs.declarations.defining import command_string
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = Path(__file__).with_name("typed_events.py")
 
 
@@ -197,7 +197,7 @@ from __future__ import annotations
 import sys
 before = set(sys.modules)
 import utracefs
-assert "utracefs.defining" not in sys.modules
+assert "utracefs.declarations.defining" not in sys.modules
 
 @utracefs.define
 def request(status: utracefs.u16, usec: float, path: str) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from utracefs.checking import check_declaration, command_bytes
+from utracefs.declarations.checking import check_declaration, command_bytes
 
 
 @pytest.mark.parametrize(

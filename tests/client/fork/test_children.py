@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Work
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Work
 from tests.integration.test_conservation import stats
 
 pytestmark = pytest.mark.usefixtures("patience")

@@ -10,7 +10,7 @@ import pytest
 
 import utracefs
 import utracefs_protocol
-from tests.client.fake_daemon import FakeDaemon
+from tests.client.daemons.fake_daemon import FakeDaemon
 
 PATH = os.pathsep.join(str(Path(*package.__path__[:1]).parent) for package in (utracefs, utracefs_protocol))
 
@@ -50,8 +50,9 @@ def test_importing_the_package_imports_nothing_but_its_core() -> None:
         "utracefs",
         "utracefs._emit",
         "utracefs._event",
-        "utracefs._interpreter",
-        "utracefs.available",
+        "utracefs.fallback",
+        "utracefs.fallback._interpreter",
+        "utracefs.fallback.available",
     }
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.fake_daemon import FakeDaemon
-from utracefs import available, c_client
+from tests.client.daemons.fake_daemon import FakeDaemon
+from utracefs import c_client
+from utracefs.fallback import available
 
 
 def test_in_the_main_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.real_daemon import PROLOGUE, Work
+from tests.client.daemons.real_daemon import PROLOGUE, Work
 
 PATCH = "from gevent import monkey; monkey.patch_all()\n"
 

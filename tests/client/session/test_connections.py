@@ -18,7 +18,7 @@ from types import FrameType
 
 import pytest
 
-from tests.client.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
 from utracefs_protocol.connection import encode_response
 

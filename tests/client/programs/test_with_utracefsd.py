@@ -17,8 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd, running
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
 from utracefs import LoggingHandler, Session
 from utracefs.tree.tracefs import Tracefs
 

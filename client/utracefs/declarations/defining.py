@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import sys
 
-from utracefs.available import CAN_TRACE
+from utracefs.fallback.available import CAN_TRACE
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING or CAN_TRACE:
     from utracefs.process_session import process_session
 else:
-    from utracefs.without_tracing import process_session
+    from utracefs.fallback.without_tracing import process_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Generic, ParamSpec, overload

@@ -1,6 +1,6 @@
 """The one compiled module that every interpreter may import."""
 
-from utracefs._interpreter import is_main
+from utracefs.fallback._interpreter import is_main
 
 
 def test_the_main_one() -> None:

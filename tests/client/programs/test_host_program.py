@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import PROLOGUE, Work
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import PROLOGUE, Work
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.client.fake_daemon import wait_for
+from tests.client.daemons.fake_daemon import wait_for
 from tests.forked import Popen
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs

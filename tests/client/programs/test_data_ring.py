@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd, running
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
 from utracefs import Session
 from utracefs.cli.run.traced_command import ROOM_KB
 from utracefs.tree.tracefs import Tracefs

@@ -1,0 +1,1 @@
+"""Declarations: checked without a daemon, made into events, or read from annotations."""

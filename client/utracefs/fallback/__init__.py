@@ -1,0 +1,1 @@
+"""Where the compiled modules cannot be used: the check, and their replacement."""
