@@ -10,5 +10,5 @@ cdef class JsonCache:
 
     cdef bytes json(self, str text)
 
-cdef list json_keys(names, bint ascii)
+cdef list json_keys(names, bint ascii, paths=*)
 cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, bint for_viewers) except -1

@@ -7,6 +7,8 @@ module.
 
 import json
 
+import cython
+
 from libc.stdint cimport uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
@@ -90,7 +92,7 @@ cdef class JsonText(RecordWriter):
         text.head = b',"system":%s,"name":%s,"fields":{' % (
             self._cache.json(event.system), self._cache.json(event.name)
         )
-        text.keys = json_keys(event.names, True)
+        text.keys = json_keys(event.names, True, event.paths)
         return text
 
 
@@ -110,9 +112,21 @@ cdef class JsonCache:
         return <bytes>found
 
 
-cdef list json_keys(names, bint ascii):
-    """`"a":`, `,"b":`, ..."""
-    return [(b"," if i else b"") + as_json(bytes_of(name), ascii) + b":" for i, name in enumerate(names)]
+@cython.wraparound(True)
+cdef list json_keys(names, bint ascii, paths=()):
+    """`"a":`, `,"b":`, ... paths: those of EventDecoder; then there is one more text, for behind the last."""
+    if not paths:
+        return [(b"," if i else b"") + as_json(bytes_of(name), ascii) + b":" for i, name in enumerate(names)]
+    keys = []
+    outer = ()
+    for path in paths:
+        same = 0
+        while same < min(len(outer), len(path) - 1) and outer[same] == path[same]:
+            same += 1
+        key = b"}" * (len(outer) - same) + (b"," if keys else b"")
+        keys.append(key + b"{".join([as_json(bytes_of(name), ascii) + b":" for name in path[same:]]))
+        outer = path[:-1]
+    return [*keys, b"}" * len(outer)]
 
 
 cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, bint for_viewers) except -1:
@@ -138,12 +152,16 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
                 put_char(line, c'"')
             else:
                 put_decimal(line, value, 0, c' ')
+        elif getter.is_json:
+            put(line, data, text_length(data, length))
         elif getter.kind == TEXT_VALUE:
             put_text(line, data, text_length(data, length), not for_viewers)
         else:
             put_char(line, c'"')
             put_hex_pairs(line, data, length)
             put_char(line, c'"')
+    if len(keys) > event.count:
+        put_bytes(line, <bytes>keys[event.count])
     return 0
 
 

@@ -77,7 +77,7 @@ cdef class PerfSamples(Pieces):
         cdef int32_t pid = -1, tid = -1
         cdef str comm = None, before = None
         while self._used < max_bytes:
-            if self._records.next(&raw) is None:
+            if self._records.next_original(&raw) is None:
                 break
             while self._used + LOST_SIZE + LONGEST > self._capacity:
                 self._grow()

@@ -47,7 +47,7 @@ def extent_of(Records records not None):
     cdef uint64_t cpus = 0
     cdef size_t largest = 0
     try:
-        while records.next(&raw) is not None:
+        while records.next_original(&raw) is not None:
             cpus = max(cpus, <uint64_t>raw.cpu + 1)
             largest = max(largest, raw.size)
     except ValueError:
@@ -119,7 +119,7 @@ cdef class RecordPages:
         cdef _Page page
         cdef tuple done
         cdef bint full
-        while self._records.next(&raw) is not None:
+        while self._records.next_original(&raw) is not None:
             page = self._page_of(raw.cpu)
             if raw.tid != self._tid or not self.comms:
                 self.comms.setdefault(raw.tid, self._records.comm(raw.tid))

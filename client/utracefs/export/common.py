@@ -99,11 +99,15 @@ def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:
         yield record
 
 
-def plain(value: int | str | bytes) -> int | str:
-    """A field for formats with numbers and text only: bytes in hex."""
-    if isinstance(value, int):
+def plain(value: Any) -> int | float | str:
+    """A field for formats with numbers and text only: bytes in hex, lists as JSON, nothing as no text."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    return clean(value) if isinstance(value, str) else value.hex()
+    return "" if value is None else json_text(value)
 
 
 def json_text(value: Any) -> str:

@@ -54,8 +54,8 @@ def write_perf_data(
             event.id,
             with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt)),
         )
-        for system, event in recording.formats
-        if event.id and recording.selects(event.id)
+        for system, event in recording.selected_tracepoints
+        if event.id
     ]
     samples = PerfSamples(reading.records, [event.id for event in events])
     contents = Contents(

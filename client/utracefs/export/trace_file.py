@@ -76,10 +76,9 @@ def _write(
         raise TraceError(errno.EINVAL, f"{recording.path}: cpu {nr_cpus - 1}; a trace.dat has {MAX_CPUS}")
     broken: ValueError | None = None
     formats: dict[bytes, list[bytes]] = {}
-    for system, event in recording.formats:
-        if recording.selects(event.id):
-            text = with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt))
-            formats.setdefault(bytes_of(system), []).append(text)
+    for system, event in recording.selected_tracepoints:
+        text = with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt))
+        formats.setdefault(bytes_of(system), []).append(text)
     contents = Contents(
         header_page=header_page_text(page_size),
         header_event=HEADER_EVENT_TEXT,

@@ -31,6 +31,7 @@ cdef enum ValueKind:
 
 cdef struct Getter:
     ValueKind kind
+    bint is_json          # a text that is JSON
     Place place
 
 cdef struct EventSlot:
@@ -43,6 +44,7 @@ cdef class RecordSource:
     cdef public dict comms
     cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted
     cdef bint next(self, Raw *raw) except -1
+    cdef int original(self, Raw *raw) except -1
 
 
 cdef class MergedPages(RecordSource):
@@ -65,6 +67,7 @@ cdef class EventDecoder:
     cdef readonly str system
     cdef readonly str name
     cdef readonly tuple names
+    cdef readonly tuple paths
     cdef Getter *getters
     cdef readonly Py_ssize_t count
 
@@ -93,6 +96,7 @@ cdef class Records:
     cdef bint within(self, const Raw *raw) except -1
     cdef EventDecoder selected(self, const Raw *raw)
     cdef EventDecoder next(self, Raw *raw)
+    cdef EventDecoder next_original(self, Raw *raw)
     cdef EventDecoder _selected(self, uint16_t id)
     cdef str comm(self, int32_t tid)
     cdef str instance(self, uint32_t buffer)

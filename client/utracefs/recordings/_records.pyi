@@ -1,5 +1,5 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Self
+from typing import Any, Self
 
 from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol.events.declaration import Field
@@ -18,8 +18,17 @@ class EventDecoder:
     system: str
     name: str
     names: tuple[str, ...]
+    paths: tuple[tuple[str, ...], ...]
     count: int
-    def __init__(self, system: str, name: str, fields: Iterable[Field]) -> None: ...
+    def __init__(
+        self,
+        system: str,
+        name: str,
+        fields: Iterable[Field],
+        *,
+        paths: tuple[tuple[str, ...], ...] = (),
+        json: Collection[str] = (),
+    ) -> None: ...
 
 class Record:
     time_ns: int
@@ -31,7 +40,7 @@ class Record:
     system: str
     name: str
     instance: str
-    fields: dict[str, int | str | bytes]
+    fields: dict[str, Any]
 
 class Records:
     count: int

@@ -9,6 +9,8 @@
 `_fields` locates a field and checks it against the end of the record.
 """
 
+from json import loads
+
 import cython
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -37,6 +39,10 @@ cdef class RecordSource:
     cdef bint next(self, Raw *raw) except -1:
         """Read the next record; False at the end."""
         return False
+
+    cdef int original(self, Raw *raw) except -1:
+        """Let `raw`, the present record, have the file's entry."""
+        return 0
 
 
 cdef class MergedPages(RecordSource):
@@ -72,20 +78,24 @@ cdef class MergedPages(RecordSource):
 
 cdef class EventDecoder:
     """Decodes the records of one event. Of fields with one name the last one counts, in the first one's
-    place, as in a dict. fields: those of an EventFormat. filter: selects records; None: all."""
+    place, as in a dict. fields: those of an EventFormat. filter: selects records; None: all. paths: for each
+    field the names of the structs that it is in, and its own; empty: there are no structs. json: names of
+    fields with JSON."""
 
-    def __cinit__(self, str system not None, str name not None, fields):
+    def __cinit__(self, str system not None, str name not None, fields, *, tuple paths=(), json=()):
         cdef Py_ssize_t i
         by_name = {text_of(field.name): field for field in fields}
         self.system = system
         self.name = name
         self.names = tuple(by_name)
+        self.paths = paths
         self.getters = <Getter *>calloc(len(by_name) + 1, sizeof(Getter))
         if self.getters == NULL:
             raise MemoryError
         for i, field in enumerate(by_name.values()):
             set_place(&self.getters[i].place, field)
             self.getters[i].kind = kind_of(field)
+            self.getters[i].is_json = text_of(field.name) in json
         self.count = len(by_name)
 
     def __dealloc__(self):
@@ -102,7 +112,8 @@ cdef class EventDecoder:
         return True
 
     cdef dict fields(self, const Raw *raw):
-        """Name to int, str or bytes; empty for a record that does not match its event."""
+        """Name to int, str or bytes, of EventHeader also to all that JSON has; empty for a record that does
+        not match its event."""
         cdef dict found = {}
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
@@ -112,8 +123,20 @@ cdef class EventDecoder:
             getter = &self.getters[i]
             if not find_bytes(&getter.place, raw.entry, raw.size, &data, &length):
                 return {}
-            found[self.names[i]] = value_of(getter.kind, data, length)
-        return found
+            value = value_of(getter.kind, data, length)
+            found[self.names[i]] = loads(value) if getter.is_json else value
+        return nested(self.paths, found.values()) if self.paths else found
+
+
+@cython.wraparound(True)
+cdef dict nested(tuple paths, values):
+    cdef dict found = {}, inner
+    for path, value in zip(paths, values):
+        inner = found
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return found
 
 
 cdef class ThreadNames(Names):
@@ -355,6 +378,13 @@ cdef class Records:
             self.lost_uncounted |= self._source.lost_behind < 0
             self._source.lost_behind = 0
         return None
+
+    cdef EventDecoder next_original(self, Raw *raw):
+        """The same, with the file's entry in place of that of an event in it."""
+        cdef EventDecoder event = self.next(raw)
+        if event is not None:
+            self._source.original(raw)
+        return event
 
     cdef EventDecoder _selected(self, uint16_t id):
         cdef EventSlot *slot = &self._slots[id & (NR_SLOTS - 1)]

@@ -9,6 +9,7 @@ file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records �
 """
 
 import builtins
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch, ColumnBatches
 from utracefs.recordings._records import EventDecoder, MergedPages, Record, Records, RecordSource
 from utracefs.recordings.event_filters import EventFilters
+from utracefs.recordings.event_header import HeaderEvents
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.recordings.perf_data.reader import PerfDataReader
@@ -60,6 +62,7 @@ class Recording:
         since_ns: int | None = None,
         until_ns: int | None = None,
         filter: str | bytes | None = None,
+        raw_eventheader: bool = False,
     ) -> None:
         self.path: Final = path
         self.reader: Final = reader
@@ -80,20 +83,29 @@ class Recording:
         """Host, boot, and pairs of this recording's times and times of day."""
         self.clock_in_ns: Final = is_perf or self.clock in CLOCKS_IN_NS - {"uptime"} | {"boot"}
         """False: the clock has another unit, and values called nanoseconds are in that unit."""
-        missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
+        self._header_events: Final = HeaderEvents()
+        self._all_found = True
+        """Whether these are all of the file."""
+        if not raw_eventheader:
+            for event in reader.formats.values():
+                self._header_events.add(reader.systems.get(event.id, ""), event)
+            self._all_found = not self._header_events.tracepoints
+        events_there = [*self.events, *map(self._name, reader.formats.values())] if self._patterns else []
+        missing = [one for one in self._patterns if not any(matches(one, e) for e in events_there)]
         if missing:
             raise self._no_such_event(missing[0])
         self._filters: EventFilters | None = None
         if filter is not None:
             text = bytes_of(filter) if isinstance(filter, str) else filter
             nr_cpus = 0 if isinstance(reader, PerfDataReader) else reader.nr_cpus
-            selected = [event for event in reader.formats.values() if self._is_wanted(event)]
+            selected = [event for _, event in self.formats if self._is_wanted(event)]
             self._filters = EventFilters(text, selected, nr_cpus)
 
     @property
     def events(self) -> list[EventName]:
-        """All events described in the file, with or without records."""
-        return [self._name(event) for event in self.reader.formats.values()]
+        """All events described in the file, with or without records; of EventHeader those with records, which
+        are searched for at the first call."""
+        return [self._name(event) for _, event in self.formats]
 
     @property
     def cpu_stats(self) -> list[str]:
@@ -112,12 +124,44 @@ class Recording:
 
     @property
     def formats(self) -> list[tuple[str, EventFormat]]:
-        """System and format of all events described in the file."""
-        return [(self.reader.systems.get(e.id, ""), e) for e in self.reader.formats.values()]
+        """System and format of all `events`."""
+        self._find_header_events()
+        there = {event.tracepoint for event in self._header_events.events.values()}
+        found = [(self._system(e), e) for e in self.reader.formats.values() if e.id not in there]
+        return found + [(event.system, event.format) for event in self._header_events.events.values()]
 
-    def selects(self, event_id: int) -> bool:
-        """Whether the event with this id is selected."""
-        return self._decoder(event_id) is not None
+    @property
+    def selected_tracepoints(self) -> list[tuple[str, EventFormat]]:
+        """System and format of all selected tracepoints, for a file with the original records: of EventHeader
+        those with selected events."""
+        self._find_header_events()
+        there = {
+            event.tracepoint
+            for id_, event in self._header_events.events.items()
+            if self._decoder(id_) is not None
+        }
+        return [
+            (self._system(event), event)
+            for event in self.reader.formats.values()
+            if event.id in there or self._decoder(event.id) is not None
+        ]
+
+    def _find_header_events(self) -> None:
+        """Read all records, up to an error, if there may be events of EventHeader."""
+        if self._all_found:
+            return
+        self._all_found = True
+        with contextlib.suppress(ValueError):
+            Records(self._source(is_all=True)[0], lambda _: None).events()
+
+    def label(self, event_id: int) -> str:
+        """Name of an event in a report: with the provider for one of EventHeader."""
+        event = self.format_of(event_id)
+        header_event = self._header_events.events.get(event_id)
+        name = text_of(event.name)
+        return (
+            name if header_event is None or not header_event.is_decoded else f"{header_event.system}:{name}"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -265,12 +309,12 @@ class Recording:
 
     def decoders(self) -> list[EventDecoder]:
         """Formats of all selected events that the file describes."""
-        return [d for number in self.reader.formats if (d := self._decoder(number)) is not None]
+        return [d for _, event in self.formats if (d := self._decoder(event.id)) is not None]
 
     def find_event(self, event: str) -> EventDecoder:
         """The selected event `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none; EINVAL: there are
         several."""
-        named = [n for n, e in self.reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
+        named = [e.id for _, e in self.formats if event in (text_of(e.name), str(self._name(e)))]
         found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
         if len(found) == 1:
             return found[0]
@@ -295,19 +339,23 @@ class Recording:
     def __repr__(self) -> str:
         return f"<Recording {self.path}: {self.format}, clock {self.clock}, {len(self.events)} events>"
 
-    def _source(self) -> tuple[RecordSource, Callable[[], float]]:
+    def _source(self, *, is_all: bool = False) -> tuple[RecordSource, Callable[[], float]]:
+        """The records, and the part read of them. is_all: of all cpus and times."""
         if isinstance(self.reader, PerfDataReader):
             samples = self.reader.samples()
             whole = self.reader.data_bytes
-            return samples, lambda: samples.read_bytes / whole if whole else 1.0
-        return self._merged(self.reader)
+            return self._header_events.source(samples), lambda: samples.read_bytes / whole if whole else 1.0
+        merged, done = self._merged(self.reader, is_all=is_all)
+        return self._header_events.source(merged), done
 
-    def _merged(self, reader: TraceDatReader) -> tuple[MergedPages, Callable[[], float]]:
+    def _merged(
+        self, reader: TraceDatReader, *, is_all: bool = False
+    ) -> tuple[MergedPages, Callable[[], float]]:
         offset = reader.offset_ns
         merge = reader.merge(
-            self._cpus,
-            None if self._since_ns is None else self._since_ns - offset,
-            None if self._until_ns is None else self._until_ns - offset,
+            None if is_all else self._cpus,
+            None if is_all or self._since_ns is None else self._since_ns - offset,
+            None if is_all or self._until_ns is None else self._until_ns - offset,
         )
         source = MergedPages(merge, offset_ns=offset, tgids=self.tgids)
         source.comms = reader.cmdlines
@@ -315,13 +363,29 @@ class Recording:
         return source, lambda: merge.read_bytes / size if size else 1.0
 
     def _name(self, event: EventFormat) -> EventName:
-        return EventName(self.reader.systems.get(event.id, ""), text_of(event.name))
+        return EventName(self._system(event), text_of(event.name))
+
+    def _system(self, event: EventFormat) -> str:
+        found = self._header_events.events.get(event.id)
+        return self.reader.systems.get(event.id, "") if found is None else found.system
+
+    def format_of(self, event_id: int) -> EventFormat:
+        """One without a format gets a name that says so."""
+        found = self._header_events.events.get(event_id)
+        if found is not None:
+            return found.format
+        return self.reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
 
     def _decoder(self, event_id: int) -> EventDecoder | None:
-        """None for an event that is not selected. One without a format gets a name that says so."""
+        """None for an event that is not selected."""
         if event_id not in self._decoders:
-            event = self.reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
-            decoder = EventDecoder(*self._name(event), event.fields) if self._is_wanted(event) else None
+            event = self.format_of(event_id)
+            header_event = self._header_events.events.get(event_id)
+            decoder = None
+            if self._is_wanted(event):
+                decoder = (
+                    header_event.decoder() if header_event else EventDecoder(*self._name(event), event.fields)
+                )
             if decoder is not None and self._filters is not None:
                 decoder.filter = self._filters.of(event)
                 decoder = decoder if decoder.filter is not None else None
@@ -329,8 +393,11 @@ class Recording:
         return self._decoders[event_id]
 
     def _is_wanted(self, event: EventFormat) -> bool:
-        name = self._name(event)
-        return not self._patterns or any(matches(pattern, name) for pattern in self._patterns)
+        names = [self._name(event)]
+        header_event = self._header_events.events.get(event.id)
+        if header_event is not None:
+            names.append(self._name(self.reader.formats[header_event.tracepoint]))
+        return not self._patterns or any(matches(pattern, n) for pattern in self._patterns for n in names)
 
 
 def _clock(reader: TraceDatReader | PerfDataReader) -> str:
@@ -396,6 +463,7 @@ def open(
     until_ns: int | None = None,
     filter: str | bytes | None = None,
     recover: bool = False,
+    raw_eventheader: bool = False,
 ) -> Recording:
     """Open a trace.dat (version 6 or 7, not compressed) or a perf.data of tracepoint samples.
 
@@ -405,6 +473,8 @@ def open(
     filter: an expression in the syntax of an event's filter file, `status >= 500 && comm == "nginx"`; events
     for which it is invalid, because a field is missing, say, have no records.
     recover: read as much as possible of a truncated or invalid file; `lost` is -1 where a page is missing.
+    raw_eventheader: leave records of EventHeader tracepoints as the kernel describes them, instead of showing
+    the events in them (docs/eventheader.md), which are called `PROVIDER:EVENT`.
     Do not truncate the file while it is open: it is mapped (SIGBUS), unless it is small.
 
     OSError: the file cannot be opened. TraceError(EINVAL): not such a file, or an invalid head; ENOENT: one
@@ -430,6 +500,7 @@ def open(
             since_ns=since_ns,
             until_ns=until_ns,
             filter=filter,
+            raw_eventheader=raw_eventheader,
         )
     except BaseException:
         reader.close()

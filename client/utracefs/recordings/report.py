@@ -25,7 +25,6 @@ from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.events._event_printer import EventPrinter
-from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
@@ -50,10 +49,10 @@ def report_text(recording: "Recording", *, full_ns: bool = False, one_line: bool
     prefixes = [(f"{name:>{width}}: " if name else " " * (width + 2)) if width else "" for name in names]
 
     def printer(event_id: int) -> tuple[bytes, EventPrinter]:
-        event = reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
+        event = recording.format_of(event_id)
         system = reader.systems.get(event_id, "")
         made = EventPrinter(event, system=system, symbols=reader.kallsyms, one_line=one_line)
-        return bytes_of(f"{made.name}: ".ljust(_NAME_WIDTH + 2)), made
+        return bytes_of(f"{recording.label(event_id)}: ".ljust(_NAME_WIDTH + 2)), made
 
     text = ReportText(
         recording.reading().records,

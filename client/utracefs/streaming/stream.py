@@ -27,7 +27,8 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import attrs
 
-from utracefs.recordings._records import EventDecoder, Record, Records
+from utracefs.recordings._records import EventDecoder, Record, Records, RecordSource
+from utracefs.recordings.event_header import HeaderEvents
 from utracefs.streaming._columns import columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs.streaming.waiting import Steps, Wait, awaited, blocking
@@ -56,8 +57,8 @@ T = TypeVar("T")
 class Batch:
     """Records read together, in the ring: valid until the next batch (RuntimeError after that).
 
-    counts: records of each event, `SYSTEM:NAME`, regardless of `pids` and `cpus`. lost: records lost since
-    the previous batch, likewise; a batch may have only losses."""
+    counts: records of each tracepoint, `SYSTEM:NAME`, regardless of `pids` and `cpus`. lost: records lost
+    since the previous batch, likewise; a batch may have only losses."""
 
     def __init__(
         self, stream: "Stream", ring: StreamRing, counts: dict[str, int], lost: dict[str, int]
@@ -151,6 +152,7 @@ class Stream:
         directory: str | None,
         timeout_s: float | None,
         reconnect: bool,
+        raw_eventheader: bool,
     ) -> None:
         self.timeout_s = timeout_s
         self.reconnect = reconnect
@@ -161,11 +163,12 @@ class Stream:
         """`SYSTEM:NAME` to lost records, reported in the batches so far: because the ring was full, or lost
         before. With the received records they add up to all emitted while this was attached."""
         self.formats: dict[str, EventFormat] = {}
-        """`SYSTEM:NAME` to format, of all events with records."""
+        """`SYSTEM:NAME` to format, of all events with records; those of EventHeader when they are read."""
         self._attr = attr
         self._pids = None if pids is None else frozenset(pids)
         self._cpus = None if cpus is None else frozenset(cpus)
         self._directory = directory
+        self._raw_eventheader = raw_eventheader
         self._attached: _Attached | None = None
         self._rest: StreamRing | None = None
         """The stream of an ended daemon: its rest is still to be read."""
@@ -173,6 +176,7 @@ class Stream:
         self._is_first = True
         self._names: dict[int, str] = {}
         self._decoders: dict[int, EventDecoder] = {}
+        self._header_events = HeaderEvents()
         self._comms: dict[int, str] = {}
         self._reading: Records | None = None
         _streams.add(self)
@@ -250,8 +254,17 @@ class Stream:
             self._reading = self._records_of(ring, release=True)
 
     def _records_of(self, ring: StreamRing, *, release: bool = False) -> Records:
-        source = RingRecords(ring, release=release)
-        return Records(source, self._decoders.get, pids=self._pids, cpus=self._cpus)
+        source: RecordSource = RingRecords(ring, release=release)
+        if not self._raw_eventheader:
+            source = self._header_events.source(source)
+        return Records(source, self._decoder, pids=self._pids, cpus=self._cpus)
+
+    def _decoder(self, id_: int) -> EventDecoder | None:
+        found = self._header_events.events.get(id_)
+        if found is not None and id_ not in self._decoders:
+            self._decoders[id_] = found.decoder()
+            self.formats[str(EventName(found.system, text_of(found.format.name)))] = found.format
+        return self._decoders.get(id_)
 
     def _attach_first(self) -> Steps[None]:
         if self._closed:
@@ -324,8 +337,7 @@ class Stream:
                 pass
             else:
                 self.attached_again += 1
-                self._names.clear()
-                self._decoders.clear()
+                self._forget_events()
                 return True
             left = pause if until is None else min(pause, until - time.monotonic())
             if left <= 0:
@@ -373,7 +385,13 @@ class Stream:
         name = EventName(text_of(system), text_of(event.name))
         self._names[id_] = str(name)
         self._decoders[id_] = EventDecoder(*name, event.fields)
+        self._header_events.add(name.system, event)
         self.formats[str(name)] = event
+
+    def _forget_events(self) -> None:
+        self._names.clear()
+        self._decoders.clear()
+        self._header_events = HeaderEvents()
 
     def _name(self, id_: int) -> str:
         return self._names.get(id_, f"event {id_}")
@@ -387,8 +405,7 @@ def _in_child() -> None:
     for stream in list(_streams):
         stream._let_go()
         stream._is_first = True
-        stream._names.clear()
-        stream._decoders.clear()
+        stream._forget_events()
         stream._comms = {}
 
 
@@ -407,6 +424,7 @@ def attach(
     watermark: int = 1,
     timeout_s: float | None = None,
     reconnect: bool = True,
+    raw_eventheader: bool = False,
 ) -> Stream:
     """A stream of the running daemon's records, from its entry (`with`, `async with`) on.
 
@@ -418,7 +436,7 @@ def attach(
     ring_bytes: a power of two from 256 KiB to 64 MiB; records that find the ring full are lost and counted in
     `Stream.lost`. watermark: unread bytes at which to wake; fewer are returned after `timeout_s`.
     timeout_s: longest wait for a record before iteration ends; None: no limit. reconnect: when the daemon
-    ends, wait for the next; else iteration ends.
+    ends, wait for the next; else iteration ends. raw_eventheader: as for `utracefs.open`.
 
     Entering raises OSError: no daemon (FileNotFoundError, ConnectionRefusedError, PermissionError), or it
     refuses (EINVAL: the filter; ENOENT: no such instance; EMFILE, ENOMEM: limits)."""
@@ -430,4 +448,12 @@ def attach(
         ring_bytes,
         watermark,
     )
-    return Stream(attr, pids=pids, cpus=cpus, directory=directory, timeout_s=timeout_s, reconnect=reconnect)
+    return Stream(
+        attr,
+        pids=pids,
+        cpus=cpus,
+        directory=directory,
+        timeout_s=timeout_s,
+        reconnect=reconnect,
+        raw_eventheader=raw_eventheader,
+    )

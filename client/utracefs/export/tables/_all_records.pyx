@@ -55,7 +55,7 @@ cdef class AllRecords(ColumnBatches):
         cdef Line line
         cdef tuple known = self._known.get(event)
         if known is None:
-            keys = json_keys(event.names, True)
+            keys = json_keys(event.names, True, event.paths)
             known = self._known[event] = self._names.clean(event.system), self._names.clean(event.name), keys
         (<Column>columns[COMMONS]).put_object(<bytes>known[0])
         (<Column>columns[COMMONS + 1]).put_object(<bytes>known[1])

@@ -11,7 +11,7 @@ first for the events. A table has no lost records: see Exported.
 
 import csv
 import io
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from utracefs.export.common import Exported, Progress, plain, write_pieces
 from utracefs.recordings.recording import Reading, Recording
@@ -38,6 +38,19 @@ def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None 
     return Exported.of(reading).without(*full)
 
 
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """The members of structs as fields, `STRUCT.MEMBER`."""
+    if dict not in map(type, fields.values()):
+        return fields
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{inner}": one for inner, one in _flat(value).items()}
+        else:
+            found[name] = value
+    return found
+
+
 class _Rows:
     """The table in pieces of whole rows."""
 
@@ -57,7 +70,7 @@ class _Rows:
         try:
             for r in self._records:
                 row = [r.time_ns, r.cpu, r.pid, r.tid, clean(r.comm), clean(r.system), clean(r.name)]
-                get = r.fields.get
+                get = _flat(r.fields).get
                 self._writer.writerow(row + [plain(get(name, "")) for name in self._fields])
                 if self._text.tell() >= max_bytes:
                     break
