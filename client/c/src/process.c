@@ -162,7 +162,6 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
 	const char *text;
 
 	memset(settings, 0, sizeof(*settings));
-	settings->last_is_ours_alone = -1;
 	if (chosen && chosen[0]) {
 		set_directory(settings, 0, chosen, "");
 	} else {
@@ -171,7 +170,6 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
 		} else {
 			snprintf(settings->directories[0], sizeof(settings->directories[0]), "/tmp/utracefs-%u",
 				 (unsigned)geteuid());
-			settings->last_is_ours_alone = 0;
 		}
 		set_directory(settings, 1, "/run/utracefs", "");
 	}

@@ -16,7 +16,6 @@
  * getenv(3) must not run meanwhile. */
 struct ut_settings {
 	char directories[2][108]; /* of the sockets, best first; "" for none */
-	int last_is_ours_alone;	  /* index of the directory that must be ours alone, or -1 */
 	uint32_t ring_bytes;	  /* to ask for; 0: none */
 	uint32_t local_bytes;	  /* of a ring of our own */
 	uint64_t patience_ns;

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.client.c.programs import Program, started
 from tests.client.c.test_emit import WAYS, lines, of_way
+from tests.client.fake_daemon import FakeDaemon
 from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefsd.server.runtime import locate
@@ -175,3 +177,38 @@ def test_the_directory_of_an_environment(
         assert emit(found, 0) == (0, 1, 0)
     with started(program, "steady", UTRACEFS_DIR=f"/{'x' * 200}") as lost:
         assert emit(lost, 0) == (0, 0, 107)
+
+
+USER = 4_294_900_000 + os.getpid() % 60_000
+
+
+@pytest.fixture
+def in_tmp(built: Path) -> Iterator[Path]:
+    """/tmp/utracefs-USER, with a program that USER may start."""
+    place = Path(f"/tmp/utracefs-{USER}")
+    place.mkdir(mode=0o700)
+    try:
+        shutil.copy(built / "tests" / "emitting", place)
+        shutil.copy(built / "libutracefs.so.0", place)
+        yield place
+    finally:
+        shutil.rmtree(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("named", [False, True])
+def test_a_directory_in_tmp_must_be_ours_alone(in_tmp: Path, named: bool) -> None:
+    """Another user may have made it first. Also if it is named: places.py."""
+    fake = FakeDaemon(in_tmp).start()
+    try:
+        (in_tmp / "user_events_data").chmod(0o777)
+        for owner, mode, error in ((USER, 0o700, 0), (USER, 0o705, 107), (0, 0o755, 107)):
+            in_tmp.chmod(mode)
+            os.chown(in_tmp, owner, owner)
+            environment = {"UTRACEFS_DIR": str(in_tmp) if named else "", "XDG_RUNTIME_DIR": ""}
+            environment |= {"UTRACEFS_PATIENCE_S": "20", "LD_LIBRARY_PATH": str(in_tmp)}
+            with started(in_tmp / "emitting", "steady", user=USER, **environment) as program:
+                assert emit(program, 0) == (0, 0, error), oct(mode)
+        assert len(fake.clients) == 1
+    finally:
+        fake.stop()
