@@ -15,6 +15,7 @@ print_fmt.py parses the print fmt, once per event. A record prints `<OVERFLOW>` 
 reaches beyond its end.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -113,20 +114,24 @@ cdef class EventPrinter:
     def __dealloc__(self):
         free(self._steps)
 
-    def text(self, const unsigned char[:] entry not None):
+    def text(self, entry):
         """The fields of an entry, common fields first, of any length and content."""
-        cdef const uint8_t *data = &entry[0] if entry.shape[0] else NULL
+        cdef Py_buffer view
         cdef Line line
         cdef size_t room = 512
-        while True:
-            text = PyBytes_FromStringAndSize(NULL, room)
-            line.start = line.p = PyBytes_AS_STRING(text)
-            line.end = line.start + room
-            line.full = False
-            self.put(&line, data, entry.shape[0])
-            if not line.full:
-                return text_of(text[:line.p - line.start])
-            room *= 4
+        PyObject_GetBuffer(entry, &view, PyBUF_SIMPLE)
+        try:
+            while True:
+                text = PyBytes_FromStringAndSize(NULL, room)
+                line.start = line.p = PyBytes_AS_STRING(text)
+                line.end = line.start + room
+                line.full = False
+                self.put(&line, <const uint8_t *>view.buf, view.len)
+                if not line.full:
+                    return text_of(text[:line.p - line.start])
+                room *= 4
+        finally:
+            PyBuffer_Release(&view)
 
     cdef int put(self, Line *line, const uint8_t *entry, size_t size) except -1:
         """Append the same to a line."""

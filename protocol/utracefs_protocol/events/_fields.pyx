@@ -5,6 +5,7 @@ checked against the end of the entry before it is read. `__data_loc` offsets cou
 entry, so a range may overlap the common header or the location word itself; that is allowed.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 
 from utracefs_protocol.events.declaration import FieldKind
@@ -28,13 +29,18 @@ cdef int set_place(Place *place, field) except -1:
     return 0
 
 
-def field_bytes(field, const unsigned char[:] entry not None):
+def field_bytes(field, entry):
     """The bytes of a field; for a location word the bytes it points at. ValueError: they are not all within
     the entry, which begins with the common fields."""
+    cdef Py_buffer view
     cdef Place place
     cdef const unsigned char *data
     cdef size_t length
     set_place(&place, field)
-    if not find_bytes(&place, &entry[0] if entry.shape[0] else NULL, entry.shape[0], &data, &length):
-        raise ValueError(f"a field reaches past the entry of {entry.shape[0]} bytes")
-    return (<const char *>data)[:length] if length else b""
+    PyObject_GetBuffer(entry, &view, PyBUF_SIMPLE)
+    try:
+        if not find_bytes(&place, <const unsigned char *>view.buf, view.len, &data, &length):
+            raise ValueError(f"a field reaches past the entry of {view.len} bytes")
+        return (<const char *>data)[:length] if length else b""
+    finally:
+        PyBuffer_Release(&view)

@@ -30,9 +30,7 @@ class Program:
 
 
 @contextmanager
-def started(
-    path: Path, *arguments: object, user: int | None = None, **environment: str
-) -> Iterator[Program]:
+def started(path: Path, *arguments: object, user: int | None = None, **environment: str) -> Iterator[Program]:
     """Ends at the end of its input, with status 0."""
     process = subprocess.Popen(
         [path, *map(str, arguments)],

@@ -1,6 +1,7 @@
 # cython: boundscheck=False, wraparound=False
 """Counting per recorded record: in Python it would be a third of a recorder's work."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
 
@@ -11,17 +12,21 @@ cdef enum:
     FIRST_EVENT = 20
 
 
-def count_events(const unsigned char[::1] page not None):
+def count_events(page):
     """Number of records of events in a sub-buffer, without ftrace's own (markers), up to an invalid one."""
+    cdef Py_buffer view
     cdef PageCursor cursor
     cdef uint16_t id
     cdef int n = 0
+    PyObject_GetBuffer(page, &view, PyBUF_SIMPLE)
     try:
-        open_page(&cursor, &page[0] if page.shape[0] else NULL, page.shape[0])
+        open_page(&cursor, <const unsigned char *>view.buf, view.len)
+        while find_record(&cursor) == RECORD:
+            if cursor.length >= 2:
+                memcpy(&id, cursor.page + cursor.data, 2)
+                n += id >= FIRST_EVENT
     except ValueError:
         return 0
-    while find_record(&cursor) == RECORD:
-        if cursor.length >= 2:
-            memcpy(&id, cursor.page + cursor.data, 2)
-            n += id >= FIRST_EVENT
+    finally:
+        PyBuffer_Release(&view)
     return n

@@ -60,7 +60,7 @@ class Hist:
     ) -> None: ...
     def count(
         self,
-        payload: bytes | bytearray | memoryview,
+        payload: bytes,
         *,
         ts_ns: int = 0,
         cpu: int = 0,

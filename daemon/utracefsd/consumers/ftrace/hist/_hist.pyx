@@ -608,20 +608,19 @@ cdef class Hist:
         return 0
 
     def count(
-        self, const unsigned char[:] payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0,
+        self, bytes payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0,
         int id=0, uint64_t who=0, uint64_t serial=0, int times=1
     ):
         """Count a record without a tracepoint, for tests and measurements. Returns whether it had space."""
         cdef Record r
         cdef bint counted = True
-        cdef uint8_t nothing = 0
         cdef int i
         r.ts_ns = ts_ns
         r.cpu = cpu
         r.pid = r.tgid = pid
         r.id = <uint16_t>id
-        r.size = <uint32_t>payload.shape[0]
-        r.payload = &payload[0] if payload.shape[0] else <const uint8_t *>&nothing
+        r.size = <uint32_t>len(payload)
+        r.payload = payload
         r.valid = True
         r.origin = r.origin_at = 0
         for i in range(times):
