@@ -30,7 +30,7 @@ class Program:
 
 
 @contextmanager
-def started(path: Path, *arguments: object, user: int | None = None, **environment: str) -> Iterator[Program]:
+def started(path: Path, *arguments: object, **environment: str) -> Iterator[Program]:
     """Ends at the end of its input, with status 0."""
     process = subprocess.Popen(
         [path, *map(str, arguments)],
@@ -38,7 +38,6 @@ def started(path: Path, *arguments: object, user: int | None = None, **environme
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        user=user,
     )
     try:
         yield Program(process)
