@@ -45,7 +45,6 @@ FORBIDDEN = re.compile(
 )
 
 NOT_YET = [
-    "client/c",
     "tests/client",
     "tests/test_words.py",
 ]

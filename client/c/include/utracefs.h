@@ -7,16 +7,15 @@
  *
  *     UTRACEFS_EMIT(http_request, 200, 1834, "/index.html");
  *
- * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a
- * consumer is attached. While none is, UTRACEFS_EMIT is a load, a compare and a branch that is not taken:
- * its arguments are not evaluated.
+ * declares an event that tools see as `user_events:http_request`, and writes a record of it if a consumer is
+ * attached. If none is attached, UTRACEFS_EMIT is a load, a compare and a branch that is not taken: its
+ * arguments are not evaluated.
  *
- * Nothing here blocks, crashes or changes the program: without a daemon, or when one goes and another
- * comes, events are off for as long. UTRACEFS_EMIT and utracefs_emit_iov may be called from any thread and
- * from signal handlers, and in a forked child a record is complete from the first on. errno stays as it
- * was.
+ * No function here blocks, crashes or changes the program: without a daemon, and between two daemons, events
+ * are off. UTRACEFS_EMIT and utracefs_emit_iov may be called from any thread and from signal handlers. A
+ * forked child may emit at once; its first record is complete. errno keeps its value.
  *
- * The first declared event starts the one thread of the library, with all signals blocked. Environment:
+ * The first declared event starts the library's only thread, with all signals blocked. Environment:
  * UTRACEFS_DIR, UTRACEFS_DATA_RING, UTRACEFS_RING_KB, UTRACEFS_PATIENCE_S as for the Python library.
  *
  * Link with -lutracefs, or with libutracefs.a and -pthread. Linux, GCC or Clang.
@@ -30,7 +29,7 @@
 #include <sys/uio.h>
 
 #ifdef __cplusplus
-/* What is said in C must not stop a program in C++ that has these on. */
+/* These warnings concern valid C; a C++ program may have them on as errors. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -38,7 +37,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* An event. All members are the library's own; UTRACEFS_EVENT and utracefs_declare make them. */
+/* An event. All members are internal; UTRACEFS_EVENT and utracefs_declare set them. */
 struct utracefs_event {
 	const volatile unsigned char *state; /* never NULL */
 	const char *command;
@@ -48,50 +47,51 @@ struct utracefs_event {
 	unsigned reserved[3];
 };
 
-/* Of `flags`. */
+/* flags */
 #define UTRACEFS_PERSIST 1u	  /* the event stays without references; for administrators of the daemon */
 #define UTRACEFS_MULTI_FORMAT 2u /* several events of one name with different fields */
 
 /* ---- events that are declared while the program runs */
 
-/* `command` as in the kernel: "name type field[; type field ...]", at most 511 bytes. The event lives until
- * the end of the process; the same command and flags give the same event. NULL: no memory, or too long. */
+/* `command` as in the kernel: "name type field[; type field ...]", at most 511 bytes. The event lives
+ * until the end of the process; the same command and flags return the same event. NULL: no memory, or too
+ * long. */
 struct utracefs_event *utracefs_declare(const char *command, unsigned flags);
 
-/* Whether a consumer is attached: not zero if it is worth while to make a record. */
+/* Whether a consumer is attached. Not zero: make a record. */
 static inline int utracefs_enabled(const struct utracefs_event *event);
 
-/* A record: the bytes of all pieces are the payload, fields in their order without padding, little-endian,
- * then what location words point at. 0, or -EINVAL: shorter than the fixed fields, -EBADF: no consumer is
- * attached, -EFAULT: a location word leads outside or its text does not end in NUL. A record that finds no
- * room is lost and counted. */
+/* Emit a record. The bytes of all pieces are the payload: fields in their order without padding,
+ * little-endian, then the data of location words. 0, or -EINVAL: shorter than the fixed fields, -EBADF: no
+ * consumer is attached, -EFAULT: a location word points outside or its text does not end in NUL. A record
+ * for which there is no space is lost and counted. */
 int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n);
 
 /* ---- all events */
 
-/* What the event is at: 0 registered, EINPROGRESS not answered yet, ENOTCONN no daemon, else why the daemon
- * refused it; then its words are in `text`, if that is not NULL. */
+/* The event's state: 0 registered, EINPROGRESS not answered yet, ENOTCONN no daemon, otherwise the
+ * daemon's reason to refuse it; its text is then in `text`, if that is not NULL. */
 int utracefs_event_error(const struct utracefs_event *event, char *text, size_t size);
 
 /* Records of this event in this process. */
 struct utracefs_event_stats {
-	uint64_t lost;	  /* no room, or no daemon to have them any more */
+	uint64_t lost;	  /* no space, or the daemon ended */
 	uint64_t refused; /* longer than 65,529 bytes; in C++ an integer out of its field's range; or sent over
 			   * the socket, and not taken: mostly, the event was disabled meanwhile */
 };
 void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_event_stats *stats);
 
-/* All that was emitted before has reached the consumers: 0, or -ETIMEDOUT, -ENOTCONN. The end of a process
- * needs none: what was emitted is the daemon's. */
+/* Wait until all records emitted before have reached the consumers: 0, or -ETIMEDOUT, -ENOTCONN. Not
+ * needed at the end of a process: the daemon takes in all emitted records. */
 int utracefs_flush(unsigned timeout_ms);
 
-/* Gives all registrations back; events are off for good. */
+/* Removes all registrations; events are off permanently. */
 void utracefs_close(void);
 
 /* A new number for a span: random, not 0, at most 63 bits. Never waits; also in signal handlers. */
 uint64_t utracefs_new_span_id(void);
 
-/* ---- what the macros need */
+/* ---- for the macros */
 
 struct utracefs_reserved {
 	unsigned char *payload;
@@ -99,11 +99,11 @@ struct utracefs_reserved {
 };
 void utracefs_attach(struct utracefs_event *event);
 void utracefs_detach(struct utracefs_event *event);
-/* Room for `size` bytes, not zero if there is; fill all of it and commit at once, with nothing in between
+/* Space for `size` bytes, not zero if there is; fill all of it and commit at once. In between do nothing
  * that can fail or wait. */
 int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved);
 void utracefs_commit(struct utracefs_reserved *reserved);
-/* In place of a record: a value that does not fit `field` is counted as refused. what: "was out of range". */
+/* In place of a record: counts a value that does not fit `field` as refused. what: "was out of range". */
 void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what);
 int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold));
 #pragma GCC visibility pop
@@ -112,7 +112,7 @@ int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold))
 
 static inline int utracefs_enabled(const struct utracefs_event *event)
 {
-	/* Without any order: around a change a few records more or less are as good. */
+	/* Relaxed order: during a change some more or fewer records are equally correct. */
 	unsigned char state = __atomic_load_n(__atomic_load_n(&event->state, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 
 	if (__builtin_expect(state == 0, 1))
@@ -139,7 +139,7 @@ static inline struct utracefs_bytes utracefs_bytes(const void *data, size_t size
 }
 #endif
 
-/* A field's bytes in front of `*at`, and for dynamic ones the data at `*data`; both move on. */
+/* Write a field's bytes in front of `*at`, and data of dynamic fields at `*data`; both are advanced. */
 static inline void utracefs_put_u8(unsigned char **at, uint64_t value)
 {
 	*(*at)++ = (unsigned char)value;
@@ -163,7 +163,7 @@ UTRACEFS_DEFINE_PUT(16)
 UTRACEFS_DEFINE_PUT(32)
 UTRACEFS_DEFINE_PUT(64)
 
-/* A fixed text: what is too long is cut, the last byte is always NUL. */
+/* A fixed text: a longer one is cut, the last byte is always NUL. */
 static inline void utracefs_put_chars(unsigned char **at, const char *text, size_t size)
 {
 	const void *end = text ? memchr(text, 0, size - 1) : NULL;
@@ -191,7 +191,7 @@ static inline void utracefs_put_rel(unsigned char **at, unsigned char **data, co
 	*data += size;
 }
 
-/* The text may change while it is copied: what it is given is a NUL at its end in any case. */
+/* Another thread may change the text during the copy, so the NUL is written separately. */
 static inline void utracefs_put_string(unsigned char **at, unsigned char **data, const char *text,
 				       size_t size)
 {
@@ -199,7 +199,7 @@ static inline void utracefs_put_string(unsigned char **at, unsigned char **data,
 	(*data)[-1] = 0;
 }
 
-/* Bytes of data: a location word can say 65,535. */
+/* Bytes of data; the limit of a location word. */
 #define UTRACEFS_MAX_DYNAMIC 65535u
 
 static inline size_t utracefs_string_size(const char *text)
@@ -212,8 +212,8 @@ static inline size_t utracefs_string_size(const char *text)
 #ifndef __cplusplus
 
 /*
- * UTRACEFS_EVENT(NAME, FIELD...): an event that is registered when the program (or the library which
- * declares it) is loaded, without waiting. In a header, too: the same declaration in several files is one
+ * UTRACEFS_EVENT(NAME, FIELD...): an event that is registered, without waiting, when the program (or the
+ * library that declares it) is loaded. It may be in a header: the same declaration in several files is one
  * event. NAME becomes a `static struct utracefs_event`. Up to 24 fields:
  *
  *     FIELD                         kernel's type               argument of UTRACEFS_EMIT
@@ -224,8 +224,8 @@ static inline size_t utracefs_string_size(const char *text)
  *     (chars, name, 16)             char[16]                    const char *; cut to 15 bytes and NUL
  *     (structure, name, tag, 8)     struct tag, 8 bytes         const struct tag *
  *
- * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached; arguments are evaluated only then,
- * and checked by the compiler as those of a function with these parameters.
+ * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached. Arguments are evaluated only then;
+ * the compiler checks them like those of a function with these parameters.
  */
 #define UTRACEFS_EVENT(name, ...) UTRACEFS_EVENT_FLAGS(name, 0, __VA_ARGS__)
 
@@ -261,7 +261,7 @@ static inline size_t utracefs_string_size(const char *text)
 	} \
 	struct utracefs_event
 
-/* (`&NAME, ARGUMENT...` is what `&__VA_ARGS__` becomes: the C standards have no other way to no argument.) */
+/* (`&__VA_ARGS__` becomes `&NAME, ARGUMENT...`: standard C has no other way to allow no argument.) */
 #define UTRACEFS_EMIT(...) \
 	do { \
 		if (__builtin_expect(utracefs_enabled(&UTRACEFS_FIRST(__VA_ARGS__, 0)), 0)) \
@@ -269,7 +269,7 @@ static inline size_t utracefs_string_size(const char *text)
 	} while (0)
 #define UTRACEFS_FIRST(first, ...) first
 
-/* Before other constructors and after other destructors, which may emit. */
+/* Runs before other constructors and after other destructors, because those may emit. */
 #define UTRACEFS_DEFINE_EVENT(name, event_flags, text) \
 	static const unsigned char utracefs_off_##name = 0; \
 	static struct utracefs_event name = {&utracefs_off_##name, text, NULL, NULL, event_flags, {0, 0, 0}}; \
@@ -282,7 +282,7 @@ static inline size_t utracefs_string_size(const char *text)
 		utracefs_detach(&name); \
 	}
 
-/* What each type means for each of the uses above. */
+/* The meaning of each type in each of the uses above. */
 #define UTRACEFS_TEXT_u8(n) "u8 " #n
 #define UTRACEFS_TEXT_u16(n) "u16 " #n
 #define UTRACEFS_TEXT_u32(n) "u32 " #n
@@ -368,7 +368,7 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_PUT_chars(n, count) utracefs_put_chars(&utracefs_at_, n, count);
 #define UTRACEFS_PUT_structure(n, tag, count) utracefs_put_struct(&utracefs_at_, n, count);
 
-/* UTRACEFS_USE_type(name...) for each (type, name...); between the texts of two fields stands "; ". */
+/* UTRACEFS_USE_type(name...) for each (type, name...); "; " separates the texts of two fields. */
 #define UTRACEFS_CAT(a, b) UTRACEFS_CAT_(a, b)
 #define UTRACEFS_CAT_(a, b) a##b
 #define UTRACEFS_FIELD_TEXT(i, type, ...) UTRACEFS_JOIN_##i UTRACEFS_TEXT_##type(__VA_ARGS__)

@@ -8,20 +8,19 @@
  *
  *     http_request.emit(200, 1834, request.path());
  *
- * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a
- * consumer is attached. What it promises is in utracefs.h. The number of arguments and their types are
- * checked by the compiler:
+ * declares an event that tools see as `user_events:http_request`, and writes a record of it if a consumer is
+ * attached. utracefs.h has the guarantees. The compiler checks the number of arguments and their types:
  *
  *     field                                kernel's type       argument
- *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration; out of range it is
+ *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration; out of range:
  *                                                              refused and counted
- *     string{"name"}                       __rel_loc char[]    what makes a std::string_view, or nullptr
- *     bytes{"name"}                        __rel_loc u8[]      what has data() and size()
+ *     string{"name"}                       __rel_loc char[]    converts to std::string_view, or nullptr
+ *     bytes{"name"}                        __rel_loc u8[]      with data() and size()
  *     chars<16>{"name"}                    char[16]            as string; cut to 15 bytes and NUL
- *     structure<T>{"name", "tag"}          struct tag          T, which is copied byte by byte
+ *     structure<T>{"name", "tag"}          struct tag          T, copied byte by byte
  *
- * Arguments are evaluated in any case: `if (http_request) http_request.emit(...)` where that is much. An
- * event lives as long as the program, or the library that it stands in: as a static variable, in a header
+ * Arguments are always evaluated; if that is expensive, write `if (http_request) http_request.emit(...)`. An
+ * event lives as long as the program or library that contains it: make it a static variable, in a header
  * `inline`.
  */
 #ifndef UTRACEFS_HPP
@@ -40,7 +39,7 @@ namespace utracefs {
 
 namespace detail {
 
-/* The command string, as it grows; at most 511 bytes, which is what the kernel takes. */
+/* The command string, built piece by piece; at most 511 bytes, the kernel's limit. */
 struct text {
 	char data[512] = {};
 	std::size_t size = 0;
@@ -70,7 +69,7 @@ struct text {
 	}
 };
 
-/* Where the fixed fields and the dynamic data of a record go on. */
+/* Next positions for fixed fields and for dynamic data of a record. */
 struct writer {
 	unsigned char *at;
 	unsigned char *data;
@@ -108,7 +107,8 @@ template <typename Argument> constexpr bool is_text()
 template <typename Integer> struct integer {
 	static constexpr std::size_t fixed = sizeof(Integer);
 
-	/* Whether the field can hold it: both ways it is the same number, of the same sign. */
+	/* Whether the field can hold it: the conversion there and back gives the same number of the same
+	 * sign. */
 	template <typename Argument> static constexpr bool fits(const Argument &value)
 	{
 		if constexpr (std::is_enum_v<Argument>) {
@@ -384,7 +384,7 @@ public:
 		return text_.data;
 	}
 
-	/* For utracefs_event_error and its neighbours. */
+	/* For utracefs_event_error and the other functions of utracefs.h. */
 	const struct utracefs_event *get() const noexcept
 	{
 		return &event_;

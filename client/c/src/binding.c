@@ -1,4 +1,4 @@
-/* The functions of binding.h, on those of the layers below. */
+/* The functions of binding.h, made from those of session.h and events.h. */
 #include "binding.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 _Static_assert(UTB_REFUSALS == UT_REFUSALS, "struct utb_event_stats");
 
-static struct utb_session *sessions; /* that bindings made. With the lock held, as all here. */
+static struct utb_session *sessions; /* made by bindings. With the lock held, like everything here. */
 static int has_ended;
 
 struct utb_session *utb_process_session(void)
@@ -201,7 +201,7 @@ void utb_resume(void)
 	ut_thread_resume();
 }
 
-/* Of one whose other events stay. */
+/* For a session whose other events remain. */
 static void detach_all(struct ut_session *s)
 {
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)

@@ -1,4 +1,4 @@
-/* The way to the daemon's socket: utracefs_protocol/places.py has the rule. */
+/* Connecting to the daemon's socket; utracefs_protocol/places.py has the rule of directories. */
 #include <stdio.h>
 #include <sys/un.h>
 

@@ -1,15 +1,15 @@
 /*
- * One data connection from its first byte to its last: bytes and descriptors go in, requests go out, and
- * events find their places. With the lock held; nothing here waits.
+ * One data connection from its first byte to its last: reads bytes and descriptors, sends requests, and gives
+ * events their places. With the lock held; nothing here waits.
  *
- * On a new connection all registrations of the session are asked for again, in their order, and so mostly
- * get the write indexes that they had. Then the ring of the connection before is offered to the daemon
- * (adopt_ring), which takes it up where its predecessor stopped; with other indexes, or where the daemon
- * does not take it, what is in it is lost and counted, and another is asked for. In one step, `move_all`,
- * all events then get their places and the status page is mapped, which is what lets them emit.
+ * On a new connection all registrations of the session are sent again, in their order, so they usually get
+ * their former write indexes. Then the ring of the previous connection is offered to the daemon (adopt_ring),
+ * which continues where its predecessor stopped. If the indexes differ, or the daemon refuses, its records
+ * are lost and counted, and another ring is requested. Then one step, `move_all`, gives all events their
+ * places and maps the status page; from then on they can emit.
  *
- * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a
- * number out of range or a descriptor that is missing ends the connection.
+ * The daemon's values are trusted unless they could crash the program: a broken message, a number out of
+ * range or a missing descriptor ends the connection.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -18,15 +18,15 @@
 #include "connection.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
-#define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
+#define BUSY_NS 5000000ull /* until the next attempt, if the daemon's socket is full of new programs */
 struct ut_session *ut_sessions;
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
 #define MAX_FDS 3	   /* descriptors beside one byte */
 
-/* ---- where events look */
+/* ---- status bytes of events */
 
-/* All events that are placed look at zeros from here on. */
+/* From here on the status of all placed events is zero. */
 static void unmap_status(struct ut_session *s)
 {
 	if (s->is_status_mapped)
@@ -35,7 +35,7 @@ static void unmap_status(struct ut_session *s)
 	s->is_status_mapped = 0;
 }
 
-/* Nobody waits for an answer any more. */
+/* No caller waits for an answer any more. */
 static void give_up_waiting(struct ut_session *s)
 {
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
@@ -48,7 +48,7 @@ static void give_up_waiting(struct ut_session *s)
 
 /* ---- connecting */
 
-/* Of a child, where the daemon finds the number: in its parent's ring. */
+/* In a child: counts in its parent's ring, where the daemon finds the number. */
 static void count_cut_off(void *session, uint32_t number)
 {
 	struct ut_session *s = session;
@@ -66,8 +66,8 @@ static void back_off(struct ut_session *s, uint64_t now)
 	ut_go(s, UT_LOST);
 	s->due = now + s->back_off;
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
-	/* A child that never had a connection and finds none to be had. (Where a socket is, at which nobody
-	 * answers, it may have one later.) */
+	/* A child that never had a connection and cannot connect. (If there is a socket that does not
+	 * answer, it may connect later.) */
 	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -EAGAIN && s->error != -ECONNREFUSED;
 	if (s->is_cut_off)
 		ut_session_give_up(s, &s->local, count_cut_off, s);
@@ -170,7 +170,7 @@ static void end_connection(struct ut_session *s)
 	if (s->flags & UT_TOKENS)
 		ut_enablers_lost(s);
 	if (s->ring && !ut_ring_is_ours(s->ring)) {
-		/* What is in it is the daemon's; offered to another it can never be. */
+		/* Records in it belong to that daemon; no other one may get them. */
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			atomic_store(&reg->place, 0);
 		ut_session_give_up(s, &s->ring, NULL, NULL);
@@ -212,7 +212,7 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 	if (message->error || s->status_fd.fd >= 0 || ut_parse_size(message->result, &size, &writers) ||
 	    next_fd(s, &s->status_fd))
 		return -EPROTO;
-	/* Beyond the file's end the map would be a SIGBUS in the program. */
+	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
 		return -EPROTO;
 	s->status_size = (uint32_t)size;
@@ -229,7 +229,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 
 	ut_go(s, UT_RING_ANSWERED);
 	if (message->error)
-		return 0; /* for whatever reason: the socket will do */
+		return 0; /* whatever the reason, the socket serves */
 	if (ut_parse_size(message->result, &size, &writers) || next_fd(s, &memory))
 		return -EPROTO;
 	if (next_fd(s, &doorbell)) {
@@ -246,7 +246,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 	return ring == -EPROTO ? ring : 0;
 }
 
-/* Registrations by the write_index that they had on the connection before. */
+/* Registrations by their write_index on the previous connection. */
 struct by_old_index {
 	struct ut_reg **regs;
 	int64_t size;
@@ -260,7 +260,7 @@ static void count_given_up(void *arg, uint32_t write_index)
 		atomic_fetch_add(&old->regs[write_index]->lost, 1);
 }
 
-/* The daemon does not take the ring of the connection before: ask for another. */
+/* The daemon refuses the ring of the previous connection: ask for another. */
 static void replace_ring(struct ut_session *s)
 {
 	struct by_old_index old = {NULL, 0};
@@ -274,7 +274,7 @@ static void replace_ring(struct ut_session *s)
 	if (old.size <= UT_NR_CHUNKS * UT_CHUNK) /* more events than a daemon has */
 		old.regs = calloc((size_t)old.size + 1, sizeof(*old.regs));
 	if (!old.regs)
-		old.size = 0; /* what is lost is not counted */
+		old.size = 0; /* lost records are not counted */
 	for (reg = s->regs; reg; reg = reg->next)
 		if (reg->old_index >= 0 && old.regs)
 			old.regs[reg->old_index] = reg;
@@ -304,7 +304,7 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 		return -EPROTO;
 	if (atomic_load(&reg->place) == 0 && !reg->nr_locs) {
 		reg->size = answer.size;
-		if (answer.nr_locs <= reg->room) { /* else the daemon alone looks at them */
+		if (answer.nr_locs <= reg->room) { /* otherwise only the daemon checks them */
 			reg->nr_locs = answer.nr_locs;
 			memcpy(reg->locs, answer.locs, answer.nr_locs * sizeof(*reg->locs));
 		}
@@ -350,7 +350,7 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 		}
 		return 0;
 	case UT_ABOUT_NOTIFY:
-		/* A daemon that has none: enablers stay off, and nothing else is asked here. */
+		/* This daemon has no enablers: they stay off, and only they need this answer. */
 		s->has_answered = 1;
 		s->is_notified = !message->error;
 		ut_go(s, UT_READY);
@@ -391,7 +391,7 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 		ut_warn(s, "the daemon ends the connection: %s", message->text);
 		return -ENOTCONN;
 	case UT_UNKNOWN:
-		return 0; /* additions to the protocol are nothing to stumble over */
+		return 0; /* ignore additions to the protocol */
 	}
 	return 0;
 }
@@ -417,7 +417,7 @@ static void take_fds(struct ut_session *s, struct msghdr *message)
 	}
 }
 
-/* All that is there, and what follows from it. 0, or -errno at the end of the connection. */
+/* Reads and handles everything that has arrived. 0, or -errno at the end of the connection. */
 static int receive(struct ut_session *s)
 {
 	for (;;) {
@@ -458,11 +458,11 @@ static int receive(struct ut_session *s)
 		s->in_size -= done;
 		memmove(s->memory, s->memory + done, s->in_size);
 		if (s->in_size == UT_IN_BYTES)
-			return -EPROTO; /* no message of the protocol is as long */
+			return -EPROTO; /* longer than any message of the protocol */
 	}
 }
 
-/* ---- when what must move together is there */
+/* ---- the step that moves all events together */
 
 static int place(struct ut_session *s, struct ut_reg *reg)
 {
@@ -470,7 +470,7 @@ static int place(struct ut_session *s, struct ut_reg *reg)
 
 	if (reg->status_index >= s->status_size)
 		return -EPROTO;
-	/* The place first: who finds the byte set has one. */
+	/* The place first: a thread that sees the byte set finds a place. */
 	if (ring && (s->ring || reg->number != UT_NO_NUMBER)) {
 		atomic_store(&reg->place, ut_place(ring, s->ring ? reg->write_index : reg->number));
 		ut_reg_point(reg, s->status_area + reg->status_index);
@@ -485,8 +485,9 @@ static int move_all(struct ut_session *s)
 	void *at;
 
 	if (!s->ring)
-		ut_ring_make_local(s); /* else events are off */
-	if (s->local) /* each thread says its name on each connection; a number as in no ring of the daemon's */
+		ut_ring_make_local(s); /* without it events are off */
+	if (s->local) /* each thread gives its name on each connection, under a number that no ring of the
+		       * daemon has */
 		dr_ask_names(&s->taker, s->takes_writers ? ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1 : 0);
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
 		if (reg->state != UT_ANSWERED)
@@ -523,7 +524,7 @@ static int advance(struct ut_session *s)
 		return 0;
 	if (s->state == UT_UP) {
 		if (!s->nr_asked && !s->to_ask)
-			s->patience = s->settings.patience_ns; /* all is answered */
+			s->patience = s->settings.patience_ns; /* all answers have come */
 		for (struct ut_reg **at = &s->answered; *at;) {
 			if (place(s, *at))
 				return -EPROTO;
@@ -531,7 +532,7 @@ static int advance(struct ut_session *s)
 			if (atomic_load(&(*at)->place))
 				*at = (*at)->next_answered;
 			else
-				at = &(*at)->next_answered; /* it has no number yet */
+				at = &(*at)->next_answered; /* not numbered yet */
 		}
 		return 0;
 	}
@@ -558,7 +559,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 	int error = 0;
 
 	if (ut_process_is_guest()) {
-		ut_wake(); /* what is opened or received here would not be there in the parent */
+		ut_wake(); /* descriptors opened or received here would be missing in the parent */
 		return;
 	}
 	if (s->state == UT_WAITING && now >= s->due) {
@@ -570,7 +571,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 	if (!ut_is_connected(s->state))
 		return;
 	if (!ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring))) {
-		/* The program has closed them. The daemon is there as it was, and so is its status page. */
+		/* The program has closed them. The daemon is unaffected, and so is its status page. */
 		end_connection(s);
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			atomic_store(&reg->place, 0);
@@ -614,8 +615,8 @@ void ut_connection_start_child(struct ut_session *s)
 {
 	const uint8_t *status;
 
-	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
-	 * makes one of its own: most children never do. */
+	/* Close, no shutdown: the connection is the parent's. The rings' memory is replaced when the child
+	 * makes a ring of its own: most children never do. */
 	ut_close_connection(s);
 	if (s->ring) {
 		ut_close(&ut_outlets[s->ring].doorbell);

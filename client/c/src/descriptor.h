@@ -26,7 +26,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Our numbers begin here, if there is room: so they do not collide with programs that choose numbers (dup2 to
+/* Our numbers begin here, if possible: so they do not collide with programs that choose numbers (dup2 to
  * 0, 1 and 2, a supervisor's 3 and 4), nor change the numbers that a program gets. Below 64, so that the
  * kernel's table of a small process need not grow. */
 #define UT_FIRST_FD 40
@@ -48,7 +48,7 @@ static inline int ut_is_ours(const struct ut_descriptor *d)
 	       (!d->beside || ut_is_ours(d->beside));
 }
 
-/* Takes `fd` over. 0, or -errno with `fd` closed. */
+/* Takes ownership of `fd`. 0, or -errno with `fd` closed. */
 static inline int ut_take(struct ut_descriptor *d, int fd)
 {
 	struct stat now;
@@ -78,7 +78,8 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 	return 0;
 }
 
-/* Closes it if it is ours. Clears it first, so that later readers do not get a number that may be reused. */
+/* Closes it if it still refers to our file. Clears it first, so that later readers do not get a number
+ * that may be reused. */
 static inline void ut_close(struct ut_descriptor *d)
 {
 	int fd = ut_is_ours(d) ? d->fd : -1;
@@ -131,7 +132,7 @@ static inline int ut_bell_open(struct ut_bell *b)
 	return error ? error : other;
 }
 
-/* Fails only if it was rung often enough, or is closed. */
+/* Fails only if enough rings are pending, or the bell is closed. */
 static inline void ut_bell_ring(const struct ut_bell *b)
 {
 	int fd = __atomic_load_n(&b->far_end.fd, __ATOMIC_RELAXED);

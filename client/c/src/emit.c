@@ -1,7 +1,7 @@
 /*
- * What runs once per record: judge, reserve, fill, commit. No lock, no system call but to wake a sleeper,
- * nothing that a signal handler may not do; all of it in one file, which so has the one copy of the thread
- * id that producer.h keeps.
+ * Code that runs once per record: check, reserve, fill, commit. No lock, no system call except to wake the
+ * reader, only operations that a signal handler may do. All of it is in one file, so that there is one copy
+ * of the thread id that producer.h keeps.
  */
 #define UT_THREAD ut_own
 #define UT_CPU_OFFSET ut_own_cpu
@@ -13,7 +13,7 @@
 #include "emit.h"
 #include "session.h"
 
-/* (The view is copied: a signal handler that forks in the middle of this leaves the child without any.) */
+/* (The view is copied: after a fork by a signal handler in the middle of this, the child has none.) */
 static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struct utb_reserved *r)
 {
 	struct data_ring view = ut_views[place >> 32];
@@ -29,9 +29,9 @@ static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struc
 	return 1;
 }
 
-/* Whether nothing was counted for the attempt at `place`, and another place may be had: not answered yet, a
- * child's first, the last before the end of a connection, or the daemon has let the ring go. Else it is
- * counted here. */
+/* Whether the attempt at `place` was not counted, and another place may be available: not answered yet, a
+ * child's first record, the last one before the end of a connection, or a ring that the daemon has closed.
+ * Otherwise counts it. */
 static int has_no_place(struct ut_reg *reg, uint32_t flag, uint64_t place)
 {
 	struct data_ring view = ut_views[place >> 32];
@@ -42,7 +42,7 @@ static int has_no_place(struct ut_reg *reg, uint32_t flag, uint64_t place)
 		atomic_store(&reg->is_let_go, 1);
 		return 1;
 	}
-	if (!flag) /* of a refusal nothing is lost */
+	if (!flag) /* a refusal loses no record */
 		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
@@ -64,7 +64,7 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 	return 0;
 }
 
-/* Room for a record, or with DR_REFUSED a refusal. False: none, and counted. */
+/* Space for a record, or with DR_REFUSED a refusal. False: none, and counted. */
 static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, struct utb_reserved *r)
 {
 	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
@@ -131,10 +131,10 @@ void ut_emit_commit(const struct utb_reserved *r)
 struct pieces {
 	const struct iovec *iov;
 	int n;
-	size_t skip; /* bytes of the first that are no payload */
+	size_t skip; /* bytes of the first that are not payload */
 };
 
-/* `size` bytes at `offset` of the payload, which has them. */
+/* Copies `size` bytes at `offset` of the payload, which is long enough. */
 static void gather(const struct pieces *p, size_t offset, void *to, size_t size)
 {
 	unsigned char *at = to;
@@ -155,7 +155,7 @@ static void gather(const struct pieces *p, size_t offset, void *to, size_t size)
 	}
 }
 
-/* A byte of the common fields, as the record will have them: u16 id, u8 flags, u8 preempt count, i32 pid. */
+/* A byte of the common fields in the record: u16 id, u8 flags, u8 preempt count, i32 pid. */
 static unsigned char common_byte(const struct ut_reg *reg, unsigned offset)
 {
 	if (offset < 2)
@@ -164,8 +164,8 @@ static unsigned char common_byte(const struct ut_reg *reg, unsigned offset)
 }
 
 /* user_event_validate() of the kernel. Positions count from the start of the entry, whose 8 common bytes
- * are no payload. Where a `__data_loc` of offset and size 0 has the kernel look in front of the entry, it
- * finds 0. */
+ * are not payload. For a `__data_loc` of offset and size 0 the kernel reads in front of the entry; here
+ * that byte is 0. */
 static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t size)
 {
 	for (uint32_t i = 0; i < reg->nr_locs; i++) {
@@ -205,7 +205,7 @@ static ssize_t total(const struct iovec *iov, int n)
 	return (ssize_t)size;
 }
 
-/* The checks before anything looks at the payload. 0 or negative errno. */
+/* The checks before the payload is read. 0 or negative errno. */
 static inline int judge(struct ut_reg *reg, size_t size)
 {
 	const uint8_t *status = atomic_load_explicit(&reg->status, memory_order_acquire);
@@ -232,7 +232,7 @@ static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 		return error;
 	if (reg->nr_locs && !is_valid(reg, p, size))
 		return -EFAULT;
-	/* No room: taken, as the kernel does, and counted. Or there is no daemon any more. */
+	/* No space: taken and counted, as in the kernel. Or there is no daemon any more. */
 	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r))
 		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
 	if (p->n == 1)
@@ -260,7 +260,7 @@ int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
 	return judge(reg, payload);
 }
 
-/* All in one function: it is what a write of a program with the preload library costs. */
+/* All in one function: this is the cost of a write of a program with the preload library. */
 __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const struct iovec *iov, int n,
 						  size_t size)
 {
@@ -282,7 +282,7 @@ __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const st
 	reg = ut_reg_of(s, index);
 	if (!reg)
 		return -ENOENT;
-	/* The index may be a piece of its own. */
+	/* The index may be a piece by itself. */
 	p.skip = 4;
 	while (p.n > 1 && p.skip >= p.iov->iov_len) {
 		p.skip -= p.iov->iov_len;

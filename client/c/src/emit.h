@@ -1,4 +1,4 @@
-/* What runs once per record (emit.c), for the public functions and bindings. */
+/* Functions that run once per record (emit.c), for the public functions and bindings. */
 #ifndef UTRACEFS_EMIT_H
 #define UTRACEFS_EMIT_H
 
@@ -19,17 +19,16 @@ struct utb_reserved {
 	int must_settle; /* of a binding: there is no place now, and nothing is counted */
 };
 
-/* Room for a record of `size` bytes, to be filled and committed at once; NULL: none, which is counted, or
- * there is no daemon. Also waits for the answer to a registration, within the patience. */
+/* Space for a record of `size` bytes, to be filled and committed at once. NULL: there is none and it is
+ * counted, or there is no daemon. May wait for the answer to a registration, within the patience. */
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *reserved);
-/* After an attempt to reserve at `place` that failed. NULL: lost, and counted, or refused; or must_settle. */
+/* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or must_settle. */
 unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t flag, uint32_t size, uint64_t place,
 			    struct utb_reserved *reserved);
 /* In place of a record: the daemon counts it as refused (data_ring.h). 0. */
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what);
 void ut_emit_commit(const struct utb_reserved *reserved);
-/* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words that lead
- * outside. */
+/* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words point outside. */
 int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * Enable bits of the program's own: made as the daemon says.
+ * Enable bits in the program's memory, set from the daemon's messages.
  *
- * A bit is changed by the kernel on our behalf: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of
- * the program's, faults pages in as a store would, and says EFAULT where a store would have been a fault.
- * So there is no moment between asking whether a word can be written and writing it, the neighbours are
- * left alone whatever the program does with them, and a program that has unmapped its word goes on. It
- * needs words of 4 bytes: bit 32 and above of 8 bytes are the word behind (in front of, where the machine
- * is big-endian).
+ * The kernel changes a bit for us: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of the program,
+ * faults pages in as a store would, and returns EFAULT instead of a fault. So there is no gap between
+ * checking whether a word is writable and writing it, neighbouring bits are unchanged even if the program
+ * writes them at the same time, and a program that has unmapped its word is unharmed. The operation needs
+ * words of 4 bytes: bits from 32 on of 8 bytes are in the next word (the previous one on big-endian
+ * machines).
  */
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -19,7 +19,7 @@ int ut_write_bit(uintptr_t addr, unsigned bit, int on)
 	uint32_t *word = (uint32_t *)addr;
 	unsigned what = (on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
 
-	/* Wakes nobody but who waits with futex(2) for this very word to be 0x7ff. */
+	/* Wakes only a thread that waits with futex(2) for this word to be 0x7ff. */
 	if (syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, NULL, word,
 		    FUTEX_OP(what, bit, FUTEX_OP_CMP_EQ, 0x7ff)) < 0)
 		return -errno;
@@ -77,7 +77,8 @@ int ut_enablers_changed(struct ut_session *s, const struct ut_message *message)
 			return -EPROTO;
 		for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
 			if (enabler->token == token) {
-				ut_write_enabler(enabler, on); /* what cannot be written is tried again with the next */
+				ut_write_enabler(enabler, on); /* a failed write is repeated with the next
+							        * change */
 				break;
 			}
 	}

@@ -1,6 +1,6 @@
 /*
- * Enable bits of the program's own, told by the daemon (docs/protocol.md: tokens), on one connection of the
- * process.
+ * Enable bits in the program's memory: registered with the daemon (docs/protocol.md: tokens), on one
+ * connection of the process.
  */
 #include <stdlib.h>
 
@@ -42,14 +42,14 @@ static int is_done(void *arg)
 	return ((struct ut_call *)arg)->done;
 }
 
-/* Has the daemon forget the token. */
+/* Removes the token at the daemon. */
 static void unregister(uint64_t token)
 {
 	struct ut_session *s = enablers_session;
 	struct ut_call waiting = {0, 0};
 
 	if (ut_ask(s, UT_ABOUT_CALL, &waiting))
-		return; /* without a connection there is nothing to forget */
+		return; /* without a connection there is no token to remove */
 	ut_put_unregister(&s->out, s->asked[s->nr_asked - 1].msgid, token);
 	if (!ut_await(s, is_done, &waiting))
 		ut_forget_asked(s, &waiting);
@@ -88,7 +88,7 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 	else if (made->state == UT_REFUSED)
 		error = -made->error;
 	else if (made->state != UT_ANSWERED)
-		error = -ENOSYS; /* a daemon that does not speak first */
+		error = -ENOSYS; /* a daemon that does not send changes */
 	else if (made->error)
 		error = -made->error; /* not writable */
 	at = find(addr, bit);

@@ -1,4 +1,4 @@
-/* The ring of our own, where the daemon gives none: from there into the socket. */
+/* The local ring, used if the daemon gives none: moves its records into the socket. */
 #include <endian.h>
 
 #include "bin.h"
@@ -9,7 +9,7 @@ void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void 
 	if (!*ring)
 		return;
 	s->bytes_before += ut_ring_position(*ring);
-	/* (A child's is its parent's, which goes on writing there.) */
+	/* (A child's is its parent's, which still writes there.) */
 	ut_ring_give_up(*ring, ut_views[*ring].header ? lost : NULL, arg);
 	*ring = 0;
 }
@@ -43,7 +43,7 @@ struct object {
 	struct bin_record record;
 };
 
-/* The next one from *at on, which moves behind it. */
+/* The next one from *at on, which moves to its end. */
 static int next_object(uint8_t *data, size_t size, size_t *at, struct object *found)
 {
 	while (*at < size) {
@@ -77,7 +77,7 @@ static uint8_t *kept_of(const struct ut_session *s)
 	return s->memory + UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1;
 }
 
-/* What was kept before and not put into `out` again comes behind: it is younger. */
+/* Records kept before and not put into `out` again come after it: they are younger. */
 void ut_keep_unsent(struct ut_session *s)
 {
 	size_t at = 0, size = 0, left = s->kept_size - s->kept_at;
@@ -88,7 +88,7 @@ void ut_keep_unsent(struct ut_session *s)
 	while (next_unsent(s, &at, &object))
 		size += object.size;
 	if (size + left > UT_OUT_BYTES)
-		left = UT_OUT_BYTES - size; /* cannot be: what is in `out` now was kept, or nothing was */
+		left = UT_OUT_BYTES - size; /* impossible: the content of `out` was kept, or there was none */
 	if (!s->memory || (!size && !s->kept_at))
 		return;
 	memmove(kept_of(s) + size, kept_of(s) + s->kept_at, left);
@@ -104,7 +104,7 @@ void ut_keep_unsent(struct ut_session *s)
 	s->kept_size += left;
 }
 
-/* Calls `count` for all of these that are no refusals. */
+/* Calls `count` for all of these except refusals. */
 static void for_kept(struct ut_session *s, void (*count)(struct ut_reg *))
 {
 	size_t at = s->kept_at;
@@ -143,7 +143,7 @@ uint64_t ut_count_pending(struct ut_session *s)
 
 	for (reg = s->regs; reg; reg = reg->next)
 		reg->pending = 0;
-	/* (dr_walk begins at the told tail for a position of 0: then nothing was taken yet.) */
+	/* (For a position of 0 dr_walk begins at the published tail: then nothing was taken yet.) */
 	while (s->local && ut_views[s->local].header && dr_walk(&s->taker.ring, &position, &index))
 		if ((reg = ut_reg_of(s, index)))
 			count_pending(reg);
@@ -156,7 +156,7 @@ uint64_t ut_count_pending(struct ut_session *s)
 	return all;
 }
 
-/* In the form of the socket, signed where that has room; its bytes. */
+/* In the form of the socket, signed if that has room; returns its bytes. */
 static unsigned put_record(uint8_t *at, uint32_t write_index, const struct dr_taken *taken,
 			   const uint8_t *payload, int is_signed)
 {
@@ -202,8 +202,8 @@ void ut_hear_all(struct ut_session *s)
 			ut_reg_hear(s, reg);
 }
 
-/* Whether it is to wait for the answer, and what comes behind it, too. Else it is put into `out`, or
- * counted. */
+/* Whether this record, and so all later ones, must wait for the answer. Otherwise puts it into `out`, or
+ * counts it. */
 static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken *taken,
 		   const uint8_t *payload, int is_new)
 {
@@ -226,7 +226,7 @@ static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken 
 	return 0;
 }
 
-/* Whether all that was kept from the connection before is in `out`. */
+/* Whether all records kept from the previous connection are in `out`. */
 static int take_kept(struct ut_session *s)
 {
 	struct object object;
@@ -256,7 +256,7 @@ void ut_take_records(struct ut_session *s)
 		return;
 	for (int looks = 0; looks < 2; looks++) {
 		if (dr_look(&s->taker))
-			return; /* cannot be: nobody else has this memory */
+			return; /* impossible: no other process has this memory */
 		while (has_room(s) &&
 		       dr_next(&s->taker, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
 			if (is_held(s, taken.write_index, &taken, payload, 1)) {

@@ -1,15 +1,15 @@
 /*
- * Memory of the program's own that may not be there.
+ * Access to memory of the program that may be unmapped.
  *
- * The kernel's user_events answers EFAULT or ENOMEM for a pointer that leads nowhere. In the program
- * itself such a pointer is a SIGSEGV, so nothing here follows one: each access to memory that a caller
- * named is made by the kernel, in a system call that says EFAULT.
+ * The kernel's user_events answers EFAULT or ENOMEM for an invalid pointer. In the program itself such a
+ * pointer is a SIGSEGV, so no pointer is followed here: the kernel makes each access to memory of a caller,
+ * in a system call that reports EFAULT.
  *
- *     ut_copy_in       bytes out of it
- *     ut_copy_out      bytes into it
- *     ut_is_readable   one byte
+ *     ut_copy_in       reads bytes
+ *     ut_copy_out      writes bytes
+ *     ut_is_readable   tests one byte
  *
- * Enable bits are set in enablers.c, by the kernel as well.
+ * The kernel also sets enable bits (enable_bits.c).
  */
 #ifndef UTRACEFS_MEMORY_H
 #define UTRACEFS_MEMORY_H
@@ -25,12 +25,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Pages are at least as large, so what is true of one byte is true of the 4096 around it. */
+/* Pages are at least this large, so a test of one byte holds for the 4096 around it. */
 #define UT_PAGE 4096u
 
-/* Whether the byte at `address` can be read. Keeps errno. Asks rt_sigprocmask, which copies a mask from
- * there before it finds that it is asked for nothing it knows: cheaper than process_vm_readv, and allowed
- * everywhere. */
+/* Whether the byte at `address` can be read. Keeps errno. By rt_sigprocmask with an invalid command: it
+ * copies a mask from there before it checks the command. That is cheaper than process_vm_readv, and
+ * allowed everywhere. */
 static inline int ut_is_readable(const void *address)
 {
 	const int saved = errno;
@@ -41,8 +41,8 @@ static inline int ut_is_readable(const void *address)
 	return mask ? readable : 0; /* a null mask is no mask */
 }
 
-/* For where process_vm_readv is forbidden (seccomp): through a pipe, whose write and read say EFAULT as
- * well. At most UT_PAGE bytes. */
+/* If process_vm_readv is forbidden (seccomp): through a pipe, whose write and read also report EFAULT. At
+ * most UT_PAGE bytes. */
 static inline int ut_copy_by_pipe(void *to, const void *from, size_t size)
 {
 	int ends[2];
@@ -68,7 +68,7 @@ static inline int ut_copied(long done, void *to, const void *from, size_t size, 
 	return result;
 }
 
-/* As memcpy, at most UT_PAGE bytes. 0, or -EFAULT, with some of it copied. Keeps errno. */
+/* As memcpy, at most UT_PAGE bytes. 0, or -EFAULT, with a part of it copied. Keeps errno. */
 static inline int ut_copy_in(void *to, const void *from, size_t size)
 {
 	const int saved = errno;
@@ -78,7 +78,7 @@ static inline int ut_copy_in(void *to, const void *from, size_t size)
 			 saved);
 }
 
-/* The other way round: what is read-only is -EFAULT, too, and stays as it is. */
+/* The other direction: read-only memory is -EFAULT, too, and unchanged. */
 static inline int ut_copy_out(void *to, const void *from, size_t size)
 {
 	const int saved = errno;

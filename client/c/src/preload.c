@@ -1,20 +1,20 @@
 /*
- * libutracefs-preload.so: programs that speak the kernel's user_events ABI, unchanged.
+ * libutracefs-preload.so: programs that use the kernel's user_events ABI, unchanged.
  *
- * With this library in LD_PRELOAD a program that opens /sys/kernel/tracing/user_events_data, registers
- * events by ioctl and writes records has a connection to the daemon and a data ring in its place. When no
- * daemon answers, the kernel's file is opened if it exists, and its errno returned if not.
+ * With this library in LD_PRELOAD a program that opens /sys/kernel/tracing/user_events_data, registers events
+ * by ioctl and writes records gets a connection to the daemon and a data ring instead. If no daemon answers,
+ * it gets the kernel's file, or the kernel's errno if that does not exist.
  *
- * Here are the symbols that are wrapped; no other is exported (preload.map). Each passes on what is not
- * ours: for the calls on descriptors after one load and a branch (ut_file_at), for open after the call
- * itself. The arguments that C leaves open are named: preload_next.h says why.
+ * This file has the wrapped symbols; no other is exported (preload.map). Each passes on calls for other
+ * files: calls on descriptors after one load and a branch (ut_file_at), open after the call itself. Variadic
+ * arguments are declared as named ones: preload_next.h says why.
  *
- * The path is only looked at when the real open has been made: the kernel has said then that there is a
- * string (not EFAULT), and a program's system calls are the same with this library as without it.
+ * The path is read only after the real open: the kernel has then found that it is a string (not EFAULT), and
+ * a program's system calls are the same with and without this library.
  *
- * Not wrapped: exec (the descriptor is known in the next program by what is in it, if that has this
- * library), vfork and posix_spawn (their children close and dup descriptors of their own, so ours are left
- * alone: ut_file_here).
+ * Not wrapped: exec (the next program, if it has this library, recognizes the descriptor by its content),
+ * vfork and posix_spawn (their children close and dup descriptors of their own, so ours are left alone:
+ * ut_file_here).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -63,8 +63,8 @@ static int is_named(const char *path)
 	       (length == name || path[length - name - 1] == '/');
 }
 
-/* Whether what open answered leaves it open that this is tracefs' file: it is not there or not allowed, or
- * it is tracefs' or our mount's own. */
+/* Whether the result of open allows that this is tracefs' file: it is missing or forbidden, or it is
+ * tracefs' or our mount's own. */
 static int may_be_ours(const char *path, int real)
 {
 	const int saved = errno;
@@ -79,7 +79,7 @@ static int may_be_ours(const char *path, int real)
 		case EACCES:
 		case EPERM:
 		case ENODEV:
-		case ENOTCONN: /* a mount whose server is gone, or one that takes no events */
+		case ENOTCONN: /* a mount whose server has ended, or that takes no events */
 		case EOPNOTSUPP:
 			may = is_named(path);
 		}
@@ -91,14 +91,14 @@ static int may_be_ours(const char *path, int real)
 	return may;
 }
 
-/* A file of ours as open would make it with `flags`, in place of `real`, or -1 and errno. `real` again,
- * and errno as it is, when no daemon answers. */
+/* One of our files as open would make it with `flags`, in place of `real`, or -1 and errno. If no daemon
+ * answers: `real`, with errno unchanged. */
 static int take_over(int flags, int real)
 {
 	struct ut_section section;
 	int fd;
 
-	/* What is an error in the kernel as well, or not for us. */
+	/* Errors in the kernel as well, or not for us. */
 	if (flags & (O_PATH | O_DIRECTORY) || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
 		return real;
 	ut_section_begin(&section);
@@ -136,7 +136,7 @@ WRAP(int, creat, (const char *path, mode_t mode))
 }
 ALIAS(int, creat64, creat, (const char *path, mode_t mode))
 
-/* What _FORTIFY_SOURCE makes of an open without a mode. */
+/* _FORTIFY_SOURCE calls this for an open without a mode. */
 WRAP(int, __open_2, (const char *path, int flags))
 {
 	return opened(path, flags, NEXT(__open_2)(path, flags));
@@ -196,8 +196,7 @@ WRAP(FILE *, fdopen, (int fd, const char *mode))
 
 /* ---- write */
 
-/* A real write has failed. EPERM is what our memfd's seals say: one that came from another process is
- * known by that. */
+/* A real write has failed. EPERM comes from the seals of our memfd, so this is one from another process. */
 static int is_new(int fd)
 {
 	struct ut_section section;
@@ -238,7 +237,7 @@ WRAP(ssize_t, writev, (int fd, const struct iovec *iov, int count))
 	return result;
 }
 
-/* Elsewhere than at 0 there is nothing to write to; the position is looked at before the record. */
+/* Only offset 0 can be written; the position is checked before the record. */
 static ssize_t elsewhere(off_t offset)
 {
 	errno = offset < 0 ? EINVAL : EFAULT;
@@ -273,7 +272,7 @@ WRAP(ssize_t, pwritev2, (int fd, const struct iovec *iov, int count, off_t offse
 }
 ALIAS(ssize_t, pwritev64v2, pwritev2, (int fd, const struct iovec *iov, int count, off_t offset, int flags))
 
-/* ---- what else one does with it */
+/* ---- other operations */
 
 WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
 {
@@ -296,7 +295,7 @@ WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
 	return result < 0 ? -1 : 0;
 }
 
-/* There is nothing to read in the kernel's file, and no position. */
+/* The kernel's file has nothing to read, and no position. */
 WRAP(ssize_t, read, (int fd, void *data, size_t size))
 {
 	struct ut_file *file = ut_file_at(fd);
@@ -318,7 +317,7 @@ ALIAS(off_t, lseek64, lseek, (int fd, off_t offset, int whence))
 
 /* ---- descriptors */
 
-/* The entry goes before the descriptor: its number may be given out again at once. */
+/* The entry is removed before the descriptor is closed: its number may be reused at once. */
 static struct ut_file *take(int fd)
 {
 	struct ut_section section;
@@ -378,7 +377,7 @@ WRAP(void, closefrom, (int first))
 	NEXT(closefrom)(first);
 }
 
-/* `to` is a copy of `fd` now, or to < 0. Whatever it was before, it is not that any more. */
+/* `to` is a copy of `fd` now, or to < 0. Its former entry is removed. */
 static int copied(int fd, int to)
 {
 	struct ut_section section;
@@ -443,7 +442,7 @@ static __attribute__((noinline)) long by_number(int *mine, long number, long a, 
 	case SYS_openat2: {
 		const int real = (int)NEXT(syscall)(number, a, b, c, d, e, f);
 
-		/* Not EFAULT, so there is a struct. */
+		/* Not EFAULT, so the struct exists. */
 		return may_be_ours((const char *)b, real) ?
 			       take_over((int)((const struct open_how *)c)->flags, real) :
 			       real;
@@ -483,8 +482,8 @@ static __attribute__((noinline)) long by_number(int *mine, long number, long a, 
 	}
 }
 
-/* Any other is passed on as the last thing done, by a jump: so who comes back twice or on another stack
- * (clone) does not come back to here. */
+/* All other calls are passed on at the end, by a jump: a call that returns twice or on another stack
+ * (clone) does not return to here. */
 WRAP(long, syscall, (long number, long a, long b, long c, long d, long e, long f))
 {
 	int mine;

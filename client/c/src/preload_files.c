@@ -1,4 +1,4 @@
-/* The files of user_events_data that this process has: see preload_files.h. */
+/* The files of user_events_data of this process: see preload_files.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -29,11 +29,11 @@
 _Atomic(_Atomic(struct ut_file *) *) ut_table[UT_TABLE_PAGES];
 _Atomic unsigned ut_table_used;
 
-/* Never held around a call of the core, nor one that may block. */
+/* Never held during a call of the core, nor one that may block. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pid_t process;
-static struct ut_file *unused; /* by next; behind `lock`, as what follows */
+static struct ut_file *unused; /* linked by next; guarded by `lock`, like everything below */
 static struct files {
 	struct files *next;
 	struct ut_file file[FILES];
@@ -73,7 +73,7 @@ static void after_fork_in_parent(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* The sessions are the core's matter. What the parent wrote into its lists stays the parent's. */
+/* The core handles the sessions. Lists written by the parent remain the parent's. */
 static void after_fork_in_child(void)
 {
 	struct files *files;
@@ -94,17 +94,18 @@ static void begin(void)
 
 /* ---- the list in the memfd */
 
-#define LIST_SIZE (256u << 10) /* two thousand events of a hundred bytes; those beyond are not handed on */
+#define LIST_SIZE (256u << 10) /* two thousand events of a hundred bytes; further ones are not passed on */
 #define LIST_MAGIC 0x3274736c66637475u /* "utcflst2" */
 
 struct list {
 	uint64_t magic;
-	_Atomic uint32_t end; /* bytes used, this header included; stored when all below it is there */
+	_Atomic uint32_t end; /* bytes used, this header included; stored when everything before it is
+			       * written */
 	uint32_t reserved;
 	unsigned char entries[];
 };
 
-struct entry { /* at a multiple of 4; in the order in which they were noted */
+struct entry { /* at a multiple of 4; in the order of registration */
 	uint32_t write_index;
 	uint16_t flags;
 	uint16_t length; /* of the command string that follows, without NUL */
@@ -150,7 +151,7 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 	pthread_mutex_unlock(&lock);
 }
 
-/* Registers what a list says, in the order of its indexes. Believes nothing of it: another process wrote
+/* Registers the events of a list, in the order of its indexes. Trusts nothing in it: another process wrote
  * it. */
 static void replay(struct ut_session *session, const struct list *list)
 {
@@ -189,7 +190,7 @@ static void replay(struct ut_session *session, const struct list *list)
 
 /* ---- files */
 
-/* One with a reference, that nobody finds yet; NULL: no memory. Behind the lock. */
+/* One with a reference, not in the table yet; NULL: no memory. With `lock` held. */
 static struct ut_file *make(struct ut_session *session)
 {
 	struct ut_file *file;
@@ -249,7 +250,7 @@ int ut_file_is(const struct ut_file *file, int fd)
 	return fstat(fd, &now) == 0 && now.st_ino == file->ino && now.st_dev == file->dev;
 }
 
-/* The entry of `fd`, to be changed; NULL: a descriptor beyond the table, or no memory. Behind the lock. */
+/* The entry of `fd`, to be changed; NULL: a descriptor beyond the table, or no memory. With `lock` held. */
 static _Atomic(struct ut_file *) *place(int fd)
 {
 	_Atomic(_Atomic(struct ut_file *) *) *page;
@@ -268,7 +269,7 @@ static _Atomic(struct ut_file *) *place(int fd)
 	return &atomic_load(page)[(unsigned)fd % UT_TABLE_PAGE];
 }
 
-/* Puts `file` there, which may be NULL; what was there. Behind the lock. 0 as *done: no room. */
+/* Puts `file` there, which may be NULL; returns the previous one. With `lock` held. 0 as *done: no space. */
 static struct ut_file *exchange(int fd, struct ut_file *file, int *done)
 {
 	_Atomic(struct ut_file *) *entry;
@@ -346,7 +347,7 @@ static int open_again(int fd, int access)
 	return NEXT(open)(path, access | O_CLOEXEC, 0);
 }
 
-/* A memfd of its own for `file`, with a list if there is room for one. The descriptor, or -errno. */
+/* A memfd for `file`, with a list if there is space for one. The descriptor, or -errno. */
 static int make_descriptor(struct ut_file *file, int flags)
 {
 	const unsigned how = MFD_ALLOW_SEALING | (flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
@@ -359,7 +360,7 @@ static int make_descriptor(struct ut_file *file, int flags)
 		fd = memfd_create("user_events_data", how);
 	if (fd < 0)
 		return -errno;
-	/* A file larger than the limit is a signal. */
+	/* A file larger than the limit causes a signal. */
 	if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur >= LIST_SIZE &&
 	    ftruncate(fd, LIST_SIZE) == 0)
 		list = mmap(NULL, LIST_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -375,7 +376,7 @@ static int make_descriptor(struct ut_file *file, int flags)
 		NEXT(close)(fd);
 		return -error;
 	}
-	if (file->access != O_RDWR) { /* so that fcntl(F_GETFL) says so; without /proc it does not */
+	if (file->access != O_RDWR) { /* so that fcntl(F_GETFL) returns it; impossible without /proc */
 		const int again = open_again(fd, file->access);
 
 		if (again >= 0) {
@@ -411,9 +412,9 @@ int ut_file_open(int flags, int real)
 	fd = make_descriptor(file, flags);
 	if (fd >= 0) {
 		pthread_mutex_lock(&lock);
-		old = exchange(fd, file, &done); /* takes the reference over */
+		old = exchange(fd, file, &done); /* takes ownership of the reference */
 		pthread_mutex_unlock(&lock);
-		ut_file_put(old); /* closed behind our back */
+		ut_file_put(old); /* closed without this library */
 		if (done)
 			return fd;
 		NEXT(close)(fd);
@@ -423,8 +424,8 @@ int ut_file_open(int flags, int real)
 	return fd;
 }
 
-/* A descriptor that came from another process, by exec or over a socket, or was made from one of ours
- * without us. */
+/* A descriptor that came from another process, by exec or over a socket, or was copied without this
+ * library. */
 static struct ut_file *adopt(int fd)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);

@@ -1,7 +1,6 @@
 /*
  * The ioctls of user_events_data, as the kernel's user_events_ioctl_reg, _unreg and _del take them: struct
- * rules, order of errors, and what is stored at the end. Pointers are followed by the kernel only
- * (memory.h).
+ * rules, order of errors, and the values stored at the end. Only the kernel follows pointers (memory.h).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -17,7 +16,7 @@
 #include "preload_calls.h"
 #include "preload_next.h"
 
-/* linux/user_events.h, which not every system has: the layouts are the kernel's ABI. */
+/* From linux/user_events.h, which not every system has: the layouts are the kernel's ABI. */
 #define DIAG_IOCSREG 0xC0082A00ul
 #define DIAG_IOCSDEL 0x40082A01ul
 #define DIAG_IOCSUNREG 0x40082A02ul
@@ -46,7 +45,7 @@ _Static_assert(sizeof(struct user_reg) == 28 && sizeof(struct user_unreg) == 16,
 #define COMMAND_BYTES (UT_MAX_COMMAND + 1) /* with NUL */
 #define MAX_STRUCT 4096u /* the kernel's: a page */
 
-/* As copy_struct_from_user: a struct that grew since is taken while what it grew by is 0. 0 or -errno. */
+/* As copy_struct_from_user: a longer, newer struct is accepted if its additional bytes are 0. 0 or -errno. */
 static int copy_struct(void *to, size_t least, const void *from)
 {
 	unsigned char all[MAX_STRUCT];
@@ -68,7 +67,7 @@ static int copy_struct(void *to, size_t least, const void *from)
 	return 0;
 }
 
-/* Up to and with its NUL, page by page: what lies behind need not be there. 0 or -errno. */
+/* Up to and with its NUL, page by page: memory after it may be unmapped. 0 or -errno. */
 static int copy_string(char *to, const char *from)
 {
 	size_t done = 0;
@@ -105,7 +104,7 @@ static long reg(struct ut_file *file, struct user_reg *user)
 	if (asked.flags & ~FLAGS || (asked.enable_size != 4 && asked.enable_size != 8) ||
 	    asked.enable_addr % asked.enable_size || asked.enable_bit > asked.enable_size * 8 - 1)
 		return -EINVAL;
-	if ((int64_t)asked.enable_addr < 0) /* the kernel's half of the addresses */
+	if ((int64_t)asked.enable_addr < 0) /* the upper half of the addresses is the kernel's */
 		return -EFAULT;
 	word = (void *)(uintptr_t)asked.enable_addr;
 	if (ut_enabler_is_known(word, asked.enable_bit))
@@ -121,9 +120,9 @@ static long reg(struct ut_file *file, struct user_reg *user)
 		return error;
 	ut_file_note(file, write_index, command, asked.flags, event_id);
 	error = ut_enabler_add(command, asked.flags, event_id, word, asked.enable_size, asked.enable_bit);
-	if (error) /* the event stays the file's, as in the kernel */
+	if (error) /* the file keeps the event, as in the kernel */
 		return error;
-	/* The kernel does not look at what becomes of this, either. */
+	/* The kernel ignores the result, too. */
 	(void)ut_copy_out((char *)user + offsetof(struct user_reg, write_index), &write_index, sizeof(write_index));
 	return 0;
 }

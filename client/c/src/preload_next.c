@@ -1,4 +1,4 @@
-/* The functions behind ours: see preload_next.h. */
+/* The next functions: see preload_next.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -11,7 +11,8 @@
 
 _Atomic(void *) ut_next_table[UT_NEXT_COUNT];
 
-/* By instruction: syscall(2) of libc would be looked up like the others, and ours be found. */
+/* By instruction: libc's syscall(2) would have to be looked up like the others, and the lookup would find
+ * ours. */
 static long system_call(long number, long a, long b, long c, long d, long e, long f)
 {
 	long result;
@@ -204,7 +205,7 @@ void *ut_next_find(enum ut_next_name name)
 	for (i = 0; i < UT_NEXT_COUNT; i++) {
 		void *next = dlsym(RTLD_NEXT, functions[i].name);
 
-		/* close_range and closefrom are younger than some C libraries. */
+		/* Some C libraries are older than close_range and closefrom. */
 		atomic_store_explicit(&ut_next_table[i], next ? next : functions[i].bare,
 				      memory_order_relaxed);
 	}

@@ -1,9 +1,9 @@
 /*
- * The functions behind ours: those that the program would call without this library.
+ * The next functions: the functions that the program would call without this library.
  *
- * They are looked up (dlsym, RTLD_NEXT) at the first call of any, all together, and not in a constructor:
- * those of other libraries may run before ours and open files. A call that comes from within the lookup
- * itself (malloc of an allocator that is preloaded, too, opens its settings) makes the bare system call.
+ * They are looked up (dlsym, RTLD_NEXT) all together at the first call of any. A constructor would be too
+ * late: constructors of other libraries may run earlier and open files. A call from within the lookup itself
+ * (also malloc of a preloaded allocator, which opens its settings) makes the bare system call.
  */
 #ifndef UTRACEFS_PRELOAD_NEXT_H
 #define UTRACEFS_PRELOAD_NEXT_H
@@ -18,8 +18,8 @@
 #error "libutracefs-preload is for 64-bit little-endian machines, where open64 is open"
 #endif
 
-/* The arguments that C leaves open (mode, what ioctl and fcntl take) are named: on these machines they are
- * passed as named ones are, and reading one that the caller did not pass does no harm. */
+/* The variadic arguments (mode, those of ioctl and fcntl) are declared as named ones: on these machines
+ * both are passed alike, and reading one that the caller did not pass does no harm. */
 #define UT_NEXT_FUNCTIONS(X)                                                        \
 	X(int, open, (const char *, int, mode_t))                                   \
 	X(int, openat, (int, const char *, int, mode_t))                            \

@@ -1,10 +1,10 @@
 /*
  * FILEs on a file of user_events_data.
  *
- * A FILE of libc's own calls write inside of libc, past any wrapper. So ours is a stream with functions of
- * its own (fopencookie), which buffers as any other (setvbuf, fflush, fclose) and whose write is a record
- * for each flush, as the kernel's file would see it. fileno() gives the descriptor, for ioctl and for
- * writing without a buffer: libstdc++'s std::ofstream does that.
+ * libc's own FILEs call write inside of libc, past any wrapper. So this is a stream with its own functions
+ * (fopencookie): it buffers like any other (setvbuf, fflush, fclose), and each flush writes one record, as
+ * the kernel's file would see it. fileno() returns the descriptor, for ioctl and for writing without a
+ * buffer: libstdc++'s std::ofstream does that.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,7 +18,7 @@
 
 static ssize_t stream_write(void *cookie, const char *data, size_t size)
 {
-	/* By name: it may be another file under this number by now. 0 is what an error is to fopencookie. */
+	/* By name: `fd` may be another file by now. fopencookie reports errors as 0. */
 	const ssize_t done = write((int)(intptr_t)cookie, data, size);
 
 	return done < 0 ? 0 : done;
@@ -42,7 +42,7 @@ FILE *ut_stream(int fd, const char *mode)
 	FILE *stream = fopencookie((void *)(intptr_t)fd, mode, functions);
 
 #ifdef __GLIBC__
-	/* What fileno looks at: a member that glibc shows, and the flag of streams that have a descriptor
+	/* fileno reads these: a member that glibc shows, and the flag of streams with a descriptor
 	 * (_IO_IS_FILEBUF, part of its ABI). */
 	if (stream) {
 		stream->_fileno = fd;

@@ -1,18 +1,18 @@
 /*
- * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md
- * section 3.5; linux/ kernel/trace/trace_events_user.c), at the price of an emit.
+ * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md section
+ * 3.5; linux/ kernel/trace/trace_events_user.c), at the cost of an emit.
  *
- * A pointer that leads nowhere is EFAULT in the kernel. Asking it costs a system call, so a thread
- * remembers the pages of which it was told that they can be read, and asks once for each. What it
- * remembers may grow old: a program that has its buffer unmapped and then writes from there gets the
- * SIGSEGV that it would get from touching it. It would have to have written a record from that page
- * before, less than UT_TRUSTED writes ago: then all is forgotten.
+ * The kernel answers EFAULT for an invalid pointer. A check by the kernel costs a system call, so a thread
+ * remembers which pages are readable, and checks each once. That knowledge can become outdated: a program
+ * that unmaps its buffer and then writes from there gets the SIGSEGV that it would get from an access. This
+ * needs an earlier record from the same page, less than UT_TRUSTED writes ago: after that many writes
+ * everything is checked again.
  *
- * As often the descriptor is looked at: who closes one of ours without us (by instruction: nothing in libc
- * does but what closes FILEs and descriptors in children), opens something else under the number, and
- * writes to it, has at most UT_TRUSTED - 1 writes taken for records, of those that begin with the index of
- * an enabled event. All others are an error, and before an error is given back the descriptor is looked
- * at.
+ * The descriptor is checked as often. A program may close one of our descriptors without this library (by
+ * instruction: in libc only the closing of FILEs and of descriptors in children bypasses it), open another
+ * file under the number, and write to it. Then at most UT_TRUSTED - 1 writes that begin with the index of an
+ * enabled event are taken for records. All others are errors, and the descriptor is checked before an error
+ * is returned.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@
 
 static __thread struct {
 	unsigned writes;
-	uintptr_t readable[KNOWN_PAGES]; /* address of the page + 1, at the place of its number */
+	uintptr_t readable[KNOWN_PAGES]; /* address of the page + 1, indexed by its number */
 } here __attribute__((tls_model("initial-exec")));
 
 static inline int is_readable(const void *data, size_t size)
@@ -58,7 +58,7 @@ static inline int is_readable(const void *data, size_t size)
 	return 1;
 }
 
-/* What to answer when some of the record cannot be read: the payload is looked at last. */
+/* The result if some of the record is unreadable: the payload is checked last. */
 static int judge_unreadable(struct ut_session *session, const struct iovec *iov, int count, size_t total)
 {
 	unsigned char bytes[INDEX_SIZE];
@@ -93,7 +93,7 @@ static int is_still(int fd, struct ut_file *file)
 	return is;
 }
 
-/* `iov` can be read, its lengths are sane, and there is at least one piece. */
+/* `iov` is readable, its lengths are valid, and there is at least one piece. */
 static inline __attribute__((always_inline)) int record(int fd, struct ut_file *file, const struct iovec *iov,
 							int count, size_t total, int readable, ssize_t *result)
 {
@@ -161,7 +161,8 @@ int ut_record(int fd, struct ut_file *file, const struct iovec *iov, int count, 
 			total += iov[i].iov_len;
 			readable &= is_readable(iov[i].iov_base, iov[i].iov_len);
 		}
-		if (__builtin_expect((lengths | addresses) < 0, 0)) /* the kernel's half of the addresses */
+		if (__builtin_expect((lengths | addresses) < 0, 0)) /* the upper half of the addresses is
+								     * the kernel's */
 			error = lengths < 0 ? EINVAL : EFAULT;
 	}
 	if (__builtin_expect(error || total == 0, 0)) {

@@ -12,16 +12,16 @@
 #include "ring.h"
 
 #define DEFAULT_PATIENCE_NS 250000000ull
-#define NO_POLL_MS 100 /* until the next look where there is no waiting for descriptors */
+#define NO_POLL_MS 100 /* until the next look if descriptors cannot be waited for */
 
 struct ut_settings ut_settings;
 
-/* (One that ThreadSanitizer knows.) */
+/* (A kind that ThreadSanitizer knows.) */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static sigset_t mask_of_holder;
 static int cancel_of_holder;
 
-static pid_t process; /* that the rest belongs to; 0: none yet */
+static pid_t process; /* the owner of all state here; 0: none yet */
 static void (*become_child)(void);
 struct ut_bell ut_bell;
 
@@ -56,10 +56,10 @@ void ut_lock(void)
 	sigset_t before;
 	int cancel;
 
-	/* Who is cancelled in connect(2) must not take the lock with him. */
+	/* A thread that is cancelled in connect(2) must not keep the lock. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
-	/* A child that was forked past the handlers of fork has one thread, and a lock that nobody gives back. */
+	/* A child that was forked without the fork handlers has one thread, and a lock without an owner. */
 	if (process && !ut_rings_are_marked())
 		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	pthread_mutex_lock(&mutex);
@@ -126,8 +126,8 @@ static int is_number(const char *text, int with_point)
 	return length > 0 && length < 10;
 }
 
-/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
- * two of bytes. */
+/* KiB, as a power of two of bytes. An invalid number in the environment is ignored: it must not break the
+ * program. */
 static uint64_t wanted_bytes(const char *variable)
 {
 	const char *text = secure_getenv(variable);
@@ -149,7 +149,7 @@ static void set_directory(struct ut_settings *settings, unsigned index, const ch
 	char *at = settings->directories[index];
 	size_t room = sizeof(settings->directories[index]);
 
-	/* One that is too long for a socket's address is none. */
+	/* A directory too long for a socket's address counts as none. */
 	if ((size_t)snprintf(at, room, "%s%s", folder, below) >= room)
 		at[0] = 0;
 }
@@ -215,11 +215,12 @@ static void before_fork(void)
 	cancel_of_fork = cancel_of_holder;
 }
 
-/* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
+/* (Another fork handler may have emitted before: then this child is initialized already, and the lock is
+ * free.) */
 static void in_child(void)
 {
 	if (process != getpid()) {
-		/* Made anew before there is a thread that waits for it. */
+		/* Initialized before any thread can wait for it. */
 		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 		pthread_mutex_lock(&mutex);
 		start_child();
@@ -257,8 +258,8 @@ int ut_process_init(void (*in_children)(void))
 		return error;
 	ut_bell_init(&ut_bell);
 	ut_settings_read(&ut_settings, NULL, 0);
-	/* An allocator that has handlers of its own must have registered them first: before a fork they run in
-	 * reverse, and what holds our lock may allocate. */
+	/* An allocator with fork handlers must register them first: before a fork handlers run in reverse
+	 * order, and the code that holds our lock may allocate. */
 	free(malloc(sizeof(sigset_t)));
 	error = pthread_atfork(before_fork, ut_unlock, in_child);
 	if (error)

@@ -1,4 +1,4 @@
-/* Registrations of a session: found by number, by the daemon's write_index, or in their order. */
+/* Registrations of a session, found by number, by the daemon's write_index, or in their order. */
 #include <stdlib.h>
 
 #include "connection.h"
@@ -70,7 +70,7 @@ void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
 	reg->refused += count;
 }
 
-/* Buckets for one more. 0 or -ENOMEM. */
+/* Makes buckets for one more. 0 or -ENOMEM. */
 static int make_buckets(struct ut_session *s)
 {
 	uint32_t wanted = s->nr_buckets ? 2 * s->nr_buckets : 16;

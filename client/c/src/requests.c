@@ -1,4 +1,4 @@
-/* What a connection asks for, and how its bytes get into the socket. */
+/* Requests of a connection, and sending their bytes. */
 #include "connection.h"
 
 static void put_request(struct ut_session *s, struct ut_asked *asked)
@@ -30,11 +30,11 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		enabler->state = UT_ASKED_FOR;
 		break;
 	case UT_ABOUT_CALL:
-		break; /* its caller writes it */
+		break; /* the caller writes it */
 	}
 }
 
-/* The msgid is that of the entry which is added: 0, or -EAGAIN when there is no room now. */
+/* Adds an entry with the next msgid: 0, or -EAGAIN if there is no space now. */
 int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 {
 	struct ut_asked *asked = &s->asked[s->nr_asked];
@@ -71,7 +71,7 @@ void ut_ask_registrations(struct ut_session *s)
 			return;
 }
 
-/* 0; -EAGAIN: the socket takes no more now; or -errno. */
+/* 0; -EAGAIN: the socket is full; or -errno. */
 int ut_send_out(struct ut_session *s)
 {
 	while (s->out_sent < s->out.size) {

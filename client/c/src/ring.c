@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-/* The thread's own facts, of which there is one copy: also under the names of bindings. */
+/* The thread's own data; one copy, also under the names of bindings. */
 __thread struct ut_own_thread ut_own = {.named = DR_NO_NAMES};
 ptrdiff_t ut_own_cpu;
 extern __thread struct ut_own_thread utb_thread __attribute__((alias("ut_own"), visibility("default")));
@@ -19,18 +19,19 @@ struct data_ring *ut_views;
 extern struct data_ring *utb_views __attribute__((alias("ut_views"), visibility("default")));
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
 static uint32_t last_used, nr_in_use;
-static uint32_t range = 128; /* the numbers up to here are given out: twice as many as there are rings */
+static uint32_t range = 128; /* numbers below are in use or free for reuse: twice as many as there are
+			      * rings */
 
-/* Where the kernel keeps the cpu of each thread. By name: what refers to these does not run with an older C
- * library. */
+/* Finds where the kernel stores the cpu of each thread. By name: a library linked to these symbols does
+ * not load with an older C library. */
 static void find_cpu(void)
 {
 #ifdef __GLIBC_PREREQ
-#if __GLIBC_PREREQ(2, 34) /* where dlsym needs no other library */
+#if __GLIBC_PREREQ(2, 34) /* from here on dlsym needs no other library */
 	const ptrdiff_t *offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
 	const unsigned *size = dlsym(RTLD_DEFAULT, "__rseq_size");
 
-	if (offset && size && *size) /* else the kernel has none, or the program wanted none */
+	if (offset && size && *size) /* otherwise the kernel has none, or the program disabled it */
 		ut_own_cpu = *offset + 4;
 #endif
 #endif
@@ -48,7 +49,7 @@ int ut_rings_init(void (*wake)(void))
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return -errno;
-	/* (Kernels before 4.14 have none: then only the handlers of fork empty it.) */
+	/* (Kernels before 4.14 do not have it: then only the fork handlers empty it.) */
 	madvise(at, bytes, MADV_WIPEONFORK);
 	ut_views = at;
 	ut_rings_mark();
@@ -57,7 +58,7 @@ int ut_rings_init(void (*wake)(void))
 
 void ut_rings_mark(void)
 {
-	ut_views[0].size = 1; /* place 0 is none, so nobody looks at the rest of it */
+	ut_views[0].size = 1; /* place 0 is none, so the rest of it is not read */
 }
 
 int ut_rings_are_marked(void)
@@ -73,7 +74,7 @@ void ut_rings_start_child(void)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));
 }
 
-/* A number that no ring has, the one that has been free for the longest time; 0: none. */
+/* A number without a ring, the one free for the longest time; 0: none. */
 static uint32_t free_number(void)
 {
 	if (nr_in_use > range / 2)
@@ -86,7 +87,7 @@ static uint32_t free_number(void)
 			continue;
 		last_used = number;
 		memset(&ut_views[number], 0, sizeof(ut_views[number]));
-		dr_unmap(&outlet->ring); /* what its last ring was exchanged for */
+		dr_unmap(&outlet->ring); /* replacement of its last ring's memory */
 		memset(outlet, 0, sizeof(*outlet));
 		outlet->memory.fd = outlet->doorbell.fd = -1;
 		return number;
@@ -167,7 +168,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	struct dr_header *nobodys;
 
 	if (lost) {
-		/* Closed first: from here on every reservation fails, so what is found now is all. */
+		/* Closed first: every later reservation fails, so the records found now are all. */
 		struct dr_header positions;
 		struct data_ring found = outlet->ring;
 		uint64_t position = 0;
@@ -182,7 +183,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	nobodys = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (nobodys != MAP_FAILED) {
 		nobodys->head = DR_CLOSED;
-		/* (Where it fails the old memory stays: that is as good, but for the room.) */
+		/* (If it fails the old memory remains, which is equally correct, but uses space.) */
 		if (mremap(nobodys, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, header) == MAP_FAILED)
 			munmap(nobodys, bytes);
 	}
@@ -199,10 +200,11 @@ void ut_ring_wake(uint32_t number)
 	int fd = __atomic_load_n(&outlet->doorbell.fd, __ATOMIC_RELAXED);
 
 	if (!outlet->is_local && ut_is_ours(&outlet->doorbell)) {
-		/* Not write(2), where a thread may be cancelled. It only fails when it was rung already. */
+		/* Not write(2), where a thread may be cancelled. It fails only if a ring of the bell is
+		 * pending. */
 		if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
 		}
 	} else {
-		wake_taker(); /* a ring of ours, or the program has closed the doorbell */
+		wake_taker(); /* a local ring, or the program has closed the doorbell */
 	}
 }

@@ -1,21 +1,20 @@
 /*
- * Where records go: data rings, by number.
+ * Rings for records, by number.
  *
- * A ring is one of the daemon's (docs/protocol.md section 5) or, where that gives none, one of our own with
- * the same layout, which the native thread empties into the socket. To emit is the same for both.
+ * A ring is one of the daemon's data rings (docs/protocol.md section 5) or, if the daemon gives none, a local
+ * one with the same layout, which the native thread empties into the socket. An emit is the same for both.
  *
- * A place is what one emit needs to know, in one word that changes in one store: the ring's number above, the
- * write_index there below. (In a ring of our own the number of the registration on its session.) Place 0 is
- * none.
+ * A place has all that an emit needs, in one word that changes in one store: the ring's number in the upper
+ * half, the write_index there in the lower one. (In a local ring: the number of the registration on its
+ * session.) Place 0 is none.
  *
- * An emit reads a place and then writes into the ring, and no lock keeps it from being stopped in between
- * for as long as it likes. So a ring that is given up stays mapped: its memory is exchanged for memory of
- * nobody's in which head says that it is full. What was reserved before is filled in there and lost; what
- * comes later finds it full, and counts itself. A number is used again after many others were, and the
- * room of its memory with it.
+ * An emit reads a place and then writes into the ring; without a lock it may be stopped in between for any
+ * time. So a ring that is given up stays mapped: its memory is replaced by unshared memory whose head says
+ * that it is full. A record reserved before is written there and lost; a later one finds it full, and is
+ * counted. A number, and with it its memory, is reused after many others.
  *
- * ut_views is emptied by the kernel in a child, however that was forked (MADV_WIPEONFORK): whatever it
- * finds by a place of its parent's is no ring. So a child never writes into its parent's ring.
+ * The kernel empties ut_views in a child, however it was forked (MADV_WIPEONFORK), so a place of its parent
+ * leads to no ring. So a child never writes into its parent's ring.
  */
 #ifndef UTRACEFS_RING_H
 #define UTRACEFS_RING_H
@@ -24,7 +23,7 @@
 #include "data_ring_producer.h"
 #include "descriptor.h"
 
-#define UT_MAX_RINGS 1280u /* of a process at a time; a user has 1,024 connections */
+#define UT_MAX_RINGS 1280u /* of a process at a time; the limit of a user is 1,024 connections */
 
 extern struct data_ring *ut_views; /* [UT_MAX_RINGS] */
 
@@ -41,28 +40,29 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 	return (uint64_t)ring << 32 | write_index;
 }
 
-/* Once per process. wake: who empties rings of our own; from signal handlers, too. 0 or -errno. */
+/* Once per process. wake: wakes the thread that empties local rings; callable from signal handlers. 0 or
+ * -errno. */
 int ut_rings_init(void (*wake)(void));
-/* Whether this is the memory that was marked, and not a copy of it in a child. (A child of vfork(2) has its
- * parent's memory itself, so what it does here is done in its parent.) */
+/* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
+ * parent's memory itself, so its writes are the parent's.) */
 void ut_rings_mark(void);
 int ut_rings_are_marked(void);
-/* In a child: all views are empty, also where the kernel did not see to that. */
+/* In a child: all views are empty, also if the kernel did not do it. */
 void ut_rings_start_child(void);
 
-/* A ring of the daemon's; takes both descriptors over, also when it fails. size: bytes of the data area,
+/* Maps a ring of the daemon; takes both descriptors over, also if it fails. size: bytes of the data area,
  * which the memory must have, sealed against shrinking (-EPROTO). The number, or -errno. */
 int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint64_t size);
-/* A ring of our own. The number, or -errno. */
+/* Makes a local ring. The number, or -errno. */
 int ut_ring_make(uint32_t size);
-/* Whether the program has left its descriptors alone. */
+/* Whether its descriptors still refer to our files. */
 int ut_ring_is_ours(uint32_t ring);
-/* Give it up. lost: called with the write_index of each record that nobody has taken out; NULL: somebody
- * will. */
+/* Give it up. lost: called with the write_index of each record that was not taken out; NULL: another
+ * reader takes them. */
 void ut_ring_give_up(uint32_t ring, void (*lost)(void *arg, uint32_t write_index), void *arg);
-/* Bytes that were ever reserved in it; 0 in a child for its parent's. */
+/* Bytes reserved in it so far; 0 in a child for its parent's ring. */
 uint64_t ut_ring_position(uint32_t ring);
-/* After a commit that says so: wakes who empties the ring. From signal handlers, too. */
+/* After a commit that asks for it: wakes the thread that empties the ring. Callable from signal handlers. */
 void ut_ring_wake(uint32_t ring);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * Sessions and registrations: made, waited for, and ended.
+ * Sessions and registrations: creating them, waiting for them, ending them.
  *
- * Whoever waits for an answer first carries out the session's steps himself (ut_drive): that sends his
- * request. Then the native thread reads the answer and wakes him; where there is no thread, or only a
- * child's first record is to be written, he goes on carrying out steps. So a registration needs no thread,
- * and neither does a child that ends at once.
+ * A caller that waits for an answer first runs the session's steps itself (ut_drive): this sends its request.
+ * Then the native thread reads the answer and wakes the caller. Without a thread, or if only a child's first
+ * record is to be written, the caller continues to run steps. So a registration needs no thread, and neither
+ * does a child that ends at once.
  */
 #include <stdlib.h>
 
@@ -12,15 +12,16 @@
 #include "session.h"
 #include "thread.h"
 
-/* What the end of a session, of the process or of the library may take to send what is pending in rings of
- * our own. */
+/* Time for sending pending records of local rings at the end of a session, of the process or of the
+ * library. */
 #define CLOSE_NS 500000000ull
 #define TURN_NS 100000000ull
-#define FOLLOW_NS 1000000000ull /* how long a child follows its parent's bytes before it wants a connection */
+#define FOLLOW_NS 1000000000ull /* time that a child follows its parent's bytes before it needs a
+				 * connection */
 
 /* ---- memory */
 
-static struct ut_session *ended; /* newest first: their memory is used again when there are enough of them */
+static struct ut_session *ended; /* newest first: if there are enough of them, their memory is reused */
 static unsigned nr_ended;
 #define NR_ENDED 64u
 
@@ -107,7 +108,8 @@ static void end_session(struct ut_session *s)
 		atomic_store(&reg->place, 0);
 		ut_reg_point(reg, &ut_off);
 		reg->session = NULL;
-		if (!reg->events) /* what the program's events point at stays: they may be written for ever */
+		if (!reg->events) /* the program's events point at the others, and may be written at any
+				   * time */
 			ut_reg_free(reg);
 	}
 	s->regs = s->to_ask = s->answered = NULL;
@@ -115,7 +117,7 @@ static void end_session(struct ut_session *s)
 	free(s->buckets);
 	s->buckets = NULL;
 	s->nr_buckets = s->nr_regs = 0;
-	ut_session_give_up(s, &s->ring, NULL, NULL); /* nothing in it is lost: the daemon has it */
+	ut_session_give_up(s, &s->ring, NULL, NULL); /* no record in it is lost: the daemon has them */
 	for (unsigned i = 0; i < UT_NR_CHUNKS && s->chunks[i]; i++) {
 		ut_free_later(s->chunks[i]);
 		s->chunks[i] = NULL;
@@ -131,7 +133,7 @@ static void end_session(struct ut_session *s)
 
 /* ---- waiting */
 
-/* This thread is in ut_drive: who asks is a signal handler. */
+/* This thread is in ut_drive, so a further call comes from a signal handler. */
 static __thread struct ut_interruption interruption;
 
 struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
@@ -176,7 +178,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		} else {
 			polled = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
 			ut_unlock();
-			/* In turns, because another thread that waits may have taken what came. */
+			/* In short turns, because another waiting thread may have read the answer. */
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
 			ut_poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
 		}
@@ -236,7 +238,7 @@ static int is_settled(void *arg)
 	       (status == &ut_off || *status == 0 || ut_views[atomic_load(&reg->place) >> 32].header);
 }
 
-/* Its records gather in a ring of our own, until there is an answer. With the lock held. */
+/* Until an answer its records go into a local ring. With the lock held. */
 static int hold(struct ut_reg *reg)
 {
 	struct ut_session *s = reg->session;
@@ -247,7 +249,7 @@ static int hold(struct ut_reg *reg)
 	return 1;
 }
 
-/* With the lock held: what the program's events of this one show. */
+/* With the lock held: the state that the program's events of this registration show. */
 static int is_on(struct ut_reg *reg)
 {
 	const uint8_t *status = atomic_load(&reg->status), *inherited = atomic_load(&reg->inherited);
@@ -370,7 +372,7 @@ static int is_answered(void *arg)
 	return reg->state == UT_REFUSED || (reg->state == UT_ANSWERED && reg->session->state == UT_UP);
 }
 
-/* Another registration that the daemon takes for the same event; NULL: none that has a number. */
+/* Another registration that the daemon treats as the same event; NULL: none that has a number. */
 static struct ut_reg *same_event(const struct ut_reg *reg)
 {
 	struct ut_reg *other = ut_reg_of_daemons(reg->session, reg->write_index);
@@ -415,10 +417,10 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 			*write_index = same->number;
 		else if (!error && !(error = ut_reg_number(reg)))
 			*write_index = reg->number;
-		/* (One that was asked for and timed out stays: the daemon may have given it an index.) */
+		/* (One that was sent and timed out remains: the daemon may have given it an index.) */
 		if (same || (error && reg->state != UT_ASKED_FOR))
 			forget(reg);
-		ut_step(s, ut_clock_ns()); /* in a ring of our own its number is its place */
+		ut_step(s, ut_clock_ns()); /* in a local ring its number is its place */
 		ut_thread_start();
 	}
 	ut_unlock();
@@ -431,7 +433,7 @@ static int is_done(void *arg)
 	return ((struct ut_call *)arg)->done;
 }
 
-/* Asks, with what `put` writes, and waits for the answer. With the lock held. */
+/* Sends a request, written by `put`, and waits for the answer. With the lock held. */
 static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const char *), const char *arg,
 		uint64_t until)
 {
@@ -530,8 +532,8 @@ void ut_session_close(struct ut_session *s)
 	ut_session_close_within(s, CLOSE_NS);
 }
 
-/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need
- * no flush: it takes in what was committed. */
+/* The end of the process, or of a program's library that contains this one. Rings of the daemon need no
+ * flush: it takes in all committed records. */
 __attribute__((destructor(101))) static void end(void)
 {
 	uint64_t until = ut_clock_ns() + CLOSE_NS;

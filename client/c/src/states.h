@@ -1,5 +1,5 @@
 /*
- * The states of a session and its connection. states.c has the table from which a test draws this:
+ * The states of a session and its connection. A test draws this from the table in states.c:
  *
  *     NEW                 NO_RING          -> ANSWERS
  *                         NEW_RING         -> ANSWERS_AND_RING
@@ -26,39 +26,39 @@
  *     UP                  TAKEN_AWAY       -> NEW
  *                         LOST             -> WAITING
  *
- * From each of these FORK leads to FORKED, and CLOSE to CLOSED, where it ends.
+ * From each of these FORK leads to FORKED, and CLOSE to CLOSED, the final state.
  */
 #ifndef UTRACEFS_STATES_H
 #define UTRACEFS_STATES_H
 
 enum ut_state {
 	UT_NEW,		     /* connects with the next step */
-	UT_WAITING,	     /* for `due`: nobody was there, or the connection was lost */
-	UT_FORKED,	     /* a child's copy: as NEW, when it has something to write or to register */
-	UT_ANSWERS,	     /* waits for the status file, and for the events of the connection before */
-	UT_ANSWERS_AND_RING, /* the same, and for a ring that was asked for */
-	UT_ANSWERS_TO_OFFER, /* the same as ANSWERS; then the ring of the connection before is offered */
-	UT_OFFERED,	     /* waits for whether the daemon adopts it */
-	UT_UP,		     /* events follow their answers as they come */
+	UT_WAITING,	     /* until `due`: there was no daemon, or the connection was lost */
+	UT_FORKED,	     /* a child's copy: like NEW, as soon as there is a record or a registration */
+	UT_ANSWERS,	     /* waits for the status file and the events of the previous connection */
+	UT_ANSWERS_AND_RING, /* the same, and for a requested ring */
+	UT_ANSWERS_TO_OFFER, /* as ANSWERS; then the ring of the previous connection is offered */
+	UT_OFFERED,	     /* waits for the daemon's decision to adopt it */
+	UT_UP,		     /* each event follows its answer */
 	UT_CLOSED
 };
 
 enum ut_input {
 	UT_NO_RING,	  /* connected, or the ring is given up: records go over the socket */
-	UT_NEW_RING,	  /* the same, and a ring is asked for */
-	UT_OLD_RING,	  /* connected, and there is a ring of the connection before */
-	UT_READY,	  /* the answers are there */
-	UT_RING_ANSWERED, /* given or refused: for whatever reason, the socket will do */
-	UT_SAME_INDEXES,  /* the answers are there, and the ring's events have the write_index they had */
+	UT_NEW_RING,	  /* the same, and a ring was requested */
+	UT_OLD_RING,	  /* connected, and there is a ring of the previous connection */
+	UT_READY,	  /* all answers have come */
+	UT_RING_ANSWERED, /* given or refused; if refused, the socket serves */
+	UT_SAME_INDEXES,  /* all answers have come, and the ring's events have their former write_index */
 	UT_ADOPTED,
-	UT_WANTED,	/* somebody asks for something, or `due` has come */
+	UT_WANTED,	/* a caller needs the connection, or `due` has come */
 	UT_TAKEN_AWAY,	/* the program has closed a descriptor of the connection */
-	UT_LOST,	/* the connection, or there was none to be had */
+	UT_LOST,	/* the connection ended, or connecting failed */
 	UT_FORK,
 	UT_CLOSE
 };
 
-/* The state that this leads to; the same state, where it leads nowhere. */
+/* The next state; the same state if the table has no such transition. */
 enum ut_state ut_next_state(enum ut_state state, enum ut_input input);
 
 /* Whether there is a connection. */

@@ -8,17 +8,18 @@
 
 #include "connection.h"
 
-/* It calls no library function that needs more; thread-local variables, which stand there, too, are added. */
+/* It calls no library function that needs more; the size of the thread-local variables, which are on the
+ * stack, too, is added. */
 #define STACK_BYTES (64u << 10)
-/* What the end of the process does: a sandbox may not let the thread be woken. */
+/* Limit at the end of the process: a sandbox may prevent waking the thread. */
 #define END_NS 500000000ull
-/* What a fork waits for the end of a step, which never blocks. */
+/* Limit of a fork's wait for the end of a step, which never blocks. */
 #define PAUSE_NS 1000000000ull
 
 static uint32_t has_thread; /* futex */
 static pid_t thread_id;
 static unsigned nr_pauses;
-static int is_wanted; /* there is to be a thread, though a fork may have sent it away for a moment */
+static int is_wanted; /* there should be a thread, though a fork may have stopped it for a moment */
 static __thread int is_thread;
 static int is_ending;
 __thread int ut_is_waiting;
@@ -93,7 +94,7 @@ static void *run(void *unused)
 		ut_lock();
 	}
 	free(polled);
-	if (!ut_sessions) { /* no session left: the next starts another thread */
+	if (!ut_sessions) { /* no session left: the next one starts another thread */
 		is_wanted = 0;
 		ut_bell_close(&ut_bell);
 	}
@@ -103,8 +104,8 @@ static void *run(void *unused)
 	return NULL;
 }
 
-/* Whether it has ended, and the kernel has forgotten it: what counts the threads of the process (os.fork of
- * Python) must not see it any more. */
+/* Whether it has ended, and the kernel has removed it: a count of the process's threads (os.fork of
+ * Python) must not include it. */
 static int await_end(uint64_t until)
 {
 	pid_t id = 0;
@@ -134,8 +135,8 @@ static int add_variables(struct dl_phdr_info *object, size_t size, void *sum)
 	return 0;
 }
 
-/* What a stack needs: STACK_BYTES beside the thread-local variables of all that is loaded. pthread_create
- * only refuses a stack on which these leave no room at all. */
+/* Stack size: STACK_BYTES and the thread-local variables of all loaded libraries. pthread_create refuses a
+ * stack only if these leave no space. */
 static size_t stack_bytes(void)
 {
 	size_t sum = STACK_BYTES + 4095;
@@ -162,7 +163,7 @@ int ut_thread_start(void)
 	error = pthread_attr_init(&attr);
 	if (error)
 		return -error;
-	/* The lock is held, so the thread inherits a mask in which signals are blocked. */
+	/* The lock is held, so the thread inherits a mask with signals blocked. */
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	least = stack_bytes();
 	__atomic_store_n(&has_thread, 1, __ATOMIC_RELEASE);
@@ -220,7 +221,7 @@ static void start_child(void)
 		ut_connection_start_child(s);
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
 		if (s->enablers) {
-			/* Its words must go on being told. */
+			/* Its enable words must still be updated. */
 			ut_go(s, UT_WANTED);
 			ut_thread_start();
 		}

@@ -1,4 +1,4 @@
-/* The public functions (utracefs.h): events, on one session of the process, or on those of bindings. */
+/* The public functions (utracefs.h): events, on the process's session or on those of bindings. */
 #include <stdlib.h>
 
 #include "emit.h"
@@ -116,7 +116,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 		if (!reg)
 			return -ENOMEM;
 		if (ut_reg_number(reg)) {
-			reg->state = UT_REFUSED; /* for good: there are too many */
+			reg->state = UT_REFUSED; /* permanently: there are too many */
 			reg->error = EMFILE;
 		} else if (session->state != UT_WAITING) {
 			ut_reg_point(reg, &ut_pending);

@@ -1,5 +1,5 @@
-/* What a user must hear of: kept until a binding fetches it. In C nobody hears of it; utracefs_event_error
- * tells what concerns an event. */
+/* Warnings for the user: kept until a binding fetches them. In C they are not shown; utracefs_event_error
+ * has those about an event. */
 #include <stdarg.h>
 #include <stdio.h>
 

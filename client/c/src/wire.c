@@ -22,7 +22,7 @@ static void put_byte(struct ut_out *out, unsigned byte)
 	put(out, &one, 1);
 }
 
-/* `size` bytes of the number, big-endian, behind `type`. */
+/* `size` bytes of the number, big-endian, after `type`. */
 static void put_number(struct ut_out *out, unsigned type, uint64_t value, unsigned size)
 {
 	put_byte(out, type);
@@ -59,7 +59,7 @@ static void put_str(struct ut_out *out, const char *text)
 	put(out, text, size);
 }
 
-/* At most 15 elements: all that we send. */
+/* At most 15 elements: we send no longer ones. */
 static void put_array(struct ut_out *out, unsigned count)
 {
 	put_byte(out, 0x90 | count);
@@ -79,7 +79,7 @@ static void begin_request(struct ut_out *out, uint32_t msgid, const char *method
 	put_array(out, nr_params);
 }
 
-/* All of it or nothing. */
+/* Completes the message or removes it. */
 static void end_message(struct ut_out *out, size_t began)
 {
 	if (out->failed)
@@ -174,8 +174,8 @@ void ut_put_enablers_written(struct ut_out *out, uint64_t seq)
 
 enum type { T_NIL, T_BOOL, T_UINT, T_NEGATIVE, T_BYTES, T_ARRAY, T_MAP, T_OTHER };
 
-/* The head of an object. T_BYTES: `value` bytes follow, str or bin. T_ARRAY, T_MAP: so many elements or
- * pairs do. T_OTHER: `value` bytes follow which mean nothing to us. */
+/* The head of an object. T_BYTES: `value` bytes follow, str or bin. T_ARRAY, T_MAP: `value` elements or
+ * pairs follow. T_OTHER: `value` bytes follow, which are ignored. */
 struct head {
 	enum type type;
 	uint64_t value;
@@ -190,10 +190,10 @@ static uint64_t big_endian(const uint8_t *at, unsigned size)
 	return value;
 }
 
-/* 1: read. 0: not complete. -EPROTO. */
+/* 1: read. 0: incomplete. -EPROTO. */
 static int take_head(struct ut_in *in, struct head *head)
 {
-	/* From 0xc4 on: type, bytes of the number behind the first, and bytes more than it says. */
+	/* From 0xc4 on: type, bytes of the number after the first, and additional bytes. */
 	static const struct {
 		uint8_t type, size, more;
 	} forms[] = {
@@ -245,7 +245,7 @@ static int take_head(struct ut_in *in, struct head *head)
 	return 1;
 }
 
-/* Steps over `left` objects, without recursion. 1, 0: not complete, -EPROTO. */
+/* Skips `left` objects, without recursion. 1, 0: incomplete, -EPROTO. */
 static int skip(struct ut_in *in, uint64_t left)
 {
 	while (left) {

@@ -1,11 +1,11 @@
 /*
- * The messages of the data socket (docs/protocol.md sections 2, 3 and 5) as bytes. No I/O, no allocation,
- * no state.
+ * The messages of the data socket (docs/protocol.md sections 2, 3 and 5) as bytes. No I/O, no allocation, no
+ * state.
  *
- * Writing: a request is put at the end of a buffer or not at all; `ut_out.failed` says that one did not fit.
- * Reading: ut_object_size says how many bytes the next message has, ut_parse what it is. The daemon is
- * trusted with what it says, but not with what would crash the program: every length is checked against the
- * bytes there.
+ * Writing: a request is appended to a buffer completely or not at all; `ut_out.failed` reports that one did
+ * not fit. Reading: ut_object_size gives the size of the next message, ut_parse its content. The daemon's
+ * values are trusted unless they could crash the program: every length is checked against the bytes that are
+ * there.
  */
 #ifndef UTRACEFS_WIRE_H
 #define UTRACEFS_WIRE_H
@@ -24,20 +24,20 @@ struct ut_out {
 	int failed;
 };
 
-/* One location word of a payload: where it stands, and how the data is found and checked. */
+/* One location word of a payload: its position, and how its data is found and checked. */
 struct ut_loc {
 	uint32_t offset;
 	uint32_t flags;
 };
-#define UT_LOC_REL 1u  /* counts from the byte behind the word, not from the beginning of the entry */
+#define UT_LOC_REL 1u  /* counts from the byte after the word, not from the beginning of the entry */
 #define UT_LOC_CHAR 2u /* the data ends in NUL */
 
-/* What a registration is answered with. `enabled` only with a token, `write_index` only without. */
+/* The answer to a registration. `enabled` only with a token, `write_index` only without. */
 struct ut_registered {
 	uint32_t status_index;
 	uint32_t write_index;
 	uint32_t id;	   /* the trace event's */
-	uint16_t event_id; /* what a further registration must carry; 0: nothing */
+	uint16_t event_id; /* to be sent with further registrations; 0: nothing */
 	uint32_t size;	   /* bytes of the fixed fields */
 	uint32_t nr_locs;
 	int enabled;
@@ -66,10 +66,10 @@ struct ut_message {
 
 /* A request without params: mmap_status, sync. */
 void ut_put_plain(struct ut_out *out, uint32_t msgid, const char *method);
-/* One whose only param is an empty map: notify_enablers, adopt_ring. */
+/* A request whose only param is an empty map: notify_enablers, adopt_ring. */
 void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method);
 void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size);
-/* event_id: of a registration before; 0: none is needed. token: UT_NO_TOKEN asks for a write index. */
+/* event_id: of an earlier registration; 0: none is needed. token: UT_NO_TOKEN asks for a write index. */
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
 		     uint32_t event_id, uint64_t token);
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const char *name);
@@ -77,15 +77,15 @@ void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token);
 /* A notification. */
 void ut_put_enablers_written(struct ut_out *out, uint64_t seq);
 
-/* Bytes of the object that begins at `data`; 0: it is not complete; -EPROTO: none. */
+/* Bytes of the object that begins at `data`; 0: it is incomplete; -EPROTO: none. */
 ssize_t ut_object_size(const uint8_t *data, size_t size);
-/* One complete object. 0 or -EPROTO. What is new in the protocol is UT_UNKNOWN. */
+/* One complete object. 0 or -EPROTO. Unknown messages are UT_UNKNOWN. */
 int ut_parse(const uint8_t *data, size_t size, struct ut_message *message);
-/* 0, or -EPROTO for what is no such result. Members that are not known are stepped over. */
-/* writers: the member of mmap_status, 0 where there is none. */
+/* 0, or -EPROTO if it is no such result. Unknown members are skipped. */
+/* writers: the member of mmap_status, 0 if it is absent. */
 int ut_parse_size(struct ut_in result, uint64_t *size, uint64_t *writers);
 int ut_parse_registered(struct ut_in result, int with_token, struct ut_registered *registered);
-/* The next of `nr_pairs`: a token and what its bit is to be. 0 or -EPROTO. */
+/* The next of `nr_pairs`: a token and the new value of its bit. 0 or -EPROTO. */
 int ut_next_pair(struct ut_in *in, uint64_t *token, int *on);
 
 #endif

@@ -1,4 +1,4 @@
-/* basic COUNT: records of each kind of field, then COUNT of a small event; what is lost is printed. */
+/* basic COUNT: records of each kind of field, then COUNT of a small event; prints the number of lost ones. */
 #include <utracefs.h>
 
 #include <netinet/in.h>

@@ -1,24 +1,23 @@
 /*
- * binding: what binding.h promises, line by line for a test that reads: commands on stdin, an answer for
- * each.
+ * binding: the interface of binding.h as commands on stdin, with one line of answer for each.
  *
  *     session DIRECTORY BYTES    index of a session; `process` is 0. BYTES: 0 for the usual
  *     attach S COMMAND           index of an event, or error
  *     detach E
  *     look E                     1, 0 or -EINTR
  *     emit E N [COUNT]           COUNT records of a u32, from N on, as a binding does it; how many had room
- *     let-go E                   marks its ring as a daemon does that lets it go
+ *     let-go E                   marks its ring as closed by a daemon
  *     refuse E                   a value that does not fit
  *     flush S MS                 0 or error
  *     close S, free S, end
  *     stats S                    connected lost pending
  *     event E                    lost pending error unheard text, then errno:count of refusals
  *     pause, resume              0 or error
- *     threads                    how many this process has
- *     fork                       the child goes on, the parent waits for it
+ *     threads                    number of threads of this process
+ *     fork                       the child continues, the parent waits for it
  *     warning                    the oldest, or nothing
- *     alarm MS                   SIGALRM after so long; what waits is interrupted by it
- *     emit-while-waiting E N     emits N in what is called while the next look waits
+ *     alarm MS                   SIGALRM after that time; it interrupts waits
+ *     emit-while-waiting E N     emits N in the callback of the next look's wait
  */
 #define _GNU_SOURCE
 #include "binding.h"

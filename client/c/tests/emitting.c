@@ -1,25 +1,25 @@
 /*
- * emitting SCENARIO [ARGUMENTS]: a program that emits, for tests which look at the trace.
+ * emitting SCENARIO [ARGUMENTS]: a program that emits, for tests of the trace.
  *
- *     threads T COUNT     T threads emit COUNT records each; prints what is lost
+ *     threads T COUNT     T threads emit COUNT records each; prints the number of lost ones
  *     forks N             N children, one after another, emit one record each and end by _exit at once
  *     fork-threads N      the same while two threads emit without end
  *     signals COUNT       a handler emits while the main thread does; prints how often it ran
  *     closefrom COUNT     closes all descriptors, then emits
- *     steady COUNT        a record for each line of stdin; answers with what is lost, enabled and the error
+ *     steady COUNT        a record for each line of stdin; answers with lost records, enabled and the error
  *     cancel              a thread that is cancelled while it emits
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
- *     busy                two threads emit until stdin ends; prints what was taken, and what of it is lost
+ *     busy                two threads emit until stdin ends; prints the numbers of taken and of lost records
  *     many N              declares N events, emits one record of each
  *     closed N            declares N events, ends the library, and emits: events are off
- *     long                texts of 65,516 and 65,517 bytes and one of 1 MiB; prints what is lost and refused
- *     cut-off N           a child that finds no socket any more emits N records; prints what is lost
+ *     long                texts of 65,516 and 65,517 bytes and one of 1 MiB; prints lost and refused
+ *     cut-off N           a child that finds no socket any more emits N records; prints lost records
  *     vfork N             N records, one of a child of vfork(2), and one more
- *     sandbox MS          refuses poll(2) to itself, emits two records, idles; prints the ms of cpu time
- *     raw-fork            a child made by clone(2), past the handlers of fork, emits
+ *     sandbox MS          forbids itself poll(2), emits two records, idles; prints the ms of cpu time
+ *     raw-fork            a child made by clone(2), without the fork handlers, emits
  *     nested PID COUNT [fork]
  *                         emits while the daemon PID is stopped and a handler that may interrupt itself
- *                         emits; its COUNTth run lets the daemon go on. Prints how deep handlers were.
+ *                         emits; its COUNTth run continues the daemon. Prints the depth of handlers.
  *                         fork: in a child, and the daemon is stopped here
  */
 #include <utracefs.h>
@@ -76,7 +76,7 @@ static void handler(int number)
 	(void)number;
 	errno = EDOM;
 	UTRACEFS_EMIT(c_count, 1, handled);
-#ifndef __SANITIZE_THREAD__ /* which changes it where it looks for what is suppressed */
+#ifndef __SANITIZE_THREAD__ /* it changes the code that looks for suppressed reports */
 	if (errno != EDOM)
 		abort();
 #endif
@@ -86,8 +86,7 @@ static void handler(int number)
 
 static pthread_barrier_t emitted, flushed;
 
-/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not
- * there. */
+/* The thread lives until its records were taken in: the daemon ignores the number of an ended thread. */
 static void *emit_and_stay(void *who)
 {
 	emit_many(who);
@@ -211,7 +210,7 @@ static int cancel(void)
 	return result == PTHREAD_CANCELED ? 0 : 1;
 }
 
-/* 8 bytes, a location word of 4, and the NUL: 65,529 in all is the most. */
+/* 8 bytes, a location word of 4, and the NUL: the limit is 65,529 in total. */
 static int too_long(void)
 {
 	static const size_t sizes[] = {65516, 65517, 1 << 20};
@@ -285,7 +284,7 @@ static int busy(void)
 
 static struct utracefs_event *events[4096];
 
-/* NAME_0 and so on, with a number. */
+/* Events NAME_0 and so on, each with a number. */
 static void declare(const char *name, int nr)
 {
 	for (int i = 0; i < nr; i++) {
@@ -307,7 +306,7 @@ static int many(int nr)
 	return 0;
 }
 
-/* Events are written after the end of the library, too. */
+/* Events are also written after the end of the library. */
 static int closed(int nr)
 {
 	struct iovec iov = {(void *)"\0\0\0\0", 4};
@@ -337,7 +336,7 @@ static int sandbox(int idle_ms)
 	};
 	struct sock_fprog filter = {sizeof(rules) / sizeof(rules[0]), rules};
 
-	/* (The thread of the library has begun before: it must be refused, too.) */
+	/* (The library's thread is running already: the filter must apply to it, too.) */
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
 	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
 		return 3;

@@ -1,5 +1,5 @@
-/* A program that knows nothing but the kernel's user_events ABI: the ways in which one gets at the file
- * and its descriptors. The event "work" is on when it begins. Each case ends with 0 and prints nothing. */
+/* A program that knows only the kernel's user_events ABI: the ways to use the file and its descriptors.
+ * The event "work" is on at the beginning. Each case exits with 0 and prints nothing. */
 #include "preload_cases.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* As a program does that does not go through libc. */
+/* Like a program that does not use libc for it. */
 static long by_instruction(long number, long a, long b, long c)
 {
 #if defined(__x86_64__)
@@ -36,7 +36,7 @@ static long by_instruction(long number, long a, long b, long c)
 static void ways_to_open(int argc, char **argv)
 {
 	const char *paths[] = { PATH, "/sys/kernel/debug/tracing/user_events_data",
-				"/nowhere/at/all/user_events_data" };
+				"/nowhere/there/user_events_data" };
 	unsigned i;
 	int folder, fd;
 
@@ -62,7 +62,7 @@ static void ways_to_open(int argc, char **argv)
 	FAILS(open((char *)1, O_RDWR), EFAULT);
 }
 
-/* A file of that name which is no tracefs' is left alone. argv[2]: a folder. */
+/* A file of that name outside of tracefs is left alone. argv[2]: a folder. */
 static void other_files(int argc, char **argv)
 {
 	char path[PATH_MAX];
@@ -93,7 +93,7 @@ static void descriptors(int argc, char **argv)
 	CHECK(close(fd) == 0);
 	for (i = 0; i < 6; i++)
 		CHECK(copies[i] > 2 && emit(copies[i], 0, 2, (unsigned)i) == 12);
-	/* Registered by the one, written by the other. */
+	/* Registered by one, written by the other. */
 	CHECK(reg(copies[1], "other u32 a", 1) == 1 && reg(copies[2], "other u32 a", 2) == 1);
 	CHECK(dup2(STDERR_FILENO, copies[0]) == copies[0]);
 	FAILS(ioctl(copies[0], DIAG_IOCSREG, NULL), ENOTTY);
@@ -186,8 +186,7 @@ static void streams(int argc, char **argv)
 	FAILS(write(fd, &record, sizeof(record)), EBADF);
 }
 
-/* The program's descriptor is no file that one can spoil, and nothing is taken from another that has its
- * number. */
+/* The program's descriptor is a sealed file, and another file under its number loses no write. */
 static void behind_our_back(int argc, char **argv)
 {
 	int fd = open_work(), other;
@@ -248,7 +247,7 @@ static void wrong_pointers(int argc, char **argv)
 	iov[1] = (struct iovec){ page + 4092, 8 };
 	FAILS(writev(fd, iov, 2), EFAULT);
 	index = 5;
-	FAILS(writev(fd, iov, 2), ENOENT); /* before the payload is looked at */
+	FAILS(writev(fd, iov, 2), ENOENT); /* checked before the payload */
 	index = -5;
 	FAILS(writev(fd, iov, 2), EINVAL);
 	index = 0;
@@ -274,7 +273,7 @@ static void wrong_pointers(int argc, char **argv)
 	FAILS(ioctl(fd, DIAG_IOCSDEL, page + 4096), EFAULT);
 	r = request(page + 4096, &word, 1);
 	FAILS(ioctl(fd, DIAG_IOCSREG, &r), EFAULT);
-	memcpy(page + 4096 - sizeof(WORK), WORK, sizeof(WORK)); /* behind its NUL is nothing */
+	memcpy(page + 4096 - sizeof(WORK), WORK, sizeof(WORK)); /* the NUL is the last byte of the page */
 	r = request(page + 4096 - sizeof(WORK), &word, 1);
 	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0 && r.write_index == 0);
 	edge = (struct user_reg *)(page + 4096 - sizeof(r));
@@ -304,7 +303,7 @@ static int is_off(void)
 	return !(word & 1);
 }
 
-/* Told of the state until it is off and on again. Standard input and output are the test's. */
+/* Updated until the event is off and on again. Standard input and output are the test's. */
 static void words(int argc, char **argv)
 {
 	int fd = open_work();
@@ -315,18 +314,18 @@ static void words(int argc, char **argv)
 	pid_t child;
 
 	(void)argc, (void)argv;
-	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0); /* to be unmapped */
+	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0); /* will be unmapped */
 	r = request(WORK, page + 4096, 0);
-	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0); /* to be read-only */
+	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0); /* will be read-only */
 	r = request(WORK, &wide, 63);
 	r.enable_size = 8;
 	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0 && wide == 0xd555555500000000ull);
 	CHECK(munmap(page, 4096) == 0 && mprotect(page + 4096, 4096, PROT_READ) == 0);
 	CHECK(write(1, "off\n", 4) == 4 && wait_until(is_off));
-	CHECK(read(0, line, 1) == 1); /* enable is written */
+	CHECK(read(0, line, 1) == 1); /* enable has been written */
 	CHECK(*(volatile int *)(page + 4096) == 1 && wide == 0x5555555500000000ull);
 	CHECK((child = fork()) >= 0);
-	if (child == 0) { /* has its own word, which goes on being told of */
+	if (child == 0) { /* has its own word, which is still updated */
 		CHECK(wait_until(is_on));
 		CHECK(emit(fd, 0, 7, 1) == 12);
 		CHECK(unreg(fd, &word, 0) == 0 && !word);
@@ -456,7 +455,7 @@ static void *write_many(void *who)
 	return NULL;
 }
 
-/* Opens, copies and closes what is not the writers', and writes there as long as it is open. */
+/* Opens, copies and closes descriptors other than the writers', and writes to them while they are open. */
 static void *open_and_close(void *nothing)
 {
 	while (!done) {
@@ -563,7 +562,7 @@ static void no_descriptors(int argc, char **argv)
 	CHECK(emit(open_work(), 0, 14, 0) == 12);
 	for (i = 0; i < 100 && (fd = open(PATH, O_RDWR)) >= 0; i++)
 		last = fd;
-	/* What the kernel answers without us is allowed, as if there was no daemon. */
+	/* The kernel's answers without this library are allowed, as without a daemon. */
 	CHECK(fd == -1 && (errno == EMFILE || errno == ENOENT || errno == EACCES));
 	CHECK(last >= 0 && close(last) == 0);
 }

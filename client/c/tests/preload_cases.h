@@ -1,5 +1,5 @@
-/* What programs of the tests of the preload library share: registering as the kernel's ABI has it, and checks
- * that say where they failed. */
+/* Shared parts of programs that test the preload library: registration by the kernel's ABI, and checks
+ * that print their place. */
 #ifndef PRELOAD_CASES_H
 #define PRELOAD_CASES_H
 
@@ -70,7 +70,7 @@ static inline ssize_t emit(int fd, int index, unsigned who, unsigned number)
 	return write(fd, &record, sizeof(record));
 }
 
-/* A file with WORK as index 0 and its state in bit 0 of `word`, which is on. */
+/* A file with WORK as index 0 and its state in bit 0 of `word`; the event is on. */
 static inline int open_work(void)
 {
 	const int fd = open(PATH, O_RDWR);

@@ -1,6 +1,6 @@
-/* ordinary FILE - a program that has nothing to do with events makes each call that the preload library
- * wraps, by libc and by syscall(2), with sense and without. A trace of its system calls from the first
- * getppid on must not tell whether the library is there. */
+/* ordinary FILE - a program without events makes each call that the preload library wraps, by libc and by
+ * syscall(2), valid and invalid. Its system calls from the first getppid on must be the same with and
+ * without the library. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 	if (argc != 2)
 		return 2;
 	memset(bytes, 'x', sizeof(bytes));
-	stream = fopen("/dev/null", "r"); /* what libc allocates for its first stream */
+	stream = fopen("/dev/null", "r"); /* for libc's allocation at its first stream */
 	fclose(stream);
 	sink = getppid();
 

@@ -1,6 +1,5 @@
 /*
- * sessions: what session.h promises, line by line for a test that reads: commands on stdin, an answer for
- * each.
+ * sessions: the interface of session.h as commands on stdin, with one line of answer for each.
  *
  *     open                    index of a session, or error
  *     register S FLAGS COMMAND    write index
@@ -8,16 +7,16 @@
  *     write S INDEX HEX       bytes taken
  *     split S INDEX HEX       the same, each byte a piece
  *     judge S INDEX SIZE
- *     enable W SIZE BIT FLAGS COMMAND    have bit BIT of word W follow the event
+ *     enable W SIZE BIT FLAGS COMMAND    makes bit BIT of word W follow the event
  *     disable W BIT
  *     word W                  its value, hexadecimal
  *     set W HEX
- *     fork                    the child goes on, the parent waits for it
+ *     fork                    the child continues, the parent waits for it
  *     close S
  *     closefrom               closes all descriptors but the standard ones
  *     again N                 opens and closes N more, one after the other
  *
- * Errors are negative errno. Word 9 lies in memory that is read-only, word 8 in memory that is not there.
+ * Errors are negative errno. Word 9 is in read-only memory, word 8 in unmapped memory.
  */
 #include "session.h"
 

@@ -1,5 +1,5 @@
 /*
- * wire: what wire.h makes of bytes, a line of stdin each, and what it writes.
+ * wire: the results of wire.h for the bytes of each line of stdin, and the bytes that it writes.
  *
  *     size HEX          ut_object_size
  *     parse HEX         kind and members of a message
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the length that is needed, so that a sanitizer sees a read behind it. */
+/* Exactly as long as needed, so that a sanitizer sees a read past the end. */
 static uint8_t *bytes_of(const char *hex, size_t *size)
 {
 	size_t n = strspn(hex, "0123456789abcdef") / 2;
