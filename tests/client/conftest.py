@@ -26,26 +26,26 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("UTRACEFS_DIR", str(path))
     yield path
     shutil.rmtree(path)
-    # What a daemon keeps for its successor; here none comes.
+    # The state that a daemon keeps for its successor; here there is none.
     shutil.rmtree(locate(path).status_folder, ignore_errors=True)
 
 
 @pytest.fixture
 def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
-    """It offers no data ring, and what is asked of it can be counted without the question for one."""
+    """It offers no data ring, so requests can be counted without the one for a ring."""
     monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
     yield from running(directory)
 
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs wait for the daemon's first answer as long as a busy machine may take: what they emit before
-    it goes nowhere."""
+    """Programs wait for the daemon's first answer as long as a busy machine may need: earlier records would
+    be lost."""
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
 
 
 def descriptors() -> set[str]:
-    """Number and file of all that this process has open."""
+    """Number and file of each open descriptor of this process."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -54,7 +54,7 @@ def descriptors() -> set[str]:
 
 
 def native_threads() -> list[str]:
-    """Names of this process's threads, of those that Python does not know, too."""
+    """Names of this process's threads, including those outside of Python's threading."""
     found = []
     for number in os.listdir("/proc/self/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -104,7 +104,7 @@ def chromium() -> Iterator[Chromium]:
 
 @pytest.fixture
 def full_at() -> Iterator[Callable[[int], None]]:
-    """From now on no file may be larger, which is what a full disk is to a file."""
+    """From now on no file may be larger: to a file that is a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

@@ -11,7 +11,7 @@ from pathlib import Path
 IMPORTED_BY_THE_COMMAND_LINE = """
 import os, signal, sys
 os.kill(os.getpid(), signal.SIGINT)
-print("went on", flush=True)
+print("continued", flush=True)
 sys.exit(0)
 """
 
@@ -33,9 +33,9 @@ def test_it_ends_without_a_word(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
-def test_who_has_it_ignored_is_obeyed(tmp_path: Path) -> None:
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     done = run(tmp_path, ignored=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"went on\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"continued\n", b"")
 
 
 def test_it_says_what_to_install(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_it_says_what_to_install(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
-def test_so_does_what_reads_recordings(tmp_path: Path) -> None:
+def test_so_does_the_reader_of_recordings(tmp_path: Path) -> None:
     (tmp_path / "attr.py").write_text("raise ModuleNotFoundError('no', name='attr')")
     (tmp_path / "attrs.py").write_text("raise ModuleNotFoundError('no', name='attrs')")
     for name in ("open", "attach"):

@@ -1,4 +1,4 @@
-"""Packing is judged by the plain Layout of the protocol; what does not fit is refused, and told once."""
+"""The plain Layout of the protocol judges packing; values that do not fit are refused, with one warning."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ COUNTER = itertools.count()
 
 
 def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
-    """What it returns, or the kind of its exception. (UnicodeEncodeError is a ValueError.)"""
+    """The result, or the kind of the exception. (UnicodeEncodeError is a ValueError.)"""
     try:
         return call(*args, **kwargs)
     except (TypeError, ValueError, OverflowError) as error:
@@ -200,7 +200,7 @@ def test_emit_packs_what_the_layout_packs(
         (b"t struct bool a 1", "true", "was str"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_counted_and_told_once(
+def test_a_value_that_does_not_fit_is_refused_counted_and_reported_once(
     bench: Workbench, declaration: bytes, value: Any, reason: str
 ) -> None:
     event = bench.event(declaration)

@@ -77,7 +77,7 @@ def test_an_event_that_is_dropped_is_not_followed_any_more(bench: Workbench) -> 
     wait_for(lambda: len(bench.daemon.clients) == 2)
 
 
-def test_an_event_that_belongs_to_nobody() -> None:
+def test_an_event_without_an_owner() -> None:
     event = Event(None, b"t", b"t u8 a", b"t u8 a", 0, [], 100)
     assert not event
     event.emit()

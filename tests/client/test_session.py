@@ -1,4 +1,4 @@
-"""What applications call, against a daemon that the test controls."""
+"""The functions that applications call, against a daemon that the test controls."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_an_event_is_not_made_by_its_class() -> None:
 def test_a_handler_that_emits_while_its_thread_waits_does_not_wait_itself(
     daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, on: bool
 ) -> None:
-    """What it emits is held until the answer says whether a consumer is attached."""
+    """Its records are held until the answer says whether a consumer is attached."""
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
     session = new_session()
     daemon.answering.clear()

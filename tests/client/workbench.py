@@ -47,8 +47,8 @@ class Workbench:
         self.daemon.set_status(event.declaration.encode(), byte)
 
     def send(self) -> list[tuple[int, bytes]]:
-        """What has come since the last call, records before refusals: (number of the event, from 1 on, with
-        REFUSED for a refusal; payload)."""
+        """The data received since the last call, records before refusals: (number of the event, from 1 on,
+        with REFUSED for a refusal; payload)."""
         assert self.session.flush(10)
         numbers = {command: number for number, command in enumerate(self._commands, 1)}
         found = []

@@ -28,7 +28,7 @@
  * Records that such a handler emits are kept until the answer: the handler does not wait. May be NULL.
  *
  * Counting: the library counts records that are lost, pending or refused by the daemon. A binding counts the
- * records that it commits, and those that are lost at once (utb_reserve: NULL without must_settle): its own
+ * records that it commits, and records lost at once (utb_reserve: NULL without must_settle): its own
  * lock makes that free. Sent = counted by the binding - lost - pending - unheard.
  *
  * Sizes: a buffer (local ring) has 64 KiB to 64 MiB; other sizes are rounded and cut to that.

@@ -1,4 +1,5 @@
-"""The C library, built by whoever asks first, and what programs of the kernel's ABI are compiled with."""
+"""The C library, built once by the first process that needs it, and compiler flags for programs of the
+kernel's ABI."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.client.c.building import SOURCE, kernel_abi, preload_library
 
-# What is wrong on purpose in programs that hand wrong pointers and sizes over.
+# Warnings about the wrong pointers and sizes that these programs pass on purpose.
 FLAGS = "-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread"
 
 
@@ -32,13 +32,13 @@ def compiled(name: str, folder: Path, *flags: str) -> Path:
 
 
 def environment(*before: str, **others: str) -> dict[str, str]:
-    """With the library, behind those that must stand before it. Without what coverage would start."""
+    """With the library in LD_PRELOAD, after the libraries that must come first. Without coverage's start."""
     here = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
     return {**here, "LD_PRELOAD": ":".join([*before, str(preload_library())]), **others}
 
 
 def run(*command: object, env: Mapping[str, str] | None = None, input: str = "") -> str:
-    """What it printed; it must end with 0 and without a word on standard error."""
+    """Returns its output; it must exit with 0 and without output on standard error."""
     done = subprocess.run(
         [str(word) for word in command],
         env=environment() if env is None else env,

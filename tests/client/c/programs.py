@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Program:
-    """What one line is answered with."""
+    """The program's answer to one line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

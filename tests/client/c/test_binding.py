@@ -1,4 +1,4 @@
-"""What binding.h promises to bindings, against a real daemon."""
+"""The interface of binding.h, against a real daemon."""
 
 from __future__ import annotations
 

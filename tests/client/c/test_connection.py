@@ -1,4 +1,4 @@
-"""A daemon that ends, dies, comes back and comes late, as programs in C see it."""
+"""A daemon that ends, is killed, comes back or starts late, as programs in C see it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def emit(program: Program, number: int) -> tuple[int, int, int]:
 
 
 def until(program: Program, wanted: Callable[[tuple[int, int, int]], bool], first: int) -> int:
-    """Emits until it is as wanted; how many of these emits were made while the event was on."""
+    """Emits until the state is reached; returns how many of these emits were made while the event was on."""
     deadline = time.monotonic() + 30
     made = 0
     while True:
@@ -48,7 +48,7 @@ def values(daemon: DaemonProcess) -> list[int]:
 def test_a_daemon_is_started_again(
     daemon: DaemonProcess, events_on: None, built: Path, way: str, kill: bool
 ) -> None:
-    """What was emitted is in the buffer once, before and after."""
+    """The buffer has each emitted record once, from before and after."""
     with started(built / "tests" / "emitting", "steady", **of_way(way)) as program:
         number = 0
         for _ in range(3):
@@ -109,7 +109,7 @@ def test_records_of_a_ring_that_the_daemon_did_not_take(
 def test_records_that_were_half_way_into_the_socket_are_kept_for_the_next_daemon(
     daemon: DaemonProcess, events_on: None, built: Path
 ) -> None:
-    """What the socket had taken is gone with the daemon that was killed."""
+    """Records that the socket had taken are lost with the killed daemon."""
     with started(built / "tests" / "emitting", "steady", UTRACEFS_DATA_RING="0") as program:
         assert emit(program, 0) == (0, 1, 0)
         daemon.signal(signal.SIGSTOP)
@@ -144,7 +144,7 @@ def test_records_that_no_daemon_will_have_are_counted_as_lost(
             assert not session.event("c_count u8 other")
             assert session.event("c_count u8 other").error is None
             program.process.send_signal(signal.SIGCONT)
-            # Until the program notices, some more go the way of the 499.
+            # Until the program notices the end, some more are lost like the 499.
             more = until(program, lambda answer: answer[1:] == (0, 98), 1_000_000)  # EADDRINUSE
             assert 499 <= emit(program, 0)[0] <= 499 + more
 

@@ -20,14 +20,15 @@ WAYS = pytest.mark.parametrize("way", ["ring", "socket"])
 
 
 def lines(daemon: DaemonProcess, event: str) -> list[str]:
-    """What stands behind the event's name in each line of `trace`."""
+    """The text after the event's name in each line of `trace`."""
     with daemon.tree() as tree:
         text = tree.read_file("trace").decode(errors="surrogateescape")
     return re.findall(rf" {event}:(.*)$", text, re.MULTILINE)
 
 
 def numbers(daemon: DaemonProcess, way: str = "ring") -> tuple[int, int]:
-    """Records of c_count that were taken, and those that were lost on the way; all are accounted for."""
+    """Numbers of the records of c_count that were taken, and of the records lost on the way; together they
+    are all."""
     with daemon.tree() as tree:
         emitted, consumers = stats(tree.read_file("events/user_events/c_count/stats"))
     ftrace = consumers["ftrace"]

@@ -1,4 +1,4 @@
-"""The installed tree: what a program in C or C++ is built with, wherever it lies; and what must not
+"""The installed tree: building programs in C and C++ with it, in any place; and code that must not
 compile."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The C client has layers: no file includes or calls one above it, so there is no circle."""
+"""The C client has layers: no file includes or calls one above it, so there is no cycle."""
 
 from __future__ import annotations
 

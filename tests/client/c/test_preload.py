@@ -1,4 +1,4 @@
-"""Programs that know the kernel's ABI alone, with the preload library (client/c/tests/preload_cases.c)."""
+"""Programs that use only the kernel's ABI, with the preload library (client/c/tests/preload_cases.c)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def test_each_of_1000_children_is_complete(work: Work, program: Path) -> None:
 
 
 def test_words_follow_the_event(work: Work, program: Path) -> None:
-    """Those that cannot be written any more do no harm, a child's own go on, the neighbours stay."""
+    """Words that became unwritable do no harm, a child's words are still updated, neighbouring bits do not
+    change."""
     with subprocess.Popen(
         [program, "words"],
         env=environment(),

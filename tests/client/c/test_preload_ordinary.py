@@ -1,4 +1,4 @@
-"""Programs that have nothing to do with events do not notice the preload library."""
+"""Programs without events are unaffected by the preload library."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_same_system_calls(work: Work, tmp_path: Path) -> None:
 
 @needs_strace
 def test_nothing_is_opened_or_started_before_there_is_a_file(work: Work, tmp_path: Path) -> None:
-    """At start it looks its functions up, and that is all."""
+    """At start it only looks its functions up."""
     trace = tmp_path / "strace"
     env = environment()
     preload = f"LD_PRELOAD={env.pop('LD_PRELOAD')}"
@@ -101,7 +101,7 @@ for path in ("/sys/kernel/tracing/user_events_data", "/nowhere/user_events_data"
 
 
 def test_without_a_daemon_all_is_passed_on(tmp_path: Path) -> None:
-    """The kernel's file where there is one, and its error where not."""
+    """The kernel's file if there is one, else its error."""
     env = environment(UTRACEFS_DIR=str(tmp_path))
     answer = run(sys.executable, "-c", OPEN, env=env)
     assert answer == run(sys.executable, "-c", OPEN, env=without_library(env))

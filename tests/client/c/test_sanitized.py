@@ -38,8 +38,7 @@ race:ut_bell_open
     ids=lambda scenario: scenario[0],
 )
 def test_addresses_and_undefined_behaviour(run: Run, scenario: tuple[object, ...], way: str) -> None:
-    """(A thread that is cancelled cannot be looked at so: the sanitizer's own end of a thread is a fault
-    to it.)"""
+    """(Without the cancelled thread: the sanitizer's own end of a thread is a fault to it.)"""
     run("emitting", *scenario, folder=build("tests", sanitize="address,undefined"), **of_way(way))
 
 

@@ -1,4 +1,4 @@
-"""What session.h promises to the library and the preload library, against a real daemon."""
+"""The interface of session.h for the library and the preload library, against a real daemon."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_largest_records(daemon: DaemonProcess, program: Program) -> None:
     program.number("register 0 0 foo u32 a")
     enable(daemon, "foo")
     assert program.number(f"write 0 0 {'00' * 65529}") == 65533
-    assert program.number(f"write 0 0 {'00' * 65530}") == 65534  # has no room anywhere: taken and dropped
+    assert program.number(f"write 0 0 {'00' * 65530}") == 65534  # no space for it anywhere: taken and dropped
 
 
 def test_a_closed_session_gives_its_references_back(daemon: DaemonProcess, program: Program) -> None:
@@ -159,7 +159,7 @@ def test_no_daemon(built: Path, directory: Path) -> None:
 
 
 def test_a_program_closes_all_and_begins_again_at_once(program: Program) -> None:
-    """What has lost its connection makes another one: nothing answers that there is none."""
+    """A session that lost its connection makes another one: no error reports the loss."""
     for turn in range(3):
         assert program.number(f"register {turn} 0 again_{turn} u32 a") == 0
         assert program.number(f"enable {turn} 4 0 0 again_{turn} u32 a") == 0

@@ -1,5 +1,4 @@
-"""What becomes of a program in C that forks, closes all descriptors, loads and unloads libraries, and
-ends."""
+"""Programs in C that fork, close all descriptors, load and unload libraries, and end."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(
 
 
 def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
-    """clone(2) runs no handlers."""
+    """A child made by clone(2): no fork handlers run."""
     run("emitting", "raw-fork")
     with daemon.tree() as tree:
         found = re.findall(
@@ -61,9 +60,8 @@ def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
 def test_a_child_that_shares_its_parents_memory(
     daemon: DaemonProcess, run: Run, way: str, before: int
 ) -> None:
-    """vfork(2): what it writes is its parent's. It opens nothing: that would be in its own table, not in
-    its parent's.
-    So as long as there is no connection it has nothing to write into."""
+    """vfork(2): its records are its parent's. It opens no connection: that would be in its own table of
+    descriptors, not in its parent's. So without a connection it cannot emit."""
     run("emitting", "vfork", before, **of_way(way))
     found = [int(i) for line in lines(daemon, "c_count") for i in re.findall(r" i=0x\w+ \((\d+)\)", line)]
     assert found == [0, 100, 200] if before else found[-1] == 200
@@ -71,7 +69,7 @@ def test_a_child_that_shares_its_parents_memory(
 
 @WAYS
 def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str) -> None:
-    """It goes on, and with a new connection soon emits again; the program's own files are left alone."""
+    """The program continues, and soon emits again over a new connection; its own files are left alone."""
     assert run("emitting", "closefrom", 0, 1000, **of_way(way)) == "lost 0\n"
     assert lines(daemon, "c_count") == [f" who=0x5 (5) i={i:#x} ({i})" for i in range(1000)]
 
@@ -95,14 +93,13 @@ SCARCE = {
     "descriptors": (resource.RLIMIT_NOFILE, 4, {}, 0),
     "few descriptors": (resource.RLIMIT_NOFILE, 5, {}, None),
 }
-"""What there is little of: its limit, the environment, and whether the event is on then (None: as it
-comes)."""
+"""A scarce resource: its limit, the environment, and whether the event is on then (None: either)."""
 
 
 @pytest.mark.parametrize("what", SCARCE)
 def test_there_is_little_of_something(daemon: DaemonProcess, built: Path, what: str) -> None:
-    """A ring that does not fit is done without; where there is nothing at all, events are off. The
-    program goes on."""
+    """Without space for a ring the socket is used; without any resource events are off. The program
+    continues."""
     limit, value, environment, enabled = SCARCE[what]
     done = subprocess.run(
         [built / "tests" / "basic", "1000"],
@@ -136,7 +133,7 @@ int main(void)
 def test_threads_of_a_program_need_much_memory(
     daemon: DaemonProcess, built: Path, tmp_path: Path, size: int
 ) -> None:
-    """Its thread-local variables stand on the stack of every thread, and leave ours what it needs."""
+    """Its thread-local variables are on the stack of every thread; our thread gets its own needs on top."""
     (tmp_path / "large.c").write_text(LARGE)
     program = compiled(tmp_path / "large.c", built, f"-DLARGE={size}")
     assert subprocess.run([program], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""wire.c against the protocol package and against bytes that nobody should send; under a sanitizer."""
+"""wire.c against the protocol package, and against bytes that no daemon sends; under a sanitizer."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_sizes_of_objects(wire: Program, value: object, behind: bytes) -> None:
     )
 )
 def test_no_bytes_do_harm(wire: Program, data: bytes) -> None:
-    """It answers; that it reads nothing behind them the sanitizer sees."""
+    """It answers; the sanitizer sees that it reads nothing after them."""
     assert wire.ask(f"size {data.hex()}")
     assert wire.ask(f"parse {data.hex()}")
     assert wire.ask(f"registered 0 {data.hex()}")

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: the command line as a process."""
+"""Shared parts of the tests of the command line: the command line as a process."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ Eventually = Callable[[Callable[[], object], str], None]
 
 
 class Cli:
-    """`python -m utracefs.cli` in an environment where no daemon but ours can be found."""
+    """`python -m utracefs.cli` in an environment where it finds only our daemon."""
 
     def __init__(self, home: Path, directory: str | None = None) -> None:
         self.home = home

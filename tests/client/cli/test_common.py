@@ -1,4 +1,4 @@
-"""What the commands share: words for events, statistics, output."""
+"""Shared parts of the commands: words for events, statistics, output."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""What the shell is offered; without a daemon nothing, and never a word on stderr."""
+"""Completion in the shell; without a daemon it is empty, and nothing is ever written to stderr."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What -e, --filter and --trigger ask for, and what is written into an instance for it."""
+"""-e, --filter and --trigger: their meaning, and the lines written into an instance for them."""
 
 import errno
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from utracefs.tree.tracefs import Tracefs
 
 
 def parsed(*words: str) -> tuple[Wanted, ...] | str:
-    """What is wanted by a command line; what is wrong with it."""
+    """The selection of a command line, or its error."""
     found: list[tuple[Wanted, ...]] = []
 
     @click.command(cls=WantedCommand, context_settings={"allow_interspersed_args": False})
@@ -251,14 +251,14 @@ def test_what_comes_while_it_is_set_up_is_set_too() -> None:
     assert (tree.written, asked.refused) == ([], [])
 
 
-def test_what_does_not_fit_an_event_that_comes_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_does_not_fit_a_new_event_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     tree = FakeTree()
     asked = WantedEvents(
         tree, Place("i"), [Wanted("a", "nosuch == 1", ("bad",)), Wanted("fine", "x == 1", ("t",))]
     )
     asked.begin()
     tree.events += ["a", "fine", "other"]
-    # What the daemon made of the standing lines.
+    # The daemon's canonical form of the standing lines.
     tree.files["instances/i/events/user_events/a/filter"] = (
         b"nosuch == 1\n      ^\nparse_error: Field not found\n\n"
     )

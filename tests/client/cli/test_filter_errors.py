@@ -1,4 +1,4 @@
-"""Why a filter or a trigger is not taken: the place in the text."""
+"""Errors of a filter or a trigger: the place in the text."""
 
 import pytest
 

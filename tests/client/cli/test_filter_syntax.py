@@ -1,4 +1,4 @@
-"""What is wrong with a filter whatever the event; the daemon's parser is the judge."""
+"""Errors in a filter that do not depend on the event; the daemon's parser is the judge."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The command line before any daemon is asked: help, wrong usage, completion, and how failures are told."""
+"""The command line before it connects to a daemon: help, wrong usage, completion, errors."""
 
 import subprocess
 import sys
@@ -110,7 +110,7 @@ def test_no_daemon_is_one_line_and_status_1(cli: Cli, words: list[str]) -> None:
     assert "no daemon is there; start one with `utracefs daemon`" in error
 
 
-def test_dir_stands_before_or_behind(cli: Cli) -> None:
+def test_dir_before_or_after_the_command(cli: Cli) -> None:
     assert "/one/tracefs" in cli.fails("--dir", "/one", "status")
     assert "/two/tracefs" in cli.fails("--dir", "/one", "status", "--dir", "/two")
 
@@ -127,7 +127,7 @@ def test_dir_stands_before_or_behind(cli: Cli) -> None:
         (ZeroDivisionError("x"), "utracefs: internal error: ZeroDivisionError: x"),
     ],
 )
-def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
+def test_how_failures_are_reported(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
     from utracefs.cli.convert.conversion import Selection
 
     def fail(*_args: object, recover: bool) -> None:
@@ -140,7 +140,7 @@ def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception
     assert result.output.count("\n") == 1
 
 
-def test_a_traceback_where_it_is_asked_for(cli: Cli) -> None:
+def test_a_traceback_on_request(cli: Cli) -> None:
     program = (
         "import utracefs.cli.convert.report as r; from utracefs.cli import main\n"
         "def fail(path): raise ZeroDivisionError\n"
@@ -166,7 +166,7 @@ def test_the_reader_of_our_output_may_have_enough(cli: Cli, tmp_path: Path) -> N
         process.wait(30)
 
 
-def test_a_full_disk_is_told(cli: Cli) -> None:
+def test_a_full_disk_is_reported(cli: Cli) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             cli.command("completion", "zsh"), env=cli.env, stdout=full, stderr=subprocess.PIPE, check=False

@@ -1,4 +1,4 @@
-"""Losses in words, and what a file says of them."""
+"""Losses in words, and the losses that a file reports."""
 
 from utracefs.cli.losses import LOSSES, lost_in_file, lost_lines, lost_text, refused_text
 

@@ -1,4 +1,4 @@
-"""`utracefs mount`: what it says when it cannot. What it does: tests/integration/test_mount_life.py."""
+"""`utracefs mount`: its errors. The mount itself: tests/integration/test_mount_life.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Nothing that a program chose steers a terminal, whichever command shows it there."""
+"""No text from a program controls a terminal, whichever command prints it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.stderr.write("\\x1b[31m\\n")
 """
 
 OWN = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|\([A-Z]|[=>])")
-"""Sequences of ours: cursor, colours, screens."""
+"""Our own escape sequences: cursor, colours, screens."""
 
 EVENT = "c1\u009b2Jname"
 BIDI = "bidi\u202ename"
@@ -40,7 +40,7 @@ TEXT = "a\x1b[31mb\u009b2J\nFORGED"
 
 
 def on_terminal(words: Sequence[str], env: dict[str, str], cwd: Path | str, for_s: float = 30) -> bytes:
-    """What the command writes to a terminal until it ends; SIGINT ends it after that time."""
+    """The command's output on a terminal until it ends; SIGINT ends it after that time."""
     terminal, side = os.openpty()
     popen = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, cwd=cwd)
     os.close(side)

@@ -1,8 +1,7 @@
-"""A daemon for the client's tests: one thread, one Unix socket, the data socket's protocol and nothing behind
-it.
+"""A daemon for the client's tests: one thread, one Unix socket, the data socket's protocol, no consumers.
 
-It knows what a client can see of a daemon: registrations and their results, the status file, records as they
-come over the wire, `sync`, errors. The test decides what is enabled, refused, or not answered at all.
+It has the parts of a daemon that a client sees: registrations and their results, the status file, records of
+the socket, `sync`, errors. The test decides which events are enabled, refused, or never answered.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ REFUSED = 0x4000_0000
 def wait_for(
     condition: Callable[[], Any], timeout_s: float = 5.0, *, what: Callable[[], object] = lambda: "it"
 ) -> Any:
-    """What `condition` returns once it is true; fails after the deadline, with `what` did not happen."""
+    """The result of `condition` as soon as it is true; fails after the deadline, naming `what`."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what()} did not happen in time"

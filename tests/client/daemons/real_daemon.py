@@ -73,7 +73,7 @@ class Utracefsd:
         os.close(ready)
 
     def stop(self) -> str:
-        """What it logged."""
+        """Returns its log."""
         if self.process is None:
             return ""
         self.process.terminate()
@@ -91,9 +91,9 @@ class Work:
         self.folder = folder
 
     def run(self, program: str, before: str = "") -> str:
-        """What it printed to standard output; it must end with 0 and without a word on standard error.
+        """Returns its standard output; it must exit with 0 and print no error.
 
-        It runs without what coverage would import and register in it.
+        It runs without coverage, which would import and register more.
         """
         script = self.folder / "program.py"
         script.write_text(PROLOGUE + before + textwrap.dedent(program))

@@ -1,4 +1,4 @@
-"""Declarations before a daemon is asked."""
+"""Checks of declarations without a daemon."""
 
 from __future__ import annotations
 

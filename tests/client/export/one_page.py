@@ -26,8 +26,8 @@ def records_of(
     event: str = "ev",
     step_ns: int = 1,
 ) -> Records:
-    """What is behind the common fields, one each step_ns from 1 on, by the threads `tids` in turns; `lost`
-    in front of them."""
+    """Payloads after the common fields, one each step_ns from 1 on, by the threads `tids` in turns; `lost` in
+    front of them."""
     writer = PageWriter(SIZE)
     for n, data in enumerate(entries):
         assert writer.add(1 + n * step_ns, struct.pack("<HBBi", 1, 0, 0, tids[n % len(tids)]) + data)

@@ -1,4 +1,4 @@
-"""What exporters share."""
+"""Shared parts of the exporters."""
 
 import io
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_values() -> None:
     assert json_text({"a": "</script>\u2028"}) == '{"a":"\\u003c/script>\\u2028"}'
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[float] = []
     with utracefs.open(write(tmp_path / "trace.dat")) as recording:
         reading = recording.reading()

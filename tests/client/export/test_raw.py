@@ -1,4 +1,4 @@
-"""Records as they stand: in pieces, too large ones, what is broken."""
+"""Records as raw bytes: in pieces, too large ones, broken ones."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Pages written anew, beside those of PageWriter; pages as they are."""
+"""Rewritten pages, beside those of PageWriter; pages copied unchanged."""
 
 import struct
 from typing import Any
@@ -53,7 +53,7 @@ def cut(page: bytes) -> bytes:
 
 
 class Model:
-    """What RecordPages does with one cpu."""
+    """A model of RecordPages for one cpu."""
 
     def __init__(self) -> None:
         self.pages: list[bytes] = []

@@ -43,7 +43,7 @@ print(said.category.__name__, said.message)
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
 def test_a_library_of_another_version(tmp_path: Path) -> None:
-    """It was loaded before, by its soname. The program runs, and is told."""
+    """It was loaded before, by its soname. The program runs, with a warning."""
     library = tmp_path / "libutracefs.so.0"
     command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libutracefs.so.0", "-x", "c", "-", "-o", str(library)]
     subprocess.run(command, input=OTHER, text=True, check=True)

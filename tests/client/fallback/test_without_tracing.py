@@ -72,7 +72,7 @@ def run(program: str) -> None:
 
 @pytest.mark.parametrize("first", ["the main interpreter", "the second"])
 def test_a_second_interpreter(first: str) -> None:
-    """Whoever is first: the main one traces."""
+    """Whichever interpreter is first: the main one traces."""
     main = "import utracefs\none = utracefs.event('main u8 a')\nassert 'Event' in str(type(one))\n"
     main += "assert type(one).__module__ == 'utracefs._event'\n"
     program = SECOND + f"second, third = create(), create()\nUSE = {USE!r}\n"
@@ -96,7 +96,7 @@ except ImportError:
 
 
 def test_what_an_event_and_a_session_have() -> None:
-    """The stand-ins have the public members of what they stand for, with the same parameters."""
+    """The substitutes have the public members of the real classes, with the same parameters."""
     session = without_tracing.Session()
     event = session.event("one u8 a")
     for stand_in, real in ((event, Event), (session, Session)):

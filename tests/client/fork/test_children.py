@@ -50,7 +50,7 @@ def test_a_single_record_of_a_child(work: Work) -> None:
 
 
 def test_children_of_children(work: Work) -> None:
-    """Of those that emitted before and those that did not."""
+    """Of processes with and without earlier records."""
     work.run(
         """
         def grandchild(who):
@@ -192,7 +192,8 @@ def test_a_child_that_does_not_emit_makes_no_connection(work: Work) -> None:
 
 
 def test_200_children_at_once(work: Work) -> None:
-    """Those that the daemon does not answer within the patience go on, and know that they are not served."""
+    """Children without an answer within the patience continue, and know that the daemon does not serve
+    them."""
     unserved = work.run(
         """
         gate, go = os.pipe()
@@ -216,7 +217,7 @@ def test_200_children_at_once(work: Work) -> None:
 # ---- no daemon, or one that does not answer
 
 
-def test_a_child_whose_daemon_has_gone_goes_on(work: Work) -> None:
+def test_a_child_whose_daemon_has_ended_continues(work: Work) -> None:
     work.run(
         """
         import glob
@@ -278,7 +279,8 @@ def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work
     ["pass", "utracefs.flush(0)", "utracefs.close()", "os.kill(daemon, signal.SIGCONT); event.emit(99, 0)"],
 )
 def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, deed: str) -> None:
-    """What they raise comes out, within milliseconds; the session goes on, unless they closed it."""
+    """Exceptions of handlers are raised, within milliseconds; the session remains usable, unless a handler
+    closed it."""
     assert work.daemon.process is not None
     work.run(
         f"""

@@ -53,7 +53,7 @@ KEYS = {
 
 
 class PageError(AssertionError):
-    """What a page or the browser refused."""
+    """An error of a page or of the browser."""
 
 
 class Chromium:

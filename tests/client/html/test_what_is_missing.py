@@ -1,4 +1,4 @@
-"""A page that has not all: of records that do not fit, of fields that cannot be read or are not there yet."""
+"""Pages without all data: records beyond the limit, unreadable fields, fields not loaded yet."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_too_much_text_for_one_page(chromium: Chromium, many: Path, monkeypatch:
         assert 0 < part < MANY and page.texts("#facts dd")[0] == f"{MANY:,}"
 
 
-def test_what_is_only_counted_is_told(
+def test_records_that_are_only_counted_are_reported(
     many: Path, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "MAX_RECORDS", FIRST)

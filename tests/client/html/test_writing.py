@@ -1,4 +1,5 @@
-"""The page, as a browser shows it: headless Chromium is the judge. What the columns hold: test_columns.py."""
+"""The page, as a browser shows it: headless Chromium is the judge. The content of the columns:
+test_columns.py."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def page(chromium: Chromium, many: Path) -> Iterator[Page]:
 
 
 def view(page: Page) -> tuple[float, float]:
-    """What is in view, in ns after the first record."""
+    """The visible range, in ns after the first record."""
     begin, end = page.value("(({from, to}) => [from, to])(document.getElementById('timeline').dataset)")
     return float(begin), float(end)
 
@@ -604,14 +605,14 @@ def test_events_of_one_name_in_two_systems(chromium: Chromium, tmp_path: Path) -
         assert in_view(page) == 1
 
 
-def test_progress_is_told_to_the_end(many: Path) -> None:
+def test_progress_is_reported_to_the_end(many: Path) -> None:
     told: list[float] = []
     with utracefs.open(many) as recording:
         writing.write_html(recording, io.BytesIO(), progress=told.append)
     assert told == sorted(told) and told[-1] == 1.0 and len(told) > 5
 
 
-def test_a_selection_is_told(chromium: Chromium, many: Path) -> None:
+def test_a_selection_is_reported(chromium: Chromium, many: Path) -> None:
     with chromium.page(page_of(many, events=["big"], cpus=[1])) as page:
         show(page)
         assert page.text("#notice") == "A part of the recording: event big; cpu 1"

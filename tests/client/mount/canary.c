@@ -455,7 +455,7 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	setvbuf(stdin, NULL, _IONBF, 0);
-	/* Who tests may be one that Yama would not let look. */
+	/* The tester may be a process that Yama would refuse. */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	page = sysconf(_SC_PAGESIZE);
 	if (pipe2(alive, O_CLOEXEC) < 0)

@@ -43,7 +43,7 @@ class HangingFile:
         self._thread.start()
 
     def close(self) -> None:
-        """What hangs fails. Twice is harmless."""
+        """Hanging calls fail. A second call does nothing."""
         if self._thread.is_alive():
             detach(self._directory)
             os.close(self._ending)

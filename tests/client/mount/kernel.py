@@ -41,7 +41,8 @@ class Asked:
 
 
 class FakeChannel:
-    """`answers` is asked first; what it leaves (None) waits in `asked`; NIL answers with nil."""
+    """`answers` is called first; a request without an answer (None) waits in `asked`; NIL answers with
+    nil."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class TestByOurselves:
         detach(directory)
         os.close(device)
 
-    def test_what_a_killed_mount_left_is_taken_away(self, directory: str) -> None:
+    def test_the_rest_of_a_killed_mount_is_removed(self, directory: str) -> None:
         os.close(attach(directory))
         with pytest.raises(OSError) as caught:
             os.listdir(directory)

@@ -52,7 +52,7 @@ class Line:
         self.answers.append(result if error is None else errno.errorcode[error.errno or 0])
 
     def asked(self) -> list[Request]:
-        """What the daemon has received."""
+        """The requests that the daemon has received."""
         found = self.messages()
         assert all(isinstance(message, Request) for message in found)
         return found
@@ -132,7 +132,7 @@ def test_what_ended_is_not_silent(line: Line) -> None:
 
 
 def test_a_daemon_that_does_not_close_its_end(line: Line) -> None:
-    """Who opens the file next waits for it."""
+    """The next open of the file waits for it."""
     msgid = line.ask(StatPath(b"trace"))
     line.channel.finish(lambda: line.answers.append("finished"))
     line.say(encode_response(msgid, 1))

@@ -19,7 +19,7 @@ OWNER = Process(77, 5000, 1000, 100)
 
 
 class Daemon:
-    """What OpenFor is answered."""
+    """The answers for OpenFor."""
 
     error = 0
     is_silent = False
@@ -71,14 +71,14 @@ def test_on_behalf(kernel: Kernel) -> None:
     assert channel.log == [OpenFor(77, 5000, 1000, 100)]
 
 
-def test_who_is_gone(kernel: Kernel, daemon: Daemon) -> None:
+def test_ended_processes(kernel: Kernel, daemon: Daemon) -> None:
     daemon.error = errno.ESRCH
     assert connect(kernel).error == errno.ESRCH
     assert kernel.data_channels[0].closed
 
 
 def test_the_daemon_of_another_user(kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
-    """Connections are ours then; that is told once, and not asked again."""
+    """Connections count as ours then; it is logged once, and the daemon gets no second request."""
     daemon.error = errno.EPERM
     with caplog.at_level(logging.WARNING):
         assert [connect(kernel).error for _ in range(2)] == [0, 0]
@@ -152,7 +152,7 @@ def test_what_is_retried(kernel: Kernel) -> None:
     assert kernel.connections.is_retried(channel)
 
 
-def test_steps_of_nobody(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+def test_steps_without_an_owner(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> Asking[None]:
         yield from ()
         raise OSError(errno.EMFILE, "too many")

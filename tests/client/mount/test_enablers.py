@@ -1,4 +1,4 @@
-"""What the daemon is told of enablers in address spaces, and what becomes of what it tells."""
+"""Messages to the daemon about enablers in address spaces, and the handling of its answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def daemon() -> Daemon:
 
 
 class LateMemory(FakeMemory):
-    """Runs jobs when it is told to."""
+    """Runs jobs on demand."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Any, Any]] = []
@@ -141,7 +141,7 @@ class TestChanges:
         assert space.word(WORD) == 0
         assert world.channels[0].notified == [EnablersWritten(1), EnablersWritten(2)]
 
-    def test_who_was_born_is_looked_for_after_the_bits(self, world: World) -> None:
+    def test_new_children_are_looked_for_after_the_bits(self, world: World) -> None:
         space = world.space()
         enablers = [world.add(space, bit) for bit in range(3)]
         world.memory.is_late = True
@@ -279,7 +279,7 @@ class TestProcesses:
         assert list(child.enablers) == [(WORD, 1)]
         assert child.word(WORD) == 0
 
-    def test_who_ended_is_not_told_any_more(self, world: World) -> None:
+    def test_an_ended_process_is_not_notified(self, world: World) -> None:
         space = world.space()
         world.add(space, 0)
         world.spaces.gone.append(space)
@@ -309,7 +309,7 @@ class TestProcesses:
         world.kernel.timers.run()
         assert world.channels[0].closed
 
-    def test_who_ends_while_the_daemon_is_asked(self, world: World, daemon: Daemon) -> None:
+    def test_a_process_that_ends_during_a_request(self, world: World, daemon: Daemon) -> None:
         space = world.space()
         daemon.silent = True
         world.add(space, 0)
@@ -346,7 +346,7 @@ class TestProcesses:
         assert "no more descriptors" in caplog.text
 
 
-def test_the_next_daemon_is_told_of_everything(world: World, daemon: Daemon) -> None:
+def test_the_next_daemon_gets_all_registrations(world: World, daemon: Daemon) -> None:
     world.connections.reconnects = True
     spaces = [world.space(77), world.space(78)]
     enablers = [world.add(space, bit) for space in spaces for bit in range(2)]
@@ -361,7 +361,7 @@ def test_the_next_daemon_is_told_of_everything(world: World, daemon: Daemon) -> 
     ]
 
 
-def test_who_was_born_without_a_daemon_is_told_of_the_next(world: World, daemon: Daemon) -> None:
+def test_a_child_born_without_a_daemon_gets_the_next(world: World, daemon: Daemon) -> None:
     world.connections.reconnects = True
     parent = world.space(77)
     world.add(parent, 0)
@@ -374,9 +374,7 @@ def test_who_was_born_without_a_daemon_is_told_of_the_next(world: World, daemon:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_bits_of_a_child_that_nobody_has_seen_are_cleared(
-    world: World, daemon: Daemon, is_known: bool
-) -> None:
+def test_bits_of_an_undiscovered_child_are_cleared(world: World, daemon: Daemon, is_known: bool) -> None:
     """Whether the mount has noticed already that the daemon went, or not."""
     world.connections.reconnects = True
     parent = world.space(77)
@@ -401,7 +399,7 @@ def test_so_they_are_at_the_end(world: World, daemon: Daemon) -> None:
     assert (parent.word(WORD), child.word(WORD)) == (0, 0)
 
 
-def test_a_daemon_that_goes_while_it_is_told(world: World, daemon: Daemon) -> None:
+def test_a_daemon_that_ends_during_a_notification(world: World, daemon: Daemon) -> None:
     world.connections.reconnects = True
     space = world.space()
     daemon.silent = True

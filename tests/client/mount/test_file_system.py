@@ -184,7 +184,7 @@ class TestNames:
         fails(errno.ESTALE, lambda: kernel.call(Opcode.GETATTR, two))
         assert kernel.replies == {}
 
-    def test_who_was_killed_has_no_node(self, kernel: Kernel) -> None:
+    def test_a_killed_process_has_no_node(self, kernel: Kernel) -> None:
         kernel.send(Opcode.LOOKUP, abi.ROOT_ID, b"trace\0", killed=True)
         assert len(kernel.nodes) == 1
 
@@ -254,7 +254,7 @@ class TestSetattr:
 
 class TestReading:
     def read(self, kernel: Kernel, fh: int, offset: int, answer: bytes) -> list[Params]:
-        """Returns what the daemon was asked."""
+        """Returns the daemon's requests."""
         before = len(kernel.main.log)
         unique = kernel.send(Opcode.READ, 2, read_in(fh, offset, 100))
         kernel.main.answer(answer)
@@ -351,7 +351,7 @@ class TestStreams:
             fails(errno.EBUSY, lambda: kernel.open(b"trace_pipe"))
         assert all(channel.closed for channel in kernel.channels)
 
-    def test_who_opens_comes_after_what_was_closed(self, daemon: Daemon) -> None:
+    def test_an_open_comes_after_earlier_closes(self, daemon: Daemon) -> None:
         closes: list[Params] = []
 
         def slow_close(params: Params) -> Any:
@@ -373,7 +373,7 @@ class TestStreams:
         assert kernel.replies[opening][0] == kernel.replies[removing][0] == 0
         assert kernel.channels[0].closed
 
-    def test_who_was_killed_while_it_was_opened_holds_nothing(self, kernel: Kernel, daemon: Daemon) -> None:
+    def test_a_process_killed_during_open_holds_nothing(self, kernel: Kernel, daemon: Daemon) -> None:
         node = kernel.lookup(b"trace_pipe")
         kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(0, 0), killed=True)
         assert daemon.log[-1] == Close(101)
@@ -449,7 +449,7 @@ class TestWriting:
             assert kernel.main.answer(1) == Write(101, b"x")
             assert kernel.replies.pop(unique)[0] == 0
 
-    def test_a_daemon_that_does_not_let_us_is_asked_once(self, kernel: Kernel) -> None:
+    def test_a_daemon_that_refuses_us_gets_one_request(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_marker", os.O_WRONLY)
         kernel.send(Opcode.WRITE, 2, write_in(fh, b"x"))
         kernel.main.answer(error=errno.EPERM)
@@ -474,8 +474,8 @@ class TestWriting:
         assert kernel.call(Opcode.RELEASE, 2, release_in(fh)) == b""
         assert kernel.data_channels[0].closed and waits not in kernel.replies
 
-    def test_who_is_killed_is_answered_at_once(self, kernel: Kernel, daemon: Daemon) -> None:
-        """What he began is carried out, and taken back when nobody has it."""
+    def test_a_killed_process_is_answered_at_once(self, kernel: Kernel, daemon: Daemon) -> None:
+        """Its request is carried out, and undone if no process gets the result."""
         node = kernel.lookup(b"user_events_data")
         unique = kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(2, 0))
         kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))

@@ -33,7 +33,7 @@ def asking(channel: Any, *requests: Any, answer_s: float | None = ANSWER_S) -> S
     return data + b"!"
 
 
-def test_an_answer_goes_on_with_the_steps(channel: FakeChannel) -> None:
+def test_an_answer_continues_the_steps(channel: FakeChannel) -> None:
     run = Run(asking(channel, Read(1, 10)))
     assert run.ended == []
     channel.answer(b"data")
@@ -66,7 +66,9 @@ def test_only_what_may_take_for_ever_is_interrupted(channel: FakeChannel) -> Non
     assert opened.ended == [(b"1!", 0)]
 
 
-def test_a_mistake_of_ours_is_eio_and_logged(channel: FakeChannel, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception_is_eio_and_logged(
+    channel: FakeChannel, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR):
         run = Run(asking(channel, Read(1, 10)))
         channel.answer(5)

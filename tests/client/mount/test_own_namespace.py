@@ -47,13 +47,13 @@ def in_there(namespace: OwnNamespace, script: str, cwd: Path) -> str:
     ).stdout
 
 
-def test_only_who_entered_sees_it(namespace: OwnNamespace, tmp_path: Path) -> None:
+def test_only_the_entering_process_sees_it(namespace: OwnNamespace, tmp_path: Path) -> None:
     before = open_descriptors()
     script = f"cat {MOUNTPOINT}/current_tracer; pwd -P; ls -d /proc/self/fd/* | wc -l"
     tracer, cwd, fds = in_there(namespace, script, tmp_path).splitlines()
     assert tracer == "nop"
     assert cwd == os.path.realpath(os.getcwd()), "as it was when the namespace was made"
-    assert int(fds) <= 4, "none of ours"
+    assert int(fds) <= 4, "not our own"
     assert not is_attached(MOUNTPOINT)
     assert open_descriptors() == before
 

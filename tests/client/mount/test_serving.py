@@ -96,7 +96,7 @@ def test_nothing_is_left_where_it_cannot_be_mounted(daemon: Utracefsd, tmp_path:
     assert descriptors() == before
 
 
-def test_a_daemon_that_accepts_nobody_more(mount: Mount, daemon: Utracefsd) -> None:
+def test_a_daemon_that_accepts_no_further_connection(mount: Mount, daemon: Utracefsd) -> None:
     """A further connection is refused at once, not waited for."""
     full = socket.socket(socket.AF_UNIX)
     path = str(daemon.directory / "full")

@@ -143,7 +143,7 @@ def record(index: int, payload: bytes = b"\1\0\0\0") -> bytes:
 
 
 class TestFiles:
-    def test_each_has_a_connection_for_who_opens(self, kernel: Kernel, program: Program) -> None:
+    def test_each_has_a_connection_for_its_opener(self, kernel: Kernel, program: Program) -> None:
         other = Program(kernel, 78, 1000)
         fhs = [program.open(), program.open(), other.open()]
         assert len(set(fhs)) == 3
@@ -174,7 +174,7 @@ class TestFiles:
         fails(errno.EINVAL, lambda: kernel.call(Opcode.READ, 2, read_in(fh, 0, 10)))
         assert kernel.call(Opcode.POLL, 2, poll_in(fh, 1, 1)) == abi.POLL_OUT.pack(0x145, 0)
 
-    def test_closing_ends_the_connection_and_looks_for_who_ended(
+    def test_closing_ends_the_connection_and_looks_for_ended_processes(
         self, kernel: Kernel, program: Program
     ) -> None:
         fh = program.open()
@@ -184,7 +184,7 @@ class TestFiles:
         assert kernel.spaces.settled
         fails(errno.EBADF, lambda: program.write(fh, record(0)))
 
-    def test_who_was_killed_while_he_opened(self, kernel: Kernel, program: Program) -> None:
+    def test_a_process_killed_during_open(self, kernel: Kernel, program: Program) -> None:
         node = kernel.lookup(b"user_events_data")
         kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(os.O_RDWR, 0), killed=True)
         assert kernel.data_channels[0].closed
@@ -212,7 +212,7 @@ class TestRegistering:
         assert program.register(other, b"shop", 2) == 0
         assert len(kernel.data_channels) == 3
 
-    def test_checks_before_the_daemon_is_asked(
+    def test_checks_before_a_request_to_the_daemon(
         self, kernel: Kernel, daemon: Daemon, program: Program
     ) -> None:
         fh = program.open()
@@ -239,7 +239,7 @@ class TestRegistering:
         assert program.register(fh, b"shop") == 0
 
     def test_a_word_that_cannot_be_written(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
-        """ENOMEM, and the file goes on to refer to the event."""
+        """ENOMEM; the file still refers to the event."""
         fh = program.open()
         program.space.read_only.add(WORD)
         fails(errno.ENOMEM, lambda: program.register(fh, b"shop"))
@@ -278,7 +278,7 @@ class TestRegistering:
         assert caplog.text.count("is not ours to look into") == 1
 
     def test_flags(self, kernel: Kernel, program: Program) -> None:
-        """What makes an event persistent is asked for once; what finds it each time."""
+        """Flags that make an event persistent are sent once, flags that find it every time."""
         program.register(program.open(), b"shop", flags=3)
         file, space = kernel.data_channels
         assert file.asked_for(EventRegistration)[0].flags == 3
@@ -324,7 +324,7 @@ class TestUnregistering:
         fails(errno.EFAULT, lambda: program.unregister(fh))
         fails(errno.ENOENT, lambda: program.unregister(fh))
 
-    def test_who_never_registered(self, program: Program) -> None:
+    def test_a_process_that_never_registered(self, program: Program) -> None:
         fails(errno.ENOENT, lambda: program.unregister(program.open()))
 
 
@@ -408,7 +408,7 @@ class TestWriting:
 
 
 class TestBits:
-    """What the daemon says is done in memory, then answered (test_enablers.py has more)."""
+    """The mount sets bits as the daemon reports, then acknowledges (test_enablers.py has more)."""
 
     def test_a_change(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
         program.register(program.open(), b"shop", 5)
@@ -489,7 +489,7 @@ class TestRestart:
         program.write(fh, b"x")
         assert daemon.of(Write)[-2:] == [Write(record(8), 77), Write(b"x", 77)], "wrong as before"
 
-    def test_who_registers_meanwhile_waits(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
+    def test_a_registration_meanwhile_waits(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
         fh = program.open()
         self.go(kernel)
         program.fill(b"shop", 0, WORD, 0)
@@ -505,7 +505,7 @@ class TestRestart:
         assert kernel.replies.popitem()[1][0] == errno.ENOTCONN
 
     @pytest.mark.parametrize("is_of_the_file", [True, False])
-    def test_a_daemon_that_goes_while_it_is_asked(
+    def test_a_daemon_that_ends_during_a_request(
         self, kernel: Kernel, daemon: Daemon, program: Program, is_of_the_file: bool
     ) -> None:
         fh = program.open()
@@ -524,7 +524,7 @@ class TestRestart:
         kernel.pass_time(0.5)
         assert kernel.replies.pop(unique)[0] == 0
 
-    def test_who_opened_it_is_gone(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
+    def test_the_opener_has_ended(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
         """The first who uses it is its owner then."""
         fh = program.open()
         other = Program(kernel, 78, 1000)

@@ -94,7 +94,7 @@ def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> Non
     text = tree.read_file("trace").decode()
     found = [int(n) for n in re.findall(r"-(\d+) +\[\d+\]", text)]
     assert found[-1] == os.getpid()
-    # A thread that is gone cannot be looked up any more; then the process stands for it.
+    # The name of an ended thread cannot be read any more; then its process's is shown.
     assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
 
 
@@ -267,7 +267,7 @@ def test_the_room_of_a_recorded_command_outlasts_a_daemon_without_a_cpu(
     assert "emitted: 800000\nftrace: recorded 800000 filtered 0 lost 0" in stats
 
 
-def test_the_size_may_be_asked_for(
+def test_the_size_can_be_requested(
     utracefsd: Utracefsd, new_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 1 << 20)]:
@@ -307,7 +307,7 @@ def test_a_killed_producer_loses_nothing_that_it_committed(
             process.kill()
             process.wait()
     emitted, lost = map(int, told.read_bytes().split())
-    # Its end is seen when the tree is asked.
+    # The daemon detects its end when the tree is read.
     stats = tree.read_file("events/user_events/ring/stats").decode()
     all_emitted, recorded, all_lost = map(
         int,

@@ -1,5 +1,5 @@
-"""What a program that declares one event has to import. One careless line brings in a heavy module, and a
-test of times would not see it for the noise."""
+"""The imports of a program that declares one event. One careless line imports a heavy module, and a test of
+times would be too noisy to see it."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""Programs that do to themselves what programs do: whatever becomes of tracing, they do not notice."""
+"""Programs that close descriptors, change rights or end oddly: whatever happens to tracing, they are
+unaffected."""
 
 from __future__ import annotations
 
@@ -251,7 +252,7 @@ def test_no_descriptor_for_a_new_connection(work: Work) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 @pytest.mark.parametrize("deed", ["os.setresuid(65534, 65534, 65534)", "os.chroot('/var/empty')"])
 def test_a_program_that_gives_up_rights(work: Work, deed: str) -> None:
-    """What it has it keeps; the next daemon it cannot reach, and goes on."""
+    """It keeps what it has open; it cannot reach the next daemon, and continues."""
     work.run(
         f"""
     import logging, tempfile
@@ -336,7 +337,7 @@ def test_a_program_whom_sigpipe_kills(work: Work) -> None:
     work.daemon.start()
 
 
-def test_a_program_that_is_stopped_and_goes_on(work: Work) -> None:
+def test_a_program_that_is_stopped_and_continued(work: Work) -> None:
     work.run(
         """
     def stop_and_go():
@@ -386,7 +387,7 @@ CALLS = {
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 @pytest.mark.parametrize("what", list(CALLS))
 def test_a_sandbox_that_refuses(work: Work, what: str) -> None:
-    """Whatever works of tracing then: the program goes on, and does not spin."""
+    """Whether or not tracing works then, the program continues, without a busy loop."""
     work.run(
         f"""
     emit(1)

@@ -94,7 +94,7 @@ def test_every_record_is_somewhere(transport: str, session: Session, tree: Trace
     assert session.flush(20)
     mine = session.stats()
     assert mine.emitted == 100_000 == mine.sent + mine.lost
-    # What did not fit a data ring is told in it; what did not fit the FIFO, this process alone knows.
+    # The ring reports records lost in it; only this process knows of records lost in the FIFO.
     lost = mine.lost if transport == "ring" else 0
     in_rings = f"lost in data rings: {lost}\n" if lost else ""
     expected = f"emitted: {mine.sent + lost}\n{in_rings}ftrace: recorded {mine.sent} filtered 0 lost {lost}\n"
@@ -176,7 +176,7 @@ def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:
 def test_refusals_that_find_no_room(
     utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No record is lost with them, and what the program counts is what the daemon counts."""
+    """No record is lost with them, and the program and the daemon count the same."""
     monkeypatch.setenv("UTRACEFS_RING_KB", "64")
     event = new_session().event("refusing u32 a")
     assert not event and utracefsd.process
@@ -233,7 +233,7 @@ def test_what_a_handler_emits_while_its_thread_waits_is_of_that_thread(
     assert f"-{os.getpid()} ".encode() in tree.read_file("trace").splitlines()[-1]
 
 
-def test_records_for_an_event_that_was_disabled_meanwhile_are_told_back(
+def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
     session: Session, tree: Tracefs
 ) -> None:
     event = session.event("late u32 a")

@@ -13,7 +13,7 @@ SHORT = Events(7, b"ev u64 big; s8 small; __rel_loc char[] text; struct s s 3")
 
 
 def expected(recording: Recording, event: str, *, text: Any = shown) -> list[dict[str, Any]]:
-    """What a table must have, from the records."""
+    """The rows of a table, made from the records."""
     found = []
     for r in recording:
         if r.name != event:

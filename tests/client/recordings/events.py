@@ -1,4 +1,4 @@
-"""What the tests of trace.dat and of reports share: events to write files from, the real reader."""
+"""Shared parts of the tests of trace.dat and of reports: events to write files from, the real reader."""
 
 import struct
 from typing import Any

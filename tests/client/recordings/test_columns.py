@@ -155,7 +155,7 @@ def test_batches(tmp_path: Path) -> None:
         assert sum(batch.rows for batch in recording.batches("rpc")) == seen["rpc"]
 
 
-def test_a_broken_file_gives_what_is_before(tmp_path: Path) -> None:
+def test_a_broken_file_gives_the_records_before_the_fault(tmp_path: Path) -> None:
     path = example.write(tmp_path / "t", [example.pages(example.many_records(0, 1000))])
     data = bytearray(path.read_bytes())
     data[4096 * 100 + 8 : 4096 * 100 + 12] = b"\xff\xff\xff\x07"

@@ -129,7 +129,7 @@ def test_selection(selection: dict[str, Any], times: list[int]) -> None:
     assert [record.time_ns for record in records(merge(*MANY), **selection)] == times
 
 
-def test_lost_records_are_told_with_the_next_one_that_was_selected() -> None:
+def test_lost_records_are_reported_with_the_next_selected_one() -> None:
     first = [(1, entry(b"", 9)), (5, entry(b"", 2))]
     found = records(merge(first, [(2, entry(b"", 9)), (3, entry(b"", 2))], lost=4))
     assert [(r.time_ns, r.lost) for r in found] == [(3, 8), (5, 0)]

@@ -101,8 +101,8 @@ def test_a_line_that_would_take_all_memory() -> None:
     assert report.text.read(1) == b""
 
 
-def test_threads_and_events_are_told_apart() -> None:
-    """Also those that share a slot."""
+def test_threads_and_events_are_distinguished() -> None:
+    """Also threads and events that share a slot."""
     rows = [
         (event_id, pid) for event_id in (1, 257, 513, 0xFFFF, 1) for pid in (0, 256, -256, 2**31 - 1, -1, 0)
     ]
@@ -113,7 +113,7 @@ def test_threads_and_events_are_told_apart() -> None:
     assert sorted(report.asked) == [1, 257, 513, 0xFFFF], "once each"
 
 
-def test_events_that_were_not_asked_for() -> None:
+def test_events_that_were_not_selected() -> None:
     report = Report([entry(0, 666), entry(1), entry(2, 666)])
     assert [line.rsplit(b": ")[-1] for line in report.lines()] == [b"1"]
 

@@ -23,7 +23,7 @@ from utracefs import Session
 from utracefs_protocol.connection import encode_response
 
 PATIENCE_S = 0.25
-"""What all looks at pending events may wait together, per connection attempt."""
+"""The total wait of all tests of pending events, per connection attempt."""
 
 NewSession = Callable[..., Session]
 
@@ -236,7 +236,7 @@ def test_the_daemons_last_words_are_logged(
 
 
 def warned_of(session: Session, daemon: FakeDaemon) -> None:
-    """Something to warn of, and the session goes on."""
+    """Something to warn of; the session continues."""
     daemon.refuse[ONE] = (errno.EADDRINUSE, "one exists with other fields")
     daemon.enabled_from_start = {TWO}
     one = session.event(ONE)
@@ -386,7 +386,7 @@ def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
 # ---- flush and close
 
 
-def test_flush_waits_for_the_daemon_and_not_longer_than_told(daemon: FakeDaemon, session: Session) -> None:
+def test_flush_waits_for_the_daemon_at_most_its_timeout(daemon: FakeDaemon, session: Session) -> None:
     daemon.enabled_from_start = {ONE}
     event = session.event(ONE)
     assert session.flush(0)  # nothing emitted

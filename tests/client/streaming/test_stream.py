@@ -172,7 +172,7 @@ def test_several_and_one_that_stalls(session: Session, attach: Attach) -> None:
         assert record.fields == {"a": 1, "s": "y"}
 
 
-def test_what_was_lost_stands_in_front_of_the_next(session: Session, attach: Attach) -> None:
+def test_losses_are_in_front_of_the_next_record(session: Session, attach: Attach) -> None:
     with attach("ev", ring_bytes=SMALL) as stream:
         event = session.event("ev u32 a")
         wait_for(lambda: event)
@@ -308,7 +308,7 @@ async def read_all(stream: utracefs.Stream, checkpoint: Callable[[], None]) -> N
 
 
 class Emitting:
-    """In a thread: a step more, whenever it is told."""
+    """In a thread: one step per call."""
 
     def __init__(self, session: Session, stream: utracefs.Stream) -> None:
         self.session = session

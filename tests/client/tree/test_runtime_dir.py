@@ -117,7 +117,7 @@ def test_a_listener_without_room_is_waited_for_that_long_only(place: Path) -> No
                 connect("tracefs", str(place / "d"), timeout_s)
 
 
-def test_who_waits_for_room_in_a_flood_gets_it(place: Path) -> None:
+def test_a_waiter_gets_room_in_a_flood(place: Path) -> None:
     """The queue is full nearly all the time: what is taken off it is replaced at once."""
     (place / "d").mkdir()
     path = str(place / "d/tracefs")

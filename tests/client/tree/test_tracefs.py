@@ -45,7 +45,7 @@ def test_what_is_asked(directory: Path) -> None:
     ]
 
 
-def test_write_all_goes_on_where_a_write_stopped(directory: Path) -> None:
+def test_write_all_continues_where_a_write_stopped(directory: Path) -> None:
     writes: list[tuple[bytes, bool]] = []
 
     def answer(request: Request) -> bytes:

@@ -1,4 +1,4 @@
-"""What commands share that write a recording as something else; in use: test_export.py."""
+"""Common parts of commands that write a recording in another format; in use: test_export.py."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from utracefs_protocol.errors import TraceError
 def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.5, 1.5, 2.5])
     with progress_bar(lambda: next(times)) as progress:
-        progress(0.1)  # no terminal: nothing is asked
+        progress(0.1)  # no terminal: nothing is shown
     assert next(times) == 0.0
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as shown:

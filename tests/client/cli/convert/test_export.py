@@ -1,5 +1,4 @@
-"""`utracefs export`: which format, which records, where to; what it says when it cannot. How each format
-looks: tests/client/export."""
+"""`utracefs export`: format, records, output, errors. The formats themselves: tests/client/export."""
 
 import csv
 import errno

@@ -1,4 +1,4 @@
-"""`utracefs report`: which file, which records. How lines look: test_trace_report.py."""
+"""`utracefs report`: which file, which records. The lines: test_trace_report.py."""
 
 import json
 import subprocess
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
-    """As `| head -n 1` does, with far more to come than a pipe holds."""
+    """As with `| head -n 1`, with far more output than a pipe holds."""
     path = tmp_path / "long.dat"
     entry = EVENTS.entry(100, 7, 1)
     with TraceDatWriter(str(path), nr_cpus=1) as writer:
@@ -141,7 +141,7 @@ def test_times_and_threads(file: Path, words: list[str], expected: list[int]) ->
     assert [int(line.split("n=")[1]) for line in lines] == expected
 
 
-def test_a_perf_data_is_told_from_a_foreign_file(tmp_path: Path) -> None:
+def test_a_perf_data_is_distinguished_from_a_foreign_file(tmp_path: Path) -> None:
     path = tmp_path / "perf.data"
     path.write_bytes(b"PERFILE2" + bytes(200))
     result = report(path)
@@ -151,7 +151,7 @@ def test_a_perf_data_is_told_from_a_foreign_file(tmp_path: Path) -> None:
 
 
 def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it shows: tests/client/html."""
+    """The page itself: tests/client/html."""
     monkeypatch.chdir(tmp_path)
     result = report("--html", file)
     assert (result.exit_code, result.output) == (0, "trace.html: 6 records\n")
@@ -216,8 +216,8 @@ def test_the_last_seconds_of_a_perf_data(file: Path, tmp_path: Path) -> None:
     assert done.exit_code == 1 and "--json, --html and `export` take it" in done.output
 
 
-def test_what_was_lost_is_told(tmp_path: Path) -> None:
-    """Also what no page says: it was lost behind the last record."""
+def test_losses_are_reported(tmp_path: Path) -> None:
+    """Also losses after the last record, which no page reports."""
     path = tmp_path / "trace.dat"
     with TraceDatWriter(str(path), nr_cpus=1) as writer:
         stats = lost_lines(dict.fromkeys((loss.name for loss in LOSSES), 2))

@@ -1,4 +1,4 @@
-"""`utracefs sql`: how rows look, what it says when a query fails, Ctrl-C. What tables hold:
+"""`utracefs sql`: the output, errors of queries, Ctrl-C. The tables:
 tests/client/export/tables/test_sql.py."""
 
 import csv

@@ -48,7 +48,7 @@ def test_a_command_with_a_daemon_of_its_own(cli: Cli) -> None:
     assert done.stderr == b""
 
 
-def test_what_it_did_not_count_is_told(cli: Cli) -> None:
+def test_uncounted_records_are_reported(cli: Cli) -> None:
     words = emitter(50000)
     done = cli.run("hist", "web", "common_cpu", "--json", "--", "env", "UTRACEFS_RING_KB=64", *words[1:])
     lost = re.fullmatch(rb"utracefs: (\d+) records were lost before they could be counted\n", done.stderr)

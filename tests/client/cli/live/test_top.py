@@ -151,7 +151,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def wait_for(self, condition: Callable[[str], object], what: str) -> str:
-        """What the screen shows then."""
+        """Returns the screen at that time."""
         deadline = time.monotonic() + 30
         while not condition(text := "\n".join(line.rstrip() for line in self.screen.display)):
             assert time.monotonic() < deadline, f"{what}\n{text}"
@@ -266,7 +266,7 @@ def test_the_daemon_is_started_again(
         [sys.executable, "-m", "utracefsd", "--dir", str(traced.home / "d")], stderr=subprocess.PIPE
     )
     try:
-        top.wait_for(lambda text: "ring buffers" in text, "it goes on")
+        top.wait_for(lambda text: "ring buffers" in text, "it continues")
         top.press("q")
         assert top.ended() == 0
     finally:

@@ -54,7 +54,7 @@ def test_a_daemon_that_began_anew_counts_from_nothing() -> None:
     assert [row.rate for row in made.rows(BOTH)] == [5.0]
 
 
-def test_an_event_that_nobody_emits_is_shown_until_somebody_does() -> None:
+def test_an_event_that_no_process_emits_is_shown_until_one_does() -> None:
     made = rates([Count(A, 0, 0, 0, 0, ""), Count(B, 0, 0, 0, 0, "")], [Count(B, 0, 0, 0, 0, "")])
     assert [(row.event, row.pid) for row in made.rows(BOTH)] == [(B, 0)]
     assert made.rows(PROCESSES) == []

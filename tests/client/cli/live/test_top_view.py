@@ -1,4 +1,4 @@
-"""What is on the screen, and what keys do to it."""
+"""The screen, and its keys."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""`utracefs doctor`: what it finds, step by step."""
+"""`utracefs doctor`: its findings, step by step."""
 
 import json
 import subprocess
@@ -67,7 +67,7 @@ def test_doctor_of_a_daemon_that_is_gone(traced: Cli, daemon: "subprocess.Popen[
 
 
 def test_doctor_names_what_others_do(traced: Cli) -> None:
-    """Half of the cpus, somebody who reads trace_pipe, further instances, and causes that are gone."""
+    """Half of the cpus, a reader of trace_pipe, further instances, and causes that no longer exist."""
     traced.run("reg", "ev u32 a")
     traced.run("enable", "ev")
     traced.run("write", "tracing_on", "0")

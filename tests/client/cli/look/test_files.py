@@ -53,7 +53,7 @@ def shown(cli: Cli, path: str) -> str:
 
 
 def test_a_stream_with_filters(traced: Cli, eventually: Eventually) -> None:
-    """What does not fit an event that comes is told at once, and at the end."""
+    """A filter that does not fit a new event is reported at once, and at the end."""
     words = ["-e", "web", "-f", "status >= 500", "-e", "bad", "-f", "stauts == 1", "-R", "nonsense"]
     process = traced.start("stream", *words)
     assert process.stdout is not None and process.stderr is not None

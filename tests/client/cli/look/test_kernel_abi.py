@@ -1,4 +1,4 @@
-"""What `doctor` says of the ways for programs that use the kernel's user_events."""
+"""`doctor` about the ways for programs that use the kernel's user_events."""
 
 import errno
 import os

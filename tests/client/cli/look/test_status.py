@@ -61,7 +61,7 @@ def test_consumers_that_are_gone(traced: Cli) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_clients_refused(traced: Cli) -> None:
+def test_values_that_clients_refused(traced: Cli) -> None:
     with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
         event = session.event("a u32 usec")
         assert not event

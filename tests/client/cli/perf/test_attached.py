@@ -1,4 +1,4 @@
-"""Perf events that are opened as events appear, and again when the daemon was away."""
+"""Perf events that are opened as events appear, and again after a restart of the daemon."""
 
 import shutil
 import signal
@@ -31,7 +31,7 @@ def daemon(home: Path) -> Iterator[Utracefsd]:
         yield daemon
     finally:
         daemon.stop()
-        # What a daemon keeps for its successor; here none comes.
+        # The state that a daemon keeps for its successor; here there is none.
         shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
 
 
@@ -78,7 +78,7 @@ def test_events_are_found_as_they_come(daemon: Utracefsd) -> None:
 
 
 def test_a_filter_that_does_not_fit(daemon: Utracefsd, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an event that is there it is a Failure; one that comes later is told of, once."""
+    """A Failure for an existing event; for one registered later a single warning."""
     with Session(str(daemon.directory)) as session:
         with attached_to(daemon, Wanted("*", "nosuch == 1")) as attached:
             attached.look()
@@ -132,7 +132,7 @@ def test_nothing_is_missing_silently_when_the_daemon_is_killed(
         daemon.process.communicate(timeout=20)
         attached.look()
         assert attached.is_away
-        assert attached.counts() == {WORK: 0}  # it was never asked
+        assert attached.counts() == {WORK: 0}  # it was not requested
         assert counter.counts() == {WORK: 10}
         (orphan,) = attached.take_orphans()
         take(orphan)
@@ -152,7 +152,7 @@ def test_nothing_is_missing_silently_when_the_daemon_is_killed(
         session.flush(20)
         take(attached.opened[WORK])
         assert found[-7:] == list(range(20, 27))
-        if with_ftrace:  # those that another consumer got are known
+        if with_ftrace:  # records of the other consumer are known
             assert len(found) + sum(unseen) == 22
         assert unseen == [22 - len(found) if with_ftrace else 0]
         assert counter.counts()[WORK] in range(17, 23)

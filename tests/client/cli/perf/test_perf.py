@@ -66,7 +66,8 @@ def test_perf_stat_counts_what_each_filter_takes(traced: Cli) -> None:
 
 
 def test_a_command_needs_no_daemon(cli: Cli) -> None:
-    """It gets one for as long as it runs. What an event emitted before it was found is said to be missing."""
+    """It starts one for as long as it runs. It reports the number of records emitted before the event was
+    opened."""
     emits = [*cli.command("emit", "ev u32 a", "5")]
     loop = f"{' '.join(emits[:-2])} '{emits[-2]}' 5; "
     keeps = f"{' '.join(cli.command('reg', 'ev'))} 'u32 a'; sleep 0.3; "

@@ -1,4 +1,4 @@
-"""What is done with samples, over a restart of the daemon: in the file, on the screen."""
+"""Samples over a restart of the daemon: in the file, on the screen."""
 
 import re
 import shutil
@@ -72,7 +72,7 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
         program.wait(timeout=20)
         program.stdout.close()
         daemon.stop()
-        # What a daemon keeps for its successor; here none comes.
+        # The state that a daemon keeps for its successor; here there is none.
         shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
     assert process.returncode == 0, error
     assert b"the daemon has gone" in error
@@ -83,10 +83,10 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
     assert b"utracefs: 100 samples, nothing lost" in error
 
 
-def test_losses_are_told_when_the_daemon_was_killed(
+def test_losses_are_reported_when_the_daemon_was_killed(
     home: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And until then what reads its samples is there as soon as the first came."""
+    """And the reader of samples is called as soon as the first sample arrives."""
     monkeypatch.setattr("utracefs.cli.perf.attached.LOST_S", 0.0)
     monkeypatch.setattr("utracefs.cli.perf.sampling.DESCRIBE_S", 1000.0)
     daemon, attr = Utracefsd(home / "d"), PerfAttr(sample_period=1, data_pages=1)
@@ -117,7 +117,7 @@ def test_losses_are_told_when_the_daemon_was_killed(
             assert written.lost > 0 and written.samples + written.lost == 1000
     finally:
         daemon.stop()
-        # What a daemon keeps for its successor; here none comes.
+        # The state that a daemon keeps for its successor; here there is none.
         shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
     with PerfDataReader(written.name) as reader:
         samples = reader.samples()
@@ -131,7 +131,7 @@ def test_a_line() -> None:
     assert line.text(sample, "it") == f"{'it':>16} {7:>7}/{8:<7} [003]     5.000000012: user_events:ev: a=5"
 
 
-def test_a_thread_that_nobody_knows() -> None:
+def test_an_unknown_thread() -> None:
     def none() -> Tracefs:
         raise FileNotFoundError
 

@@ -53,7 +53,7 @@ def fields(cli: Cli, file: str = "trace.dat") -> list[dict[str, object]]:
 
 
 def test_a_daemon_of_its_own(cli: Cli) -> None:
-    """What it leaves in /dev/shm: test_embedded.py."""
+    """Its files in /dev/shm: test_embedded_daemon.py."""
     done = cli.run("record", *emitter(3000))
     assert os.listdir(cli.home) == ["trace.dat"]
     assert re.fullmatch(rb"utracefs: trace.dat: 3000 records, [\d.]+ k?MB?, nothing lost\n", done.stderr), (
@@ -148,7 +148,7 @@ def test_keep_what_is_in_the_buffer(traced: Cli) -> None:
     )
 
 
-def test_two_records_a_stream_and_one_who_clears(traced: Cli, eventually: Eventually) -> None:
+def test_two_records_a_stream_and_a_clear(traced: Cli, eventually: Eventually) -> None:
     """Each has all records of the time in which it ran, and takes none from the others."""
     traced.run("reg", "shared u32 a")
     traced.run("enable", "shared")
@@ -184,7 +184,7 @@ def _standing(cli: Cli) -> list[str]:
 
 
 def test_a_recorder_that_is_killed(traced: Cli, eventually: Eventually) -> None:
-    """No instance is left; what it wrote is there under its name."""
+    """No instance is left; the written records are in NAME.part."""
     traced.run("reg", "ev u32 a")
     process = traced.start("record", "-o", "k.dat")
     eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
@@ -215,7 +215,7 @@ utracefs.flush(20)
 
 
 def test_a_disk_that_is_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fits is in the file, which all can read; what does not is counted."""
+    """The file has the records that fit, and all readers take it; the others are counted."""
     (cli.home / "f.dat").write_bytes(b"old")
     program = (
         "import resource, sys; from utracefs.cli import main; from utracefs.cli.record import record\n"
@@ -245,8 +245,8 @@ def test_embedded_beside_a_running_one(traced: Cli) -> None:
     assert traced.out("list") == ""
 
 
-def test_events_that_are_not_asked_for(cli: Cli) -> None:
-    """None came: an error, and no file that holds nothing. Some came: a file, and an error."""
+def test_events_that_are_not_selected(cli: Cli) -> None:
+    """No record: an error, and no empty file. Some records: a file, and an error."""
     said = b"utracefs: user_events:tocks t*ks: no such event came; trace.dat is not written\n"
     done = cli.run("record", "-e", "user_events:tocks", "-e", "t*ks", "--", "true", status=1)
     assert done.stderr == said
@@ -259,7 +259,7 @@ def test_events_that_are_not_asked_for(cli: Cli) -> None:
 
 
 def test_no_record_from_the_daemon_that_runs(traced: Cli) -> None:
-    """Only a daemon that is still there can be asked why."""
+    """Only a running daemon can give the reason."""
     traced.run("reg", "tocks u32 n")
     done = traced.run("record", "-e", "tocks", "--", "true")
     assert b"; no record of tocks came, `utracefs doctor` may know why\n" in done.stderr
@@ -505,7 +505,7 @@ def test_two_filters_of_one_event(cli: Cli) -> None:
     assert [one["path"] for one in fields(cli)] == ["/1", "/2"]
 
 
-def test_a_filter_that_fits_no_event_is_told_before_the_command_runs(traced: Cli) -> None:
+def test_a_filter_that_fits_no_event_is_reported_before_the_command_runs(traced: Cli) -> None:
     traced.run("reg", "web u16 status; __rel_loc char[] path")
     done = traced.run("record", "-e", "web", "--filter", "stauts >= 500", "--", "touch", "ran", status=1)
     assert done.stderr.decode() == (
@@ -517,7 +517,7 @@ def test_a_filter_that_fits_no_event_is_told_before_the_command_runs(traced: Cli
 
 
 def test_a_filter_that_does_not_fit_what_comes(cli: Cli) -> None:
-    """It is told, and told again at the end; a recording with too much in it is better than none."""
+    """It is reported, also at the end; a recording with too many records is better than none."""
     done = cli.run("record", "-e", "web", "--filter", "stauts >= 500", *web(), status=1)
     first, text, caret, again, last = done.stderr.decode().splitlines()
     assert (first, text) == (
@@ -587,8 +587,8 @@ def test_sigusr2_writes_what_there_is_and_sigusr1_ends_it(
 
 
 @pytest.mark.parametrize("words", [("record",), ("perf", "record")])
-def test_nobody_hears_what_it_says(traced: Cli, eventually: Eventually, words: tuple[str, ...]) -> None:
-    """The terminal is gone, say: the file is whole."""
+def test_standard_error_is_closed(traced: Cli, eventually: Eventually, words: tuple[str, ...]) -> None:
+    """For example after the end of the terminal: the file is complete."""
     traced.run("reg", "ev u32 a")
     process = traced.start(*words, "-e", "ev", "-e", "nosuch", "-o", "out")
     assert process.stderr is not None
@@ -622,7 +622,7 @@ def test_the_snapshot_of_an_instance_that_there_is(traced: Cli) -> None:
     assert "ev: a=0x2 (2)" in traced.out("cat", "-B", "mine", "trace")
 
 
-def test_what_no_event_will_fit_is_told_before_the_command_runs(cli: Cli) -> None:
+def test_a_line_that_fits_no_event_is_reported_before_the_command_runs(cli: Cli) -> None:
     done = cli.run("record", "-e", "we*", "--filter", "status => 500", "--", "touch", "ran", status=1)
     assert done.stderr.decode() == "utracefs: we*: filter: Invalid operator\n  status => 500\n         ^\n"
     assert os.listdir(cli.home) == []

@@ -1,5 +1,5 @@
-"""`utracefs record -o` by the ending of the file: what is written, what is refused before the command runs,
-what stays where the conversion fails."""
+"""`utracefs record -o` by the ending of the file: formats, refusals before the command runs, and the
+recording that remains if the conversion fails."""
 
 import os
 import re
@@ -21,7 +21,7 @@ bool(event)
 taken = threading.Event()
 def emit(n):
     event.emit(n)
-    taken.wait()  # a thread that has ended cannot be told from a number that somebody made up
+    taken.wait()  # the number of an ended thread looks like an invented one
 threads = [threading.Thread(target=emit, args=(n,)) for n in range(3)]
 for thread in threads:
     thread.start()
@@ -78,7 +78,7 @@ def test_processes_are_known(cli: Cli) -> None:
         ("old.csv", 1, "old.csv.recorded.dat: is in the way"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_the_command_runs(
+def test_an_unwritable_output_is_reported_before_the_command_runs(
     cli: Cli, output: str, status: int, says: str
 ) -> None:
     (cli.home / "there").mkdir()

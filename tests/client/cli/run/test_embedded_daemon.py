@@ -54,7 +54,7 @@ def test_it_does_not_start(
     assert list(home.iterdir()) == []
 
 
-def test_what_one_left_that_was_killed_is_removed_by_the_next(
+def test_the_rest_of_a_killed_daemon_is_removed_by_the_next(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its parent: a cgroup is killed as a whole."""

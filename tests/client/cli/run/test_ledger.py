@@ -1,4 +1,4 @@
-"""The account of what was recorded and lost."""
+"""The counts of recorded and lost records."""
 
 from collections.abc import Iterable
 
@@ -50,7 +50,7 @@ class FakeTree(Tracefs):
         return [("cpu0", "d")]
 
 
-def test_what_data_rings_had_lost_before_is_not_ours() -> None:
+def test_earlier_losses_of_data_rings_do_not_count() -> None:
     tree = FakeTree()
     ledger = Ledger(tree, Place("x"))
     assert ledger.read() == Account()

@@ -1,4 +1,4 @@
-"""What keeps the preload library out of a program, by its file."""
+"""Program files that the preload library cannot be used with."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def test_file_capabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("keep", [0, 3, 63, 64, 100])
 def test_what_is_no_program(keep: int, tmp_path: Path) -> None:
-    """What cannot be read says nothing; exec tells."""
+    """An unreadable file gives no reason; exec reports its error."""
     whole = Path(build(tmp_path)).read_bytes()
     short = tmp_path / "short"
     short.write_bytes(whole[:keep])

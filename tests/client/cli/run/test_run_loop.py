@@ -133,7 +133,7 @@ def test_what_a_command_is_started_in(tmp_path: Path) -> None:
 
 
 def test_a_wait_that_ends_with_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Python answers when the wait is interrupted and its time is over by then: signal 0."""
+    """Python returns signal 0 if a wait is interrupted after its time is over."""
     nothing = signal.struct_siginfo((0,) * 7)
     real = signal.sigtimedwait
     answers = [nothing, nothing]
@@ -160,7 +160,7 @@ def test_signals_that_would_end_the_process_end_it_in_order(number: signal.Signa
 
 
 def test_sigusr2_where_something_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it cannot, all goes on."""
+    """Otherwise it is ignored."""
     dumps: list[int] = []
     steps: list[None] = []
 

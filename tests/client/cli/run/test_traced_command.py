@@ -1,4 +1,4 @@
-"""What a command that is traced is started with: environment, preload library, a mount of its own."""
+"""The start of a traced command: environment, preload library, a mount of its own."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ def test_a_recorded_command_has_room_in_its_ring(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it emits before the daemon's first answer is in nobody's numbers."""
+    """Records emitted before the daemon's first answer are not counted anywhere."""
     monkeypatch.delenv("UTRACEFS_PATIENCE_S", raising=False)
     assert environment(".")["UTRACEFS_PATIENCE_S"] == str(PATIENCE_S)
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.1")
@@ -103,7 +103,7 @@ def test_a_library_that_ld_preload_cannot_name(
     assert capsys.readouterr().err == (said if is_told else "")
 
 
-def test_the_address_sanitizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_sanitizer_gets_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c_client, "preload_library", lambda: "/lib/ours.so")
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
     assert environment(".")["ASAN_OPTIONS"] == "verify_asan_link_order=0:detect_leaks=0"
@@ -417,7 +417,7 @@ def test_a_program_that_would_not_start_is_not_preloaded(cli: Cli) -> None:
 
 
 def headers_of_python() -> str:
-    """What readelf says of this Python."""
+    """readelf's output for this Python."""
     readelf = shutil.which("readelf")
     if readelf is None:
         return ""

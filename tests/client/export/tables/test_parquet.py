@@ -52,7 +52,7 @@ def files(directory: Path, event: str) -> list[Path]:
 
 
 def rows(path: Path, event: str) -> list[dict[str, Any]]:
-    """What a table must have. What was lost belongs to the next record that is read, of whatever event."""
+    """The expected rows. Losses belong to the next record, of any event."""
     with utracefs.open(path) as recording:
         return expected(recording, event)
 

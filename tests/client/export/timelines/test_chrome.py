@@ -166,7 +166,7 @@ def test_perfetto_has_all_fields(tmp_path: Path) -> None:
 
 
 def as_perfetto_has_it(value: object) -> str:
-    """It leaves the escapes of a text as they are, unless there is a quote."""
+    """It does not decode the escapes of a text unless there is a quote."""
     text = str(shown(value))
     return text if '"' in text else json.dumps(text, ensure_ascii=False)[1:-1]
 
@@ -189,6 +189,6 @@ def test_a_broken_recording_makes_a_complete_file(tmp_path: Path) -> None:
     assert [e["ts"] for e in read(out.getvalue()) if e["ph"] == "i"] == [100000000001]
 
 
-def test_what_was_written_is_told(tmp_path: Path) -> None:
+def test_written_records_are_reported(tmp_path: Path) -> None:
     with utracefs.open(write(tmp_path / "trace.dat", lost=2)) as recording:
         assert write_chrome(recording, io.BytesIO()) == Exported(len(ROWS), 2, False)

@@ -1,4 +1,4 @@
-"""Any text, name and number; the json module as judge. What it means: test_chrome."""
+"""Any text, name and number; the json module as judge. The meaning: test_chrome."""
 
 import json
 import struct

@@ -1,5 +1,5 @@
-"""Every field of every record, slice, counter and name, as Perfetto's own trace processor has them; and as a
-reader of ours has them, which knows what the processor does not tell."""
+"""Every field of every record, slice, counter and name, as read by Perfetto's own trace processor; and by our
+own reader for data that the processor does not show."""
 
 import io
 from pathlib import Path
@@ -204,7 +204,7 @@ def test_slices_that_overlap_are_drawn_right(tmp_path: Path, seed: int) -> None:
     assert Picture.of(slices, counters) == picture
     trace = read(data)
     for track, about in trace.tracks.items():
-        # What the processor pairs by its place on a track, the file pairs by the same rule.
+        # The file pairs begins and ends by the same rule as the processor: by their place on a track.
         assert_nested(trace, track)
         owner = {"request": "process", "enter": "thread", "queue.length": "process", "overlapping": "thread"}
         if about["name"] in owner:
@@ -245,7 +245,7 @@ def test_a_broken_recording_is_written_up_to_there(tmp_path: Path) -> None:
     assert [event["ts"] for event in read(out.getvalue()).events] == [100000000001]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[float] = []
     with utracefs.open(write(tmp_path / "trace.dat")) as recording:
         write_perfetto(recording, io.BytesIO(), progress=told.append)

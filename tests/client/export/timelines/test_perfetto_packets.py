@@ -1,4 +1,4 @@
-"""Any text, name, number, records of any length; read by perfetto_reader. What it means: test_perfetto."""
+"""Any text, name, number, records of any length; read by perfetto_reader. The meaning: test_perfetto."""
 
 import struct
 

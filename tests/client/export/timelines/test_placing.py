@@ -1,4 +1,4 @@
-"""Which lane a slice goes on, and what of many is kept."""
+"""The lane of a slice, and the bounded memory of open slices."""
 
 import random
 

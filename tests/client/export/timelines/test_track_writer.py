@@ -1,4 +1,4 @@
-"""What a record becomes, where rules meet; shown with Chrome JSON."""
+"""The rules for a record's drawing, if several apply; shown with Chrome JSON."""
 
 import json
 import struct
@@ -95,8 +95,8 @@ def test_names() -> None:
 
 
 def test_memory_does_not_grow_with_threads() -> None:
-    """Threads are forgotten and described again. What was drawn before that stays as it is: lane 0 is taken
-    up to there, and lanes of slices are new ones."""
+    """Threads are forgotten and described again. Slices drawn before remain unchanged: lane 0 is in use up to
+    there, and slices get new lanes."""
     tracks = Tracks((Slice("ev", ("ev",)),), (Duration("ev", "n"),), (Counter("ev", "m"),))
     entries = [struct.pack("<iI", 25 if n == 7 else 1, n) for n in range(8)]
     writer = ChromeText(records_of(entries, FIELDS, tids=(7, 8, 9), step_ns=10), tracks)

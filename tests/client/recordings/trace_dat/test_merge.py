@@ -73,7 +73,7 @@ def test_equal_times_in_the_order_of_the_streams() -> None:
     ]
 
 
-def test_lost_records_are_told_once_before_the_next_one() -> None:
+def test_lost_records_are_reported_once_before_the_next_one() -> None:
     empty = page(lost=4)
     data, extents = file_of(
         [empty, empty, page(1, 2, lost=5), page(3, lost=-1), empty, page(4), page(lost=9)]
@@ -109,7 +109,7 @@ struct.pack_into("<I", BROKEN, 16 + 8, 28)
 TOO_FULL = struct.pack("<QQ", 1, PAGE).ljust(PAGE, b"\0")
 
 
-def test_a_broken_record_comes_after_what_was_before_it() -> None:
+def test_a_broken_record_is_reported_after_the_records_before_it() -> None:
     data, extents = file_of([page(1), bytes(BROKEN)], [page(2, 9)])
     merge = Merge(data, extents)
     assert [next(merge)[0] for _ in range(3)] == [1, 2, 7]

@@ -1,4 +1,4 @@
-"""What is left of a recording: when its writer is killed, when the disk is full, when it fails at the end."""
+"""The rest of a recording: after a kill of its writer, with a full disk, after an error at the end."""
 
 import errno
 import os
@@ -74,7 +74,7 @@ def test_a_disk_that_is_full_at_the_beginning(tmp_path: Path, full_at: Callable[
 def test_a_disk_that_is_full_costs_what_does_not_fit(
     tmp_path: Path, full_at: Callable[[int], None], room: int
 ) -> None:
-    """Kept and given up are all that there was; the file is good; what is missing is told where it is."""
+    """Kept and lost records add up to all; the file is valid; losses are reported at their place."""
     records = [(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(30000)]
     path = tmp_path / "full.dat"
     with TraceDatWriter(path, nr_cpus=2) as writer:

@@ -97,7 +97,7 @@ def test_records_come_back_merged_by_time(tmp_path: Path, cpus: int) -> None:
 
 
 def opens(data: bytes, path: Path) -> str:
-    """What the reader says, or `fine`; nothing else than its own errors may come."""
+    """The reader's error, or `fine`; only its own exceptions are allowed."""
     path.write_bytes(data)
     try:
         with TraceDatReader(path) as reader:
@@ -210,7 +210,7 @@ def test_a_compressed_file_says_how_to_make_it_readable(example: Path, tmp_path:
 
 
 def test_a_file_that_is_made_shorter_meanwhile(tmp_path: Path) -> None:
-    """What was opened is read to its end. (A map would be SIGBUS.)"""
+    """An opened file is read to its end. (A map would be SIGBUS.)"""
     path = tmp_path / "shorter.dat"
     write(path, [pages(many_records(1, 5000))])
     with TraceDatReader(path) as reader:
