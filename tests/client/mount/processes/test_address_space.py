@@ -286,7 +286,7 @@ def test_a_child_of_vfork_is_its_parent(listener: Listener, canary: Canary) -> N
 
 
 def test_a_thousand_children(listener: Listener, canary: Canary) -> None:
-    """All are found and notified while an event is switched; then all are forgotten, with their descriptors."""
+    """All are found and notified while an event is switched; then forgotten, with their descriptors."""
     spaces, at = listener.spaces, canary.at["private"]
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("not enough descriptors")
