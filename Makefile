@@ -3,6 +3,7 @@
 # make ci     everything: also the other Pythons, coverage, every judge, long tests, a minute of the soak
 # make soak   attack a daemon by machine: SECONDS=600, SOAK='--only chaos --seed X'
 # make debug  the compiled modules for gdb, in place; EXT=module,module: only those. `make build` goes back
+# make docs   the documentation as a site, in build/docs, with every link checked
 # make screenshots  the pictures of the documentation
 # make wheels  a source distribution and a wheel for every Python of this machine, in dist/, each tried
 # make bench  the figures of docs/performance.md, as ratios in one run
@@ -30,7 +31,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize screenshots wheels clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize docs screenshots wheels clean tools test-tools ci-tools
 
 all: build
 
@@ -170,6 +171,15 @@ sanitize: build $(VENV)/.judges
 wheels: build $(VENV)/.developer
 	$(BIN)/python -m pip install -qq --group wheels
 	$(BIN)/python wheels.py
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.developer
+	@$(BIN)/python -m pip install -qq --group docs
+	@touch $@
+
+# Warnings are errors: also a link or anchor that leads nowhere, and a page that README.md does not list.
+docs: build $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/sphinx . build/docs
+	@echo "file://$(CURDIR)/build/docs/index.html"
 
 # The pictures in docs/images.
 screenshots: build $(VENV)/.developer ci-tools
