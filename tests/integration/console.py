@@ -1,6 +1,6 @@
 """Plays the `console` blocks of a page in a shell, one after the other, and compares their output.
 
-    ```python, ```c           a file, named in its first line: # app.py, // app.c
+    ```python, ```c           a file, named in its first line: # app.py, // app.c (c++ and toml, too)
     ```console                `$ COMMAND`, and below it its output, stderr included
 
 In the expected output `...` stands for anything within a line, and a line `...` for any lines; the number of
@@ -22,10 +22,11 @@ import attrs
 
 from tests.left_over import VARIABLE
 
-__all__ = ["Shell", "Step", "as_pattern", "files", "prepare", "steps"]
+__all__ = ["NAMED", "Shell", "Step", "as_pattern", "files", "prepare", "steps"]
 
 END = "=== the end of the output ==="
 ANSWER_S = 60
+NAMED = re.compile(r"(?:#|//) (\w[\w-]*\.\w+)\b")
 
 
 @attrs.frozen
@@ -53,8 +54,9 @@ def steps(page: str) -> list[Step]:
 
 def files(page: str) -> dict[str, str]:
     """Programs of the page, by name."""
-    texts = [text for kind in ("python", "c") for _, text in _blocks(page, kind)]
-    return {text.split("\n", 1)[0].lstrip("#/ "): text for text in texts}
+    texts = [text for kind in ("python", "c", r"c\+\+", "toml") for _, text in _blocks(page, kind)]
+    named = [(NAMED.match(text), text) for text in texts]
+    return {name[1]: text for name, text in named if name}
 
 
 def as_pattern(expected: str) -> str:
@@ -88,7 +90,12 @@ class Shell:
         tools.mkdir()
         # As an installer makes it: the kernel names the process after the script.
         installed = f"#!{sys.executable}\nfrom utracefs.command import main\nmain()\n"
-        for name, text in (("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'), ("utracefs", installed)):
+        programs = {
+            "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+            "utracefs": installed,
+            "utracefsd": installed.replace("utracefs.", "utracefsd."),
+        }
+        for name, text in programs.items():
             script = tools / name
             script.write_text(text)
             script.chmod(0o755)
