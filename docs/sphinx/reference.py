@@ -1,6 +1,7 @@
 """Directives for pages of reference, which are made of the sources:
 
-    ```{python-api} utracefs.export     the public names of a module (__all__), or the given ones
+    ```{python-api} utracefs.export     the public names of a module (__all__), or the given ones,
+                                       or all but the given ones (-NAME)
     ```{command-line} utracefs.cli:cli   the --help of each command
 
 Docstrings are Markdown. Signatures come from the stub of a compiled module.
@@ -134,7 +135,7 @@ def described(module: str, name: str) -> list[str]:
 
 
 class PythonApi(SphinxDirective):  # type: ignore[misc]
-    """MODULE [NAME...]."""
+    """MODULE [NAME...] or MODULE [-NAME...]."""
 
     required_arguments = 1
     optional_arguments = 1
@@ -142,7 +143,10 @@ class PythonApi(SphinxDirective):  # type: ignore[misc]
 
     def run(self) -> list[nodes.Node]:
         module = self.arguments[0]
-        names = " ".join(self.arguments[1:]).split() or importlib.import_module(module).__all__
+        given = " ".join(self.arguments[1:]).split()
+        names = [name for name in given if not name.startswith("-")] or [
+            name for name in importlib.import_module(module).__all__ if f"-{name}" not in given
+        ]
         lines = [line for name in names for line in described(module, name)]
         made: list[nodes.Node] = self.parse_text_to_nodes("\n".join(lines))
         return made
