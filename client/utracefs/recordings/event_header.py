@@ -16,7 +16,7 @@ metadata, then those of the header:
 | struct | a field for each of its members, `STRUCT.MEMBER` |
 
 `level` and `keyword` are in all events; `opcode`, `id`, `version`, `tag`, `activity_id` and `related_id` in
-those that set them. If the event has a field of such a name, the header's gets the prefix `eventheader_`.
+events that set them. If the event has a field of such a name, the header's gets the prefix `eventheader_`.
 
 Events of OpenTelemetry's exporters have the Common Schema: `__csver__`, and the structs PartA, PartB, PartC.
 Their main fields get the names of OpenTelemetry's logs (COMMON_SCHEMA).

@@ -1,4 +1,4 @@
-"""What the tests of EventHeader share: records made by hand from the description of the format, and
+"""Shared parts of the tests of EventHeader: records made by hand from the description of the format, and
 recordings with them.
 
 The numbers are those of eventheader.h (microsoft/LinuxTracepoints, MIT license): flags 1 pointers of 64 bits,
