@@ -83,6 +83,7 @@ cdef class ChromeText(TrackWriter):
     ) except -1:
         cdef bytes name = self._cache.json(part.name)
         cdef bint is_end = part.kind == END_PART
+        with_fields = with_fields and not part.bare
         if part.kind == COUNT_PART:
             put_bytes(line, b',\n{"ph":"C","name":')
             put_bytes(line, name)

@@ -195,6 +195,7 @@ cdef class PerfettoPackets(TrackWriter):
     ) except -1:
         cdef bytes name = text.name
         cdef size_t packet, body
+        with_fields = with_fields and not part.bare
         if part.kind == BEGIN_PART or part.kind == SPAN_PART:
             name = tagged(EVENT_NAME, self._id(INTERNED_EVENT, part.name))
         if part.kind == POINT_PART:

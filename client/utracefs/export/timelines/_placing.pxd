@@ -22,6 +22,9 @@ cdef struct Lane:
     Span tops[MOST_TOPS + 1]
 
 
+cdef class Open
+
+
 cdef class Track:
     cdef readonly TrackKind kind
     cdef readonly uint64_t number
@@ -29,6 +32,7 @@ cdef class Track:
     cdef readonly int32_t pid
     cdef readonly int32_t tid
     cdef public str name
+    cdef public Open top          # the innermost open span on it
 
 
 cdef class Open:
@@ -37,9 +41,10 @@ cdef class Open:
     cdef readonly str system
     cdef readonly int32_t pid
     cdef readonly int32_t tid
-    cdef readonly uint64_t begin_ns
+    cdef public uint64_t begin_ns
     cdef readonly Track owner
-    cdef readonly Track track
+    cdef public Track track
+    cdef public Open under        # the span that it is in, on the same track
     cdef uint64_t number
 
 
@@ -53,8 +58,10 @@ cdef class OpenSlices:
     cdef uint64_t _forgotten
 
     cpdef Track free_lane(self, Open one)
+    cdef Open with_key(self, key)
     cpdef begin(self, Open one, Track track)
     cpdef Open end(self, key, int32_t pid, int32_t tid, uint64_t end_ns)
+    cdef int _give_back(self, Open best, uint64_t end_ns) except -1
     cdef int _remove(self, Open one) except -1
 
 

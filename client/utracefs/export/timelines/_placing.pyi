@@ -8,6 +8,7 @@ class Track:
     parent: Track | None
     pid: int
     tid: int
+    top: Open | None
     def __init__(
         self, kind: int, number: int, name: str, parent: Track | None = None, pid: int = 0, tid: int = 0
     ) -> None: ...
@@ -21,6 +22,7 @@ class Open:
     begin_ns: int
     owner: Track
     track: Track
+    under: Open | None
     def __init__(
         self, key: object, name: str, system: str, owner: Track, pid: int, tid: int, begin_ns: int
     ) -> None: ...

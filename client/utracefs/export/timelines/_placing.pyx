@@ -8,6 +8,9 @@ the last begin, so two that overlap would both be drawn wrong.
              │              are on lanes of the thread
              └─ counter
 
+A span (`utracefs.span`) is drawn in its parent if that is open on the same thread with no other span in it.
+If the parent ends first, the span is cut there, and continued on a lane of its own.
+
 A lane is a normal track; viewers show those of one name and parent as one. This module keeps the free lanes
 and the open slices: at most MAX_OPEN, then the oldest is dropped. A slice without an end stays open, an end
 without a begin is a point; both are counted.
@@ -75,6 +78,11 @@ cdef class OpenSlices:
             return None
         return heapq.heappop(lanes)[2]
 
+    cdef Open with_key(self, key):
+        """The newest with this key; None: none is open."""
+        cdef list same = self._by_key.get(key)
+        return None if same is None else same[len(same) - 1]
+
     cpdef begin(self, Open one, Track track):
         """Begin a slice on a free or a new lane."""
         cdef list same
@@ -110,11 +118,17 @@ cdef class OpenSlices:
         if best is None:
             return None
         self._remove(best)
+        if best.under is None:
+            self._give_back(best, end_ns)
+        return best
+
+    cdef int _give_back(self, Open best, uint64_t end_ns) except -1:
+        """Its lane is free from then on."""
         lanes = self._free.get((best.name, best.owner.number))
         if lanes is None:
             lanes = self._free[best.name, best.owner.number] = []
         heapq.heappush(lanes, (best.track.number, end_ns, best.track))
-        return best
+        return 0
 
     def forget_lanes(self):
         """Drop the free lanes."""

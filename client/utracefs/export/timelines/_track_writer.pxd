@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, uint64_t
 
 from utracefs.recordings._records cimport EventDecoder, Raw
-from utracefs.export.timelines._placing cimport Nesting, OpenSlices, Track, TrackKind
+from utracefs.export.timelines._placing cimport Nesting, Open, OpenSlices, Track, TrackKind
 from utracefs.export._record_writer cimport RecordWriter
 
 cdef enum PartKind:
@@ -30,6 +30,7 @@ cdef class Part:
     cdef str name
     cdef str system               # of the event that began it
     cdef bint on_thread
+    cdef bint bare                # no fields: the record is another one's
     cdef object value
 
 
@@ -43,8 +44,9 @@ cdef class Thread:
 
 cdef class EventPlan:
     cdef bint is_point            # only
-    cdef list ends                # (number of the Slice, places of its keys)
-    cdef list begins              # (number of the Slice, places of its keys, name)
+    # number of the Slice, or -1 for spans; places of its keys; place of a span's duration or parent, or -1
+    cdef list ends                # (number, places, duration, name)
+    cdef list begins              # (number, places, parent, name)
     cdef list durations           # (place of the field, nanoseconds, name)
     cdef list counters            # (place of the field, name)
     cdef str cpu                  # names of arguments that are no fields
@@ -83,6 +85,8 @@ cdef class TrackWriter(RecordWriter):
     cdef int _find_thread(self, const Raw *raw) except -1
     cdef int _name_thread(self, const Raw *raw, str comm) except -1
     cdef list _place(self, EventDecoder event, const Raw *raw)
+    cdef int _begin(self, list parts, Open one, Track track, bint bare) except -1
+    cdef int _end(self, list parts, Open one, uint64_t ns) except -1
     cdef int _place_spans(self, list parts, EventDecoder event, const Raw *raw) except -1
     cdef int _place_span(self, list parts, str name, uint64_t begin_ns, uint64_t end_ns) except -1
     cdef tuple _key(self, EventDecoder event, const Raw *raw, number, tuple places)

@@ -107,9 +107,22 @@ cdef class TrackWriter(RecordWriter):
         plan.is_point = roles is None
         if roles is None:
             return 0
-        plan.ends = [(numbers[one], tuple([place[key] for key in one.keys])) for one in roles.ends]
+        plan.ends = [
+            (
+                -1 if one.parent else numbers[one],
+                tuple([place[key] for key in one.keys]),
+                place.get(one.duration_ns, -1),
+                one.name,
+            )
+            for one in roles.ends
+        ]
         plan.begins = [
-            (numbers[one], tuple([place[key] for key in one.keys]), one.name or event.name)
+            (
+                -1 if one.parent else numbers[one],
+                tuple([place[key] for key in one.keys]),
+                place.get(one.parent, -1),
+                one.name or event.name,
+            )
             for one in roles.begins
         ]
         plan.durations = [
@@ -172,24 +185,35 @@ cdef class TrackWriter(RecordWriter):
     cdef list _place(self, EventDecoder event, const Raw *raw):
         cdef list parts = []
         cdef Thread thread = self.thread
-        cdef Open one
+        cdef Open one, parent
         cdef Track owner, track
         cdef Part part
-        for number, places in self.plan.ends:
+        for number, places, place, name in self.plan.ends:
             one = self._open.end(self._key(event, raw, number, places), raw.pid, raw.tid, raw.time_ns)
-            if one is None:
+            if one is not None:
+                self._end(parts, one, raw.time_ns)
+            elif place < 0:
                 self.ends_without_begin += 1
             else:
-                parts.append(part_of(END_PART, one.track, raw.time_ns, one.name, one.system))
-        for number, places, name in self.plan.begins:
+                self._place_span(parts, name, max(0, raw.time_ns - value_at(event, raw, place)), raw.time_ns)
+        for number, places, place, name in self.plan.begins:
             key = self._key(event, raw, number, places)
-            owner = thread.process if places else thread.track
+            owner = thread.process if places and place < 0 else thread.track
             one = Open(key, name, event.system, owner, raw.pid, raw.tid, raw.time_ns)
-            track = self._open.free_lane(one)
-            if track is None:
-                track = self._track(LANE_TRACK, clean(name), owner, raw.pid, raw.tid)
-            self._open.begin(one, track)
-            parts.append(part_of(BEGIN_PART, track, raw.time_ns, name, event.system))
+            track = None
+            if place >= 0:
+                parent = self._open.with_key((-1, value_at(event, raw, place)))
+                if (
+                    parent is not None
+                    and parent.pid == raw.pid
+                    and parent.tid == raw.tid
+                    and parent.track.top is parent
+                ):
+                    one.under = parent
+                    track = parent.track
+            self._begin(parts, one, track, False)
+            if place >= 0:
+                one.track.top = one
         if self.plan.durations:
             self._place_spans(parts, event, raw)
         if not parts:
@@ -205,6 +229,45 @@ cdef class TrackWriter(RecordWriter):
                 part.value = value
                 parts.append(part)
         return parts
+
+    cdef int _begin(self, list parts, Open one, Track track, bint bare) except -1:
+        """track: None for a free or a new lane."""
+        cdef Part part
+        if track is None:
+            track = self._open.free_lane(one)
+        if track is None:
+            track = self._track(LANE_TRACK, clean(one.name), one.owner, one.pid, one.tid)
+        if bare:
+            one.track = track
+        else:
+            self._open.begin(one, track)
+        part = part_of(BEGIN_PART, track, one.begin_ns, one.name, one.system)
+        part.bare = bare
+        parts.append(part)
+        return 0
+
+    cdef int _end(self, list parts, Open one, uint64_t ns) except -1:
+        """Ends a slice, and cuts the spans in it."""
+        cdef list cut = []
+        cdef Track track = one.track
+        cdef Open inner = track.top
+        cdef Part part
+        while inner is not None and inner is not one:
+            cut.append(inner)
+            part = part_of(END_PART, track, ns, inner.name, inner.system)
+            part.bare = True
+            parts.append(part)
+            inner = inner.under
+        parts.append(part_of(END_PART, track, ns, one.name, one.system))
+        if inner is one:
+            track.top = one.under
+        for inner in reversed(cut):
+            # (its begin is that of the slice: a lane that was free then may not be used)
+            inner.begin_ns = ns
+            inner.under = None
+            self._begin(parts, inner, None, True)
+            inner.track.top = inner
+        return 0
 
     cdef int _place_spans(self, list parts, EventDecoder event, const Raw *raw) except -1:
         cdef list spans = []

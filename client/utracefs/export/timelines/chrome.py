@@ -40,7 +40,7 @@ def write_chrome(
 ) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written and
     the file is complete; for `tracks` see Tracks.check."""
-    tracks = tracks or Tracks()
+    tracks = (tracks or Tracks()).with_spans(recording)
     tracks.check(recording)
     reading = recording.reading()
     text = ChromeText(reading.records, tracks)

@@ -39,7 +39,7 @@ def write_perfetto(
 ) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written; for
     `tracks` see Tracks.check."""
-    tracks = tracks or Tracks()
+    tracks = (tracks or Tracks()).with_spans(recording)
     tracks.check(recording)
     reading = recording.reading()
     clock = _CLOCKS.get(recording.clock, _CLOCKS["mono"])

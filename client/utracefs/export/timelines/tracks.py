@@ -23,6 +23,8 @@ In a file they are TOML, a table for each:
     event = "queue"
     field = "length"
 
+Spans (`utracefs.span`) are slices without any of these: `with_spans` finds their events by their fields.
+
 EVENT is `SYSTEM:NAME`, `NAME`, or a glob of either. `_placing` chooses the tracks of slices.
 """
 
@@ -54,6 +56,10 @@ class Slice:
     """Fields of all these events whose values must be equal; none: the same thread."""
     name: str = ""
     """Name of the slice; default: that of the event that begins it."""
+    parent: str = ""
+    """Of a span: the field of its begin with the key of its parent. Keys of all spans are one space."""
+    duration_ns: str = ""
+    """Of a span: the field of its end with its duration, for an end without a begin."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -102,6 +108,10 @@ class Counter:
         return cls(event, field)
 
 
+_BEGIN: Final = [(b"u64", b"span_id"), (b"u64", b"parent_id")]
+_END: Final = [*_BEGIN, (b"u64", b"duration_ns")]
+
+
 class Roles(NamedTuple):
     """Items of one event's records, besides points."""
 
@@ -144,6 +154,27 @@ class Tracks:
         return Tracks(
             self.slices + other.slices, self.durations + other.durations, self.counters + other.counters
         )
+
+    def with_spans(self, recording: Recording) -> "Tracks":
+        """Besides these, the spans that the recording describes, unless their begin has a slice here."""
+        fields = {
+            EventName(system, text_of(event.name)): [(field.type, field.name) for field in event.fields]
+            for system, event in recording.formats
+        }
+        spans = []
+        for event, found in fields.items():
+            name = event.name.removesuffix("_begin")
+            end = EventName(event.system, f"{name}_end")
+            if (
+                event.name != name
+                and found[: len(_BEGIN)] == _BEGIN
+                and fields.get(end, [])[: len(_END)] == _END
+                and not any(matches(one.begin, event) for one in self.slices)
+            ):
+                spans.append(
+                    Slice(str(event), (str(end),), ("span_id",), name, "parent_id", "duration_ns")
+                )
+        return self + Tracks(tuple(spans))
 
     def __bool__(self) -> bool:
         return bool(self.slices or self.durations or self.counters)
