@@ -44,7 +44,7 @@ MAX_TEXT_BYTES: Final = 256 << 20
 MAX_COUNTS: Final = 1 << 18
 """Limit of counts of further records: 7,000 bins for 12 threads of three events."""
 
-SCRIPTS: Final = ("data", "text", "search", "statistics", "timeline", "table", "panels", "main")
+SCRIPTS: Final = ("data", "text", "search", "statistics", "spans", "timeline", "table", "panels", "main")
 
 _BATCH: Final = 1 << 16
 _POOL_TEXTS: Final = 1 << 13

@@ -257,6 +257,7 @@ async function open() {
 	document.body.dataset.ready = "true";
 	performance.mark("ready");
 	for (const event of report.byCount) await event.load();
+	await app.timeline.showSpans();
 	showNotices(report);
 	document.body.dataset.complete = "true";
 }

@@ -74,6 +74,7 @@ class Timeline {
 		this.hover = null;
 		this.job = 0;
 		this.labels = new Map();
+		this.spans = new Spans(this.report);
 		this.layOut(this.report.lanes.map((lane) => lane.count));
 		const around = document.getElementById("timeline").clientHeight - this.scroller.clientHeight;
 		const wanted = around + this.rows.length * LANE_HEIGHT + 8;
@@ -354,6 +355,7 @@ class Timeline {
 		}
 		context.stroke();
 		if (this.bins) this.paintCells(context, first, last, top);
+		this.paintSpans(context, first, last, top);
 		const selected = this.app.selected;
 		const place = selected < 0 ? -1 : this.report.lanes[this.report.lane[selected]].place;
 		if (place >= 0) {
@@ -399,6 +401,33 @@ class Timeline {
 				}
 			}
 		}
+	}
+
+	async showSpans() {
+		await this.spans.load();
+		document.getElementById("timeline").dataset.spans = this.spans.all.length;
+		this.paintSoon();
+	}
+
+	// Narrow ones that would be drawn over each other are drawn once.
+	paintSpans(context, first, last, top) {
+		const drawn = new Map();
+		const high = LANE_HEIGHT / SPAN_LEVELS - 1;
+		const { hidden } = this.app;
+		this.spans.each(this.app.view, (slice) => {
+			const { place } = this.report.lanes[slice.lane];
+			if (place < first || place >= last || hidden.has(this.report.event[slice.row])) return;
+			const left = Math.max(this.x(slice.from), -BIN_POINTS);
+			const right = Math.max(Math.min(this.x(slice.to), this.width + BIN_POINTS), left + 1);
+			const key = place * SPAN_LEVELS + slice.level;
+			if (right < (drawn.get(key) ?? -Infinity) + 0.5) return;
+			drawn.set(key, right);
+			context.fillStyle = this.palette[slice.color];
+			context.globalAlpha = 0.85;
+			const y = top + (place - first) * LANE_HEIGHT + 1 + slice.level * (high + 1);
+			context.fillRect(left, y, right - left, high);
+		});
+		context.globalAlpha = 1;
 	}
 
 	paintMarked(context, height) {
@@ -559,6 +588,10 @@ class Timeline {
 				const here = counts[(slot * bins.count + bin) * COLORS + color];
 				if (here) lines.push(`${this.app.colorName(color)}: ${count(here)} in ${duration(bins.step)}`);
 			}
+		}
+		if (lane) {
+			for (const slice of this.spans.at(lane.number, this.timeAt(x), this.app.view).slice(0, 8))
+				lines.push(`${plain(slice.name)}: ${duration(slice.to - slice.from)}`);
 		}
 		if (!lines.length) return this.hideTip();
 		tip.textContent = lines.join("\n");

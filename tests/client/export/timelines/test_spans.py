@@ -1,5 +1,5 @@
-"""Spans are slices without any option, in their parents; drawn as Chrome JSON and, for Perfetto's own judge, as
-packets. (What a record becomes is _track_writer's; which events are spans, `tracks`.)"""
+"""Spans are slices without any option, in their parents; drawn as Chrome JSON, and as packets for Perfetto's
+own judge. (What a record becomes is _track_writer's; which events are spans, `tracks`.)"""
 
 import io
 import json
