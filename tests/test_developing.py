@@ -1,4 +1,5 @@
-"""Files, make targets, commands and names of the sources that docs/developing.md mentions exist."""
+"""Files, make targets, commands and names of the sources that docs/developing.md mentions exist; also those
+of the table in docs/architecture.md."""
 
 import re
 from pathlib import Path
@@ -56,6 +57,26 @@ def test_files() -> None:
         if name.startswith(("/tmp/", "longest/")) or name.rpartition("/")[2] in NEW:
             continue
         assert any(f"/{path}".endswith(f"/{name.removeprefix('../')}") for path in below), name
+
+
+def test_files_of_architecture() -> None:
+    """`Where to change what`: files, and the names in them."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = page.partition("## Where to change what\n")[2].partition("\n## ")[0].splitlines()[3:]
+    rows = [row.split(" | ")[1] for row in rows if row.startswith("| ")]
+    assert len(rows) > 12
+    for row in rows:
+        spans = re.findall(r"`([^`]+)`", row)
+        paths = [
+            ROOT / span for span in spans if span.split("/")[0] in ("client", "daemon", "docs", "protocol")
+        ]
+        assert paths or "](" in row or "utracefs.attach" in row, row
+        assert [path for path in paths if not path.exists()] == []
+        for name in re.findall(r"`(\w+)` in `([^`]+)`", row):
+            where = [path for path in paths if path.as_posix().endswith(name[1])] or [
+                ROOT / "client" / "utracefs" / name[1]
+            ]
+            assert re.search(rf"\b{name[0]}\b", where[0].read_text()), name
 
 
 def test_make_targets() -> None:

@@ -2,21 +2,21 @@
 
 | module | commands |
 |---|---|
-| record | record |
-| report | report |
-| export | export |
-| sql | sql |
-| status | status, list |
-| switch | enable, disable |
-| files | cat, write, ls, stream |
-| hist | hist |
-| instance | instance create, remove, list |
-| events | reg, emit |
-| attach | attach |
-| top | top |
-| perf | perf stat, record, script, top, trace |
+| record/record | record |
+| convert/report | report |
+| convert/export | export |
+| convert/sql | sql |
+| look/status | status, list |
+| look/switch | enable, disable |
+| look/files | cat, write, ls, stream |
+| live/hist | hist |
+| look/instance | instance create, remove, list |
+| look/events | reg, emit |
+| live/attach | attach |
+| live/top | top |
+| perf/perf | perf stat, record, script, top, trace |
 | mount | mount |
-| doctor | doctor |
+| look/doctor | doctor |
 | c_client | c-client |
 | daemon | daemon, completion |
 

@@ -542,10 +542,10 @@ cdef int quote(Line *line, char *begin) except -1:
 cdef class EventHeaders(RecordSource):
     """The records of a source, those of EventHeader tracepoints as records of the events in them.
 
-    tracepoints: ids of those. plans: those found so far, kept for other sources. find_plan: (tracepoint's id,
-    the header, number of bytes of the activity, metadata) to a Plan, None: the metadata are invalid.
-    find_rest: tracepoint's id to that of the event for undecoded records, None: they stay unchanged. Both are called once for each distinct argument, find_plan
-    again if there are very many.
+    tracepoints: ids of those. plans: those found so far, kept for other sources. find_plan: (tracepoint's
+    id, the header, number of bytes of the activity, metadata) to a Plan, None: the metadata are invalid.
+    find_rest: tracepoint's id to that of the event for undecoded records, None: they stay unchanged. Both
+    are called once for each distinct argument, find_plan again if there are very many.
     """
 
     def __cinit__(self):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.client.c.programs import Program, started
 from tests.client.c.test_emit import WAYS, lines, of_way
-from tests.client.fake_daemon import FakeDaemon
+from tests.client.daemons.fake_daemon import FakeDaemon
 from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefsd.server.runtime import locate

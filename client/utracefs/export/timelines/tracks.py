@@ -171,9 +171,7 @@ class Tracks:
                 and fields.get(end, [])[: len(_END)] == _END
                 and not any(matches(one.begin, event) for one in self.slices)
             ):
-                spans.append(
-                    Slice(str(event), (str(end),), ("span_id",), name, "parent_id", "duration_ns")
-                )
+                spans.append(Slice(str(event), (str(end),), ("span_id",), name, "parent_id", "duration_ns"))
         return self + Tracks(tuple(spans))
 
     def __bool__(self) -> bool:
