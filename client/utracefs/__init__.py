@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from utracefs._event import Event
+    from utracefs.contexts import context
     from utracefs.declarations.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
     from utracefs.logging_handler import LoggingHandler
     from utracefs.recordings.recording import Record, Recording
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "attach",
     "close",
+    "context",
     "current_span",
     "default_session",
     "define",
@@ -87,6 +89,7 @@ _LAZY = {
     "Stream": "utracefs.streaming",
     "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
+    "context": "utracefs.contexts",
     "current_span": "utracefs.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "span": "utracefs.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.fallback.without_tracing",

@@ -10,7 +10,7 @@ from _warnings import warn
 from sys import flags
 
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport isinf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport getenv
@@ -56,6 +56,7 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         PyObject *tp_dict
         const char *tp_name
+    int PyContextVar_Get(object var, PyObject *default, PyObject **value) except -1
     PyTypeObject *Py_TYPE(PyObject *o)
     int METH_FASTCALL, METH_KEYWORDS
 
@@ -114,12 +115,17 @@ cdef PyObject *emit(
 cdef object emit_named(Event event, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names):
     """Values by name; or a wrong number of values."""
     cdef PyObject *ordered[MAX_FIELDS]
-    if keyword_names == NULL:
-        raise TypeError(
-            f"{event.name}: {nr_args} values for {event.nr_fields} fields ({', '.join(event.keywords)})"
-        )
-    sort_arguments(event, ordered, args, nr_args, keyword_names)
+    cdef list held = []
+    if keyword_names == NULL and (nr_args > event.nr_fields or context_variable is None):
+        raise wrong_number(event, nr_args)
+    sort_arguments(event, ordered, args, nr_args, keyword_names, held)
     return emit_values(event, ordered)
+
+
+cdef object wrong_number(Event event, Py_ssize_t nr_args):
+    return TypeError(
+        f"{event.name}: {nr_args} values for {event.nr_fields} fields ({', '.join(event.keywords)})"
+    )
 
 
 cdef object emit_values(Event event, PyObject *const *given):
@@ -232,10 +238,10 @@ cdef unsigned char *reserve_later(
 
 
 cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, Py_ssize_t nr_args,
-                        PyObject *keyword_names) except -1:
-    """Sort positional and keyword arguments into the order of the fields; TypeError like a call of a Python
-    function."""
-    cdef Py_ssize_t i, at, nr_keywords = PyTuple_GET_SIZE(keyword_names)
+                        PyObject *keyword_names, list held) except -1:
+    """Sort positional and keyword arguments into the order of the fields, with values of the context for
+    missing ones; TypeError like a call of a Python function. held: gets those."""
+    cdef Py_ssize_t i, at, nr_keywords = 0 if keyword_names == NULL else PyTuple_GET_SIZE(keyword_names)
     cdef PyObject *name
     if nr_args > event.nr_fields:
         raise TypeError(f"{event.name}: {nr_args} values for {event.nr_fields} fields")
@@ -255,7 +261,15 @@ cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, 
         ordered[at] = args[nr_args + i]
     for i in range(event.nr_fields):
         if ordered[i] == NULL:
-            raise TypeError(f"{event.name}: no value for the field {event.keywords[i]!r}")
+            if not is_of_context(event.keywords[i]):
+                if keyword_names == NULL:
+                    raise wrong_number(event, nr_args)
+                raise TypeError(f"{event.name}: no value for the field {event.keywords[i]!r}")
+            value = context_value(event, i)
+            held.append(value)
+            ordered[i] = <PyObject *>value
+    if keyword_names == NULL:
+        return 0
     if <PyObject *>event.known_names != keyword_names:
         event.known_names = <tuple>keyword_names
     event.known_args = nr_args
@@ -272,6 +286,37 @@ cdef Py_ssize_t find_keyword(tuple keywords, PyObject *name) except -2:
         if keywords[i] == <object>name:
             return i
     return -1
+
+
+cdef object context_variable = None
+cdef object context_names = None
+
+
+def use_context(variable, names):
+    """variable: a ContextVar of a mapping. names: a set that may grow; fields called so may be left out."""
+    global context_variable, context_names
+    context_names = names
+    context_variable = variable
+
+
+cdef bint is_of_context(name) except -1:
+    return context_variable is not None and name in context_names
+
+
+cdef object context_value(Event event, Py_ssize_t i):
+    """The value of field `i` in this context, else 0 or empty."""
+    cdef PyObject *found = NULL
+    cdef Step *step = &event.steps[i]
+    PyContextVar_Get(context_variable, NULL, &found)
+    if found != NULL:
+        values = <object>found
+        Py_DECREF(values)
+        value = values.get(event.keywords[i])
+        if value is not None:
+            return value
+    if step.kind == INTEGER or step.kind == FLOAT:
+        return 0
+    return bytes(step.size) if step.kind == STRUCT else b""
 
 
 cdef inline int64_t sign_extended(int64_t number, unsigned size) noexcept:

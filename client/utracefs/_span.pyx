@@ -31,7 +31,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 
 from utracefs._binding cimport PENDING, ut_now_ns, utracefs_new_span_id
-from utracefs._emit cimport emit_behind
+from utracefs._emit cimport context_value, emit_behind, is_of_context
 from utracefs._emit cimport is_strict as emits_strictly
 from utracefs._event cimport MAX_FIELDS, Event, status_of
 
@@ -252,10 +252,13 @@ cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObje
                 given[name] = <object>args[nr + i]
     check_names(span, given)
     if len(given) < span.nr_fields:
-        if span.values is None:
-            missing = [name for name in span.fields if name not in given]
-            raise TypeError(f"{span.name}: no value for the field {missing[0]!r}")
-        given = dict(zip(span.fields, span.values)) | given
+        if span.values is not None:
+            given = dict(zip(span.fields, span.values)) | given
+        for i in range(span.nr_fields):
+            if span.fields[i] not in given:
+                if not is_of_context(span.fields[i]):
+                    raise TypeError(f"{span.name}: no value for the field {span.fields[i]!r}")
+                given[span.fields[i]] = context_value(span.begin, BEGIN_VALUES + i)
     return tuple([given[name] for name in span.fields]), parent_id
 
 

@@ -6,9 +6,12 @@ handler is not called and nothing is formatted.
 """
 
 import logging
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from utracefs.fallback.available import CAN_TRACE
+from utracefs.texts import cut, json_object, shown
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
 if TYPE_CHECKING or CAN_TRACE:
@@ -22,34 +25,44 @@ __all__ = ["LoggingHandler"]
 
 FIELDS = (
     "s32 level; u32 line; __rel_loc char[] logger; __rel_loc char[] message; "
-    "__rel_loc char[] pathname; __rel_loc char[] func"
+    "__rel_loc char[] pathname; __rel_loc char[] func; __rel_loc char[] context"
 )
 
 OFF = 1 << 62
 """Above every level: no consumer is attached."""
 
-_FIXED_SIZE = 6 * 4 + 4
-"""Bytes of the fixed part, and a NUL for each of the four texts."""
+_FIXED_SIZE = 7 * 4 + 5
+"""Bytes of the fixed part, and a NUL for each of the five texts."""
 
 _SHORT = 512
-"""Limit in bytes of the texts other than the message."""
+"""Limit in bytes of the texts other than message and context."""
 
 
 class LoggingHandler(logging.Handler):
     """Writes one record of the event `name` per log record, while a consumer is attached.
 
     The message is the text of the handler's formatter (by default message and traceback), cut to the size of
-    a record in the ring buffer. session: None is the default session. Never closes a session. ValueError:
-    `name` is not a valid event name.
+    a record in the ring buffer.
+
+    context: the values of `utracefs.context` as a JSON object, or empty. fields: further columns, of texts:
+    each takes its value of `extra=`, else of the context. session: None is the default session. Never closes
+    a session. ValueError: `name` is not a valid event name.
     """
 
     def __init__(
-        self, name: str = "python_log", level: int | str = logging.NOTSET, *, session: "Session | None" = None
+        self,
+        name: str = "python_log",
+        level: int | str = logging.NOTSET,
+        *,
+        fields: Iterable[str] = (),
+        session: "Session | None" = None,
     ) -> None:
         if not name or not set(name).isdisjoint(" ;\t\n"):
             raise ValueError(f"{name!r} cannot be the name of an event")
         self._level = logging.NOTSET
-        self._event = (session or process_session()).event(f"{name} {FIELDS}")
+        self._fields = tuple(fields)
+        texts = "".join(f"; __rel_loc char[] {field}" for field in self._fields)
+        self._event = (session or process_session()).event(f"{name} {FIELDS}{texts}")
         super().__init__(level)
 
     @property
@@ -68,12 +81,18 @@ class LoggingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             logger, pathname, func = _text(record.name), _text(record.pathname), _text(record.funcName or "")
-            room = MAX_FTRACE_PAYLOAD - _FIXED_SIZE - len(logger) - len(pathname) - len(func)
+            contexts = sys.modules.get("utracefs.contexts")
+            values = {} if contexts is None else contexts.present()
+            given = record.__dict__
+            own = [_text(shown(given.get(name, values.get(name)))) for name in self._fields]
+            context = json_object(values)
+            room = MAX_FTRACE_PAYLOAD - _FIXED_SIZE - len(logger) - len(pathname) - len(func) - len(context)
+            room -= sum(len(text) + 5 for text in own)
             message = self.format(record).encode("utf-8", "backslashreplace")
             if len(message) > room:
-                message = _cut(message, room - 3) + b"..."
+                message = cut(message, max(room - 3, 0)) + b"..."
             level = min(max(record.levelno, -(1 << 31)), (1 << 31) - 1)
-            self._event.emit(level, max(record.lineno, 0), logger, message, pathname, func)
+            self._event.emit(level, max(record.lineno, 0), logger, message, pathname, func, context, *own)
         except Exception:  # noqa: BLE001  # required of emit() by logging.Handler
             self.handleError(record)
 
@@ -82,8 +101,3 @@ def _text(text: str) -> bytes:
     """UTF-8, at most _SHORT bytes, the end of the text, which for a path is the more useful part."""
     data = text.encode("utf-8", "backslashreplace")
     return data if len(data) <= _SHORT else b"..." + data[-(_SHORT - 3) :]
-
-
-def _cut(text: bytes, size: int) -> bytes:
-    """At most `size` bytes, without half a character at the end."""
-    return text[:size].decode("utf-8", "ignore").encode("utf-8")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
-from utracefs import LoggingHandler, Session
+from utracefs import LoggingHandler, Session, context
 from utracefs.declarations.checking import check_declaration
 from utracefs.logging_handler import FIELDS, OFF
 from utracefs_protocol.events.layout import Layout
@@ -134,3 +135,28 @@ def test_what_is_no_name(name: str) -> None:
     """And not a complaint about a field that nobody wrote."""
     with pytest.raises(ValueError, match="cannot be the name of an event"):
         LoggingHandler(name)
+
+
+def test_values_of_the_context_and_of_extra(
+    daemon: FakeDaemon, session: Session, logger: logging.Logger
+) -> None:
+    declaration = f"request_log {FIELDS}; __rel_loc char[] request_id; __rel_loc char[] user".encode()
+    daemon.enabled_from_start = {declaration}
+    logger.addHandler(LoggingHandler("request_log", fields=["request_id", "user"], session=session))
+    logger.warning("before")
+    with context(request_id="a1", number=5):
+        logger.warning("within", extra={"user": "jo"})
+        logger.warning("nearer", extra={"request_id": 7})
+        with context(**{f"n{n}": "x" * 1000 for n in range(9)}):
+            logger.warning("long")
+        with context(**{f"n{n}": "x" * 1000 for n in range(99)}):
+            logger.warning("m" * 5000)
+    assert session.flush()
+    layout = Layout(check_declaration(declaration).fields)
+    found = [dict(layout.unpack(payload)) for payload in daemon.last.payloads(declaration)]
+    rows = [(one["request_id"], one["user"], one["context"]) for one in found]
+    values = '{"request_id": "a1", "number": "5"}'
+    assert rows[:3] == [("", "", ""), ("a1", "jo", values), ("7", "", values)]
+    assert json.loads(str(rows[3][2]))["n8"] == "x" * 60
+    assert rows[4] == ("a1", "", "")
+    assert len(str(found[4]["message"])) > 3000

@@ -9,6 +9,7 @@ ValueError.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -44,7 +45,10 @@ class Event:
 
     def emit(self, *args: Any, **kwargs: Any) -> None:
         """No effect. TypeError: the number or names of values do not match the fields."""
-        if len(args) > len(self.fields) or sorted(kwargs) != sorted(self.fields[len(args) :]):
+        contexts = sys.modules.get("utracefs.contexts")
+        optional = contexts.NAMES if contexts is not None else ()
+        named = [field for field in self.fields[len(args) :] if field in kwargs or field not in optional]
+        if len(args) > len(self.fields) or sorted(kwargs) != sorted(named):
             raise TypeError(
                 f"{self.name}: {len(args)} values and {list(kwargs)} for the fields {', '.join(self.fields)}"
             )

@@ -1,0 +1,64 @@
+"""A span for each request of an ASGI application (FastAPI, Starlette, Django, ...).
+
+    app.add_middleware(utracefs.asgi.Middleware)        # or: app = Middleware(app)
+
+The span ends with the response's last byte. `route` is that of FastAPI and Starlette, which do not have it
+before the request is routed, else the path. See http_requests for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from utracefs.http_requests import begin, request_span
+
+__all__ = ["Middleware"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Middleware:
+    """app: an ASGI application. name: of the span."""
+
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[Any]], name: str = "http_request"
+    ) -> None:
+        self._app = app
+        self._requests = request_span(name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(reversed(scope["headers"]))  # of several the first
+        values, running = begin(
+            self._requests,
+            scope["method"],
+            scope["path"],
+            headers.get(b"x-request-id", b"").decode("latin-1"),
+            headers.get(b"traceparent", b"").decode("latin-1"),
+        )
+        with values:
+            if not running:
+                await self._app(scope, receive, send)
+                return
+            status = 0
+
+            async def noting(message: MutableMapping[str, Any]) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            with running:
+                try:
+                    await self._app(scope, receive, noting)
+                except BaseException:
+                    status = status or 500
+                    raise
+                finally:
+                    route = getattr(scope.get("route"), "path", None)
+                    running.set(status=status, route=route if isinstance(route, str) else scope["path"])
