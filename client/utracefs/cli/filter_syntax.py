@@ -19,7 +19,9 @@ _SPACE = re.compile(r"[\s\xa0]*")
 _NOTS = re.compile(r"(?:!(?![=~])[\s\xa0]*)*")
 _NAME = re.compile(r"\w+(?:\.\w+)*")
 _OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&")
-_VALUE = re.compile(r"""-?[0-9]\w*|--?\w*|"[^"]*"|'[^']*'|CPUS[\s\xa0]*(?:\{[^}]*\}?)?""")
+_VALUE = re.compile(
+    r"""-?[0-9][\w.]*(?:(?<=[eE])[-+]\w*)?|--?\w*|"[^"]*"|'[^']*'|CPUS[\s\xa0]*(?:\{[^}]*\}?)?"""
+)
 
 
 @attrs.frozen

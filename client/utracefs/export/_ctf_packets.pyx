@@ -12,6 +12,7 @@ from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport (
     BYTES_VALUE,
+    FLOAT_VALUE,
     SIGNED_VALUE,
     TEXT_VALUE,
     EventDecoder,
@@ -226,8 +227,8 @@ cdef class CtfPackets:
 
 
 def declared_fields(EventDecoder event not None):
-    """(name, type, size) of each field as written. type: s, u (integers), text, byte; size in bytes, None:
-    variable."""
+    """(name, type, size) of each field as written. type: s, u (integers), f (float), text, byte; size in
+    bytes, None: variable."""
     cdef Getter *getter
     cdef Py_ssize_t i
     found = []
@@ -237,6 +238,8 @@ def declared_fields(EventDecoder event not None):
             word = "text"
         elif getter.kind == BYTES_VALUE:
             word = "byte"
+        elif getter.kind == FLOAT_VALUE:
+            word = "f"
         else:
             word = "s" if getter.kind == SIGNED_VALUE else "u"
         found.append((event.names[i], word, getter.place.size if getter.place.where == FIXED else None))

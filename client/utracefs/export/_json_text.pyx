@@ -9,10 +9,13 @@ import json
 
 import cython
 
+from libc.math cimport isfinite, isnan
 from libc.stdint cimport uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport (
+    BOOL_VALUE,
+    FLOAT_VALUE,
     SIGNED_VALUE,
     TEXT_VALUE,
     UNSIGNED_VALUE,
@@ -25,7 +28,16 @@ from utracefs.recordings._records cimport (
 )
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes
-from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal, put_hex_pairs, put_signed
+from utracefs_protocol.events._line cimport (
+    Line,
+    load_float,
+    put,
+    put_char,
+    put_decimal,
+    put_float,
+    put_hex_pairs,
+    put_signed,
+)
 
 from utracefs_protocol.text import bytes_of
 
@@ -154,6 +166,10 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
                 put_decimal(line, value, 0, c' ')
         elif getter.is_json:
             put(line, data, text_length(data, length))
+        elif getter.kind == FLOAT_VALUE:
+            put_number(line, load_float(data, length))
+        elif getter.kind == BOOL_VALUE:
+            put_bytes(line, b"true" if data[0] else b"false")
         elif getter.kind == TEXT_VALUE:
             put_text(line, data, text_length(data, length), not for_viewers)
         else:
@@ -162,6 +178,15 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
             put_char(line, c'"')
     if len(keys) > event.count:
         put_bytes(line, <bytes>keys[event.count])
+    return 0
+
+
+cdef int put_number(Line *line, double value) except -1:
+    """JSON has no infinities and no NaN: they are strings, as in the JSON of Protocol Buffers."""
+    if isfinite(value):
+        put_float(line, value)
+    else:
+        put_bytes(line, b'"NaN"' if isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"')
     return 0
 
 

@@ -11,8 +11,10 @@ All is little-endian and without padding between the parts.
 | field | CTF |
 |---|---|
 | integer | integer of its size |
+| float, double | floating point of its size |
+| bool | u8, 0 or 1 |
 | char[N] | text of N bytes |
-| unsigned char[N], struct | N bytes |
+| unsigned char[N], other struct | N bytes |
 | dynamic text | string, up to its first NUL |
 | other dynamic data | u16 number of bytes `__NAME_length`, and the bytes |
 
@@ -53,6 +55,8 @@ typealias integer {{ size = 32; align = 8; signed = true; byte_order = le; }} :=
 typealias integer {{ size = 64; align = 8; signed = true; byte_order = le; }} := s64;
 typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; encoding = UTF8; }} := text;
 typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; base = 16; }} := byte;
+typealias floating_point {{ exp_dig = 8; mant_dig = 24; align = 8; byte_order = le; }} := f32;
+typealias floating_point {{ exp_dig = 11; mant_dig = 53; align = 8; byte_order = le; }} := f64;
 trace {{
 	major = 1;
 	minor = 8;
@@ -145,7 +149,7 @@ def _event_metadata(number: int, event: EventDecoder) -> str:
     )
 
 
-def _declared(type_: Literal["s", "u", "text", "byte"], size: int | None, word: str) -> str:
+def _declared(type_: Literal["s", "u", "f", "text", "byte"], size: int | None, word: str) -> str:
     if size is None:
         if type_ == "text":
             return f"string {{ encoding = UTF8; }} _{word};"

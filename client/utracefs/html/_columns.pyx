@@ -19,14 +19,19 @@ from libc.stdlib cimport free, realloc
 from utracefs.recordings._columns cimport Values, put_fields
 from utracefs.recordings._records cimport (
     BYTES_VALUE,
+    BOOL_VALUE,
+    FLOAT_VALUE,
     SIGNED_VALUE,
     UNSIGNED_VALUE,
     EventDecoder,
     Raw,
     Records,
+    TEXT_VALUE,
+    ValueKind,
     signed_value,
     text_length,
     unsigned_value,
+    value_of,
 )
 
 from utracefs_protocol.text import text_of
@@ -128,22 +133,23 @@ cdef class Integers(Values):
 
 @cython.final
 cdef class Texts(Values):
-    """Distinct texts by number. values: the texts, str with surrogate escapes, or hex."""
+    """Distinct texts by number. values: the texts, str with surrogate escapes, or hex, or floats and bools as
+    text."""
 
     cdef readonly Integers numbers
     cdef readonly list values
     cdef dict _known
-    cdef bint _hex
+    cdef ValueKind _kind
 
-    def __cinit__(self, bint hex=False):
+    def __cinit__(self, kind=TEXT_VALUE):
         self.numbers = Integers()
         self.values = []
         self._known = {}
-        self._hex = hex
+        self._kind = kind
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
         cdef bytes value
-        if not self._hex:
+        if self._kind == TEXT_VALUE:
             length = text_length(data, length)
         value = PyBytes_FromStringAndSize(<const char *>data, length)
         number = self._known.get(value)
@@ -151,13 +157,21 @@ cdef class Texts(Values):
             self.numbers.add(number)
             return 0
         number = self._known[value] = len(self.values)
-        self.values.append(value.hex() if self._hex else text_of(value))
+        self.values.append(self._text_of(value))
         self.numbers.add(number)
         return length + 64
 
+    cdef str _text_of(self, bytes value):
+        if self._kind == TEXT_VALUE:
+            return text_of(value)
+        if self._kind == BYTES_VALUE:
+            return value.hex()
+        found = value_of(self._kind, <const uint8_t *>PyBytes_AS_STRING(value), len(value))
+        return repr(found) if self._kind == FLOAT_VALUE else "true" if found else "false"
+
     def taken(self, order):
         """The same texts, with the numbers at these indexes."""
-        cdef Texts found = Texts(self._hex)
+        cdef Texts found = Texts(self._kind)
         found.values = self.values
         found._known = self._known
         found.numbers = self.numbers.taken(order)
@@ -243,7 +257,7 @@ cdef class EventColumns:
             if kind == SIGNED_VALUE or kind == UNSIGNED_VALUE:
                 self.values.append(Integers(kind == SIGNED_VALUE))
             else:
-                self.values.append(Texts(kind == BYTES_VALUE))
+                self.values.append(Texts(kind))
 
     cdef Py_ssize_t add(self, const Raw *raw) except -1:
         """Bytes of new texts."""

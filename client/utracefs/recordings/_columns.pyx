@@ -18,7 +18,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport (
+    BOOL_VALUE,
     BYTES_VALUE,
+    FLOAT_VALUE,
     TEXT_VALUE,
     UNSIGNED_VALUE,
     EventDecoder,
@@ -92,8 +94,9 @@ cdef Py_ssize_t put_fields(EventDecoder event, const Raw *raw, list columns, Py_
 cdef class Column(Values):
     """One column of a batch.
 
-    name: the field's, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `string`
-    (UTF-8, U+FFFD for each byte that is not), `binary`.
+    name: the field's, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `float32`,
+    `float64`, `bool_` (a byte each, unlike Arrow's), `string` (UTF-8, U+FFFD for each byte that is not),
+    `binary`.
     nulls: number of rows without a value.
     """
 
@@ -104,7 +107,7 @@ cdef class Column(Values):
 
     @property
     def offsets(self):
-        """Offsets of strings and binaries in `values`; None for integers."""
+        """Offsets of strings and binaries in `values`; None for numbers."""
         return None if self._offsets is None else memoryview(self._offsets)
 
     @property
@@ -130,7 +133,9 @@ cdef class Column(Values):
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
         """There is `room` for it."""
         if self._width:
-            if self._kind == UNSIGNED_VALUE:
+            if self._kind == BOOL_VALUE:
+                self.put_number(data[0] != 0)
+            elif self._kind == UNSIGNED_VALUE or self._kind == FLOAT_VALUE:
                 self.put_number(unsigned_value(data, length))
             else:
                 self.put_number(<uint64_t>signed_value(data, length))
@@ -278,6 +283,10 @@ cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
         return new_column(name, "binary" if text_as_bytes else "string", 0, TEXT_VALUE)
     if getter.kind == BYTES_VALUE:
         return new_column(name, "binary", 0, BYTES_VALUE)
+    if getter.kind == BOOL_VALUE:
+        return new_column(name, "bool_", 1, BOOL_VALUE)
+    if getter.kind == FLOAT_VALUE:
+        return new_column(name, f"float{8 * getter.place.size}", getter.place.size, FLOAT_VALUE)
     width = getter.place.size if getter.place.size in (1, 2, 4, 8) else 8
     sign = "u" if getter.kind == UNSIGNED_VALUE else ""
     return new_column(name, f"{sign}int{8 * width}", width, getter.kind)

@@ -28,6 +28,8 @@ cdef enum ValueKind:
     UNSIGNED_VALUE
     TEXT_VALUE            # up to its first NUL
     BYTES_VALUE
+    FLOAT_VALUE
+    BOOL_VALUE
 
 cdef struct Getter:
     ValueKind kind

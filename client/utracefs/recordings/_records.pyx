@@ -23,6 +23,7 @@ from libc.string cimport memcpy, memset
 
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol.events._fields cimport find_bytes, set_place
+from utracefs_protocol.events._line cimport load_float
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
@@ -112,8 +113,8 @@ cdef class EventDecoder:
         return True
 
     cdef dict fields(self, const Raw *raw):
-        """Name to int, str or bytes, of EventHeader also to all that JSON has; empty for a record that does
-        not match its event."""
+        """Name to int, float, bool, str or bytes, of EventHeader also to all that JSON has; empty for a
+        record that does not match its event."""
         cdef dict found = {}
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
@@ -183,6 +184,10 @@ cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
 
 cdef ValueKind kind_of(field) except *:
     """Like Layout.unpack_items."""
+    if field.is_float:
+        return FLOAT_VALUE
+    if field.is_bool:
+        return BOOL_VALUE
     kind = field.kind
     if kind is FieldKind.INTEGER:
         return SIGNED_VALUE if field.signed else UNSIGNED_VALUE
@@ -201,6 +206,10 @@ cdef value_of(ValueKind kind, const uint8_t *data, size_t length):
     if kind == TEXT_VALUE:
         length = text_length(data, length)
         return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
+    if kind == FLOAT_VALUE:
+        return load_float(data, length)
+    if kind == BOOL_VALUE:
+        return data[0] != 0
     return PyBytes_FromStringAndSize(<const char *>data, length)
 
 
@@ -240,8 +249,8 @@ cdef class Record:
     | tid | of the thread |
     | comm | the thread's name, `<...>` if not known |
     | system, name | of the event |
-    | fields | name to int, str (bytes that are not UTF-8 as surrogate escapes) or bytes; empty for a record
-    that is shorter than the event's fields |
+    | fields | name to int, float, bool, str (bytes that are not UTF-8 as surrogate escapes) or bytes; empty
+    for a record that is shorter than the event's fields |
     | lost | number of records lost before this one, on any cpu; -1: unknown |
     | instance | the instance of its buffer; empty for the top instance |
     """

@@ -71,7 +71,7 @@ def arrow_schema(
 
 
 def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
-    """The batch, which keeps its memory alive while it is in use."""
+    """The batch, which keeps its memory alive while it is in use. Only bools are copied."""
     pa = library("pyarrow")
     arrays = []
     for column, field in zip(batch.columns, schema, strict=True):
@@ -79,7 +79,10 @@ def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch"
         if column.offsets is None:
             del buffers[1]
         wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-        arrays.append(pa.Array.from_buffers(field.type, batch.rows, wrapped, column.nulls))
+        is_bool = column.type == "bool_"
+        stored = pa.uint8() if is_bool else field.type
+        array = pa.Array.from_buffers(stored, batch.rows, wrapped, column.nulls)
+        arrays.append(array.cast(field.type) if is_bool else array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

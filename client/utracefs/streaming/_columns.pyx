@@ -8,7 +8,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.string cimport memcpy
 
 from utracefs.recordings._records cimport (
-    SIGNED_VALUE, UNSIGNED_VALUE, EventDecoder, Getter, Raw, Records, value_of
+    FLOAT_VALUE, SIGNED_VALUE, UNSIGNED_VALUE, EventDecoder, Getter, Raw, Records, value_of
 )
 from utracefs_protocol.events._fields cimport find_bytes
 
@@ -48,7 +48,9 @@ cdef class _Table:
         for i in range(event.count):
             getter = &event.getters[i]
             code = _TYPES.get(getter.place.size) if getter.kind in (SIGNED_VALUE, UNSIGNED_VALUE) else None
-            if code is None:
+            if getter.kind == FLOAT_VALUE:
+                self.columns.append(array.array("d" if getter.place.size == 8 else "f"))
+            elif code is None:
                 self.columns.append([])
             else:
                 self.columns.append(array.array(code if getter.kind == SIGNED_VALUE else code.upper()))

@@ -14,6 +14,7 @@ cdef enum Op:
     SYMBOL
     STRING
     HEX_BYTES
+    FLOAT
     FORMATTED
 
 cdef struct Step:

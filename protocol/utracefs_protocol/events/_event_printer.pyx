@@ -9,6 +9,7 @@
     SYMBOL      the name of an address, or as POINTER
     STRING      bytes up to a NUL or the end
     HEX_BYTES   two digits a byte
+    FLOAT       as Python prints it, though a kernel prints its bits as an integer
     FORMATTED   any of these with a width or flags: by Python's `%`, since they are rare
 
 print_fmt.py parses the print fmt, once per event. A record prints `<OVERFLOW>` alone if any of its fields
@@ -25,9 +26,11 @@ from utracefs_protocol.events._fields cimport find_bytes, set_place
 from utracefs_protocol.events._line cimport (
     load32,
     load64,
+    load_float,
     put,
     put_char,
     put_decimal,
+    put_float,
     put_hex,
     put_hex_bytes,
     put_hex_pairs,
@@ -46,6 +49,7 @@ cdef dict OPS = {
     How.HEX: HEX_BYTES,
     How.POINTER: POINTER,
     How.SYMBOL: SYMBOL,
+    How.FLOAT: FLOAT,
 }
 
 
@@ -171,6 +175,8 @@ cdef class EventPrinter:
                 put_string(line, data, length)
             elif step.op == HEX_BYTES:
                 put_hex_pairs(line, data, length)
+            elif step.op == FLOAT:
+                put_float(line, load_float(data, length))
             elif step.op == HEX_NUMBER:
                 put_hex(line, load_unsigned(data, length), 0)
             elif step.op == POINTER:

@@ -1,7 +1,12 @@
 """A text buffer that the printers of records append to. `full` is set when it overflows."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcpy, strlen
+
+cdef extern from "Python.h":
+    char *PyOS_double_to_string(double value, char code, int precision, int flags, int *type) except NULL
+    int Py_DTSF_ADD_DOT_0
+    void PyMem_Free(void *memory)
 
 cdef extern from * nogil:
     """
@@ -86,6 +91,14 @@ cdef inline void put_hex(Line *line, uint64_t value, int width) noexcept nogil:
     put(line, p, text + 16 - p)
 
 
+cdef inline int put_float(Line *line, double value) except -1:
+    """As repr() of a Python float: 1.5, -0.0, 1e+16, inf, nan."""
+    cdef char *text = PyOS_double_to_string(value, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
+    put(line, text, strlen(text))
+    PyMem_Free(text)
+    return 0
+
+
 cdef inline void put_string(Line *line, const uint8_t *text, size_t size) noexcept nogil:
     """Up to the first NUL, at most size bytes."""
     cdef const void *nul
@@ -127,6 +140,17 @@ cdef inline void put_hex_pairs(Line *line, const uint8_t *data, size_t size) noe
 cdef inline bint printable(uint8_t c) noexcept nogil:
     """isprint() of the kernel, for Latin-1 (lib/ctype.c)."""
     return 0x20 <= c <= 0x7E or c >= 0xA0
+
+
+cdef inline double load_float(const uint8_t *p, size_t size) noexcept nogil:
+    """size: 4 or 8."""
+    cdef float single
+    cdef double value
+    if size == 4:
+        memcpy(&single, p, 4)
+        return single
+    memcpy(&value, p, 8)
+    return value
 
 
 cdef inline uint32_t load32(const uint8_t *p) noexcept nogil:

@@ -8,7 +8,7 @@
 
 Like the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so it
 always ends and has no limit of depth. Predicates are those of the kernel, oddities included: filter_pred_*()
-and regex_match_*() there, glob_match() of lib/glob.c.
+and regex_match_*() there, glob_match() of lib/glob.c. One difference: the kernel compares the bits of floats.
 
 Payloads are checked here although a tracepoint has checked its own: records may come from elsewhere. A field
 that is not within the record makes its predicate false.
@@ -30,6 +30,7 @@ from libc.string cimport memcmp, memcpy
 from utracefs_protocol.filter.predicate import How as _How
 from utracefs_protocol.filter.predicate import Subject as _Subject
 from utracefs_protocol.events._fields cimport Place, set_place
+from utracefs_protocol.events._line cimport load_float
 from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
 
 cdef extern from * nogil:
@@ -80,6 +81,8 @@ cdef enum Load:
     S16
     S32
     S64
+    F32
+    F64
 
 _SUBJECTS = {
     _Subject.NOTHING: NOTHING,
@@ -162,6 +165,23 @@ cdef inline bint compare(const Step *step, uint64_t value) noexcept nogil:
     elif step.how == GREATER_OR_EQUAL:
         return value >= step.value
     return (value & step.value) != 0
+
+
+cdef inline bint compare_floats(const Step *step, double value) noexcept nogil:
+    """As C does: NaN is unequal to all, -0.0 equal to 0.0."""
+    cdef double other
+    memcpy(&other, &step.value, 8)
+    if step.how == EQUAL:
+        return value == other
+    elif step.how == UNEQUAL:
+        return value != other
+    elif step.how == LESS:
+        return value < other
+    elif step.how == LESS_OR_EQUAL:
+        return value <= other
+    elif step.how == GREATER:
+        return value > other
+    return value >= other
 
 
 cdef bint class_holds(
@@ -291,6 +311,7 @@ cdef class Filter:
 
     cdef int set_step(self, Step *step, predicate) except -1:
         cdef Place place
+        cdef double number
         field = predicate.field
         step.subject = _SUBJECTS[predicate.subject]
         step.how = _HOWS[predicate.how]
@@ -320,6 +341,13 @@ cdef class Filter:
             step.data = <const uint8_t *>PyBytes_AS_STRING(bits)
             step.length = <uint32_t>(PyBytes_GET_SIZE(bits) * 8)
             step.load = U32 if field is None else _LOADS[field.size, False]
+        elif field is not None and field.is_float:
+            number = value
+            step.load = F64
+            if field.size == 4:
+                step.load = F32
+                number = <float>number   # `== 0.1` is true for the float that is nearest to it
+            memcpy(&step.value, &number, 8)
         elif step.subject != NOTHING:
             signed, size = (True, 4) if field is None else (field.signed, field.size)
             step.load = _LOADS[size, signed]
@@ -349,6 +377,8 @@ cdef class Filter:
         if step.subject == NUMBER:
             if step.offset + step.size > r.size:
                 return False
+            if step.load >= F32:
+                return compare_floats(step, load_float(r.payload + step.offset, step.size))
             return compare(step, load(r.payload + step.offset, step.load))
         elif step.subject == COMMON:
             common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 
 from utracefs_protocol.filter.predicate import How
 
-__all__ = ["parsed_cpus", "parsed_number", "parsed_pattern"]
+__all__ = ["FLOAT", "parsed_cpus", "parsed_number", "parsed_pattern"]
 
 _WILDCARDS = frozenset(b"[?\\")
+
+FLOAT = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?![0-9A-Za-z_.])")
+"""The right side of a field that is a float, which no kernel has."""
 
 _SEPARATORS = re.compile(rb"[,\t\n\v\f\r \xa0]+")
 _CPU_NUMBER = rb"(N|[0-9]{1,10})"

@@ -4,7 +4,7 @@
     unary  := { "!" } ( "(" expr ")" | predicate )
     predicate := FIELD [".ustring"] [".function"] OPERATOR VALUE
     OPERATOR  := "~" "!=" "==" "<=" "<" ">=" ">" "&"
-    VALUE  := NUMBER | "text" | 'text' | CPUS{list}
+    VALUE  := NUMBER | FLOAT | "text" | 'text' | CPUS{list}
 
 Errors have the message, errno and position of kernel/trace/trace_events_filter.c, function by function:
 calc_stack() checks quotes and parentheses (`check_brackets`), predicate_parse() the operators between
@@ -24,7 +24,7 @@ from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.filter import errors
 from utracefs_protocol.filter._program import Filter, Names
 from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
-from utracefs_protocol.filter.literals import parsed_cpus, parsed_number, parsed_pattern
+from utracefs_protocol.filter.literals import FLOAT, parsed_cpus, parsed_number, parsed_pattern
 from utracefs_protocol.filter.predicate import How, Predicate, Subject
 
 __all__ = ["MAX_CPUS", "check_brackets", "is_no_filter", "parse_filter"]
@@ -129,7 +129,7 @@ def _of_field(field: Field) -> _Operand:
         return _Operand(Subject.ARRAY, field, field.size)
     subject = Subject.NUMBER if field.size in (1, 2, 4, 8) else Subject.NOTHING
     is_mask = field.is_loc and b"cpumask_t" in field.type
-    return _Operand(subject, field, field.size, field.signed, may_be_cpu=not is_mask)
+    return _Operand(subject, field, field.size, field.signed, may_be_cpu=not (is_mask or field.is_float))
 
 
 def parse_filter(
@@ -352,6 +352,8 @@ class _Parser:
             raise FilterError(errors.EXPECT_STRING, at + 1)
         if operator == b"~":
             raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+        if operand.field is not None and operand.field.is_float:
+            return self._float(at, operand.field, operator)
         begin = at
         at = self._behind(at + (self._text[at] == 0x2D), _ALPHANUMERIC_SET)
         if at - begin > MAX_NUMBER:
@@ -362,6 +364,14 @@ class _Parser:
         if operand is _CPU and operator == b"&":
             return at, Predicate(Subject.NOTHING)
         return at, Predicate(operand.subject, _NUMBER_HOW[operator], value, operand.field)
+
+    def _float(self, at: int, field: Field, operator: bytes) -> tuple[int, Predicate]:
+        if operator == b"&":
+            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+        found = FLOAT.match(self._text, at)
+        if found is None:
+            raise FilterError(errors.INVALID_VALUE, at + 1)
+        return found.end(), Predicate(Subject.NUMBER, _NUMBER_HOW[operator], float(found[0]), field)
 
     def _string(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         if operator not in (b"==", b"!=", b"~"):

@@ -69,8 +69,9 @@ class Predicate:
     how: How = How.EQUAL
     """Operator."""
 
-    value: int | bytes = 0
-    """Right side. IN_CPUS: a bit for each number. Texts: the pattern, without its `*` except for GLOB."""
+    value: int | float | bytes = 0
+    """Right side. IN_CPUS: a bit for each number. Floats: a float. Texts: the pattern, without its `*` except
+    for GLOB."""
 
     field: Field | None = None
     """The field, if the subject is one."""

@@ -23,6 +23,7 @@ FIELDS = parse(b"ev u32 a; s64 b; char[8] s; __rel_loc char[] path").fields
         "((((a > 1))))",
         "!!a != 1",
         "nosuch == 'x'",
+        "nosuch > 1.5 && (nosuch<-2.5e-3||nosuch != 1E+9)",
     ],
 )
 def test_what_may_be_right(text: str) -> None:

@@ -20,6 +20,7 @@ EVENTS = Events(
     b"text char[8] fixed; unsigned char[4] raw; __data_loc char[] data; __rel_loc char[] rel",
     b"odd struct foo three 3; struct foo four 4; __rel_loc u8[] bytes; char c",
     b"empty",
+    b"floats struct double real 8; struct float short 4; struct bool flag 1",
 )
 
 
@@ -41,6 +42,12 @@ def test_signed_fields_keep_their_sign() -> None:
 def test_bytes_that_are_no_text() -> None:
     """trace-cmd prints 0 and the location word."""
     assert text(102, b"\1\2\3", b"\1\0\0\0", b"\xff\0\x10", -3) == "three=010203 four=1 bytes=ff0010 c=-3"
+
+
+def test_floats() -> None:
+    """trace-cmd prints their bits as integers."""
+    assert text(104, -0.0, 0.1, True) == "real=-0.0 short=0.10000000149011612 flag=1"
+    assert text(104, float("nan"), float("-inf"), False) == "real=nan short=-inf flag=0"
 
 
 def test_no_fields() -> None:

@@ -15,7 +15,7 @@ from utracefsd.machine._writer_names import WriterNames
 
 FIELDS = parse(
     b"fl u32 a; s32 i; u8 b; char[8] s; __rel_loc char[] r; u64 q; struct foo z 8; struct bar odd 3; "
-    b"__rel_loc u16[] words; __rel_loc cpumask_t[] mask"
+    b"__rel_loc u16[] words; __rel_loc cpumask_t[] mask; struct double real 8; struct float f 4"
 ).fields
 NAMES = WriterNames(lambda pid: b"drv")
 
@@ -93,6 +93,15 @@ REFUSED = [
     (b"a & CPUS{0-7:0/0}", "Invalid cpulist", 17),
     (b"q.function == vfs_read", "Function not found", 23),
     (b"q.function == 0x1", "Function not found", 18),
+    (b"real & 1", "Illegal operation for field type", 8),
+    (b"real ~ 1", "Illegal operation for field type", 8),
+    (b"real == CPUS{1}", "Illegal operation for field type", 9),
+    (b"real == 'x'", "Expecting numeric field", 9),
+    (b"real == 0x1f", "Invalid value (did you forget quotes)?", 9),
+    (b"real == 1.5.2", "Invalid value (did you forget quotes)?", 9),
+    (b"f == -", "Invalid value (did you forget quotes)?", 6),
+    (b"f == .5", "Invalid value (did you forget quotes)?", 6),
+    (b"f == 1e", "Invalid value (did you forget quotes)?", 6),
     (b"a == 1 &&", "Meaningless filter expression", 9),
     (b"a == 1 || ", "Meaningless filter expression", 10),
     (b"a == 1 && !", "Meaningless filter expression", 11),
@@ -173,6 +182,8 @@ def test_what_the_file_shows(text: bytes, shown: bytes) -> None:
         b"i == -9223372036854775808",
         b"q == 0xFFFFFFFFFFFFFFFF",
         b"z == 1",
+        b"real == 1",
+        b"real>=-1.5e-3&&f < 1e+400",
         b"odd == 1",
         b"odd != 1",
         b"words > 1",

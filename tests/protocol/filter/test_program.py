@@ -418,3 +418,37 @@ def test_a_filter_is_made_once_and_shows_its_text() -> None:
     assert (repr(found), len(found), found.names) == ("<Filter b'uw == 1 && sw < 3'>", 2, None)
     with pytest.raises(RuntimeError, match="made already"):
         found.__init__(b"", [(LATER, 1, 2)])  # type: ignore[misc]
+
+
+FLOATS = parse(b"ev struct double d 8; struct float f 4; struct bool b 1").fields
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "holds"),
+    [
+        ("d > 1.5", (1.6, 0, 0), True),
+        ("d > 1.5", (1.5, 0, 0), False),
+        ("d >= 1.5", (1.5, 0, 0), True),
+        ("d < -1", (-1.5, 0, 0), True),
+        ("d <= -2e-3", (-0.001, 0, 0), False),
+        ("d == 1e300", (1e300, 0, 0), True),
+        ("d == 0", (-0.0, 0, 0), True),
+        ("d != 0", (float("nan"), 0, 0), True),
+        ("d == 0 || d < 0 || d > 0", (float("nan"), 0, 0), False),
+        ("d > 1e308", (float("inf"), 0, 0), True),
+        ("d == 0.1", (0.1, 0, 0), True),
+        ("f == 0.1", (0, 0.1, 0), True),
+        ("f != 0.1", (0, 0.1, 0), False),
+        ("f < -1.", (0, -2, 0), True),
+        ("b == 1", (0, 0, True), True),
+        ("b == 0", (0, 0, True), False),
+        ("!(b != 1) && d < 1.5e0&&f==0", (0, 0, True), True),
+    ],
+)
+def test_floats(text: str, values: tuple[float, float, bool], holds: bool) -> None:
+    found = parse_filter(text.encode(), FLOATS)
+    assert found.test(struct.pack("<df?", *values)) is holds
+
+
+def test_a_float_beyond_the_record() -> None:
+    assert not parse_filter(b"d == 0", FLOATS).test(bytes(7))

@@ -149,13 +149,18 @@ def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
         raise Failure(text_of(declared.name), str(error)) from None
 
 
-def _value(field: Field, text: str) -> int | str | bytes:
+def _value(field: Field, text: str) -> float | str | bytes:
     try:
+        if field.is_float:
+            return float(text)
+        if field.is_bool:
+            return {"false": 0, "true": 1}[text] if text in ("false", "true") else int(text, 0)
         if field.kind is FieldKind.INTEGER:
             return int(text, 0)
         if field.kind is FieldKind.STRUCT or (field.is_loc and not field.is_string):
             return bytes.fromhex(text)
     except ValueError:
         wanted = "an integer" if field.kind is FieldKind.INTEGER else "hexadecimal bytes"
+        wanted = "a number" if field.is_float else "true or false" if field.is_bool else wanted
         raise click.UsageError(f"{text_of(field.name)} takes {wanted}, not {text!r}") from None
     return text

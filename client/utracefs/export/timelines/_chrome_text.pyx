@@ -17,7 +17,7 @@ from utracefs.export.timelines._track_writer cimport (
     Part,
     TrackWriter,
 )
-from utracefs_protocol.events._line cimport Line, put_char, put_decimal, put_signed
+from utracefs_protocol.events._line cimport Line, put_char, put_decimal, put_float, put_signed
 
 
 
@@ -93,7 +93,10 @@ cdef class ChromeText(TrackWriter):
             put_us(line, part.begin_ns)
             put_bytes(line, b',"args":{"value":')
             # Readers have signed 64 bit, and doubles where there is an exponent.
-            put_bytes(line, (b"%d" if part.value < 1 << 63 else b"%.17e") % part.value)
+            if isinstance(part.value, float):
+                put_float(line, part.value)
+            else:
+                put_bytes(line, (b"%d" if part.value < 1 << 63 else b"%.17e") % part.value)
             put_bytes(line, b"}}")
             return 0
         if part.kind == POINT_PART:

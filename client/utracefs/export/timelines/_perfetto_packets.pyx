@@ -13,6 +13,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport (
+    BOOL_VALUE,
+    FLOAT_VALUE,
     SIGNED_VALUE,
     TEXT_VALUE,
     UNSIGNED_VALUE,
@@ -35,7 +37,7 @@ from utracefs.export.timelines._track_writer cimport (
     TrackWriter,
 )
 from utracefs_protocol.events._fields cimport find_bytes
-from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal, put_hex_pairs
+from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal, put_hex_pairs
 
 from utracefs_protocol.text import clean
 
@@ -94,8 +96,10 @@ cdef enum:
     TYPE_COUNTER = 4
 
     ANNOTATION_NAME = 1 << 3 | VARINT
+    ANNOTATION_BOOL = 2 << 3 | VARINT
     ANNOTATION_UINT = 3 << 3 | VARINT
     ANNOTATION_INT = 4 << 3 | VARINT
+    ANNOTATION_DOUBLE = 5 << 3 | FIXED64
     ANNOTATION_STRING = 6 << 3 | BYTES
     ANNOTATION_MEMBER = 11 << 3 | BYTES
 
@@ -217,7 +221,7 @@ cdef class PerfettoPackets(TrackWriter):
             end_event(line, packet, body)
         elif part.kind == COUNT_PART:
             packet, body = begin_event(line, part.begin_ns, TYPE_COUNTER, part.track.number)
-            if part.value < 1 << 63:
+            if isinstance(part.value, int) and part.value < 1 << 63:
                 put_tagged(line, EVENT_COUNTER, <uint64_t><int64_t>part.value)
             else:
                 put_varint(line, EVENT_DOUBLE_COUNTER)
@@ -279,6 +283,10 @@ cdef class PerfettoPackets(TrackWriter):
                     put_digits(line, tag, name, value)
                 else:
                     put_number(line, tag, name, ANNOTATION_UINT, value)
+            elif getter.kind == FLOAT_VALUE:
+                put_double(line, tag, name, load_float(data, length))
+            elif getter.kind == BOOL_VALUE:
+                put_number(line, tag, name, ANNOTATION_BOOL, data[0] != 0)
             elif getter.kind == TEXT_VALUE:
                 length = text_length(data, length)
                 if is_ascii(data, length):
@@ -452,6 +460,14 @@ cdef inline void put_number(Line *line, int tag, bytes name, int kind, uint64_t 
     put_varint(line, len(name) + 1 + size_of(value))
     put_bytes(line, name)
     put_tagged(line, kind, value)
+
+
+cdef inline void put_double(Line *line, int tag, bytes name, double value) noexcept:
+    put_varint(line, tag)
+    put_varint(line, len(name) + 1 + sizeof(value))
+    put_bytes(line, name)
+    put_varint(line, ANNOTATION_DOUBLE)
+    put(line, &value, sizeof(value))
 
 
 cdef inline void put_string_head(Line *line, int tag, bytes name, size_t size) noexcept:

@@ -12,6 +12,7 @@ and a format writes them. Most records are points; those need no Python object. 
 a slice.
 """
 
+from libc.math cimport isfinite
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -220,7 +221,7 @@ cdef class TrackWriter(RecordWriter):
             parts.append(part_of(POINT_PART, thread.track, raw.time_ns, event.name, event.system))
         for place, name in self.plan.counters:
             value = value_at(event, raw, place)
-            if isinstance(value, int):
+            if isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
                 track = self._counters.get((raw.pid, name))
                 if track is None:
                     track = self._track(COUNTER_TRACK, clean(name), thread.process, raw.pid, raw.tid)
@@ -273,8 +274,8 @@ cdef class TrackWriter(RecordWriter):
         cdef list spans = []
         for place, unit_ns, name in self.plan.durations:
             value = value_at(event, raw, place)
-            if isinstance(value, int) and value >= 0:
-                spans.append((max(0, raw.time_ns - value * unit_ns), name))
+            if isinstance(value, (int, float)) and 0 <= value < 1e30:
+                spans.append((max(0, raw.time_ns - int(value * unit_ns)), name))
         if len(spans) > 1:
             # The inner one first, as if they came one by one.
             spans.sort(key=lambda span: -span[0])

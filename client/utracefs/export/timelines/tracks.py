@@ -206,13 +206,13 @@ class Tracks:
         numbers: tuple[Duration | Counter, ...] = (*self.durations, *self.counters)
         for one in numbers:
             for field in _fields(recording, one.event, one.field):
-                if field.kind is not FieldKind.INTEGER:
+                if not _is_number(field):
                     kind = text_of(field.type)
                     raise TraceError(errno.EINVAL, f"{one.event}.{one.field}: is {kind}, not a number")
         for pair in self.slices:
             for key in pair.keys:
                 kinds = {
-                    name: field.kind is FieldKind.INTEGER
+                    name: _is_number(field)
                     for name in (pair.begin, *pair.ends)
                     for field in _fields(recording, name, key)
                 }
@@ -233,6 +233,10 @@ class Tracks:
             tuple(one for one in self.counters if one.field in there and matches(one.event, event)),
         )
         return found if any(found) else None
+
+
+def _is_number(field: Field) -> bool:
+    return field.kind is FieldKind.INTEGER or field.is_float or field.is_bool
 
 
 def _fields(recording: Recording, pattern: str, field: str) -> list[Field]:

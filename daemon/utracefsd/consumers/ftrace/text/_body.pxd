@@ -8,10 +8,12 @@ from utracefs_protocol.events._line cimport (
     Line,
     load32,
     load64,
+    load_float,
     printable,
     put,
     put_char,
     put_decimal,
+    put_float,
     put_hex,
     put_hex_bytes,
     put_signed,
@@ -29,6 +31,7 @@ cdef enum Op:
     UNSIGNED
     SIGNED
     HEXADECIMAL
+    FLOAT
 
 cdef struct Step:
     Op op
@@ -84,6 +87,9 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
         put_decimal(line, load_unsigned(data, length), 0, c' ')
     elif step.op == HEXADECIMAL:
         put_hex(line, load_unsigned(data, length), 0)
+    elif step.op == FLOAT:
+        with gil:
+            put_float(line, load_float(data, length))
     else:
         put(line, b"<INVALID-SIZE>", 14)
 

@@ -11,6 +11,8 @@
              bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
     ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
 
+    FLOAT    as Python does                         struct double, struct float (a kernel: INT8, INT4)
+
     UNSIGNED, SIGNED, HEXADECIMAL                   fields of synthetic events (print_synth_event())
 
 This follows print_fields() in kernel/trace/trace_output.c, not the event's print fmt. A field that reaches
@@ -54,6 +56,8 @@ cdef class BodyPlan:
             return STRING
         if field.is_loc:
             return ARRAY
+        if field.is_float:
+            return FLOAT
         size = field.size
         if self.synthetic:
             if field.type == b"gfp_t":

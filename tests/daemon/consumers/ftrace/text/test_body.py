@@ -165,6 +165,25 @@ def test_body_as_the_kernel_prints_it(fields: bytes, payload: str, body: bytes) 
     assert line == b"          golden-46      [000] .....           75: p" + body + b"\n"
 
 
+@pytest.mark.parametrize(
+    ("field", "payload", "shown"),
+    [
+        # A kernel prints `x=0x3ff8000000000000 (4609434218413702656)`.
+        (b"struct double x 8", struct.pack("<d", 1.5), b"1.5"),
+        (b"struct double x 8", struct.pack("<d", -0.0), b"-0.0"),
+        (b"struct double x 8", struct.pack("<d", 1e300), b"1e+300"),
+        (b"struct double x 8", struct.pack("<d", float("nan")), b"nan"),
+        (b"struct double x 8", struct.pack("<d", float("-inf")), b"-inf"),
+        (b"struct float x 4", struct.pack("<f", 0.1), b"0.10000000149011612"),
+        (b"struct double x 4", bytes(4), b"0x0 (0)"),
+        (b"struct bool x 1", b"\1", b"(1)"),
+    ],
+)
+def test_floats(field: bytes, payload: bytes, shown: bytes) -> None:
+    line = renderer(one_event(b"t " + field), BARE).render_entry(0, 1, entry(1041, payload))
+    assert line == b"t: x=" + shown + b"\n"
+
+
 # ---- one step for each kind of field
 
 

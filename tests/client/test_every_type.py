@@ -1,0 +1,119 @@
+"""Values of every type through a real daemon and back: by ring and by socket; while the event is off none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import utracefs
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
+from utracefs import Session
+from utracefs.tree.tracefs import Tracefs
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+
+def every_type(
+    a: utracefs.u8,
+    b: utracefs.u16,
+    c: utracefs.u32,
+    d: utracefs.u64,
+    e: utracefs.s8,
+    f: utracefs.s16,
+    g: utracefs.s32,
+    h: int,
+    i: float,
+    j: utracefs.f32,
+    k: bool,
+    l: str,
+    m: bytes,
+    n: Annotated[str, 8],
+    o: Annotated[bytes, 8],
+) -> None: ...
+
+
+def integers(bits: int, *, signed: bool) -> st.SearchStrategy[int]:
+    least = -(1 << bits - 1) if signed else 0
+    return st.integers(least, least + (1 << bits) - 1)
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+ROWS = st.lists(
+    st.tuples(
+        *(integers(bits, signed=False) for bits in (8, 16, 32, 64)),
+        *(integers(bits, signed=True) for bits in (8, 16, 32, 64)),
+        st.floats(),
+        st.floats(width=32),
+        st.booleans(),
+        TEXT,
+        st.binary(max_size=100),
+        TEXT.filter(lambda text: len(text.encode()) <= 8),
+        st.binary(min_size=8, max_size=8),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@pytest.fixture(params=["ring", "socket"])
+def utracefsd(
+    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Utracefsd]:
+    monkeypatch.setenv("UTRACEFS_DATA_RING", "1" if request.param == "ring" else "0")
+    yield from running(directory)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROWS)
+def check(session: Session, stream: utracefs.Stream, rows: list[tuple[Any, ...]]) -> None:
+    event = utracefs.define(every_type, session=session)
+    for row in rows:
+        event.emit(*row)
+    assert session.flush(10)
+    # (In repr a NaN equals itself, -0.0 is not 0.0, and True not 1.)
+    assert repr([tuple(r.fields.values()) for r in islice(stream, len(rows))]) == repr(rows)
+
+
+def test_through_a_daemon(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> None:
+    session = new_session()
+    event = utracefs.define(every_type, session=session)
+    with utracefs.attach("every_type", directory=str(utracefsd.directory), timeout_s=20) as stream:
+        wait_for(lambda: event)
+        check(session, stream)
+        event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, k=True, l="l", m=b"", n="", o=b"")
+        assert session.flush(10)
+        assert list(next(stream).fields.values())[8:12] == [9.0, 10.0, True, "l"]
+        event.emit(0, 1, 2, 3, 4, 5, 6, 7, -0.0, 0.5, False, "", b"", "", b"")
+        assert session.flush(10)
+        columns = next(stream.batches()).columns()["user_events:every_type"]
+        assert repr([list(columns[name]) for name in "ijk"]) == "[[-0.0], [0.5], [False]]"
+    wait_for(lambda: not event)
+    event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9.5, 10.5, True, "l", b"", "", b"")
+    assert (session.stats().refused, event.lost) == (0, 0)
+
+
+def test_filters_in_the_daemon(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> None:
+    session = new_session()
+    event = session.event("real struct double x 8; struct bool ok 1")
+    with Tracefs(str(utracefsd.directory)) as tree:
+        wait_for(lambda: event.registered)
+        tree.write_file("events/user_events/real/filter", b"x > 1.5 && ok == 1")
+        tree.write_file("events/user_events/real/enable", b"1")
+        wait_for(lambda: event)
+        for x in (1.5, 1.6, math.nan, math.inf, -2.0):
+            event.emit(x, True)
+            event.emit(x, False)
+        assert session.flush(10)
+        lines = tree.read_file("trace").decode().splitlines()
+    assert [line.partition("real: ")[2] for line in lines if "real: " in line] == [
+        "x=1.6 ok=(1)",
+        "x=inf ok=(1)",
+    ]
