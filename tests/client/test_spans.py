@@ -41,7 +41,7 @@ def test_a_declaration_and_an_event(session: Session) -> None:
     assert declare(session, event, {"kind": "a", "id": 1}).values == (1, "a")
 
 
-def test_mistakes_are_told_at_once(session: Session) -> None:
+def test_mistakes_are_reported_at_once(session: Session) -> None:
     with pytest.raises(TypeError, match="x is list"):
         declare(session, "shop", {"x": []})
     with pytest.raises(TypeError, match=r"values for kind; its fields are id"):

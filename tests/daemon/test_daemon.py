@@ -153,7 +153,7 @@ def test_an_idle_daemon_has_no_deadline(around: Around) -> None:
     assert around.logged() == []
 
 
-def test_who_holds_what_and_of_how_much(around: Around) -> None:
+def test_held_resources_and_their_limits(around: Around) -> None:
     daemon = around.daemon
     producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
     around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})

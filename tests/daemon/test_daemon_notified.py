@@ -189,7 +189,7 @@ def test_after_100_ms_it_is_answered_all_the_same(around: Around, log: pytest.Lo
     assert tree.heard() == [[1, msgid, None, 1]]
 
 
-def test_nobody_waits_for_a_program_that_ended(around: Around) -> None:
+def test_no_wait_for_a_program_that_ended(around: Around) -> None:
     program, tree = around.program(), around.administrator()
     msgid = tree.enable(True)
     around.turn()
@@ -198,7 +198,7 @@ def test_nobody_waits_for_a_program_that_ended(around: Around) -> None:
     assert tree.heard() == [[1, msgid, None, 1]]
 
 
-def test_an_administrator_who_leaves(around: Around) -> None:
+def test_an_administrator_disconnects(around: Around) -> None:
     program, tree = around.program(), around.administrator()
     tree.enable(True)
     around.turn()
@@ -308,7 +308,7 @@ def test_many_tokens(around: Around) -> None:
     assert around.daemon.shares.total(Resource.ENABLERS) == 0
 
 
-def test_who_does_not_read_costs_no_more_than_its_tokens(around: Around) -> None:
+def test_a_client_that_does_not_read_costs_no_more_than_its_tokens(around: Around) -> None:
     program, tree = around.program(tokens=4), around.administrator()
     (accepted,) = around.daemon.data
     for number in range(200):
@@ -335,7 +335,7 @@ def test_the_daemon_ends_while_somebody_waits(around: Around) -> None:
     assert tree.heard() == [[1, msgid, None, 1]]
 
 
-def test_who_sends_no_more_is_answered(around: Around) -> None:
+def test_a_peer_that_stops_sending_is_answered(around: Around) -> None:
     around.program()
     tree = around.administrator()
     msgid = tree.enable(True)
@@ -383,7 +383,7 @@ def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> No
     assert (kind, method) == (2, "error")
 
 
-def test_a_busy_daemon_blames_nobody(around: Around, log: pytest.LogCaptureFixture) -> None:
+def test_a_busy_daemon_blames_no_connection(around: Around, log: pytest.LogCaptureFixture) -> None:
     """The acknowledgement has arrived; the daemon had not read it."""
     program, tree = around.program(), around.administrator()
     msgid = tree.enable(True)
@@ -415,7 +415,7 @@ def test_a_thread_is_no_process(around: Around) -> None:
         thread.join()
 
 
-def test_a_user_who_comes_anew_each_time_is_waited_for_in_moderation(
+def test_a_user_with_new_connections_each_time_has_a_bounded_wait(
     around: Around, log: pytest.LogCaptureFixture
 ) -> None:
     tree, honest = around.administrator(), around.program_of(12345)
@@ -443,7 +443,7 @@ def test_a_user_who_comes_anew_each_time_is_waited_for_in_moderation(
     assert operation(), "refilled"
 
 
-def test_who_acknowledges_in_the_last_moment_each_time(around: Around) -> None:
+def test_a_connection_that_acknowledges_in_the_last_moment_each_time(around: Around) -> None:
     tree, late = around.administrator(), around.program_of(54321)
     answered_at_once = 0
     for number in range(40):
@@ -458,7 +458,7 @@ def test_who_acknowledges_in_the_last_moment_each_time(around: Around) -> None:
     assert 24 <= answered_at_once <= 30
 
 
-def test_who_leaves_in_the_last_moment_each_time(around: Around) -> None:
+def test_a_connection_that_ends_in_the_last_moment_each_time(around: Around) -> None:
     tree = around.administrator()
     answered_at_once = 0
     for number in range(40):
@@ -473,7 +473,7 @@ def test_who_leaves_in_the_last_moment_each_time(around: Around) -> None:
     assert 24 <= answered_at_once <= 30
 
 
-def test_when_all_is_told_no_timer_is_left(around: Around) -> None:
+def test_after_all_notifications_no_timer_is_left(around: Around) -> None:
     """Any of them acknowledges, is overdue, reads nothing, or waits for records."""
     program, _overdue, tree = around.program(), around.program(), around.administrator()
     handle = tree.call("open", "trace_pipe", os.O_RDONLY)

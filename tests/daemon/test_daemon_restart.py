@@ -170,7 +170,7 @@ def test_everything_is_as_before(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_records_of_before_and_after_stand_together(folder: Path) -> None:
+def test_records_of_before_and_after_are_together(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a u32 n")
     write(daemon, b"events/enable", b"1")
@@ -538,7 +538,7 @@ def test_filters_are_as_before(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [os.mkdir, os.mkfifo, lambda path: os.symlink("/", path)])
-def test_what_stands_in_the_place_of_a_histogram_costs_that_alone(
+def test_a_foreign_file_in_place_of_a_histogram_costs_that_alone(
     folder: Path, kind: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     old = daemon_in(folder)

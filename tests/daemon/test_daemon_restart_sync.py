@@ -99,7 +99,7 @@ def pass_time(program: Program, clock: Clock) -> None:
     assert not program.daemon.gathering
 
 
-def test_who_is_connected_again_has_a_second_to_hand_over_its_ring(folder: Path, clock: Clock) -> None:
+def test_a_reconnected_program_has_a_second_to_hand_over_its_ring(folder: Path, clock: Clock) -> None:
     """It may be between its connection and `adopt_ring` just then; but the wait is bounded."""
     before = daemon_in(folder, clock)
     register(before, b"a u32 n", REG_PERSIST)
@@ -132,7 +132,7 @@ def test_who_is_connected_again_has_a_second_to_hand_over_its_ring(folder: Path,
     finish(daemon)
 
 
-def test_who_sends_no_more_is_answered_when_it_is_so(program: Program, clock: Clock) -> None:
+def test_a_peer_that_stops_sending_gets_its_delayed_answer(program: Program, clock: Clock) -> None:
     program.send("sync")
     program.sock.shutdown(socket.SHUT_WR)
     assert program.heard() == []
@@ -144,7 +144,7 @@ def test_who_sends_no_more_is_answered_when_it_is_so(program: Program, clock: Cl
     assert len(program.daemon.data) == 0
 
 
-def test_who_sends_no_more_and_then_goes(program: Program, clock: Clock) -> None:
+def test_a_peer_that_stops_sending_and_then_ends(program: Program, clock: Clock) -> None:
     program.send("sync")
     program.sock.shutdown(socket.SHUT_WR)
     program.turn()
@@ -157,7 +157,7 @@ def test_who_sends_no_more_and_then_goes(program: Program, clock: Clock) -> None
     assert b" a: n=0x7" in read(program.daemon, b"trace")
 
 
-def test_who_is_gone_is_let_go_of(program: Program, clock: Clock) -> None:
+def test_ended_processes_are_released(program: Program, clock: Clock) -> None:
     program.send("sync")
     program.sock.close()
     program.turn()

@@ -31,7 +31,7 @@ async def test_the_daemon_inside_a_trio_program_as_readme_shows_it(
     nursery.cancel_scope.cancel()
 
 
-def test_no_loop_is_imported_before_serve_is_asked_for() -> None:
+def test_no_loop_is_imported_before_serve_is_used() -> None:
     program = (
         "import sys, utracefsd, utracefsd.daemon, utracefsd.consumers\n"
         "assert 'trio' not in sys.modules\n"

@@ -216,7 +216,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     until(lambda: not place.status_folder.exists() and not place.directory.exists())
 
 
-def test_it_ends_when_nobody_is_left_to_hear_ready(tmp_path: Path) -> None:
+def test_it_ends_without_a_reader_of_ready(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     ended = subprocess.run(
@@ -324,7 +324,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.sock.close()
 
 
-def test_the_service_manager_is_told(start: Callable[..., Process], manager: Manager) -> None:
+def test_the_service_manager_is_notified(start: Callable[..., Process], manager: Manager) -> None:
     process = start(environ={"NOTIFY_SOCKET": str(manager.path)})
     assert manager.heard() == [
         "READY=1",

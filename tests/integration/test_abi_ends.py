@@ -212,7 +212,7 @@ def test_passed_on(via: str, user: int, daemon: DaemonProcess, tmp_path: Path) -
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("via", VIA)
-def test_passed_to_one_who_may_not(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_passed_to_a_process_without_the_right(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     """A process without access to daemon or mount gets an errno, and the giver is not affected."""
     program = built("provider", tmp_path)
     ours, theirs = socket.socketpair()

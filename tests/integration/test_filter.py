@@ -45,7 +45,7 @@ for line in sys.stdin:
 """
 
 
-def test_who_wrote_what_across_a_kill(
+def test_writers_across_a_kill(
     daemon: DaemonProcess,
     environment: dict[str, str],
     eventually: Callable[[Callable[[], object], str], None],

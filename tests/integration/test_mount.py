@@ -460,7 +460,7 @@ def _nonblocking(fd: int) -> bytes:
 
 
 class TestMarkers:
-    def test_they_are_of_who_writes(self, tree: Path) -> None:
+    def test_they_belong_to_the_writer(self, tree: Path) -> None:
         writer = subprocess.Popen(
             ["bash", "-c", f"exec -a x dd if=/dev/stdin of={tree}/trace_marker status=none"],
             stdin=subprocess.PIPE,

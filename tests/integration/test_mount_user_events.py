@@ -361,7 +361,7 @@ class TestDaemons:
                 assert provider.word() == 0
 
     @pytest.mark.parametrize("kill", [True, False])
-    def test_files_go_on_with_the_next_one(
+    def test_files_continue_with_the_next_daemon(
         self, daemon: DaemonProcess, place: Path, program: Path, kill: bool
     ) -> None:
         with mounted(daemon.directory, place, "--wait"), Provider(program, place) as provider:
@@ -378,7 +378,7 @@ class TestDaemons:
             assert provider.call("reg 0 0 3 4 0 third") == 2
             assert f"provider-{provider.pid} " in lines(place)[-1]
 
-    def test_what_its_own_command_does_not_find_goes_on(
+    def test_an_event_that_its_command_does_not_find_continues(
         self, daemon: DaemonProcess, place: Path, program: Path
     ) -> None:
         """Neither another registration nor the next daemon would find it by that name."""
@@ -422,7 +422,7 @@ class TestDaemons:
             wait_for(lambda: providers[0].call("write 0 0") == 4, "it answers again")
 
     @pytest.mark.parametrize("line", ["write 0 0", "reg 0 0 1 4 0 other"])
-    def test_who_waits_for_a_stopped_one_can_be_killed(
+    def test_a_waiter_for_a_stopped_process_can_be_killed(
         self, daemon: DaemonProcess, place: Path, program: Path, line: str
     ) -> None:
         with mounted(daemon.directory, place), Provider(program, place) as provider:
@@ -574,7 +574,7 @@ def test_descriptors_of_the_mount_are_given_back(
     wait_for(lambda: descriptors() <= before, "all are closed")
 
 
-def test_many_are_told_by_one_switch(tree: Path, program: Path) -> None:
+def test_one_switch_notifies_many(tree: Path, program: Path) -> None:
     providers = [Provider(program, tree) for _ in range(30)]
     try:
         for provider in providers:

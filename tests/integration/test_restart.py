@@ -225,7 +225,7 @@ def test_events_and_settings_come_back(daemon: DaemonProcess, producer: Producer
     assert b"later2" in read(daemon, "set_event")[0]
 
 
-def test_the_socket_path_goes_on(daemon: DaemonProcess, producer: Producer) -> None:
+def test_the_socket_path_continues(daemon: DaemonProcess, producer: Producer) -> None:
     write(daemon, events__enable=b"1")
     for life in range(3):
         producer.sock.sendall(msgpack.packb(struct.pack("<IQ", 0, life)))
@@ -382,7 +382,7 @@ def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: 
 
 
 @pytest.mark.parametrize("method", [None, "write"])
-def test_what_comes_over_the_socket_stands_behind_older_records(
+def test_records_over_the_socket_are_behind_older_records(
     daemon: DaemonProcess, producer: Producer, method: str | None
 ) -> None:
     """Also when the ring with those comes back later."""
@@ -504,7 +504,7 @@ def test_killed_again_while_it_waits(daemon: DaemonProcess, producer: Producer) 
     assert b"late events" not in stats
 
 
-def test_what_is_lost_while_nobody_looks_is_counted(daemon: DaemonProcess, producer: Producer) -> None:
+def test_losses_between_looks_are_counted(daemon: DaemonProcess, producer: Producer) -> None:
     """By the daemon that reads the counter again, once; the counts of the previous one ended with it."""
 
     def lost() -> tuple[int, ...]:

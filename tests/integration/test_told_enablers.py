@@ -165,7 +165,7 @@ def state_of(pid: int) -> str:
         return file.read().rpartition(") ")[2][0]
 
 
-def test_a_program_that_is_killed_holds_up_nobody(
+def test_a_program_that_is_killed_delays_no_other(
     daemon: DaemonProcess, program: Callable[[], subprocess.Popen[str]]
 ) -> None:
     process = program()
@@ -248,7 +248,7 @@ def test_a_user_through_a_mount_has_no_more_than_his_own(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_nobody_else_may(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]) -> None:
+def test_others_may_not(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]) -> None:
     """Neither for root nor for himself; nor does a represented process get more rights."""
     os.chmod(daemon.directory, 0o755)
     os.chmod(os.path.join(daemon.directory, "user_events_data"), 0o666)
@@ -285,7 +285,7 @@ def test_nobody_else_may(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]
 
 
 @pytest.mark.parametrize("seq", [0, 7, 1 << 63])
-def test_nonsense_costs_only_who_says_it(daemon: DaemonProcess, seq: Any) -> None:
+def test_nonsense_costs_only_its_sender(daemon: DaemonProcess, seq: Any) -> None:
     with (
         contextlib.closing(told(daemon.directory)) as other,
         daemon.tree() as tree,

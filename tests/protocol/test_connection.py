@@ -149,7 +149,7 @@ def test_a_message_is_handed_out_before_what_follows_is_looked_at() -> None:
     assert taken == [(len(register), len(register) + 6)]
 
 
-def test_iteration_broken_off_goes_on_later() -> None:
+def test_an_interrupted_iteration_continues_later() -> None:
     connection = data_side()
     first, second, third = (encode_request(n, "x", []) for n in range(3))
     for message in connection.receive(first + second):
@@ -396,7 +396,7 @@ def test_in_turns_nothing_is_decoded_before_it_is_asked_for() -> None:
         next(turns)
 
 
-def test_broken_off_in_a_turn_it_goes_on() -> None:
+def test_interrupted_in_a_turn_it_continues() -> None:
     connection = Connection(max_object=1 << 16)
     turns = connection.receive_in_turns(encode_request(1, "a", []) + encode_request(2, "b", []))
     assert next(turns) is None

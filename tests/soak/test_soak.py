@@ -146,7 +146,7 @@ def test_records(came: list[int], what: Told, fault: str) -> None:
     assert (fault in found) if fault else not found
 
 
-def test_a_thread_that_nobody_has() -> None:
+def test_a_thread_without_a_process() -> None:
     assert judge_records({0: [0, 1], 7: [0]}, told())
 
 
@@ -257,7 +257,7 @@ def test_a_daemon_that_does_not_rest(house: House, monkeypatch: pytest.MonkeyPat
     assert "idle" in judges(house)
 
 
-def test_what_stands_in_the_log_and_what_is_left(house: House) -> None:
+def test_the_log_and_leftovers(house: House) -> None:
     with open(house.log, "a") as log:
         log.write("Traceback (most recent call last):\n")
     (house.folder / "tmp" / "something").write_text("")

@@ -79,7 +79,7 @@ class TestFloods:
         around.clients.append(client)
         return client
 
-    def test_who_had_least_of_the_time_comes_first(
+    def test_the_least_served_user_comes_first(
         self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         opened = around._open
@@ -159,7 +159,7 @@ class TestFloods:
         around.port.close()
         assert client.recv(1) == b""
 
-    def test_those_that_have_to_be_served_come_first(self, around: Around, users: dict[str, int]) -> None:
+    def test_reserved_connections_come_first(self, around: Around, users: dict[str, int]) -> None:
         """A flood of existing connections: of new ones only a few are set up."""
         flood = [around.connect() for _ in range(MOST_TO_SERVE)]
         while not around.idle():

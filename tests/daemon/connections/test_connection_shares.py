@@ -50,7 +50,7 @@ def test_a_connection_moves_with_all_that_is_kept_for_it(accepted: AcceptedConne
     assert not any(accounting.shares.total(resource) for resource in Resource)
 
 
-def test_nobody_gets_more_by_being_spoken_for(accepted: AcceptedConnection) -> None:
+def test_a_connection_on_behalf_gets_no_more(accepted: AcceptedConnection) -> None:
     accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}), limited=True)
     accounting.add(MOUNT)
     accounting.add(USER)

@@ -256,7 +256,7 @@ def test_a_user_has_so_many_registrations(table: EventTable, monkeypatch: pytest
     assert table.shares.total(Resource.REGISTRATIONS) == 0
 
 
-def test_an_empty_ring_costs_nobody_a_look(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may sync a thousand times in a packet, and there may be a thousand rings."""
     rings = Rings(2, shares=table.shares)
     client = Client(table, rings=rings)
@@ -432,7 +432,7 @@ def test_sync_flushes_what_waits_in_batches(table: EventTable) -> None:
     client.connection.close(0)
 
 
-def test_refused_records_are_counted_and_told_once_a_second(client: Client, table: EventTable) -> None:
+def test_refused_records_are_counted_and_reported_once_a_second(client: Client, table: EventTable) -> None:
     client.reg("t u32 a")
     connection = client.connection
     assert connection.next_timer_ns() is None

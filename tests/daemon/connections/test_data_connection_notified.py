@@ -197,7 +197,7 @@ def test_an_answer_that_is_none(notified: Notified, table: EventTable, params: l
     assert notified.dead() in ("EPROTO", "EINVAL")
 
 
-def test_an_answer_before_it_is_asked(notified: Notified, table: EventTable) -> None:
+def test_an_answer_before_its_request(notified: Notified, table: EventTable) -> None:
     notified.token("test", 1)
     attach(table, b"test")
     notified.written(1)
@@ -243,7 +243,7 @@ def test_a_user_has_so_many(table: EventTable) -> None:
     notified.connection.close(0)
 
 
-def test_words_and_tokens_stand_side_by_side(notified: Notified, table: EventTable, memory: int) -> None:
+def test_words_and_tokens_are_side_by_side(notified: Notified, table: EventTable, memory: int) -> None:
     notified.reg("test", memory, **enabler(8, 3))
     notified.token("test", 1)
     attach(table, b"test")

@@ -12,7 +12,7 @@ class One:
     served_ns: int = 0
 
 
-def test_who_waits_longest_comes_first() -> None:
+def test_the_longest_waiter_comes_first() -> None:
     turns = FairScheduler()
     a, b, c = One(1), One(1), One(1)
     for now_ns, one in enumerate((b, a, c)):
@@ -20,7 +20,7 @@ def test_who_waits_longest_comes_first() -> None:
     assert turns.in_order([a, b, c], 3) == [b, a, c]
 
 
-def test_who_used_little_comes_first_also_when_it_was_served_last() -> None:
+def test_a_user_with_little_use_comes_first_also_when_served_last() -> None:
     turns = FairScheduler()
     flood, program = One(1), One(1)
     turns.served(flood, 0, 1000)
@@ -28,7 +28,7 @@ def test_who_used_little_comes_first_also_when_it_was_served_last() -> None:
     assert turns.in_order([flood, program], 1010) == [program, flood]
 
 
-def test_a_user_who_used_little_comes_before_one_who_used_much() -> None:
+def test_a_user_with_little_use_precedes_one_with_much() -> None:
     """However many connections the other makes: a new one begins with its user's service time."""
     turns = FairScheduler()
     flood = [One(1000) for _ in range(100)]
@@ -59,7 +59,7 @@ def test_one_that_came_after_the_clock_was_read() -> None:
     assert FairScheduler().in_order([late, early], 1000) == [early, late]
 
 
-def test_who_was_served_longest_lately() -> None:
+def test_the_user_served_longest_lately() -> None:
     turns = FairScheduler()
     begin_ns = 10 * HALF_LIFE_NS
     turns.served(One(9), begin_ns, begin_ns)

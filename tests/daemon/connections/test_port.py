@@ -99,7 +99,7 @@ class TestScheduling:
         assert read_all(client) == b"answer"
         assert around.made[0].closed_ns
 
-    def test_a_mistake_of_ours_ends_that_connection_only(
+    def test_an_unexpected_exception_ends_that_connection_only(
         self, around: Around, caplog: pytest.LogCaptureFixture
     ) -> None:
         client, other = around.connect(), around.connect()
@@ -371,7 +371,7 @@ class TestOneByOne:
         left = len(list(said))
         assert left > 40
 
-    def test_a_mistake_of_ours_is_the_last_thing_it_hears(
+    def test_an_unexpected_exception_is_its_last_message(
         self, tree: Around, caplog: pytest.LogCaptureFixture
     ) -> None:
         client = tree.connect()
@@ -475,7 +475,7 @@ def test_one_that_has_to_read_first_speaks_later(around: Around) -> None:
     assert client.recv(100) == b"due"
 
 
-def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) -> None:
+def test_withheld_answers_are_sent_after_the_last_request(around: Around) -> None:
     """By a peer that sends no more and reads on, or because the daemon ends."""
     half, other = around.connect(), around.connect()
     around.turn()
@@ -602,7 +602,7 @@ class TestHeld:
         assert client.recv(100) == b"now"
         assert made.data == b"firstsecond"
 
-    def test_one_whose_peer_is_gone_is_told_once(self, around: Around) -> None:
+    def test_one_whose_peer_is_gone_is_reported_once(self, around: Around) -> None:
         client = around.connect()
         around.turn()
         (made,) = around.made

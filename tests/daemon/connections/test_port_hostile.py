@@ -302,7 +302,7 @@ class TestDescriptorsThatAreNotClosed:
         assert len(around.port) == 2, "what he sends without descriptors is nobody's harm"
         around.close()
 
-    def test_nobody_is_accepted_when_there_are_too_many(
+    def test_no_connection_is_accepted_above_the_limit(
         self, around: Around, waiting: dict[int, int], caplog: pytest.LogCaptureFixture
     ) -> None:
         most = LIMITS[Resource.DESCRIPTORS].in_all // CLOSING_PART
@@ -404,7 +404,7 @@ class TestOurMistakes:
         assert method == "peek" or around.faults.count > 0
 
 
-def test_who_does_not_read_is_told_in_time_what_it_waits_for(around: Around) -> None:
+def test_a_client_that_does_not_read_gets_its_answer_in_time(around: Around) -> None:
     """Its timer was skipped, and the loop never slept again: the deadline stayed in the past."""
     client = around.connect()
     around.turn()

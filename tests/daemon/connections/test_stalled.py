@@ -54,7 +54,7 @@ def test_two_that_lie_in_each_other_end(around: Around) -> None:
     assert len(around.port) == 0
 
 
-def test_who_sent_no_descriptors_is_waited_for(around: Around) -> None:
+def test_a_peer_without_descriptors_is_waited_for(around: Around) -> None:
     client, made = deaf_client(around)
     fill(client)
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_who_sent_no_descriptors_is_waited_for(around: Around) -> None:
     assert around.port.next_deadline_ns() is None
 
 
-def test_who_reads_again_in_time_goes_on(around: Around) -> None:
+def test_a_peer_that_reads_again_in_time_continues(around: Around) -> None:
     client, made = deaf_client(around)
     with open("/dev/null", "rb") as null:
         socket.send_fds(client, [b"y"], [null.fileno()])

@@ -138,7 +138,7 @@ def test_an_unknown_method(talk: Talk) -> None:
     assert talk.call("stat", "trace")
 
 
-def test_a_mistake_of_ours_costs_one_request(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception_costs_one_request(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     talk.tree.broken = True
     with caplog.at_level(logging.ERROR):
         talk.fails(errno.EIO, "read_file", "trace")
@@ -269,7 +269,9 @@ class TestReadsThatWait:
         assert str(MAX_UNANSWERED) in text
         assert talk.connection.closing
 
-    def test_a_mistake_of_ours_ends_only_the_read(self, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_unexpected_exception_ends_only_the_read(
+        self, talk: Talk, caplog: pytest.LogCaptureFixture
+    ) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
         talk.ask("read", handle, 10)
         talk.tree.broken = True
@@ -369,7 +371,7 @@ class TestFlagsOfARead:
         talk.fails(errno.EAGAIN, "read", handle, 10)
         assert talk.ask("read", handle, 10, 0) == []
 
-    def test_a_read_that_does_not_wait_goes_before_those_that_do(self, talk: Talk) -> None:
+    def test_a_read_that_does_not_wait_is_first(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", 0)
         assert talk.ask("read", handle, 10) == []
         talk.tree.content = [b"text"]
@@ -424,7 +426,7 @@ class TestOnBehalf:
         talk.fails(number, "write", handle, b"", writer)
         assert talk.tree.files[0].pids == []
 
-    def test_nobody_else_may(self) -> None:
+    def test_others_may_not(self) -> None:
         talk = Talk(speaks_for_others=False)
         handle = talk.call("open", "trace_marker", os.O_WRONLY)
         talk.fails(errno.EPERM, "write", handle, b"theirs", _ourselves())

@@ -158,7 +158,7 @@ def test_what_was_no_operation_changes_nothing() -> None:
     assert "take" not in talk.steps
 
 
-def test_who_asks_no_more_is_answered_at_once() -> None:
+def test_a_peer_without_further_requests_is_answered_at_once() -> None:
     talk = Talk()
     changes = [talk.changing(), talk.changing()]
     assert talk.write() == talk.write() == []

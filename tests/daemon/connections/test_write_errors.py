@@ -39,7 +39,7 @@ def test_the_first_at_once_then_one_a_second_the_largest_first() -> None:
     assert refused.due_ns is None
 
 
-def test_reasons_beyond_the_most_are_told_together() -> None:
+def test_reasons_beyond_the_limit_are_reported_together() -> None:
     refused = WriteErrors()
     for index in range(MAX_REASONS + 6):
         refuse(refused, index, 2 if index == 3 else 1)

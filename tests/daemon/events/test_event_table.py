@@ -376,7 +376,7 @@ def test_nothing_can_be_done_with_a_removed_event(table: EventTable) -> None:
         table.attach(event, other())
 
 
-def test_a_log_hears_of_an_event_before_those_that_act_on_it(table: EventTable) -> None:
+def test_a_log_is_notified_of_an_event_first(table: EventTable) -> None:
     heard: list[str] = []
     table.on_created.append(lambda event: heard.append("enabled"))
     table.before_created.append(lambda event: heard.append("noted"))
@@ -547,7 +547,7 @@ def test_one_user_has_so_many_fields(status: StatusFile, monkeypatch: pytest.Mon
     register(table, b"b u32 x; u32 y", privileged=False, uid=1000)
 
 
-def test_who_takes_all_indexes_leaves_some_to_administrators(status: StatusFile) -> None:
+def test_a_user_of_all_indexes_leaves_some_to_administrators(status: StatusFile) -> None:
     table = EventTable(status, shares=Shares(in_all={Resource.EVENTS: 1}))
     register(table, b"a", privileged=False, uid=1000)
     with refused(errno.EMFILE) as caught:

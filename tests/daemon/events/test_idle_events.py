@@ -178,7 +178,7 @@ def test_after_a_restart_programs_that_are_not_back_give_way(world: World) -> No
     assert restored[1].references == 1
 
 
-def test_those_that_may_not_go_do_not_hide_others(world: World) -> None:
+def test_events_that_must_stay_do_not_hide_others(world: World) -> None:
     world.table.user_events_max = world.table.shares.most[Resource.EVENTS] = 200
     for n in range(100):
         passing(world, b"e%d" % n)

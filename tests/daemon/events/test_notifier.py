@@ -224,7 +224,7 @@ def test_tokens_that_go_leave_less_to_wait_for(
     assert later.done
 
 
-def test_nobody_waits_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
+def test_no_wait_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
     notified, other = Notified(table, event, pid=1), Notified(table, event, pid=2)
     change = switch(table, event, True)
     assert other.answer()
@@ -237,7 +237,7 @@ def test_nobody_waits_for_a_connection_that_ended(table: EventTable, event: Even
     assert len(table.enablers) == 1
 
 
-def test_who_is_overdue_is_not_waited_for_until_it_answers(
+def test_an_overdue_connection_is_not_waited_for_until_it_answers(
     table: EventTable, event: Event, log: pytest.LogCaptureFixture
 ) -> None:
     stopped, other = Notified(table, event, pid=7), Notified(table, event, pid=8)
@@ -263,7 +263,9 @@ def test_who_is_overdue_is_not_waited_for_until_it_answers(
     assert switch(table, event, True) is not None
 
 
-def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventTable, event: Event) -> None:
+def test_operations_in_progress_stop_waiting_for_an_overdue_connection(
+    table: EventTable, event: Event
+) -> None:
     """Otherwise many operations in a row would each wait."""
     stopped, other = Notified(table, event, pid=7), Notified(table, event, pid=8)
     first = switch(table, event, True, now_ns=0)
@@ -277,9 +279,7 @@ def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventT
     assert not other.notifier.overdue
 
 
-def test_an_operation_that_concerns_only_those_who_are_overdue_waits_for_nobody(
-    table: EventTable, event: Event
-) -> None:
+def test_an_operation_for_overdue_connections_alone_does_not_wait(table: EventTable, event: Event) -> None:
     Notified(table, event)
     change = switch(table, event, True)
     assert change is not None
@@ -309,9 +309,7 @@ def test_the_log_has_one_line_a_second(
     assert log.records[0].levelno == logging.WARNING
 
 
-def test_a_change_that_nobody_wants_to_know_of_any_more_leaves_nothing(
-    table: EventTable, event: Event
-) -> None:
+def test_a_change_without_interested_connections_leaves_nothing(table: EventTable, event: Event) -> None:
     """An administrator who asks and leaves, again and again, while a program does not answer."""
     notified = Notified(table, event)
     for on in (True, False) * 10:

@@ -85,7 +85,7 @@ def test_a_reader_cannot_write(in_memory: bool, path: Path) -> None:
     file.close()
 
 
-def test_nobody_can_shrink_the_one_in_memory(status: StatusFile) -> None:
+def test_the_one_in_memory_cannot_be_shrunk(status: StatusFile) -> None:
     writable = os.open(f"/proc/self/fd/{status._fd}", os.O_RDWR)
     with pytest.raises(PermissionError):
         os.ftruncate(writable, 0)

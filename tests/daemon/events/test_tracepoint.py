@@ -214,7 +214,7 @@ def test_status_is_what_is_attached() -> None:
     assert write(event, bytes(4)) == -errno.EBADF
 
 
-def test_stats_remember_who_has_gone() -> None:
+def test_stats_keep_detached_consumers() -> None:
     event = tracepoint()
     assert event.stats_text() == b"emitted: 0\n"
     sink = ftrace()

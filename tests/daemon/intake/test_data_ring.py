@@ -244,7 +244,7 @@ def test_losses_of_several_events_and_instances(world: World) -> None:
     assert b"emitted: 3\nlost in data rings: 3\n" in other.stats_text()
 
 
-def test_losses_at_the_end_of_a_ring_stand_before_whatever_comes_next(world: World) -> None:
+def test_losses_at_the_end_of_a_ring_precede_the_next_record(world: World) -> None:
     recorded, producer = Recorded(world), world.producers[0]
     while producer.emit(0, number(1), 1, cpu=3):
         pass
@@ -254,7 +254,7 @@ def test_losses_at_the_end_of_a_ring_stand_before_whatever_comes_next(world: Wor
     assert [n for n in recorded.told() if n != 1] == [-1, 2]
 
 
-def test_who_tells_of_losses_all_the_time_takes_no_memory_and_no_time(world: World) -> None:
+def test_constant_reports_of_losses_take_no_memory_and_no_time(world: World) -> None:
     """Each look finds a loss, and never a record before which to show it."""
     recorded, producer = Recorded(world), world.producers[0]
 
@@ -275,7 +275,7 @@ def test_who_tells_of_losses_all_the_time_takes_no_memory_and_no_time(world: Wor
     assert recorded.told() == [-51_000, 1]
 
 
-def test_nothing_is_lost_where_nobody_listens(world: World) -> None:
+def test_nothing_is_lost_without_a_listener(world: World) -> None:
     world.seen.tracepoint.detach(world.seen.probe)
     while world.producers[0].emit(0, number(1), 1):
         pass

@@ -248,7 +248,7 @@ def test_records_of_several_cpus_keep_their_order() -> None:
     assert taken[0][0] == NOW_NS
 
 
-def test_a_record_that_says_who_wrote_it(signed: Any) -> None:
+def test_a_record_that_names_its_writer(signed: Any) -> None:
     table, take_in, comms = signed
     plain, gone, last_cpu = struct.pack("<ii", 0, 5), 4_194_301, possible_cpus() - 1
     short = struct.pack("<iI", 0, 6) + b"short".ljust(16, b"\0")

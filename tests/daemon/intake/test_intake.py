@@ -65,7 +65,7 @@ def test_claims_are_checked(world: World) -> None:
 class TestTimeStampCounter:
     """Records with TSC carry a count; the daemon converts it."""
 
-    def test_producers_are_told_whether_they_may(self) -> None:
+    def test_producers_learn_whether_they_may(self) -> None:
         world = World(2)
         clocks = [struct.unpack_from("<I", producer.memory, CLOCK) for producer in world.producers]
         assert clocks == [(0,), (0,)]

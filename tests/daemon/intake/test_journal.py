@@ -386,7 +386,7 @@ def clock_of(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return struct.unpack_from("<QQ", data, CLOCK_FIRST), struct.unpack_from("<QQ", data, CLOCK_LAST + 16 * at)
 
 
-def test_a_successor_goes_on_with_the_clock(folder: Path) -> None:
+def test_a_successor_continues_the_clock(folder: Path) -> None:
     """The rate is measured over the time of all daemons."""
     first = None
     for _ in range(3):

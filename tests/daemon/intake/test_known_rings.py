@@ -15,6 +15,8 @@ from utracefsd.intake.known_rings import KnownRing
         (5, 0, set(), True),  # /proc hides it from us
     ],
 )
-def test_who_may_come_back(pid: int, start_time: int, running: set[tuple[int, int]], may: bool) -> None:
+def test_rings_that_may_come_back(
+    pid: int, start_time: int, running: set[tuple[int, int]], may: bool
+) -> None:
     ring = KnownRing(pid, start_time, 1000, [])
     assert ring.may_come_back(lambda *process: process in running) is may

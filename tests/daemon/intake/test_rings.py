@@ -326,7 +326,7 @@ async def test_the_descriptors_are_not_leaked(serving: Serving, producer: Produc
 # ---- how large a ring is
 
 
-def test_who_wants_much_leaves_rings_to_others(bells: Bells) -> None:
+def test_a_greedy_user_leaves_rings_to_others(bells: Bells) -> None:
     bells.peer = Peer(pid=os.getpid(), uid=12345, gid=12345, privileged=False)
     sizes = []
     while True:
@@ -342,7 +342,7 @@ def test_who_wants_much_leaves_rings_to_others(bells: Bells) -> None:
     assert len(sizes) > 40
 
 
-def test_an_administrator_gets_what_was_asked_for(bells: Bells) -> None:
+def test_an_administrator_gets_the_requested_size(bells: Bells) -> None:
     assert bells.rings.create(IndexTable(), bells.peer, 64 << 20, lambda error: None).size == 64 << 20
 
 
@@ -489,7 +489,7 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
     rings.close()
 
 
-async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
+async def test_only_rings_that_were_taken_in_from_are_searched_for_writers(
     serving: Serving, producer: Producer
 ) -> None:
     """This is called after each step, and a thousand rings may know 64 threads each."""
@@ -505,7 +505,7 @@ async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_who_wrote_is_known_when_it_has_been_taken_in(
+async def test_the_writer_is_known_when_a_record_was_taken_in(
     serving: Serving, producer: Producer, ends: bool
 ) -> None:
     """A busy daemon finds the records and the end of their program in one step, and calls it in that, too."""

@@ -293,7 +293,7 @@ def test_places_in_the_store_are_shared_out() -> None:
     rings.close()
 
 
-def test_a_ring_that_does_not_come_back_is_told() -> None:
+def test_a_ring_that_does_not_come_back_is_reported() -> None:
     """Until it comes back after all."""
     forged = DataRing.create(IndexTable(), 7, SIZE)
     told: list[tuple[Sequence[int], int]] = []

@@ -88,7 +88,7 @@ def test_a_thread_that_ended_after_it_was_seen_has_its_last_name(named: Named) -
     assert named.comms.comm(tid) == b"the-last"
 
 
-def test_without_a_name_nobody_becomes_a_thread_that_is_not_there(named: Named) -> None:
+def test_a_record_without_a_name_gets_no_thread_that_does_not_exist(named: Named) -> None:
     assert named.say(GONE) == ME
     assert named.comms.comm(GONE) == b"<...>"
 
@@ -193,7 +193,7 @@ def test_a_flood_of_names_of_one_thread_costs_a_bounded_time(
     assert len(asked) <= 512 + 100
 
 
-def test_names_are_asked_for_anew(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_requested_again(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
     """By numbers that no other ring has, and again while a ring is in use."""
     others = Named(rings=3)
     words = [
@@ -206,7 +206,7 @@ def test_names_are_asked_for_anew(named: Named, monkeypatch: pytest.MonkeyPatch)
         producer.close()
 
 
-def test_a_name_that_nobody_will_say_again_is_written_down_first() -> None:
+def test_a_name_that_is_not_sent_again_is_stored_first() -> None:
     said: list[str] = []
     comms = CommTable(lambda pid: None, lambda pid: None)
     comms.on_kept = lambda pid, task: said.append(f"kept {pid}")

@@ -172,7 +172,7 @@ def test_threads_are_bounded_in_all(hanging: Hanging, monkeypatch: pytest.Monkey
     wait_until_closed(*hanging.fds, *pipe)
 
 
-def test_who_is_behind(hanging: Hanging) -> None:
+def test_a_late_reader(hanging: Hanging) -> None:
     close_foreign(hanging.make(MAX_WAITING), 1000)
     assert not closing.is_behind(1000)
     close_foreign(hanging.make(1), 1000)

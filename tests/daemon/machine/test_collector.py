@@ -53,7 +53,7 @@ def test_python_does_not(taken_over: None) -> None:
     assert gc.get_stats()[2]["collections"] == full + 1, "the one that make() asked for"
 
 
-def test_a_process_of_somebody_else_is_left_alone() -> None:
+def test_a_process_of_another_user_is_left_alone() -> None:
     before = gc.get_threshold()
     assert not collector.look(idle=True)
     collector.give_back()

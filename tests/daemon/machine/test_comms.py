@@ -80,7 +80,7 @@ def test_thread_groups_are_learned_while_the_option_is_on(machine: Machine) -> N
     assert machine.comms.saved_tgids_text() == b"7 5\n8 5\n"
 
 
-def test_a_known_thread_group_is_not_asked_for_and_not_all_are_kept(machine: Machine) -> None:
+def test_a_known_thread_group_is_not_looked_up_and_not_all_are_kept(machine: Machine) -> None:
     machine.comms.record_tgid = True
     for tid in range(1, 40_000):
         machine.comms.wrote(tid, 5)

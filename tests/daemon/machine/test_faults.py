@@ -15,7 +15,7 @@ def fail(faults: Faults, error: Exception) -> None:
         faults.note(caught, "it")
 
 
-def test_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):

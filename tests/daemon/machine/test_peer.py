@@ -55,7 +55,7 @@ def test_a_process_that_was_gone_before_it_was_accepted() -> None:
             assert not peer.lives()
 
 
-def test_a_process_that_somebody_speaks_for() -> None:
+def test_a_process_with_a_connection_on_its_behalf() -> None:
     own = Peer.from_credentials(os.getpid(), 7, 7, owner_uid=0)
     assert own.start_time is not None
     found = Peer.of_process(os.getpid(), own.start_time, 1000, 100, owner_uid=1000)

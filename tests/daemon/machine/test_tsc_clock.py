@@ -129,7 +129,7 @@ def test_any_claim_is_some_time_and_in_its_order(clock: Clock, claim: int) -> No
             assert told > now
 
 
-def test_what_is_later_than_the_last_look_is_told_to_be_later(clock: Clock) -> None:
+def test_a_time_later_than_the_last_look_stays_later(clock: Clock) -> None:
     """Its caller may make it wait for the next look."""
     for now in range(BEGIN_NS, BEGIN_NS + 100 * MS, 2 * MS):
         clock.look(tsc_at(now), now)
@@ -205,6 +205,6 @@ def test_a_clock_that_makes_no_sense_is_not_gone_on_with(clock: Clock, saved: tu
     assert abs(clock.ns(tsc_at(BEGIN_NS + 5 * MS)) - BEGIN_NS - 5 * MS) <= 2
 
 
-def test_a_counter_that_began_anew_meanwhile_is_told(clock: Clock) -> None:
+def test_a_counter_that_began_anew_meanwhile_is_detected(clock: Clock) -> None:
     clock.ask("resume", BEGIN_TSC, BEGIN_NS, tsc_at(BEGIN_NS + 1000 * MS), BEGIN_NS + 1000 * MS)
     assert clock.look(12345, BEGIN_NS + 2000 * MS) == 1

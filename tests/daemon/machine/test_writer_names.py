@@ -67,7 +67,7 @@ def test_long_names_and_odd_thread_ids(tasks: Tasks) -> None:
     assert [tasks.name(pid) for pid in (1, 0, -7, 2)] == [b"x" * 15, b"swapper", b"minus", b""]
 
 
-def test_who_may_not_ask_more_knows_what_was_heard_last(tasks: Tasks) -> None:
+def test_without_budget_the_last_known_name_is_used(tasks: Tasks) -> None:
     """A thread that has ended sent its name with its record: no lookup is needed."""
     tasks.by_pid = {pid: b"t%d" % pid for pid in range(1, 2000)}
     tasks.names = WriterNames(tasks.read, {pid: b"heard%d" % pid for pid in range(60)}.get)

@@ -125,7 +125,7 @@ class TestAFolderInEverybodysDirectory:
         assert refused(temporary).errno == errno.ENOTDIR
 
 
-def test_a_sockets_directory_of_somebody_else(temporary: Runtime) -> None:
+def test_a_sockets_directory_of_another_user(temporary: Runtime) -> None:
     error = refused(of_somebody_else(temporary, temporary.directory))
     assert error.errno == errno.EPERM
     assert "belongs to uid" in error.text
@@ -244,7 +244,7 @@ def test_the_systems_status_folder_stays() -> None:
 
 
 class TestLock:
-    def test_a_second_daemon_is_told_the_first(self, here: Runtime) -> None:
+    def test_a_second_daemon_names_the_first(self, here: Runtime) -> None:
         here.prepare()
         with here.locked():
             with pytest.raises(TraceError) as caught, here.locked():

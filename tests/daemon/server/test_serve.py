@@ -232,7 +232,7 @@ class TestTheWayOfARecord:
             await deleting.call("DIAG_IOCSREG", {"name_args": "kept u32 n", "flags": 1})
             deleting.close()
 
-    async def test_an_event_goes_by_itself_when_nobody_refers_to_it(self, daemon: Running) -> None:
+    async def test_an_event_is_removed_with_its_last_reference(self, daemon: Running) -> None:
         producer, tree = await daemon.data(), await daemon.tree()
         await producer.call("DIAG_IOCSREG", {"name_args": "short u32 n"})
         producer.close()
@@ -244,7 +244,7 @@ class TestTheWayOfARecord:
         await until(gone)
         assert await tree.call("read_file", "user_events_status") == b"\nActive: 0\nBusy: 0\n"
 
-    async def test_refused_records_are_told_once_a_second(self, daemon: Running) -> None:
+    async def test_refused_records_are_reported_once_a_second(self, daemon: Running) -> None:
         producer = await daemon.data()
         await producer.send(record(1, write_index=5) * 3)
         first = await producer.message()
@@ -446,7 +446,7 @@ class TestHostileClients:
         await until(only_the_good_one)
         await good()
 
-    async def test_who_reads_no_responses_is_not_read_from(self, daemon: Running, good: Emit) -> None:
+    async def test_a_peer_that_reads_no_responses_is_not_read_from(self, daemon: Running, good: Emit) -> None:
         """Its own socket fills, and so it waits; what the daemon keeps is bounded."""
         client = await daemon.data()
         await client.call("sync")
@@ -487,7 +487,7 @@ class TestHostileClients:
         clients[0].close()
         await good()
 
-    async def test_a_flood_starves_nobody(self, daemon: Running) -> None:
+    async def test_a_flood_starves_no_connection(self, daemon: Running) -> None:
         producer, other, tree = await daemon.producer(), await daemon.producer("other"), await daemon.tree()
         stop = False
 
@@ -511,7 +511,7 @@ class TestHostileClients:
         assert recorded + filtered + lost == int(emitted.split()[1])
         assert int(emitted.split()[1]) % 5000 == 0
 
-    async def test_descriptors_nobody_asked_for(self, daemon: Running, good: Emit) -> None:
+    async def test_unrequested_descriptors(self, daemon: Running, good: Emit) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for path in (daemon.serving.runtime.data_socket, daemon.serving.runtime.tracefs_socket):
             with socket.socket(socket.AF_UNIX) as sock:
@@ -527,7 +527,7 @@ class TestHostileClients:
         await good()
 
 
-async def test_a_mistake_of_ours_is_logged_and_answered(
+async def test_an_unexpected_exception_is_logged_and_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with daemon_at(tmp_path / "d") as daemon:
@@ -616,7 +616,7 @@ class TestBeginningAndEnd:
         async with daemon_at(directory) as daemon:
             assert len(daemon.serving.daemon.table.named(b"precious")) == 1
 
-    async def test_an_error_of_ours_removes_no_state(
+    async def test_an_unexpected_error_removes_no_state(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         directory = tmp_path / "d"
@@ -636,7 +636,7 @@ class TestBeginningAndEnd:
             assert len(daemon.serving.daemon.table.named(b"precious")) == 1
 
     @pytest.mark.parametrize("place", ["hand_on", "on_time", "save", "ready", "round"])
-    async def test_an_error_of_ours_costs_a_step_and_is_told(
+    async def test_an_unexpected_error_costs_a_step_and_is_reported(
         self, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         failures = iter(range(3))

@@ -77,7 +77,7 @@ def test_behind(path: Path, made: LogFile) -> None:
     again.close()
 
 
-def test_another_goes_on(path: Path, made: LogFile) -> None:
+def test_another_continues(path: Path, made: LogFile) -> None:
     made.append(b"one")
     made.replace(b"two")
     again = LogFile.open(path)

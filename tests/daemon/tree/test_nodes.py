@@ -162,7 +162,7 @@ def test_the_text_is_made_once_until_the_beginning_is_sought(box: Box) -> None:
     assert file.read(1) == b""
 
 
-def test_a_text_in_pieces_is_made_as_it_is_read(box: Box) -> None:
+def test_a_text_in_pieces_is_made_during_the_read(box: Box) -> None:
     whole = b"".join(b"%d" % (n % 10) * 30_000 for n in range(1, 11))
     file = node_of(box, b"pieces").open(os.O_RDONLY, ADMIN)
     assert (file.read(0), box.shown) == (b"", 0)

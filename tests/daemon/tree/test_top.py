@@ -233,7 +233,7 @@ def test_remove_on_close(world: World) -> None:
     assert errno_of(world.open, b"remove_on_close") == errno.ENOENT  # the top instance stays
 
 
-def test_nobody_is_taken_for_the_owner(world: World) -> None:
+def test_user_nobody_is_not_taken_for_the_owner(world: World) -> None:
     """Without the file an instance stays when its open files are closed."""
     world.tree.mkdir(b"instances/x")
     world.open(b"instances/x/trace").close()

@@ -111,7 +111,7 @@ def test_clearing_and_resizing_while_it_is_read(world: World, event: Event) -> N
         file.close()
 
 
-def test_a_large_trace_is_rendered_as_it_is_read(world: World, event: Event) -> None:
+def test_a_large_trace_is_rendered_during_the_read(world: World, event: Event) -> None:
     world.w(b"buffer_size_kb", b"8000")
     emit(world, event, *range(100_000))
     start = time.process_time()

@@ -44,7 +44,7 @@ def test_not_beyond_a_position(writer: PlainWriter) -> None:
     assert [data for *_, data in ring.tuples()] == [b"b"]
 
 
-def test_losses_that_nobody_asks_for_end_with_their_batch(writer: PlainWriter) -> None:
+def test_unread_losses_end_with_their_batch(writer: PlainWriter) -> None:
     """An event that is described again after lost records begins a batch, also for a reader that ignores
     losses."""
     ring = StreamRing(writer.fd)

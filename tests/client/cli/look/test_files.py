@@ -99,7 +99,7 @@ def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually, nu
     assert traced.out("ls", "instances") == ""
 
 
-def test_a_stream_shows_what_was_asked_for(traced: Cli, eventually: Eventually) -> None:
+def test_a_stream_shows_the_selected_events(traced: Cli, eventually: Eventually) -> None:
     traced.run("reg", "kept u32 a")
     traced.run("reg", "other u32 a")
     traced.run("enable", "other")

@@ -71,7 +71,7 @@ def test_a_sweep_takes_ended_processes_that_did_nothing_since_the_one_before() -
     assert probe.read_others() == (1, 4, 0)
 
 
-def test_a_sweep_asks_so_often_and_goes_on_the_next_time() -> None:
+def test_a_sweep_is_bounded_and_continues_the_next_time() -> None:
     table = CountTable()
     event, probe = counting(table, 1)
     for pid in range(1, 31):

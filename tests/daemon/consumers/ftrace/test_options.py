@@ -60,7 +60,7 @@ def test_changes_are_counted_where_they_show(top: Options, other: Options) -> No
     assert other.changes > before[1]
 
 
-def test_those_that_refuse(top: Options, other: Options) -> None:
+def test_refusals(top: Options, other: Options) -> None:
     for options in (top, other):
         assert errno_of(options.set, "test_nop_refuse", True) == errno.EINVAL
     assert errno_of(top.set, "trace_printk_dest", False) == errno.EINVAL

@@ -80,7 +80,7 @@ def test_an_empty_list_would_mean_everybody(world: World, event: Event) -> None:
     assert writers(world, event, 46) == []
 
 
-def test_each_thread_is_asked_about_once(world: World, event: Event) -> None:
+def test_each_thread_is_looked_up_once(world: World, event: Event) -> None:
     asked: list[int] = []
     read = world.comms._read_tgid
     world.comms._read_tgid = lambda pid: asked.append(pid) or read(pid)  # type: ignore[func-returns-value]

@@ -97,7 +97,7 @@ def test_no_room_for_a_trigger_keeps_no_event_from_being_registered(
     caplog.clear()
 
 
-def test_want_of_room_is_told_once_for_each_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_lack_of_room_is_reported_once_for_each_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
     def write(event: Event, text: bytes) -> None:
         raise TraceError(errno.ENOMEM if text == b"large" else errno.EINVAL, "so it is")
 

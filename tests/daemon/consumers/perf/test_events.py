@@ -310,7 +310,7 @@ def test_time_runs_while_it_is_enabled(table: EventTable, event: Event) -> None:
 
 
 @pytest.mark.parametrize("wanted", range(32))
-def test_read_gives_what_was_asked_for(table: EventTable, event: Event, wanted: int) -> None:
+def test_read_gives_the_requested_members(table: EventTable, event: Event, wanted: int) -> None:
     clock = Clock()
     perf = PerfEvents(table, clock, nr_cpus=4)
     if wanted & 8:  # GROUP: there are none

@@ -103,7 +103,7 @@ def test_sample_types(sample_type: int) -> None:
 
 
 @pytest.mark.parametrize("sample_id_all", [False, True])
-def test_lost_samples_are_told_before_the_next_that_fits(sample_id_all: bool) -> None:
+def test_lost_samples_are_reported_before_the_next_that_fits(sample_id_all: bool) -> None:
     ring = Ring(sample_id_all=sample_id_all)
     try:
         count = 0
@@ -274,7 +274,7 @@ def test_the_ring_cannot_be_pulled_away(ring: Ring) -> None:
         os.close(fd)
 
 
-def test_closing_a_ring_goes_on_counting(ring: Ring) -> None:
+def test_closing_a_ring_does_not_end_counting(ring: Ring) -> None:
     fd = ring.sink.fd
     ring.sink.close()
     ring.sink.close()

@@ -441,7 +441,7 @@ def test_options(table: EventTable, plugins: Plugins, event: Event) -> None:
     assert event.status == 0
 
 
-def test_a_plugin_that_does_not_come_back_loses_and_is_told_of(
+def test_a_plugin_that_does_not_return_loses_and_is_reported(
     plugins: Plugins, event: Event, log: pytest.LogCaptureFixture
 ) -> None:
     Slow.let, Slow.got = threading.Event(), []

@@ -42,7 +42,7 @@ def bench() -> Iterator[Bench]:
     assert bench.worker.close(20)
 
 
-def test_jobs_stand_between_records(bench: Bench) -> None:
+def test_jobs_are_between_records(bench: Bench) -> None:
     bench.emit(1, 2)
     bench.worker.post(lambda: bench.log.append("job"))
     bench.emit(3)
@@ -103,7 +103,7 @@ def test_a_result_that_is_not_there_yet(bench: Bench) -> None:
     assert job.result(20)
 
 
-def test_slow_batches_are_told_once_each(bench: Bench) -> None:
+def test_slow_batches_are_reported_once_each(bench: Bench) -> None:
     bench.sleep_s = 1.5 * SLOW_S
     for number in range(2):
         bench.emit(number)

@@ -125,7 +125,7 @@ def test_the_doorbell_rings_at_the_watermark() -> None:
     reader.close()
 
 
-def test_a_doorbell_that_nobody_hears(ring: Ring) -> None:
+def test_a_doorbell_without_a_reader(ring: Ring) -> None:
     for _ in range(70_000):  # more than a pipe holds
         ring.reader.tail = ring.reader.head
         write(ring.events[0], bytes(4))
@@ -137,7 +137,7 @@ def test_a_doorbell_that_nobody_hears(ring: Ring) -> None:
     ring.reader.bell_fd = os.dup(ring.sink.bell_fd)
 
 
-def test_what_was_lost_is_told_in_front_of_the_next(ring: Ring) -> None:
+def test_losses_are_reported_in_front_of_the_next_record(ring: Ring) -> None:
     stored = fill(ring)
     for _ in range(2):
         write(ring.events[0], bytes(4))
@@ -151,7 +151,7 @@ def test_what_was_lost_is_told_in_front_of_the_next(ring: Ring) -> None:
     assert numbers(ring.probes[0]) == (stored + 1, 0, 3)
 
 
-def test_what_was_lost_behind_the_last_is_told_when_there_is_room(ring: Ring) -> None:
+def test_losses_behind_the_last_record_are_reported_when_there_is_room(ring: Ring) -> None:
     fill(ring)
     ring.sink.publish()
     ring.reader.take()

@@ -64,7 +64,7 @@ class Storage:
         self.told.append(("leave", self.settings.in_memory))
 
 
-def test_what_the_storage_is_told(tmp_path: Path, room: Callable[..., None]) -> None:
+def test_the_calls_of_the_storage(tmp_path: Path, room: Callable[..., None]) -> None:
     """The settings say that a buffer is in memory, and its size, before the storage is called: without a
     buffer the next daemon needs its size."""
     settings = Settings()
@@ -93,7 +93,7 @@ def test_removing(tmp_path: Path) -> None:
     assert storage.told == [("switch_to", "0"), ("remove", None)]
 
 
-def test_one_that_was_adopted_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_adopted_one_is_left_unchanged(tmp_path: Path) -> None:
     settings = Settings()
     storage = Storage(tmp_path, settings)
     storage.adopted = RingBuffer(2, 100)
@@ -121,7 +121,7 @@ def contents(daemon: Daemon) -> list[bytes]:
 
 
 @pytest.mark.parametrize("number", NO_ROOM)
-def test_expanding_goes_on_in_memory(
+def test_expanding_continues_in_memory(
     folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, number: int
 ) -> None:
     old = daemon_in(folder)

@@ -549,7 +549,7 @@ def lost_before(buffer: RingBuffer, *, consume: bool) -> list[tuple[int, int]]:
     return [(ts, lost) for _, ts, _, lost in buffer.cursor(consume=consume)]
 
 
-def test_a_mark_stands_in_front_of_the_next_record() -> None:
+def test_a_mark_precedes_the_next_record() -> None:
     buffer = RingBuffer(1, 64)
     fill(buffer, 3)
     buffer.mark_lost(0, 7)

@@ -125,7 +125,7 @@ def test_a_walk_stays_on_the_ring_that_it_began_on() -> None:
     assert serials(buffer) == [1, 2, 3]
 
 
-def test_a_walk_whose_ring_is_gone_goes_on_with_what_is_there() -> None:
+def test_a_walk_whose_ring_is_gone_continues_with_the_present_one() -> None:
     buffer = RingBuffer(1, 8)
     buffer.add_spare()
     add(buffer, 1, 2)

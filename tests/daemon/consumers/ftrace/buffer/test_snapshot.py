@@ -79,7 +79,7 @@ def test_sizes_are_the_buffer_s(recorded: World) -> None:
     assert snapshot.buffer.nr_subbufs(0) == 2
 
 
-def test_memory_is_asked_for_both(world: World) -> None:
+def test_memory_is_checked_for_both(world: World) -> None:
     instance = world.instance
     instance.store.resize(100)
     world.free_memory_kb = 205

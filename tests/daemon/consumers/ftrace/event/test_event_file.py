@@ -216,7 +216,7 @@ def test_a_text_that_is_no_filter_takes_the_place_of_the_filter(desk: Desk) -> N
     assert desk.files.filter_text(event) == b"m\n^\nparse_error: Invalid operator\n\n"
 
 
-def test_who_is_told_of_filters(desk: Desk) -> None:
+def test_listeners_of_filters(desk: Desk) -> None:
     told: list[SavedEventFile] = []
     desk.files.on_filter_changed = lambda file: told.append(file.saved())
     event = desk.event(b"a u32 n")

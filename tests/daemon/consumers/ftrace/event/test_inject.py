@@ -58,7 +58,7 @@ def test_values(command: bytes, values: dict[str, object] | None) -> None:
         assert entry(command).payload == fixed(r=EMPTY_R, loc=EMPTY_L, **values)  # type: ignore[arg-type]
 
 
-def test_dynamic_text_stands_behind() -> None:
+def test_dynamic_text_is_last() -> None:
     text = b'a\\"b'  # an escaped quote does not end it, and stays escaped
     payload = entry(b"r='one' l=\"%s\"" % text).payload
     assert payload == fixed(r=4 << 16 | END + 1 - BEHIND_R, loc=5 << 16 | END + 1 + 4) + b"one\0%s\0" % text

@@ -20,7 +20,7 @@ def test_a_trigger_has_a_cell_until_it_is_closed() -> None:
         assert trigger.count
 
 
-def test_it_goes_on_with_the_cell_that_it_had() -> None:
+def test_it_continues_with_its_former_cell() -> None:
     cells = Cells()
     before = Trigger(cells, 5)
     cells.set_value(before.cell, 3)

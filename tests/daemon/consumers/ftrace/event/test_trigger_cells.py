@@ -44,7 +44,7 @@ def test_the_limit(tmp_path: Path) -> None:
     assert Cells().limit == MAX_CELLS
 
 
-def test_a_successor_goes_on_with_what_it_keeps(tmp_path: Path) -> None:
+def test_a_successor_continues_with_the_kept_cells(tmp_path: Path) -> None:
     path = tmp_path / "cells"
     cells = Cells(path)
     assert path.stat().st_mode & 0o777 == 0o600

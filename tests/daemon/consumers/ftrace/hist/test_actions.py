@@ -146,7 +146,7 @@ def test_saving(world: World, handler: bytes, word: bytes, shown: int) -> None:
     ]
 
 
-def test_a_maximum_is_told(world: World) -> None:
+def test_a_maximum_is_reported(world: World) -> None:
     world.wa(b"synthetic_events", b"top u64 id; s32 rc")
     world.wa(b"events/synthetic/top/enable", b"1")
     world.wa(DONE + b"trigger", b"hist:keys=id:x=rc:onmax($x).trace(top,id,$x)")

@@ -80,7 +80,7 @@ def test_contents_and_state_survive(folder: Path, orderly: bool) -> None:
 
 
 @pytest.mark.parametrize("first_goes", [False, True])
-def test_a_shared_table_of_another_size_than_asked_for(folder: Path, first_goes: bool) -> None:
+def test_a_shared_table_of_another_size_than_requested(folder: Path, first_goes: bool) -> None:
     daemon = daemon_in(folder)
     event, other = register(daemon, b"a u32 v", PERSIST), register(daemon, b"b u32 v", PERSIST)
     write(daemon, b"events/user_events/b/trigger", b"hist:name=n:keys=v", False)
@@ -115,7 +115,7 @@ def test_a_shared_table_stays_shared_when_it_is_lost(folder: Path, caplog: pytes
     finish(after)
 
 
-def test_tables_that_nobody_names_are_removed(folder: Path) -> None:
+def test_tables_without_a_name_are_removed(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a u32 v", PERSIST)
     write(daemon, A + b"trigger", b"hist:keys=v", False)

@@ -103,7 +103,7 @@ def test_qualified_names(world: World) -> None:
     assert b"vals=hitcount,$user_events.done.x:y=$user_events.start.x+1:" in line(world, third)
 
 
-def test_who_is_read_cannot_be_removed(world: World) -> None:
+def test_an_instance_that_is_read_cannot_be_removed(world: World) -> None:
     world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x")
     assert errno_of(world.wa, START + b"trigger", b"!hist:keys=id:x=wt") == errno.EBUSY

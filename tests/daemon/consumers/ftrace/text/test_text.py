@@ -296,7 +296,7 @@ def test_lost_line_of_consuming_readers() -> None:
     assert b"#####" not in text
 
 
-def test_lost_line_stands_in_every_format() -> None:
+def test_lost_line_is_in_every_format() -> None:
     buffer, lost = overwritten_buffer()
     text = renderer(COUNT, TextOptions(raw=True, context_info=False)).render(
         buffer.cursor(consume=True), 100000
@@ -430,7 +430,7 @@ def test_many_ids_and_pids_at_once() -> None:
     assert text.render(buffer.cursor(), 10**6) == b"".join(expected)
 
 
-def test_what_a_callback_raises_comes_out_and_the_renderer_goes_on() -> None:
+def test_a_callbacks_exception_is_raised_and_the_renderer_continues() -> None:
     def comm(pid: int) -> bytes:
         if pid == 13:
             raise RuntimeError("no name")
