@@ -30,8 +30,8 @@ import attrs
 
 from bench.attackers import KINDS, OF_AN_ADMINISTRATOR, WITH_FUSE, Where, registration
 from bench.measure import Row, at_most_row, daemon
+from tests.soak.attacks.fuse import FuseFiles
 from tests.soak.crew import Crew, Job, Notes
-from tests.soak.fuse import FuseFiles
 from tests.soak.house import Usage
 from utracefs.tree.tracefs import Tracefs
 

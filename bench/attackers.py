@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 import msgpack
 
+from tests.soak.attacks.descriptors import Descriptors
 from tests.soak.crew import Notes
-from tests.soak.descriptors import Descriptors
 from tests.soak.plain import COMMITTED, HEADER_BYTES, PlainConnection
 
 LOOK_S = 0.05

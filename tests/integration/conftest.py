@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Popen
-from tests.integration.mounting import MountProcess, mounted, must_mount
+from tests.integration.mount.mounting import MountProcess, mounted, must_mount
 from utracefs.tree.tracefs import Tracefs
 from utracefsd.server.runtime import locate
 

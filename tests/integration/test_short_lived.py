@@ -13,7 +13,7 @@ import pytest
 
 from tests.client.c.building import SOURCE, build, kernel_abi, preload_library
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import mounted, must_mount
+from tests.integration.mount.mounting import mounted, must_mount
 
 HERE = Path(__file__).parent
 

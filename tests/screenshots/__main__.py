@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.client.html.chromium import Chromium, Page
-from tests.integration.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
+from tests.integration.tools.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
 
 ROOT = Path(__file__).parents[2]
 SETTLED = (

@@ -20,8 +20,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from tests.soak import memory, sockets
-from tests.soak.attack import PARTS, Setting, attack
+from tests.soak.attacks import memory, sockets
+from tests.soak.attacks.attack import PARTS, Setting, attack
 from tests.soak.chaos import chaos
 from tests.soak.house import private_shared_memory
 from tests.soak.report import JUDGES, Found, Report

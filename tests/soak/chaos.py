@@ -26,7 +26,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.soak.attack import Setting, attacking
+from tests.soak.attacks.attack import Setting, attacking
 from tests.soak.crew import Crew, Job, Member, Notes
 from tests.soak.honest import (
     EMITTED,

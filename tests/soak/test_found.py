@@ -19,7 +19,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from tests.soak.fuse import FuseFiles
+from tests.soak.attacks.fuse import FuseFiles
 from tests.soak.house import ROOT, House
 from tests.soak.report import Report
 from utracefsd.connections.data_connection import HALF_MESSAGE_NS

@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.soak import sockets
-from tests.soak.descriptors import KINDS, Descriptors
+from tests.soak.attacks import sockets
+from tests.soak.attacks.descriptors import KINDS, Descriptors
 from tests.soak.house import ROOT, House
 from tests.soak.judging import (
     Line,
@@ -50,7 +50,7 @@ def told(**changes: Any) -> Told:
 @pytest.mark.parametrize("port", ["data", "tracefs"])
 def test_a_seed_gives_the_same_script_in_every_process(port: str) -> None:
     program = (
-        "import os, random, sys; from tests.soak import memory, sockets; os.getpid = lambda: 7\n"
+        "import os, random, sys; from tests.soak.attacks import memory, sockets; os.getpid = lambda: 7\n"
         f"for n in range(20): print(sockets.script(random.Random(f's/{{n}}'), {port!r}))\n"
         "for n in range(20): print(memory.script(random.Random(f's/{n}')))\n"
     )

@@ -1,11 +1,11 @@
-"""`utracefs mount`: its errors. The mount itself: tests/integration/test_mount_life.py."""
+"""`utracefs mount`: its errors. The mount itself: tests/integration/mount/test_mount_life.py."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.client.cli.kit import Cli
-from tests.integration.mounting import must_mount
+from tests.integration.mount.mounting import must_mount
 
 
 def test_usage(cli: Cli) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.canary import Canary, build
+from tests.client.mount.kernel.canary import Canary, build
 
 
 @pytest.fixture(scope="session")

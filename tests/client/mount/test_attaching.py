@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mounting import must_mount
+from tests.integration.mount.mounting import must_mount
 from utracefs.mount import attaching
 from utracefs.mount.attaching import attach, detach, is_attached
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.kernel import NIL, Kernel
+from tests.client.mount.kernel.fake_kernel import NIL, Kernel
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import AWAY_S, Asking, Process, nothing
 from utracefs.mount.operation import Operation, Steps

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.kernel import NIL, FakeChannel, FakeMemory, FakeSpace, Kernel
+from tests.client.mount.kernel.fake_kernel import NIL, FakeChannel, FakeMemory, FakeSpace, Kernel
 from utracefs.mount.data_connections import AWAY_S
 from utracefs.mount.enablers import Enablers
 from utracefs.mount.operation import Operation, Steps

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.kernel import FakeChannel, Kernel, poll_in, read_in, release_in, write_in
+from tests.client.mount.kernel.fake_kernel import FakeChannel, Kernel, poll_in, read_in, release_in, write_in
 from utracefs.mount import abi, file_system
 from utracefs.mount.abi import InitFlag, Opcode, OpenFlag
 from utracefs.mount.channel import ANSWER_S

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.kernel import FakeChannel
+from tests.client.mount.kernel.fake_kernel import FakeChannel
 from utracefs.mount.channel import ANSWER_S
 from utracefs.mount.operation import Ask, AskEach, Finish, Gate, Operation, Steps
 from utracefs_protocol.messages.tracefs import Open, Read, Seek

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.real_daemon import Utracefsd
-from tests.integration.mounting import must_mount
+from tests.integration.mount.mounting import must_mount
 from utracefs.mount import own_namespace
 from utracefs.mount.attaching import is_attached
 from utracefs.mount.own_namespace import MOUNTPOINT, OwnNamespace

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.real_daemon import Utracefsd
-from tests.integration.mounting import must_mount
+from tests.integration.mount.mounting import must_mount
 from utracefs.mount import End, Mount, connect, signals
 from utracefs.mount.attaching import detach, is_attached
 

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.kernel import NIL, FakeSpace, Kernel, ioctl_in, poll_in, read_in, release_in, write_in
+from tests.client.mount.kernel.fake_kernel import (
+    NIL,
+    FakeSpace,
+    Kernel,
+    ioctl_in,
+    poll_in,
+    read_in,
+    release_in,
+    write_in,
+)
 from utracefs.mount import abi
 from utracefs.mount.abi import IoctlFlag, Opcode, OpenFlag
 from utracefs.mount.user_events_data import MAX_RECORD, WRITE_S

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.client.mount.kernel import PAGE, FakeSpace
+from tests.client.mount.kernel.fake_kernel import PAGE, FakeSpace
 from utracefs.mount.abi import IoctlFlag
 from utracefs.mount.user_reg import USER_REG, USER_UNREG, Command, UserReg, UserUnreg, command_of, is_32_bit
 

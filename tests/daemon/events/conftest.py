@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.daemon.events.words import Memory
+from tests.daemon.events.helpers import Memory
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from tests.daemon.events.registering import refused, register
+from tests.daemon.events.helpers import refused, register
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable

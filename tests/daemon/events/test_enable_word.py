@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.daemon.events.words import Memory, mappings
+from tests.daemon.events.helpers import Memory, mappings
 from utracefsd.events._enable_word import PAGE_SIZE, WordPage
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.daemon.events.words import Memory, mappings
+from tests.daemon.events.helpers import Memory, mappings
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import data as messages

@@ -1,6 +1,6 @@
 """An event by itself: when it is busy, which registrations match it, and its name in messages."""
 
-from tests.daemon.events.registering import register
+from tests.daemon.events.helpers import register
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.events.event import shown
 from utracefsd.events.event_table import EventTable

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 
-from tests.daemon.events.registering import refused, register
+from tests.daemon.events.helpers import refused, register
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.limits import MAX_EVENT_ID

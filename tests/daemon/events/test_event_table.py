@@ -8,7 +8,7 @@ import errno
 
 import pytest
 
-from tests.daemon.events.registering import refused, register
+from tests.daemon.events.helpers import refused, register
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.limits import MAX_EVENT_ID

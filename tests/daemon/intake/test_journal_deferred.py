@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.consumers.ftrace.hist.defining import defined
+from tests.daemon.consumers.ftrace.histograms import defined
 from tests.daemon.intake.dying import Kept, Producer, judge, mapped, open_buffers, open_ring, record
 from tests.daemon.stepping import stepping
 from utracefs_protocol.events.declaration import parse

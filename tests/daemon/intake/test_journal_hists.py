@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.consumers.ftrace.hist.defining import defined
+from tests.daemon.consumers.ftrace.histograms import defined
 from tests.daemon.intake.dying import (
     Kept,
     Producer,

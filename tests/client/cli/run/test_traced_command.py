@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually
-from tests.integration.mounting import must_mount
+from tests.integration.mount.mounting import must_mount
 from utracefs import c_client
 from utracefs.cli import Failure
 from utracefs.cli.run.traced_command import PATIENCE_S, ROOM_KB, Launch, environment, launched

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.mount.canary import Canary
+from tests.client.mount.kernel.canary import Canary
 from utracefs.mount.processes import access
 from utracefs.mount.processes.access import status_of, why_not
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.mount.canary import Canary
+from tests.client.mount.kernel.canary import Canary
 from utracefs.mount.processes import address_space
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.procfs import stat_of
@@ -460,7 +460,7 @@ def test_hanging_memory_is_looked_at_a_few_times_only(
 ORDINARY = """
 import os, subprocess, sys
 from pathlib import Path
-from tests.client.mount.canary import Canary
+from tests.client.mount.kernel.canary import Canary
 from utracefs.mount.processes.address_space import AddressSpaces, Enabler
 
 assert os.geteuid() == 65534 and "CapEff:\\t0000000000000000" in Path("/proc/self/status").read_text()
@@ -539,7 +539,7 @@ def test_settling_with_nothing_new_is_quick(listener: Listener, canary: Canary) 
 REUSED = """
 import os, subprocess, sys
 from pathlib import Path
-from tests.client.mount.canary import Canary
+from tests.client.mount.kernel.canary import Canary
 from utracefs.mount.processes.address_space import AddressSpaces, Enabler
 
 gone = []

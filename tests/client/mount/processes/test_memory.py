@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.mount.canary import Canary
-from tests.client.mount.hanging import HangingFile, HangingProgram
-from tests.integration.mounting import must_mount
+from tests.client.mount.kernel.canary import Canary
+from tests.client.mount.kernel.hanging import HangingFile, HangingProgram
+from tests.integration.mount.mounting import must_mount
 from utracefs.mount import processes
 from utracefs.mount.processes._memory import MAX_BYTES, WAYS, Memory, ended, same_memory, with_start_stack
 

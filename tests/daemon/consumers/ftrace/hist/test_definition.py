@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from tests.daemon.consumers.ftrace.hist.defining import defined
+from tests.daemon.consumers.ftrace.histograms import defined
 from utracefsd.consumers.ftrace.hist.definition import SortKey
 from utracefsd.consumers.ftrace.hist.errors import HistError
 

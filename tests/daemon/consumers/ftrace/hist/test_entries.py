@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.consumers.ftrace.hist.defining import defined
+from tests.daemon.consumers.ftrace.histograms import defined
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from tests.daemon.consumers.ftrace.hist.defining import EVENT, defined
+from tests.daemon.consumers.ftrace.histograms import EVENT, defined
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import Context, divided, log2_of, parse_expression

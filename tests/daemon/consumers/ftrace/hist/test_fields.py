@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.consumers.ftrace.hist.defining import defined
+from tests.daemon.consumers.ftrace.histograms import defined
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, Operator, expression_text, field_text
 
 

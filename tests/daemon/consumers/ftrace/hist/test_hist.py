@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
+from tests.daemon.consumers.ftrace.histograms import defined, hist_of
 from tests.daemon.stepping import stepping
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.consumers.ftrace.hist.defining import EVENT, defined
+from tests.daemon.consumers.ftrace.histograms import EVENT, defined
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.program import Key, KeyKind, Op, Step, compile_definition, string_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.consumers.ftrace.hist.defining import EVENT, defined, hist_of, text_of
+from tests.daemon.consumers.ftrace.histograms import EVENT, defined, hist_of, text_of
 from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
+from tests.daemon.consumers.ftrace.histograms import defined, hist_of
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.trigger._hist_triggers import HistSwitch, HistTrigger

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.preload import compiled, environment, run
+from tests.client.c.preload.programs import compiled, environment, run
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Work
 

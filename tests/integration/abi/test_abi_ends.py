@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.abi import VIA, World, built, world
+from tests.integration.abi.programs import VIA, World, built, world
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import wait_for
+from tests.integration.mount.mounting import wait_for
 
 NOBODY = 65534
 NS_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.console import Shell, files, prepare, steps
-from tests.integration.mounting import why_no_mount
+from tests.integration.mount.mounting import why_no_mount
+from tests.integration.tools.console import Shell, files, prepare, steps
 from utracefs import c_client
 from utracefs.mount.own_namespace import MOUNTPOINT
 
-PAGE = (Path(__file__).parents[2] / "docs/kernel-abi.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/kernel-abi.md").read_text()
 
 
 @pytest.mark.skipif(c_client.preload_library() is None, reason="the C client was not built")

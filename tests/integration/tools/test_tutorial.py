@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.console import Shell, as_pattern, files, prepare, steps
+from tests.integration.tools.console import Shell, as_pattern, files, prepare, steps
 
-PAGE = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/tutorial.md").read_text()
 
 
 def test_how_a_page_is_read() -> None:

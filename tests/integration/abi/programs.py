@@ -18,9 +18,9 @@ import attrs
 
 from tests.client.c.building import kernel_abi, preload_library
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import MountProcess, mounted, must_mount
+from tests.integration.mount.mounting import MountProcess, mounted, must_mount
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "abi"
 VIA = ["mount", "preload"]
 FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]

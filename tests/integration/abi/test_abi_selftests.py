@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.abi import run, world
+from tests.integration.abi.programs import run, world
 from tests.integration.conftest import DaemonProcess
 from tests.kernel_source import TIMEOUT_S, kernel_source
 

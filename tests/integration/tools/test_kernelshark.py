@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
+from tests.integration.tools.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
 from tests.judges import judge
 
 PROGRAM = """

@@ -24,7 +24,7 @@ import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 PYTHON = f"/opt/python/bin/python{sysconfig.get_python_version()}"
 ENVIRONMENT = {

@@ -19,9 +19,9 @@ from typing import Self
 import pytest
 
 from tests.client.c.building import kernel_abi
-from tests.integration import test_mount_life as life
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import MountProcess, mounted, must_mount, wait_for
+from tests.integration.mount import test_mount_life as life
+from tests.integration.mount.mounting import MountProcess, mounted, must_mount, wait_for
 from tests.judges import judge
 from utracefs.mount.attaching import detach
 from utracefs.mount.user_events_data import WRITE_S

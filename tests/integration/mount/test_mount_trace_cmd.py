@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import must_mount, run
+from tests.integration.mount.mounting import must_mount, run
 from tests.judges import judge
 
 TRACEFS = "/sys/kernel/tracing"

@@ -20,7 +20,7 @@ from types import FrameType
 
 import pytest
 
-from tests.integration.mounting import run, wait_for
+from tests.integration.mount.mounting import run, wait_for
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import attrs
 
-from tests.soak import memory, sockets, wire
+from tests.soak.attacks import memory, sockets, wire
+from tests.soak.attacks.fuse import FuseFiles
 from tests.soak.crew import Crew, Job, Member, Notes
-from tests.soak.fuse import FuseFiles
 from tests.soak.honest import (
     EMITTED,
     FIELDS,

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import msgpack
 
-from tests.soak.descriptors import ORDINARY, USEFUL
+from tests.soak.attacks.descriptors import ORDINARY, USEFUL
 
 EVENTS = 24
 HANDLES = 8

@@ -13,7 +13,7 @@ import pytest
 
 from tests.judges import judge
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHOP = ROOT / "examples" / "shop.py"
 
 

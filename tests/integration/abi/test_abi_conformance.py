@@ -1,6 +1,6 @@
 """The scenario scripts of tests/conformance, played by a C program over the kernel's own interface.
 
-Run `python -m tests.integration.test_abi_conformance VIA [SCRIPT]` to see the differences as text.
+Run `python -m tests.integration.abi.test_abi_conformance VIA [SCRIPT]` to see the differences as text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from tests.conformance import test_conformance as conformance
 from tests.conformance import transcript
-from tests.integration.abi import ROOT, VIA, World, built, one_cpu, run, world
+from tests.integration.abi.programs import ROOT, VIA, World, built, one_cpu, run, world
 from tests.integration.conftest import DaemonProcess
 from utracefs_protocol.text import text_of
 from utracefsd.server.runtime import locate

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import mounted, must_mount
+from tests.integration.mount.mounting import mounted, must_mount
 
 SCRIPT = Path(__file__).with_name("shell.sh")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.abi import VIA, World, built, run, world
+from tests.integration.abi.programs import VIA, World, built, run, world
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import wait_for
+from tests.integration.mount.mounting import wait_for
 
 CHILDREN = CHANGES = 1000
 MAY_GROW_KB = 16 * 1024

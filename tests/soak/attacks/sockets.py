@@ -25,10 +25,10 @@ from typing import Any, TypeAlias
 
 import msgpack
 
-from tests.soak import wire
+from tests.soak.attacks import wire
+from tests.soak.attacks.descriptors import HANGING, ORDINARY, Descriptors
+from tests.soak.attacks.wire import Packet
 from tests.soak.crew import within
-from tests.soak.descriptors import HANGING, ORDINARY, Descriptors
-from tests.soak.wire import Packet
 
 Step: TypeAlias = tuple[Any, ...]
 

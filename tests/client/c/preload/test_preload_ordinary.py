@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.building import preload_library
-from tests.client.c.preload import compiled, environment, run
+from tests.client.c.preload.programs import compiled, environment, run
 from tests.client.daemons.real_daemon import Work
 
 needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="Debian package strace")

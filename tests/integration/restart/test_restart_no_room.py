@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
-from tests.integration.test_restart import Producer, numbers, producer, read, write
+from tests.integration.restart.test_restart import Producer, numbers, producer, read, write
 from utracefsd.server.runtime import locate
 
 __all__ = ["producer"]
@@ -98,7 +98,7 @@ def test_killed_again_and_again(daemon: DaemonProcess, producer: Producer) -> No
 
 INSIDE = """
 import os, subprocess, sys, tempfile
-import tests.integration.test_restart_no_room as module
+import tests.integration.restart.test_restart_no_room as module
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", "/dev/shm"], check=True)
 getattr(module, sys.argv[2])(sys.argv[1])
 """
@@ -269,5 +269,5 @@ def test_in_a_small_dev_shm(what: str) -> None:
             ["unshare", "-m", "--propagation", "private", sys.executable, "-c", INSIDE, directory, what],
             check=True,
             timeout=60,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
         )

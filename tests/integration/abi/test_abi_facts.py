@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.abi import PROGRAMS, VIA, built, run, world
+from tests.integration.abi.programs import PROGRAMS, VIA, built, run, world
 from tests.integration.conftest import DaemonProcess
 
 EXPECTED: dict[str, dict[str, str]] = {

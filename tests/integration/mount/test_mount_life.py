@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import (
+from tests.integration.mount.mounting import (
     CLI,
     MountProcess,
     mounted,

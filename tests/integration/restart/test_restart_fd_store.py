@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.daemon.restarting import packed
-from tests.integration.service_manager import ServiceManager
-from tests.integration.test_restart import Producer, numbers, read, write
+from tests.integration.restart.service_manager import ServiceManager
+from tests.integration.restart.test_restart import Producer, numbers, read, write
 from utracefsd.server.runtime import locate
 from utracefsd.state.log_file import LogFile
 
 PROGRAM = """
 import sys
-from tests.integration.test_restart import Producer
+from tests.integration.restart.test_restart import Producer
 producer = Producer(sys.argv[1], sys.argv[2])
 print("up", flush=True)
 for line in sys.stdin:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tests.soak import wire
+from tests.soak.attacks import wire
 from tests.soak.crew import within
 from tests.soak.plain import (
     COMMITTED,
