@@ -50,7 +50,7 @@ headers = sorted(
     for path in Path(folder).rglob("include/*.h")
     if not path.is_relative_to(C_CLIENT) and not path.is_relative_to(INSTALLED)
 )
-C_HEADERS = sorted([*C_CLIENT.glob("src/*.h"), *C_CLIENT.glob("include/*.h")])
+C_HEADERS = sorted([*(C_CLIENT / "src").rglob("*.h"), *C_CLIENT.glob("include/*.h")])
 BINDING = {
     name for name, path in MODULES.items() if "from utracefs._binding cimport" in Path(path).read_text()
 }

@@ -103,7 +103,7 @@ def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "client" / "c" / "src").iterdir()}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "client" / "c" / "src").rglob("*.[ch]")}
     assert sources and sources <= names
     assert {"client/c/Makefile", "client/c/include/utracefs.h", "client/utracefs/_event.pyx"} <= names
     assert {f"client/utracefs/html/page/page.{ending}" for ending in ("html", "css")} <= names

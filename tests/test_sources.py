@@ -1,14 +1,19 @@
-"""Rules for every source file: imports between packages, no circles, length of files and lines, a test of its
-name.
+"""Rules for every source file: imports between packages, no circles, length of files, functions and lines,
+size of folders, a test of its name.
 
 import-linter checks Python files; imports of compiled modules (import and cimport), imports inside functions
 and those for type checkers are checked here.
 """
 
 import ast
+import graphlib
+import itertools
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "protocol", ROOT / "client", ROOT / "daemon"]
@@ -33,6 +38,9 @@ TEXTS = sorted(
 )
 LONGEST_LINE = 110
 LONGEST_FILE = 700
+LONGEST_FUNCTION = 80
+LARGEST_FOLDER = 14
+"""Modules, without those that every package may have."""
 LONGER_FILES = {
     "ring_buffer.h": "one story, argued store by store",
 }
@@ -129,6 +137,82 @@ def test_lengths() -> None:
         if len(lines) > LONGEST_FILE and path.name not in LONGER_FILES:
             long.append(f"{where}: {len(lines)} lines")
     assert not long
+
+
+def functions(path: Path, text: str) -> Iterator[tuple[str, int]]:
+    """Each function's first line, and its number of lines."""
+    lines = text.splitlines()
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno
+                yield lines[node.lineno - 1], node.end_lineno - node.lineno + 1
+    elif path.suffix == ".pyx":
+        for i, line in enumerate(lines):
+            if found := re.match(r"( *)(?:async def|def|cdef(?! class)|cpdef) [^=]*\(", line):
+                in_body = re.compile(found[1] + r" |\s*\)|$").match
+                inside = itertools.takewhile(in_body, lines[i + 1 :])
+                yield line, len("\n".join([line, *inside]).rstrip().splitlines())
+    elif path.suffix in (".c", ".h", ".hpp", ".cpp"):
+        begin = None
+        for i, line in enumerate(lines):
+            if line == "{" or re.match(r"\w.*\).*\{$", line):
+                begin = i
+            elif line.startswith("}") and begin is not None:
+                yield lines[max(begin - 1, 0)], i - begin + 1
+                begin = None
+
+
+def test_functions_fit_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {line.strip()} {size} lines"
+        for path in TEXTS
+        for line, size in functions(path, path.read_text())
+        if size > LONGEST_FUNCTION
+    ]
+    assert not long
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.py", "class A:\n    @b\n    def f(\n        self,\n    ):\n        pass\n\n\nx = 1\n"),
+        (
+            "a.pyx",
+            "cdef class A:\n    cdef int f(self,\n\n        int a\n    ) except -1:\n        pass\n\nx = 1\n",
+        ),
+        ("a.c", "int f(void)\n{\n\tif (a) {\n\t}\n}\n\nstruct s {\n\tint a;\n};\n"),
+        ("a.h", "static int f(void) {\n\tif (a)\n\t\tb();\n}\n"),
+    ],
+)
+def test_lengths_of_functions(name: str, text: str) -> None:
+    assert [size for _, size in functions(Path(name), text)] == [5 if name == "a.pyx" else 4]
+
+
+def test_folders_are_small() -> None:
+    modules: dict[Path, set[str]] = {}
+    for path in TEXTS:
+        if path.suffix not in (".js", ".css", ".html") and not path.is_relative_to(ROOT / "bench"):
+            modules.setdefault(path.parent.relative_to(ROOT), set()).add(path.stem)
+    sizes = {
+        str(folder): len(names - {"__init__", "__main__", "conftest"}) for folder, names in modules.items()
+    }
+    assert len(sizes) > 50
+    assert not {folder: size for folder, size in sizes.items() if size > LARGEST_FOLDER}
+
+
+def test_no_include_circle() -> None:
+    """Of headers and C files; tests/client/c/test_layers.py has the calls of the C client."""
+    files = {path.name: path for path in TEXTS if path.suffix in (".c", ".h")}
+    includes = {
+        name: set(re.findall(r'^#include "([\w.]+)"', path.read_text(), re.MULTILINE)) & {*files}
+        for name, path in files.items()
+    }
+    assert sum(map(len, includes.values())) > 50
+    try:
+        list(graphlib.TopologicalSorter(includes).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 WITHOUT_A_TEST = {

@@ -6,10 +6,12 @@ import re
 
 from tests.client.c.building import SOURCE
 
-HEADER = (SOURCE / "src" / "states.h").read_text()
+HEADER = (SOURCE / "src" / "connection" / "states.h").read_text()
 ROWS = [
     tuple(row)
-    for row in re.findall(r"\{UT_(\w+), UT_(\w+), UT_(\w+)\},", (SOURCE / "src" / "states.c").read_text())
+    for row in re.findall(
+        r"\{UT_(\w+), UT_(\w+), UT_(\w+)\},", (SOURCE / "src" / "connection" / "states.c").read_text()
+    )
 ]
 
 

@@ -1,4 +1,4 @@
-"""Messages to the service manager's store. With a daemon: tests/integration/restart/test_restart_fd_store.py."""
+"""Messages to the service manager's store. With a daemon: test_restart_fd_store.py."""
 
 from __future__ import annotations
 
