@@ -40,7 +40,7 @@ LONGEST_LINE = 110
 LONGEST_FILE = 700
 LONGEST_FUNCTION = 80
 LARGEST_FOLDER = 14
-"""Modules, without those that every package may have."""
+"""Modules, except __init__, __main__ and conftest."""
 LONGER_FILES = {
     "ring_buffer.h": "one story, argued store by store",
 }

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from tests.integration.console import NAMED, Shell, Step, steps
+from tests.integration.tools.console import NAMED, Shell, Step, steps
 
 __all__ = ["Block", "blocks", "commands", "play"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.console import Shell, files, prepare
 from tests.integration.pages import blocks, commands, play
+from tests.integration.tools.console import Shell, files, prepare
 from tests.judges import judge, library
 
 ROOT = Path(__file__).parents[2]
