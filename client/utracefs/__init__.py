@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from utracefs._event import Event
-    from utracefs.contexts import context
     from utracefs.declarations.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
     from utracefs.logging_handler import LoggingHandler
     from utracefs.recordings.recording import Record, Recording
     from utracefs.recordings.recording import open as open
     from utracefs.session import Session
-    from utracefs.spans import current_span, span
     from utracefs.streaming import Batch, Stream, attach
     from utracefs.totals import Stats
+    from utracefs.tracing.contexts import context
+    from utracefs.tracing.spans import current_span, span
 
     __version__: str
 
@@ -89,9 +89,9 @@ _LAZY = {
     "Stream": "utracefs.streaming",
     "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
-    "context": "utracefs.contexts",
-    "current_span": "utracefs.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
-    "span": "utracefs.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
+    "context": "utracefs.tracing.contexts",
+    "current_span": "utracefs.tracing.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
+    "span": "utracefs.tracing.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "Stats": "utracefs.totals",
     **dict.fromkeys(

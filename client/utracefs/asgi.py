@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from utracefs.http_requests import begin, request_span
+from utracefs.tracing.http_requests import begin, request_span
 
 __all__ = ["Middleware"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from utracefs.fallback.available import CAN_TRACE
-from utracefs.texts import cut, json_object, shown
+from utracefs.tracing.texts import cut, json_object, shown
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
 if TYPE_CHECKING or CAN_TRACE:
@@ -81,7 +81,7 @@ class LoggingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             logger, pathname, func = _text(record.name), _text(record.pathname), _text(record.funcName or "")
-            contexts = sys.modules.get("utracefs.contexts")
+            contexts = sys.modules.get("utracefs.tracing.contexts")
             values = {} if contexts is None else contexts.present()
             given = record.__dict__
             own = [_text(shown(given.get(name, values.get(name)))) for name in self._fields]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from typing import Any
 
-from utracefs.http_requests import begin, request_span
+from utracefs.tracing.http_requests import begin, request_span
 
 __all__ = ["Middleware"]
 

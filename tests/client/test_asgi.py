@@ -10,7 +10,7 @@ PROGRAM = f"""
 import asyncio
 import utracefs
 from utracefs.asgi import Middleware
-from utracefs.http_requests import traceparent
+from utracefs.tracing.http_requests import traceparent
 
 class Route:
     path = "/items/{{id}}"

@@ -23,7 +23,7 @@ from utracefs._event import Event
 from utracefs._span import Span, current
 from utracefs.declarations.checking import check_declaration
 from utracefs.declarations.declaring import make_event
-from utracefs.spans import declare
+from utracefs.tracing.spans import declare
 from utracefs_protocol.events.layout import Layout
 
 Records = Callable[[Span], tuple[list[dict[str, Any]], list[dict[str, Any]]]]

@@ -45,7 +45,7 @@ class Event:
 
     def emit(self, *args: Any, **kwargs: Any) -> None:
         """No effect. TypeError: the number or names of values do not match the fields."""
-        contexts = sys.modules.get("utracefs.contexts")
+        contexts = sys.modules.get("utracefs.tracing.contexts")
         optional = contexts.NAMES if contexts is not None else ()
         named = [field for field in self.fields[len(args) :] if field in kwargs or field not in optional]
         if len(args) > len(self.fields) or sorted(kwargs) != sorted(named):

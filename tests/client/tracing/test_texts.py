@@ -2,7 +2,7 @@
 
 import json
 
-from utracefs.texts import JSON_BYTES, cut, json_object, shown
+from utracefs.tracing.texts import JSON_BYTES, cut, json_object, shown
 
 
 def test_json_objects() -> None:

@@ -14,10 +14,10 @@ import pytest
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session, context
 from utracefs._event import Event
-from utracefs.contexts import present
 from utracefs.declarations.checking import check_declaration
 from utracefs.fallback import without_tracing
-from utracefs.spans import declare
+from utracefs.tracing.contexts import present
+from utracefs.tracing.spans import declare
 from utracefs_protocol.events.layout import Layout
 
 FIELDS = "u16 status; __rel_loc char[] request_id; u32 tenant"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from utracefs import Session
-from utracefs.spans import declare
+from utracefs.tracing.spans import declare
 
 
 def test_a_name_with_values(session: Session) -> None:

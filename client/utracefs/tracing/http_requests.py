@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from utracefs import context, current_span, span
-from utracefs.contexts import present
+from utracefs.tracing.contexts import present
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

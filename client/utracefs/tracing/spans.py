@@ -26,7 +26,7 @@ import contextlib
 from utracefs._span import BEGIN_FIELDS, END_FIELDS, Span, current
 from utracefs.declarations.defining import FIELDS
 from utracefs.process_session import process_session
-from utracefs.traced_functions import DRIVERS
+from utracefs.tracing.traced_functions import DRIVERS
 
 TYPE_CHECKING = False  # typing is not imported by a program that does not use it
 if TYPE_CHECKING:

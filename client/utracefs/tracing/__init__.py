@@ -1,0 +1,1 @@
+"""Spans, the context whose fields events take, and requests of web servers as spans."""
