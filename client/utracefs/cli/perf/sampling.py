@@ -1,4 +1,9 @@
-"""Processing samples live: write them to a perf.data, print them, or count them by thread."""
+"""Processing samples live: write them to a perf.data, print them, or count them by thread.
+
+The content of a ring is copied unchanged to the file; a compiled pass (`perf_data/_records`) counts, collects
+the threads of the samples, and replaces the identifiers by the file's own, since a new daemon's begin at 1
+again.
+"""
 
 import sys
 import time
