@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
@@ -71,7 +69,6 @@ def test_an_event_that_is_dropped_is_not_followed_any_more(bench: Workbench) -> 
         event = Event(None, b"t", b"t u8 a", b"t u8 a", 0, [], 100)
         bench.session._native.declare(event)
         del event
-        gc.collect()
     assert bench.event(b"t u8 a").index == 0
     bench.daemon.drop(bench.daemon.last)
     wait_for(lambda: len(bench.daemon.clients) == 2)

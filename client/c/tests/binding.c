@@ -206,6 +206,9 @@ int main(void)
 		} else if (strcmp(line, "resume") == 0) {
 			utb_resume();
 			answer = 0;
+		} else if (strcmp(line, "closefrom") == 0) {
+			closefrom(3);
+			answer = 0;
 		} else if (strcmp(line, "threads") == 0) {
 			answer = count_threads();
 		} else if (sscanf(line, "alarm %u", &b) == 1) {

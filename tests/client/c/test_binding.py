@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import signal
 import struct
 import time
@@ -99,6 +100,20 @@ def test_the_thread_ends_for_a_fork(daemon: DaemonProcess, program: Program) -> 
     assert program.number("emit 0 2") == 1
     assert program.number("flush 0 5000") == 0
     assert values(daemon) == [1, 2]
+
+
+def test_the_thread_starts_again_without_a_descriptor(daemon: DaemonProcess, program: Program) -> None:
+    """It connects when there is one again."""
+    program.number(f"attach 0 {COUNT}")
+    assert program.number("look 0") == 1
+    limits = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    assert program.number("closefrom") == 0
+    wait_for(lambda: program.number("look 0") == 0)
+    assert program.number("pause") == program.number("resume") == 0
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, limits)
+    wait_for(lambda: program.number("look 0") == 1, timeout_s=30)
+    assert program.number("emit 0 1") == 1
 
 
 def test_a_child_of_a_paused_program(daemon: DaemonProcess, program: Program) -> None:
