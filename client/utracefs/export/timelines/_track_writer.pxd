@@ -45,6 +45,7 @@ cdef class Thread:
 cdef class EventPlan:
     cdef bint is_point            # only
     # number of the Slice, or -1 for spans; places of its keys; place of a span's duration or parent, or -1
+    cdef Py_ssize_t span_name     # place of a span's name of its own, or -1
     cdef list ends                # (number, places, duration, name)
     cdef list begins              # (number, places, parent, name)
     cdef list durations           # (place of the field, nanoseconds, name)
@@ -85,6 +86,7 @@ cdef class TrackWriter(RecordWriter):
     cdef int _find_thread(self, const Raw *raw) except -1
     cdef int _name_thread(self, const Raw *raw, str comm) except -1
     cdef list _place(self, EventDecoder event, const Raw *raw)
+    cdef object _name(self, EventDecoder event, const Raw *raw, name)
     cdef int _begin(self, list parts, Open one, Track track, bint bare) except -1
     cdef int _end(self, list parts, Open one, uint64_t ns) except -1
     cdef int _place_spans(self, list parts, EventDecoder event, const Raw *raw) except -1

@@ -108,6 +108,7 @@ cdef class TrackWriter(RecordWriter):
         plan.is_point = roles is None
         if roles is None:
             return 0
+        plan.span_name = place.get("span_name", -1)
         plan.ends = [
             (
                 -1 if one.parent else numbers[one],
@@ -196,10 +197,14 @@ cdef class TrackWriter(RecordWriter):
             elif place < 0:
                 self.ends_without_begin += 1
             else:
-                self._place_span(parts, name, max(0, raw.time_ns - value_at(event, raw, place)), raw.time_ns)
+                lasted = value_at(event, raw, place)
+                name = self._name(event, raw, name)
+                self._place_span(parts, name, max(0, raw.time_ns - lasted), raw.time_ns)
         for number, places, place, name in self.plan.begins:
             key = self._key(event, raw, number, places)
             owner = thread.process if places and place < 0 else thread.track
+            if place >= 0:
+                name = self._name(event, raw, name)
             one = Open(key, name, event.system, owner, raw.pid, raw.tid, raw.time_ns)
             track = None
             if place >= 0:
@@ -230,6 +235,13 @@ cdef class TrackWriter(RecordWriter):
                 part.value = value
                 parts.append(part)
         return parts
+
+    cdef object _name(self, EventDecoder event, const Raw *raw, name):
+        """Of a span."""
+        if self.plan.span_name < 0:
+            return name
+        found = value_at(event, raw, self.plan.span_name)
+        return found if isinstance(found, str) and found else name
 
     cdef int _begin(self, list parts, Open one, Track track, bint bare) except -1:
         """track: None for a free or a new lane."""

@@ -11,7 +11,7 @@ function spanEvents(report) {
 		const [id, parent, length] = ["span_id", "parent_id", "duration_ns"].map((name) => place(event, name));
 		const ends = event.name.endsWith("_end");
 		if (id === 0 && parent === 1 && (length === 2) === ends)
-			found.push({ event, ends, name: event.name.replace(/_(begin|end)$/, "") });
+			found.push({ event, ends, name: event.name.replace(/_(begin|end)$/, ""), own: place(event, "span_name") });
 	}
 	return found;
 }
@@ -26,7 +26,7 @@ class Spans {
 	async load() {
 		const { report } = this;
 		const byId = new Map();
-		for (const { event, ends, name } of spanEvents(report).sort((a, b) => b.ends - a.ends)) {
+		for (const { event, ends, name: common, own } of spanEvents(report).sort((a, b) => b.ends - a.ends)) {
 			if (event.fields.length < 2) continue; // its fields are broken
 			const [ids, parents, lengths] = event.fields.map((field) => field.column);
 			await inSlices(0, event.count, (low, high) => {
@@ -37,6 +37,7 @@ class Spans {
 					const to = ends ? report.time[row] : report.span;
 					const from = ends ? to - Number(lengths.at(i)) : report.time[row];
 					const { color } = event;
+					const name = (own >= 0 && event.fields[own].at(i)) || common;
 					const parent = BigInt(parents.at(i));
 					byId.set(id, { name, from, to, lane: report.lane[row], level: 0, color, row, parent });
 				}

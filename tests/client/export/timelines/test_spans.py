@@ -19,11 +19,14 @@ EVENTS = Events(
     100,
     b"order_begin u64 span_id; u64 parent_id; u32 order",
     b"order_end u64 span_id; u64 parent_id; u64 duration_ns; __rel_loc char[] error; u32 order",
+    b"otel_begin u64 span_id; u64 parent_id; __rel_loc char[] span_name",
+    b"otel_end u64 span_id; u64 parent_id; u64 duration_ns; __rel_loc char[] error; "
+    b"__rel_loc char[] span_name",
     b"half_begin u64 span_id; u64 parent_id",
     b"other_begin u32 span_id; u64 parent_id",
     b"other_end u64 span_id; u64 parent_id; u64 duration_ns",
 )
-BEGIN, END, *_ = EVENTS.declared
+BEGIN, END, NAMED_BEGIN, NAMED_END, *_ = EVENTS.declared
 
 Step = tuple[str, int, int, int, int]
 """begin or end, span, parent or duration, time, thread."""
@@ -115,15 +118,30 @@ def test_an_end_without_a_begin_is_drawn_by_its_duration(tmp_path: Path) -> None
     assert done.ends_without_begin == 0
 
 
+def test_a_name_of_its_own(tmp_path: Path) -> None:
+    entries = [
+        EVENTS.entry(NAMED_BEGIN, 11, 1, 0, "GET /"),
+        EVENTS.entry(NAMED_BEGIN, 11, 2, 1, ""),
+        EVENTS.entry(NAMED_END, 11, 2, 1, 5, "", ""),
+        EVENTS.entry(NAMED_END, 11, 3, 1, 5, "", "lost begin"),
+    ]
+    samples = [sample(100 + n, 0, 10, 11, entry) for n, entry in enumerate(entries)]
+    out = io.BytesIO()
+    with utracefs.open(write(tmp_path / "perf.data", EVENTS, samples)) as read:
+        write_chrome(read, out)
+    found = [one["name"] for one in json.loads(out.getvalue())["traceEvents"] if one["ph"] != "M"]
+    assert found == ["GET /", "otel", "otel", "lost begin"]
+
+
 def test_which_events_are_spans(tmp_path: Path) -> None:
     with utracefs.open(recording(tmp_path / "perf.data", [("begin", 1, 0, 100, 11)])) as read:
-        (span,) = Tracks().with_spans(read).slices
+        span, _named = Tracks().with_spans(read).slices
         assert (span.begin, span.ends, span.name) == (
             "user_events:order_begin",
             ("user_events:order_end",),
             "order",
         )
-        own = Tracks((Slice("order_*", ("order_end",)),))
+        own = Tracks((Slice("o*_begin", ("order_end",)),))
         assert own.with_spans(read) == own
 
 

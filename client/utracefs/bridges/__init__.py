@@ -1,0 +1,1 @@
+"""Records of other libraries as events: `opentelemetry`, `structlog`. They import these libraries."""

@@ -1,0 +1,46 @@
+"""structlog's events as events: a processor, before the one that renders.
+
+    structlog.configure(processors=[..., utracefs.bridges.structlog.Processor(fields=["user"]), renderer])
+
+    structlog   level; message; values; FIELDS
+
+values is a JSON object of at most 1 KiB of what the event dict has besides, and of the values of
+`utracefs.context`. fields: of these further columns of their own, of texts. Returns the event dict unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+import utracefs
+from utracefs.contexts import present
+from utracefs.texts import cut, json_object, shown
+
+__all__ = ["Processor"]
+
+_SHORT = 512
+_MESSAGE = 1536
+
+
+class Processor:
+    """name: of the event."""
+
+    def __init__(self, name: str = "structlog", *, fields: Iterable[str] = ()) -> None:
+        self._fields = tuple(fields)
+        texts = ["level", "message", "values", *self._fields]
+        self._event = utracefs.event(f"{name} {'; '.join(f'__rel_loc char[] {text}' for text in texts)}")
+
+    def __call__(
+        self, logger: object, method_name: str, event_dict: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if self._event:
+            values = {**present(), **event_dict}
+            message = values.pop("event", None)
+            own = [_text(values.pop(name, None), _SHORT) for name in self._fields]
+            self._event.emit(method_name, _text(message, _MESSAGE), json_object(values), *own)
+        return event_dict
+
+
+def _text(value: object, size: int) -> bytes:
+    return cut(shown(value).encode("utf-8", "backslashreplace"), size)
