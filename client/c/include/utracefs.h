@@ -88,7 +88,20 @@ int utracefs_flush(unsigned timeout_ms);
 /* Removes all registrations; events are off permanently. */
 void utracefs_close(void);
 
-/* A new number for a span: random, not 0, at most 63 bits. Never waits; also in signal handlers. */
+/* ---- spans: UTRACEFS_SPANS, UTRACEFS_SPAN */
+
+struct utracefs_span {
+	uint64_t id;	    /* 0: off */
+	uint64_t parent_id; /* of the span around it in this thread; 0: none */
+	uint64_t begin_ns;
+	const char *error;  /* for the record of the end; NULL: none */
+	struct utracefs_event *end_event;
+};
+/* From here on it is the span around others of this thread. end_event: NAME_end. */
+struct utracefs_span utracefs_span_begin(struct utracefs_event *end_event);
+/* Does nothing if it is off, or has ended. */
+void utracefs_span_end(struct utracefs_span *span);
+/* A new number: random, not 0, at most 63 bits. Never waits; also in signal handlers. */
 uint64_t utracefs_new_span_id(void);
 
 /* ---- for the macros */
@@ -269,6 +282,66 @@ static inline size_t utracefs_string_size(const char *text)
 	} while (0)
 #define UTRACEFS_FIRST(first, ...) first
 
+/*
+ * UTRACEFS_SPANS(NAME, FIELD...): two events, NAME_begin with span_id, parent_id and the fields (at most 22),
+ * and NAME_end with span_id, parent_id, duration_ns and error. UTRACEFS_SPANS_PLAIN(NAME): without fields.
+ *
+ * UTRACEFS_SPAN(NAME, ARGUMENT...) in a block: a span to the end of the block, also by return, break or goto.
+ * Off it is two loads; arguments are evaluated only while one of the events is on.
+ */
+#define UTRACEFS_SPANS(name, ...) \
+	UTRACEFS_EVENT(name##_begin, (u64, span_id), (u64, parent_id), __VA_ARGS__); \
+	UTRACEFS_SPANS_END(name) \
+	static inline __attribute__((unused)) struct utracefs_span utracefs_begin_##name( \
+		const struct utracefs_spans *utracefs_spans_ UTRACEFS_EACH(PARAMETER, __VA_ARGS__)) \
+	{ \
+		struct utracefs_span utracefs_span_ = utracefs_span_begin(utracefs_spans_->end); \
+ \
+		if (utracefs_enabled(&name##_begin)) \
+			utracefs_emit_##name##_begin(&name##_begin, utracefs_span_.id, \
+						     utracefs_span_.parent_id UTRACEFS_EACH(ARGUMENT, \
+											    __VA_ARGS__)); \
+		return utracefs_span_; \
+	} \
+	struct utracefs_spans /* takes the semicolon */
+
+#define UTRACEFS_SPANS_PLAIN(name) \
+	UTRACEFS_EVENT(name##_begin, (u64, span_id), (u64, parent_id)); \
+	UTRACEFS_SPANS_END(name) \
+	static inline __attribute__((unused)) struct utracefs_span utracefs_begin_##name( \
+		const struct utracefs_spans *spans) \
+	{ \
+		struct utracefs_span span = utracefs_span_begin(spans->end); \
+ \
+		UTRACEFS_EMIT(name##_begin, span.id, span.parent_id); \
+		return span; \
+	} \
+	struct utracefs_spans
+
+struct utracefs_spans {
+	struct utracefs_event *begin, *end;
+};
+
+#define UTRACEFS_SPANS_END(name) \
+	UTRACEFS_EVENT(name##_end, (u64, span_id), (u64, parent_id), (u64, duration_ns), (string, error)); \
+	static const struct utracefs_spans name __attribute__((unused)) = {&name##_begin, &name##_end};
+
+#define UTRACEFS_SPAN(...) \
+	struct utracefs_span UTRACEFS_CAT(utracefs_span_, __LINE__) \
+		__attribute__((cleanup(utracefs_span_end), unused)) = \
+			UTRACEFS_SPANS_ARE_ON(UTRACEFS_FIRST(__VA_ARGS__, 0)) \
+				? UTRACEFS_CAT(utracefs_begin_, UTRACEFS_FIRST(__VA_ARGS__, 0))(&__VA_ARGS__) \
+				: utracefs_no_span()
+#define UTRACEFS_SPANS_ARE_ON(name) \
+	__builtin_expect(utracefs_enabled(name.begin) || utracefs_enabled(name.end), 0)
+
+static inline struct utracefs_span utracefs_no_span(void)
+{
+	struct utracefs_span none = {0, 0, 0, NULL, NULL};
+
+	return none;
+}
+
 /* Runs before other constructors and after other destructors, because those may emit. */
 #define UTRACEFS_DEFINE_EVENT(name, event_flags, text) \
 	static const unsigned char utracefs_off_##name = 0; \
@@ -377,6 +450,7 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_FIELD_FIXED(i, type, ...) UTRACEFS_FIXED_##type(__VA_ARGS__)
 #define UTRACEFS_FIELD_LENGTH(i, type, ...) UTRACEFS_LENGTH_##type(__VA_ARGS__)
 #define UTRACEFS_FIELD_PUT(i, type, ...) UTRACEFS_PUT_##type(__VA_ARGS__)
+#define UTRACEFS_FIELD_ARGUMENT(i, type, ...) , UTRACEFS_FIRST(__VA_ARGS__, 0)
 #define UTRACEFS_JOIN_0 " "
 #define UTRACEFS_JOIN_1 "; "
 #define UTRACEFS_BARE(...) __VA_ARGS__
@@ -421,6 +495,9 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_EVENT_FLAGS(...) UTRACEFS_IS_OF_C
 #define UTRACEFS_EVENT_PLAIN(...) UTRACEFS_IS_OF_C
 #define UTRACEFS_EMIT(...) UTRACEFS_IS_OF_C
+#define UTRACEFS_SPANS(...) UTRACEFS_IS_OF_C
+#define UTRACEFS_SPANS_PLAIN(...) UTRACEFS_IS_OF_C
+#define UTRACEFS_SPAN(...) UTRACEFS_IS_OF_C
 #endif /* !__cplusplus */
 
 #endif

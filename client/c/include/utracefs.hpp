@@ -29,6 +29,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -420,6 +422,77 @@ private:
 /* event{"name", u32{"a"}} deduces the fields. */
 template <typename... Fields> event(const char *, Fields...) -> event<Fields...>;
 template <typename... Fields> event(unsigned, const char *, Fields...) -> event<Fields...>;
+
+/* A span, from `spans::operator()` to the end of its block. Off it is empty. */
+class span {
+public:
+	span() noexcept : span_{0, 0, 0, nullptr, nullptr}, exceptions_(0) {}
+	explicit span(struct utracefs_span begun) noexcept : span_(begun), exceptions_(std::uncaught_exceptions()) {}
+
+	/* If an exception ends it, its error is "exception" by default. */
+	~span()
+	{
+		if (span_.id && !span_.error && std::uncaught_exceptions() > exceptions_)
+			span_.error = "exception";
+		utracefs_span_end(&span_);
+	}
+
+	span(const span &) = delete;
+	span &operator=(const span &) = delete;
+
+	/* text: lives as long as the span. */
+	void error(const char *text) noexcept
+	{
+		span_.error = text;
+	}
+
+	std::uint64_t id() const noexcept
+	{
+		return span_.id;
+	}
+
+private:
+	struct utracefs_span span_;
+	int exceptions_;
+};
+
+/*
+ * The events NAME_begin and NAME_end, as UTRACEFS_SPANS in C:
+ *
+ *     static utracefs::spans order{"order", utracefs::u64{"id"}};
+ *
+ *     auto running = order(7);
+ */
+template <typename... Fields> class spans {
+public:
+	explicit spans(const char *name, Fields... fields)
+	    : begin_((std::string(name) + "_begin").c_str(), u64{"span_id"}, u64{"parent_id"}, fields...),
+	      end_((std::string(name) + "_end").c_str(), u64{"span_id"}, u64{"parent_id"}, u64{"duration_ns"},
+		   string{"error"})
+	{
+	}
+
+	/* Whether a consumer is attached to one of the events. */
+	explicit operator bool() const noexcept
+	{
+		return begin_ || end_;
+	}
+
+	template <typename... Arguments> [[nodiscard]] span operator()(const Arguments &...arguments) noexcept
+	{
+		if (__builtin_expect(!*this, 1))
+			return span();
+		struct utracefs_span begun = utracefs_span_begin(const_cast<struct utracefs_event *>(end_.get()));
+		begin_.emit(begun.id, begun.parent_id, arguments...);
+		return span(begun);
+	}
+
+private:
+	event<u64, u64, Fields...> begin_;
+	event<u64, u64, u64, string> end_;
+};
+
+template <typename... Fields> spans(const char *, Fields...) -> spans<Fields...>;
 
 } // namespace utracefs
 

@@ -1,5 +1,7 @@
 /*
- * Ids of spans: random numbers of 63 bits, so that readers with signed 64 bit have them exactly; never 0,
+ * Spans of C and C++, and ids for all. The span around others is that of the thread.
+ *
+ * Ids: random numbers of 63 bits, so that readers with signed 64 bit have them exactly; never 0,
  * which is no span. splitmix64 of a counter that begins at a random number in each process, so ids of one
  * process are as random as those of several.
  */
@@ -12,6 +14,7 @@
 #include "utracefs.h"
 
 static uint64_t next; /* 0: not begun */
+static __thread uint64_t present; /* the thread's innermost span */
 
 static void begin_anew(void)
 {
@@ -47,4 +50,35 @@ uint64_t utracefs_new_span_id(void)
 		id = (id ^ id >> 31) >> 1;
 	} while (!id);
 	return id;
+}
+
+struct utracefs_span utracefs_span_begin(struct utracefs_event *end_event)
+{
+	struct utracefs_span span = {utracefs_new_span_id(), present, ut_clock_ns(), NULL, end_event};
+
+	present = span.id;
+	return span;
+}
+
+void utracefs_span_end(struct utracefs_span *span)
+{
+	const char *error = span->error ? span->error : "";
+	size_t size = utracefs_string_size(error);
+	struct utracefs_reserved reserved;
+	unsigned char *at, *data;
+
+	if (!span->id)
+		return;
+	present = span->parent_id;
+	if (utracefs_enabled(span->end_event) &&
+	    utracefs_reserve(span->end_event, 3 * sizeof(uint64_t) + 4 + size, &reserved)) {
+		at = reserved.payload;
+		data = at + 3 * sizeof(uint64_t) + 4;
+		utracefs_put_u64(&at, span->id);
+		utracefs_put_u64(&at, span->parent_id);
+		utracefs_put_u64(&at, ut_clock_ns() - span->begin_ns);
+		utracefs_put_string(&at, &data, error, size);
+		utracefs_commit(&reserved);
+	}
+	span->id = 0;
 }

@@ -13,7 +13,7 @@ LAYERS = """
     target
     ring
     process
-    connection.h spans
+    connection.h
     registration warnings connecting
     local_ring enable_bits requests
     connection.c
@@ -22,7 +22,7 @@ LAYERS = """
     emit enablers
     events.h
     utracefs
-    binding
+    binding spans
 """
 """Lowest first. Files of one layer do not know each other."""
 LEVEL = {name: level for level, names in enumerate(LAYERS.split("\n")) for name in names.split()}
