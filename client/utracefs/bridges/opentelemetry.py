@@ -21,7 +21,7 @@ from opentelemetry.trace import StatusCode
 
 import utracefs
 from utracefs._span import BEGIN_FIELDS, END_FIELDS
-from utracefs.texts import cut, json_object, shown
+from utracefs.tracing.texts import cut, json_object, shown
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

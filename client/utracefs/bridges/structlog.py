@@ -14,8 +14,8 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import utracefs
-from utracefs.contexts import present
-from utracefs.texts import cut, json_object, shown
+from utracefs.tracing.contexts import present
+from utracefs.tracing.texts import cut, json_object, shown
 
 __all__ = ["Processor"]
 
