@@ -34,7 +34,7 @@ MARK = re.compile(
     r"<!-- (?P<word>not run|ends by Ctrl-C|before|after)(?: \((?P<prefix>[^)]*)\))?: (?P<text>.*?) -->",
     re.DOTALL,
 )
-INTERRUPTED_S = 2
+INTERRUPTED = "timeout -s INT -k 60 2 "
 
 
 @attrs.frozen
@@ -97,7 +97,7 @@ def commands(text: str) -> Iterator[str]:
 def _play_one(shell: Shell, block: Block) -> Iterator[str]:
     """The commands of a block but `console`."""
     if block.kind == "python":
-        wait = f"timeout -s INT {INTERRUPTED_S} " if block.texts("ends by Ctrl-C") else ""
+        wait = INTERRUPTED if block.texts("ends by Ctrl-C") else ""
         yield f"{wait}python -c {shlex.quote(block.text)}"
     elif block.kind == "sql":
         yield from (f"utracefs sql trace.dat {shlex.quote(query)}" for query in commands(block.text))
@@ -105,7 +105,7 @@ def _play_one(shell: Shell, block: Block) -> Iterator[str]:
         assert block.kind == "indented", block
         for command in commands(block.text):
             if not block.left_out(command):
-                wait = f"timeout -s INT {INTERRUPTED_S} " if block.is_interrupted(command) else ""
+                wait = INTERRUPTED if block.is_interrupted(command) else ""
                 yield wait + command
 
 
@@ -130,6 +130,6 @@ def play(shell: Shell, page: str, text: str) -> int:
 def _check(shell: Shell, page: str, block: Block, command: str) -> int:
     said = shell.run(f'{command}\necho "status $?"')
     status = int(said.rstrip("\n").rpartition("status ")[2])
-    good = (0, 124) if command.startswith("timeout -s INT") else (0,)
+    good = (0, 124) if command.startswith(INTERRUPTED) else (0,)
     assert status in good, f"{page}:{block.line}: {command}\nprinted:\n{said}"
     return 1
