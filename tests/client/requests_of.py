@@ -12,8 +12,8 @@ import utracefs
 __all__ = ["recorded"]
 
 
-def recorded(tmp_path: Path, code: str) -> list[Any]:
-    """All records of this program, run under `utracefs record`."""
+def recorded(tmp_path: Path, code: str, *options: str) -> list[Any]:
+    """All records of this program, run under `utracefs record`. options: of Python."""
     program, path = tmp_path / "program.py", tmp_path / "trace.dat"
     program.write_text(code)
     command: list[str | Path] = [
@@ -27,6 +27,7 @@ def recorded(tmp_path: Path, code: str) -> list[Any]:
         sys.executable,
         "-X",
         "dev",
+        *options,
         program,
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)

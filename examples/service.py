@@ -1,0 +1,31 @@
+"""A service with a span for each request, and its log lines joined with it by the request id.
+
+uvicorn --workers 2 service:app
+"""
+
+import asyncio
+import logging
+
+from fastapi import FastAPI
+
+import utracefs
+from utracefs.asgi import Middleware
+
+logging.getLogger().addHandler(utracefs.LoggingHandler(fields=["request_id"]))
+log = logging.getLogger("service")
+app = FastAPI()
+app.add_middleware(Middleware)
+
+
+@utracefs.define
+def priced(seconds: float, request_id: str) -> None:
+    """A price was found; the request id is that of the context."""
+
+
+@app.get("/items/{item}")  # type: ignore[untyped-decorator]
+async def get_item(item: int) -> dict[str, int]:
+    with utracefs.span("shop.price", item=item):
+        await asyncio.sleep(0.001)
+    priced.emit(0.001)  # type: ignore[call-arg]
+    log.warning("item %d", item)
+    return {"item": item}
