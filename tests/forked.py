@@ -246,10 +246,10 @@ def serve(fd: int) -> None:
 
 
 def _import_all() -> None:
-    """The modules that most commands need."""
+    """The modules that most commands need; not the bridges, which import other libraries."""
     importlib.import_module("utracefsd.main")
     for module in pkgutil.walk_packages(importlib.import_module("utracefs").__path__, "utracefs."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and ".bridges." not in module.name:
             importlib.import_module(module.name)
 
 
