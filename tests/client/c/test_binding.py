@@ -263,6 +263,7 @@ def test_a_record_into_a_ring_that_was_let_go_is_kept(
     """It goes through the socket, and so do its followers, until there is another ring."""
     with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="0.1") as program:
         program.number(f"attach 0 {COUNT}")
+        wait_for(lambda: program.number("look 0") == 1)
         assert program.number("emit 0 1") == 1
         assert program.number("flush 0 5000") == 0
         program.number("let-go 0")
