@@ -22,6 +22,7 @@ NAMES = [
     "perf",
     "report",
     "rings",
+    "spans",
     "stream",
     "told",
     "tree",

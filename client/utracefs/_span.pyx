@@ -186,12 +186,14 @@ cdef class Span:
 
 
 cdef inline bint is_on(Span span) except -1:
-    cdef unsigned char begin = status_of(span.begin)
-    cdef unsigned char end = status_of(span.end)
-    if begin == 0 and end == 0:
-        return emits_strictly
-    if begin == PENDING or end == PENDING:
-        return bool(span.begin) or bool(span.end) or emits_strictly
+    if not (status_of(span.begin) | status_of(span.end)) and not emits_strictly:
+        return False
+    return emits_strictly or looks_on(span)
+
+
+cdef bint looks_on(Span span) except -1:
+    if status_of(span.begin) == PENDING or status_of(span.end) == PENDING:
+        return bool(span.begin) or bool(span.end)
     return True
 
 
@@ -441,7 +443,7 @@ cdef class Traced:
 
 
 cdef object call_traced(Traced self, PyObject *const *args, size_t nargsf, PyObject *names):
-    if status_of(self.span.begin) == 0 and status_of(self.span.end) == 0 or not is_on(self.span):
+    if not is_on(self.span):
         return PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
     return call_on(self, args, nargsf, names)
 
