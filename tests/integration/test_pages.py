@@ -1,6 +1,6 @@
 """README.md and the pages for users: every block of code is run, or a comment says why not.
 
-test_tutorial.py, test_kernel_abi_page.py, and test_recipes.py for spans.md, run three of the pages.
+tools/test_tutorial.py, tools/test_kernel_abi_page.py, and test_recipes.py for spans.md, run the others.
 """
 
 import re
@@ -74,6 +74,8 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
     assert len(marks) == TEXTS[page].count("<!--")  # each belongs to a block
     reasons = [text for word, _, text in marks if word == "not run"]
     assert len(reasons) == NOT_RUN[page] and all(len(reason) > 5 for reason in reasons)
+    for named in re.findall(r"tests/[\w/.]+", " ".join(reasons)):
+        assert (ROOT / named.rstrip(".")).exists(), named
     for block in found:
         assert block.kind in ("console", "indented", "python", "sql", "c", "c++", "toml"), block
         if block.kind in ("c", "c++", "toml"):
