@@ -154,14 +154,18 @@ static int is_interrupted(void)
 
 static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
 {
-	int must_end = 0;
+	int must_end = 0, must_wake = 1;
 
 	for (;;) {
-		uint64_t now = ut_clock_ns(), due, wait;
-		struct pollfd polled;
+		uint64_t now = ut_clock_ns(), due = ut_step_due(s), wait;
+		struct pollfd polled = {s->socket.fd, ut_step_events(s), 0};
+		enum ut_state state = s->state;
 		uint32_t seen;
 
 		ut_step(s, now);
+		/* Only if it is to wait for something else: it wakes us after each of its steps. */
+		must_wake |= polled.fd != s->socket.fd || polled.events != ut_step_events(s) ||
+			     state != s->state || due != ut_step_due(s);
 		if (done(arg))
 			return 1;
 		if (must_end || now >= until || s->state == UT_WAITING || s->state == UT_CLOSED)
@@ -172,7 +176,9 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		if (ut_process_is_guest() && !ut_thread_is_running())
 			return 0;
 		if (ut_thread_is_running() && !ut_thread_is_current()) {
-			ut_wake();
+			if (must_wake)
+				ut_wake();
+			must_wake = 0;
 			ut_unlock();
 			ut_futex_wait(&s->changes, seen, wait < now + TURN_NS ? wait : now + TURN_NS);
 		} else {

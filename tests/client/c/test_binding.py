@@ -168,6 +168,26 @@ def test_a_wait_is_interrupted(daemon: DaemonProcess, program: Program) -> None:
     assert program.number("flush 0 20000") == 0
 
 
+def nr_switches(program: Program) -> int:
+    """How often its threads went to sleep."""
+    texts = [path.read_text() for path in Path(f"/proc/{program.pid}/task").glob("*/status")]
+    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
+
+
+def test_a_wait_sleeps(daemon: DaemonProcess, program: Program) -> None:
+    """And does not wake the native thread, whose step would wake it: with 40,000 switches in this time."""
+    program.number(f"attach 0 {COUNT}")
+    assert program.number("emit 0 1") == 1
+    assert daemon.process
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        before = nr_switches(program)
+        assert program.number("flush 0 500") == -errno.ETIMEDOUT
+        assert nr_switches(program) - before < 200
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+
 @WAYS
 def test_what_a_signal_handler_emits_meanwhile_is_kept(
     events_on: None, daemon: DaemonProcess, built: Path, way: str
