@@ -17,7 +17,7 @@ class EventStats(Frozen):
     emitted: int
     """Calls of `emit` while the event was on, including lost and refused ones."""
     lost: int
-    """Lost: no room, or no daemon any more."""
+    """Lost: no room for the record, or for the report of a refused value; or no daemon any more."""
     refused: dict[str, int]
     """Reason to number. "usec was float" and the like: a value did not fit its field, and no record was made.
     An errno name: the daemon refused the record; EBADF: the event was disabled meanwhile."""
@@ -30,9 +30,9 @@ class Stats(Frozen):
 
     connected: bool
     emitted: int
-    """sent + pending + lost."""
+    """sent + pending + lost: calls of `emit` while their event was on, including refused ones."""
     sent: int
-    """Passed to the socket, including records refused by the daemon."""
+    """Passed to the daemon: records, accepted or refused by it, and reports of refused values."""
     pending: int
     """Waiting to be sent."""
     lost: int

@@ -103,10 +103,10 @@ int utb_settle(struct utracefs_event *event, utb_interrupted call, void *arg)
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
 }
 
-unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t flag, uint32_t size, uint64_t place,
+unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t size, uint64_t place,
 				  struct utb_reserved *r)
 {
-	return ut_emit_fail(ut_reg_of_event(event), flag, size, place, r);
+	return ut_emit_fail(ut_reg_of_event(event), size, place, r);
 }
 
 void utb_wake(uint32_t ring)

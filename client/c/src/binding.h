@@ -134,7 +134,7 @@ void utb_on_warning(void (*hook)(void));
 /* ---- for the inline functions */
 
 extern struct data_ring *utb_views; /* (Compile with -fPIC: no copy of it.) */
-unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t flag, uint32_t size, uint64_t place,
+unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t size, uint64_t place,
 				  struct utb_reserved *r) __attribute__((cold));
 void utb_wake(uint32_t ring) __attribute__((cold));
 #pragma GCC visibility pop
@@ -172,7 +172,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 			return r->record->payload;
 		}
 	}
-	return utb_reserve_slowly(event, flag, size, place, r);
+	return utb_reserve_slowly(event, size, place, r);
 }
 
 static inline void utb_commit(const struct utb_reserved *r)

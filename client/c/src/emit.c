@@ -32,7 +32,7 @@ static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struc
 /* Whether the attempt at `place` was not counted, and another place may be available: not answered yet, a
  * child's first record, the last one before the end of a connection, or a ring that the daemon has closed.
  * Otherwise counts it. */
-static int has_no_place(struct ut_reg *reg, uint32_t flag, uint64_t place)
+static int has_no_place(struct ut_reg *reg, uint64_t place)
 {
 	struct data_ring view = ut_views[place >> 32];
 
@@ -42,25 +42,23 @@ static int has_no_place(struct ut_reg *reg, uint32_t flag, uint64_t place)
 		atomic_store(&reg->is_let_go, 1);
 		return 1;
 	}
-	if (!flag) /* a refusal loses no record */
-		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
 
 static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uint32_t flag, uint32_t size,
 							 uint64_t place, struct utb_reserved *r)
 {
-	if (!has_no_place(reg, flag, place))
+	if (!has_no_place(reg, place))
 		return 0;
 	if (!ut_reg_settle(reg)) {
-		if (!flag)
-			ut_reg_lose(reg);
+		ut_reg_lose(reg);
 		return 0;
 	}
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	if (reserve_at(place, flag, size, r))
 		return 1;
-	has_no_place(reg, flag, place);
+	has_no_place(reg, place);
 	return 0;
 }
 
@@ -111,13 +109,12 @@ unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_res
 	return reserve(reg, size, r) ? r->record->payload : NULL;
 }
 
-unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t flag, uint32_t size, uint64_t place,
-			    struct utb_reserved *r)
+unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *r)
 {
 	if (size > DR_MAX_PAYLOAD)
 		ut_emit_refuse(reg, "payload", "was too long");
-	else if (has_no_place(reg, flag, place))
-		r->must_settle = flag || !ut_reg_lose(reg);
+	else if (has_no_place(reg, place))
+		r->must_settle = !ut_reg_lose(reg);
 	return NULL;
 }
 

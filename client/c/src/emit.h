@@ -23,9 +23,8 @@ struct utb_reserved {
  * counted, or there is no daemon. May wait for the answer to a registration, within the patience. */
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *reserved);
 /* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or must_settle. */
-unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t flag, uint32_t size, uint64_t place,
-			    struct utb_reserved *reserved);
-/* In place of a record: the daemon counts it as refused (data_ring.h). 0. */
+unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *reserved);
+/* In place of a record: the daemon counts it as refused (data_ring.h); without room, as lost. 0. */
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what);
 void ut_emit_commit(const struct utb_reserved *reserved);
 /* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words point outside. */

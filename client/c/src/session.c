@@ -334,10 +334,8 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	is_lost = reg->session && reg->session->is_cut_off && is_on(reg);
-	if (is_lost) {
-		dr_count_lost(&ut_outlets[reg->session->ring].ring, reg->write_index);
-		atomic_fetch_add(&reg->lost, 1);
-	}
+	if (is_lost)
+		ut_reg_count_cut_off(reg);
 	ut_unlock();
 	errno = error;
 	return is_lost;
@@ -501,7 +499,7 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 	ut_lock();
 	ut_process_look();
 	emitted = bytes_emitted(s);
-	if (emitted == s->bytes_flushed)
+	if (emitted == s->bytes_flushed && !ut_ring_has_records(s))
 		error = 0;
 	else if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
 		error = -ETIMEDOUT;

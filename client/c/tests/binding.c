@@ -137,7 +137,7 @@ static long fork_child(void)
 	child = fork();
 	if (child > 0) {
 		waitpid(child, &status, 0);
-		_exit(0);
+		exit(0);
 	}
 	return getpid();
 }

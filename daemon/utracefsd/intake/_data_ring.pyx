@@ -242,8 +242,6 @@ cdef class DataRing:
     cdef int fold_lost(self, uint64_t position) except -1:
         """Count the producer's losses since the last call, which happened at `position`."""
         cdef uint32_t i, n
-        cdef Tracepoint tp
-        cdef Probe probe
         cdef dict missing = {}
         for i in range(DR_LOST_COUNTERS):
             n = dr_take_lost_of(&self.c, i)
@@ -252,15 +250,7 @@ cdef class DataRing:
             if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
                 self.lost_of_unknown += n
                 continue
-            tp = <Tracepoint>PyList_GET_ITEM(self.table.tracepoints, i)
-            if not tp._probes:
-                continue
-            tp.emitted += n
-            tp.lost_in_rings += n
-            for probe in tp._probes:
-                if probe.lose_of(n, self.pid) and isinstance(probe, FtraceProbe):
-                    sink = (<FtraceProbe>probe).sink
-                    missing[sink] = missing.get(sink, 0) + n
+            self.table.lose(i, n, self.pid, missing)
         if missing:
             self.add_marks(position, missing)
         return 0

@@ -14,7 +14,8 @@ from libc.string cimport memcpy
 from utracefs_protocol.pages.data_ring cimport DR_REFUSED
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
-from utracefsd.events._tracepoint cimport emit_deferred, nr_deferred
+from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
+from utracefsd.events._tracepoint cimport Probe, emit_deferred, nr_deferred
 from utracefsd.machine.machine cimport machine_cpu
 
 from utracefsd.machine.procfs import possible_cpus
@@ -23,6 +24,7 @@ cdef extern from "bin.h" nogil:
     unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
     unsigned bin_index_at(const uint8_t *record, uint32_t size)
     unsigned BIN_SIGNATURE
+    const uint32_t BIN_LOST
     ctypedef struct bin_record "struct bin_record":
         const uint8_t *comm
         uint32_t size, tid
@@ -135,6 +137,35 @@ cdef class IndexTable:
         (<Tracepoint>PyList_GET_ITEM(self.tracepoints, index)).count_refusal(why, size)
         return True
 
+    cdef int lose(self, uint32_t write_index, uint32_t count, int pid, dict missing) except -1:
+        """Process `pid` had no room for `count` records. missing: gets how many each ring buffer misses."""
+        cdef Tracepoint tp = <Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index)
+        cdef Probe probe
+        if not tp._probes:
+            return 0
+        tp.emitted += count
+        tp.lost_in_rings += count
+        for probe in tp._probes:
+            if probe.lose_of(count, pid) and isinstance(probe, FtraceProbe):
+                sink = (<FtraceProbe>probe).sink
+                missing[sink] = missing.get(sink, 0) + count
+        return 0
+
+    cdef bint take_lost(
+        self, uint32_t write_index, const uint8_t *payload, size_t size, const Record *r
+    ) except -1:
+        """True for the client's report that it had no room for records (bin.h), which are then counted, and
+        marked in front of the next record of this cpu."""
+        cdef uint32_t index = write_index & ~BIN_LOST, count
+        cdef dict missing = {}
+        if not write_index & BIN_LOST or size != 4 or index >= <uint32_t>PyList_GET_SIZE(self.tracepoints):
+            return False
+        memcpy(&count, payload, 4)
+        self.lose(index, count, r.tgid, missing)
+        for sink, lost in missing.items():
+            (<FtraceSink>sink).mark_lost(r.cpu, lost)
+        return True
+
     cdef void note_again(self) noexcept:
         cdef uint64_t again = self.again
         self.again = 0
@@ -170,7 +201,7 @@ cdef class IndexTable:
 
         They arrived together and get the same time, `ts_ns`, and this cpu. A record that names its writer
         gets that thread and cpu, if valid; where the cpu changes the time is 1 ns later, so that the order
-        in `trace` is that of the buffer. Refusals are counted.
+        in `trace` is that of the buffer. Refusals and losses are counted.
 
         Stops at any other object, at an incomplete one, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
@@ -222,7 +253,10 @@ cdef class IndexTable:
                     write_index = -1
                     if size >= 4:
                         memcpy(&write_index, record, 4)
-                    if size < 4 or not self.count_refusal(write_index, record + 4, size - 4):
+                    if size < 4 or not (
+                        self.count_refusal(write_index, record + 4, size - 4)
+                        or self.take_lost(write_index, record + 4, size - 4, &r)
+                    ):
                         self.refuse(-code, write_index)
                 at += head + body
             return <Py_ssize_t>at

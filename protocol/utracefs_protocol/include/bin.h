@@ -30,6 +30,10 @@
  * write_index, u32 thread id, u16 cpu, u16 flags (DR_NAMED of data_ring.h: the name follows the payload). */
 #define BIN_SIGNATURE 12
 
+/* A write_index with this bit is a report of losses, and no record: behind it u32, little-endian, how many
+ * records of the event the client had no room for. */
+#define BIN_LOST 0x20000000u
+
 /* Largest object, its header included. */
 #define BIN_MAX_OBJECT 65536
 

@@ -256,22 +256,24 @@ def test_a_child_that_lives_longer_follows_the_next_daemon(daemon: DaemonProcess
         assert b"other: i=0x3 (3)" in tree.read_file("trace")
 
 
-def test_a_child_that_is_cut_off_loses_records_and_no_refusals(
-    events_on: None, daemon: DaemonProcess, built: Path, directory: Path
+def test_what_a_child_loses_that_is_cut_off_is_counted(
+    daemon: DaemonProcess, program: Program, directory: Path
 ) -> None:
-    with started(built / "tests" / "binding") as program:
-        program.number(f"attach 0 {COUNT}")
-        assert program.number("look 0") == 1
-        (directory / "user_events_data").rename(directory / "away")
-        assert program.number("fork") != program.pid
-        assert program.number("emit 0 1") == 0
-        program.number("refuse 0")
-        assert program.number("emit 0 2") == 0
-        assert program.ask("event 0").split()[0] == "2"
-        (directory / "away").rename(directory / "user_events_data")
-        with daemon.tree() as tree:
-            file = "events/user_events/c_count/stats"
-            wait_for(lambda: stats(tree.read_file(file))[1]["ftrace"]["lost"] == 2)
+    """A refusal, too. Over the socket its parent tells it, at the latest when it ends."""
+    program.number(f"attach 0 {COUNT}")
+    assert program.number("look 0") == 1
+    (directory / "user_events_data").rename(directory / "away")
+    assert program.number("fork") != program.pid
+    assert program.number("emit 0 1") == 0
+    program.number("refuse 0")
+    assert program.number("emit 0 2") == 0
+    assert program.ask("event 0").split()[0] == "3"
+    (directory / "away").rename(directory / "user_events_data")
+    assert program.process.stdin
+    program.process.stdin.close()
+    with daemon.tree() as tree:
+        file = "events/user_events/c_count/stats"
+        wait_for(lambda: stats(tree.read_file(file))[1]["ftrace"]["lost"] == 3)
 
 
 # ---- nothing is lost on the way

@@ -30,6 +30,9 @@ from utracefs_protocol.text import bytes_of
 REFUSED = 0x4000_0000
 """In a write_index: DR_REFUSED of data_ring.h."""
 
+LOST = 0x2000_0000
+"""The same: BIN_LOST of bin.h."""
+
 
 def wait_for(
     condition: Callable[[], Any], timeout_s: float = 5.0, *, what: Callable[[], object] = lambda: "it"
@@ -175,7 +178,8 @@ class FakeDaemon:
                 case EventRecord(data):
                     index = int.from_bytes(data[:4], "little")
                     came = client.refusals if index & REFUSED else client.records
-                    came.append((client.names[index & ~REFUSED], data[4:]))
+                    if not index & LOST:
+                        came.append((client.names[index & ~REFUSED], data[4:]))
                 case Request():
                     client.requests.append(message)
                     if self.answering.is_set():

@@ -189,6 +189,26 @@ def test_the_clients_own_refusals_are_counted_by_event() -> None:
     assert event.emitted == 0
 
 
+def test_the_clients_own_losses_are_counted_by_event() -> None:
+    table, (event,) = table_of(b"one u32 a")
+    flag = 0x2000_0000
+    records = [
+        struct.pack("<II", flag, 3),
+        struct.pack("<II", flag | 1, 4),
+        struct.pack("<IH", flag, 5),
+        struct.pack("<IQ", flag, 6),
+    ]
+    stream = b"".join(map(bin_object, records))
+    assert table.take_in(stream, 0, PID, NOW_NS) == len(stream)
+    assert event.stats_text() == b"emitted: 3\nlost in data rings: 3\nftrace: recorded 0 filtered 0 lost 3\n"
+    assert table.refused == {(errno.ENOENT, flag | 1): 1, (errno.ENOENT, flag): 2}
+    assert table.write(records[0], PID, NOW_NS) == -errno.ENOENT
+    [probe] = event.probes
+    event.detach(probe)
+    assert table.take_in(stream, 0, PID, NOW_NS) == len(stream)
+    assert event.emitted == 3, "nobody wants them"
+
+
 @pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
 def test_an_offset_outside(offset: int) -> None:
     with pytest.raises(ValueError, match="offset"):

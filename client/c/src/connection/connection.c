@@ -48,16 +48,21 @@ static void give_up_waiting(struct ut_session *s)
 
 /* ---- connecting */
 
-/* In a child: counts in its parent's ring, where the daemon finds the number. */
+void ut_reg_count_cut_off(struct ut_reg *reg)
+{
+	struct ut_outlet *parents = &ut_outlets[reg->session->ring];
+
+	dr_count_lost(&parents->ring, parents->is_local ? reg->number : reg->write_index);
+	atomic_fetch_add(&reg->lost, 1);
+}
+
 static void count_cut_off(void *session, uint32_t number)
 {
-	struct ut_session *s = session;
-	struct ut_reg *reg = number & DR_REFUSED ? NULL : ut_reg_of(s, number);
+	struct ut_reg *reg = ut_reg_of(session, number & ~DR_REFUSED);
 
 	if (!reg)
 		return;
-	dr_count_lost(&ut_outlets[s->ring].ring, reg->write_index);
-	atomic_fetch_add(&reg->lost, 1);
+	ut_reg_count_cut_off(reg);
 	atomic_store(&reg->place, 0);
 }
 
@@ -621,6 +626,9 @@ void ut_connection_start_child(struct ut_session *s)
 	if (s->ring) {
 		ut_close(&ut_outlets[s->ring].doorbell);
 		ut_close(&ut_outlets[s->ring].memory);
+	} else { /* the same, where its parent has no other */
+		s->ring = s->local;
+		s->local = 0;
 	}
 	s->is_cut_off = 0;
 	s->nr_asked = 0;

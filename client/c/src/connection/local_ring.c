@@ -32,9 +32,14 @@ int ut_ring_make_local(struct ut_session *s)
 
 int ut_ring_has_records(const struct ut_session *s)
 {
+	const struct dr_header *header = s->local ? s->taker.ring.header : NULL;
+
 	return s->kept_size ||
-	       (s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail);
+	       (header && (atomic_load(&header->head) != s->taker.tail || atomic_load(&header->lost)));
 }
+
+/* What an index says beside the number: a refusal, or losses. */
+#define KINDS (DR_REFUSED | BIN_LOST)
 
 /* A record as an object on the socket. */
 struct object {
@@ -94,9 +99,9 @@ void ut_keep_unsent(struct ut_session *s)
 	memmove(kept_of(s) + size, kept_of(s) + s->kept_at, left);
 	s->kept_size = s->kept_at = 0;
 	for (at = 0; next_unsent(s, &at, &object); s->kept_size += object.size) {
-		uint32_t refused = object.record.write_index & DR_REFUSED;
-		struct ut_reg *reg = ut_reg_of_daemons(s, object.record.write_index & ~DR_REFUSED);
-		uint32_t number = htole32(reg ? reg->number | refused : UT_NO_NUMBER);
+		uint32_t kind = object.record.write_index & KINDS;
+		struct ut_reg *reg = ut_reg_of_daemons(s, object.record.write_index & ~KINDS);
+		uint32_t number = htole32(reg ? reg->number | kind : UT_NO_NUMBER);
 
 		memcpy(object.index, &number, 4);
 		memcpy(kept_of(s) + s->kept_size, object.at, object.size);
@@ -104,7 +109,7 @@ void ut_keep_unsent(struct ut_session *s)
 	s->kept_size += left;
 }
 
-/* Calls `count` for all of these except refusals. */
+/* Calls `count` for all records among these. */
 static void for_kept(struct ut_session *s, void (*count)(struct ut_reg *))
 {
 	size_t at = s->kept_at;
@@ -207,21 +212,21 @@ void ut_hear_all(struct ut_session *s)
 static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken *taken,
 		   const uint8_t *payload, int is_new)
 {
-	const uint32_t refused = number & DR_REFUSED;
-	struct ut_reg *reg = ut_reg_of(s, number & ~DR_REFUSED);
+	const uint32_t kind = number & KINDS;
+	struct ut_reg *reg = ut_reg_of(s, number & ~KINDS);
 
 	if (!reg)
 		return 0;
 	if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
 		return 1;
 	if (is_new && s->taker.tail < reg->unheard_until) {
-		reg->unheard += !refused;
+		reg->unheard += !kind;
 		return 0;
 	}
 	if (reg->state == UT_ANSWERED)
-		s->out.size += put_record(s->out.data + s->out.size, reg->write_index | refused, taken, payload,
+		s->out.size += put_record(s->out.data + s->out.size, reg->write_index | kind, taken, payload,
 					  s->takes_writers && taken->tid);
-	else if (!refused)
+	else if (!kind)
 		atomic_fetch_add(&reg->lost, 1);
 	return 0;
 }
@@ -244,6 +249,29 @@ static int take_kept(struct ut_session *s)
 	}
 	s->kept_at = s->kept_size = 0;
 	return 1;
+}
+
+/* What found no room here, as it is counted in every ring; children without a connection count here, too.
+ * (The last counter is nobody's, if there are so many events.) */
+static void take_lost(struct ut_session *s)
+{
+	const struct dr_taken taken = {.length = sizeof(uint32_t)};
+	uint32_t end = s->nr_numbers <= DR_LOST_COUNTERS ? s->nr_numbers : DR_LOST_COUNTERS - 1;
+	int are_held = 0;
+
+	if (!has_room(s) || !dr_take_lost(&s->taker))
+		return;
+	for (uint32_t number = 0; number < end; number++) {
+		struct ut_reg *reg = ut_reg_of(s, number);
+		uint32_t count = reg->state == UT_REFUSED ? 0 : atomic_load(&s->taker.ring.lost[number]);
+
+		if (count && is_held(s, number | BIN_LOST, &taken, (uint8_t *)&(uint32_t){htole32(count)}, 0))
+			are_held = 1;
+		else if (count)
+			atomic_fetch_sub(&s->taker.ring.lost[number], count);
+	}
+	if (are_held)
+		atomic_fetch_add(&s->taker.ring.header->lost, 1);
 }
 
 void ut_take_records(struct ut_session *s)
@@ -269,4 +297,5 @@ void ut_take_records(struct ut_session *s)
 		/* A second look after asking to be woken: point 3 of data_ring.h. */
 		dr_want_wakeup(&s->taker, 1);
 	}
+	take_lost(s);
 }
