@@ -467,8 +467,10 @@ cdef object tell(Event event, str text):
     try:
         warn(text, RuntimeWarning)
     except Exception:
-        if event.session is not None:
+        try:
             event.session._log_for_caller(text)
+        except Exception:
+            pass  # a call too many for the stack; it is counted in any case
 
 
 cdef object refuse_error(Event event, Py_ssize_t i, object error):
@@ -479,13 +481,13 @@ cdef object refuse_error(Event event, Py_ssize_t i, object error):
         reason = "was not UTF-8"
     else:
         reason = f"raised {type_name(<PyObject *>error)}"
-    count_refusal(event, i, reason, f"field {event.keywords[i]!r} {reason}")
+    count_refusal(event, i, reason, f"field {quoted(event, i)} {reason}")
 
 
 cdef object refuse_type(Event event, Py_ssize_t i, PyObject *given, str wanted):
     name = "None" if <object>given is None else type_name(given)
     return refuse(
-        event, i, TypeError, f"was {name}", f"field {event.keywords[i]!r} takes {wanted}, not {name}"
+        event, i, TypeError, f"was {name}", f"field {quoted(event, i)} takes {wanted}, not {name}"
     )
 
 
@@ -494,11 +496,14 @@ cdef object refuse_number(Event event, Py_ssize_t i, object number):
     cdef Step *step = &event.steps[i]
     bits = step.bits
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if step.is_signed else (0, (1 << bits) - 1)
-    digits = int.bit_length(number)
-    shown = int.__repr__(number) if digits <= 128 else f"a number of {digits} bits"
+    try:
+        digits = int.bit_length(number)
+        shown = int.__repr__(number) if digits <= 128 else f"a number of {digits} bits"
+    except RecursionError:
+        shown = "the number"
     return refuse(
         event, i, OverflowError, "was out of range",
-        f"{shown} does not fit the field {event.keywords[i]!r} ({low} to {high})"
+        f"{shown} does not fit the field {quoted(event, i)} ({low} to {high})"
     )
 
 
@@ -511,15 +516,15 @@ cdef object refuse_float(Event event, Py_ssize_t i):
 
 cdef object refuse_length(Event event, Py_ssize_t i, size_t length, size_t before):
     cdef Step *step = &event.steps[i]
-    name = event.keywords[i]
+    name = quoted(event, i)
     if step.kind == STRUCT:
-        text = f"field {name!r} takes exactly {step.size} bytes, not {length}"
+        text = f"field {name} takes exactly {step.size} bytes, not {length}"
         return refuse(event, i, ValueError, "had another size", text)
     if step.kind == CHAR_ARRAY:
-        text = f"field {name!r} has room for {step.size} bytes, not {length}"
+        text = f"field {name} has room for {step.size} bytes, not {length}"
     else:
         text = (
-            f"field {name!r}: {length} bytes behind {before} others; "
+            f"field {name}: {length} bytes behind {before} others; "
             f"a location word holds at most {MAX_LOC} each"
         )
     return refuse(event, i, ValueError, "was too long", text)
@@ -528,9 +533,17 @@ cdef object refuse_length(Event event, Py_ssize_t i, size_t length, size_t befor
 cdef object refuse_size(Event event, Py_ssize_t i, size_t size):
     return refuse(
         event, i, ValueError, "was too long",
-        f"a record of {size} bytes with the field {event.keywords[i]!r}; "
+        f"a record of {size} bytes with the field {quoted(event, i)}; "
         f"at most {event.max_size} are possible"
     )
+
+
+cdef str quoted(Event event, Py_ssize_t i):
+    """The name of field `i`. (With no stack left repr raises an exception, but `emit` must not.)"""
+    try:
+        return repr(event.keywords[i])
+    except RecursionError:
+        return event.keywords[i]
 
 
 cdef str type_name(PyObject *given):

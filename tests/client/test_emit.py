@@ -321,6 +321,25 @@ def test_a_filter_that_makes_warnings_errors_makes_none_of_emit(
     assert other.refused == {"a was None": 1}
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("value", [None, 1000, 1 << 99, "\ud8ff", "x" * 70_000])
+def test_the_end_of_the_stack(bench: Workbench, value: Any) -> None:
+    event = bench.event(b"t __rel_loc char[] a" if isinstance(value, str) else b"t u8 a")
+    raised = []
+
+    def descend() -> None:
+        try:
+            event.emit(value)
+        except RecursionError as error:
+            raised.append(error)
+        descend()
+
+    with pytest.raises(RecursionError):
+        descend()
+    assert raised == []
+    assert sum(event.refused.values()) > 100
+
+
 @pytest.mark.parametrize(
     ("options", "value", "is_strict"),
     [
