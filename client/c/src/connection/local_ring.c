@@ -38,7 +38,7 @@ int ut_ring_has_records(const struct ut_session *s)
 	       (header && (atomic_load(&header->head) != s->taker.tail || atomic_load(&header->lost)));
 }
 
-/* What an index says beside the number: a refusal, or losses. */
+/* Bits of an index beside the number: a refusal, or losses. */
 #define KINDS (DR_REFUSED | BIN_LOST)
 
 /* A record as an object on the socket. */
@@ -251,8 +251,8 @@ static int take_kept(struct ut_session *s)
 	return 1;
 }
 
-/* What found no room here, as it is counted in every ring; children without a connection count here, too.
- * (The last counter is nobody's, if there are so many events.) */
+/* Reports the records that found no room, by the counters that every ring has; children without a connection
+ * count here, too. (With so many events the last counter belongs to several.) */
 static void take_lost(struct ut_session *s)
 {
 	const struct dr_taken taken = {.length = sizeof(uint32_t)};
