@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -41,12 +42,11 @@ class Middleware:
             environ.get("HTTP_TRACEPARENT", ""),
         )
         values.__enter__()  # for good: the context is this request's
-        if not running:
-            return self._app(environ, start_response)
 
-        def noting(status: str, *args: Any) -> Any:
-            running.set(status=int(status[:3]))
-            return start_response(status, *args)
+        def noting(status: str, *args: Any, **named: Any) -> Any:
+            with suppress(ValueError):
+                running.set(status=int(status[:3]))
+            return start_response(status, *args, **named)
 
         running.__enter__()
         try:
@@ -58,13 +58,13 @@ class Middleware:
         rule = getattr(getattr(environ.get("werkzeug.request"), "url_rule", None), "rule", None)
         if isinstance(rule, str):
             running.set(route=rule)
-        return _Body(body, running, run)
+        return (_SizedBody if hasattr(body, "__len__") else _Body)(body, running, run)
 
 
 class _Body:
     """The response: ends the span when it is closed."""
 
-    def __init__(self, body: Iterable[bytes], running: Any, run: Any) -> None:
+    def __init__(self, body: Any, running: Any, run: Any) -> None:
         self._body = body
         self._iterator: Iterator[bytes] | None = None
         self._running = running
@@ -90,6 +90,13 @@ class _Body:
                 self._run(self._body.close)
         finally:
             self._run(self._running.__exit__, None, None, None)
+
+
+class _SizedBody(_Body):
+    """Servers know the Content-Length of a response of one chunk."""
+
+    def __len__(self) -> int:
+        return len(self._body)
 
 
 def _text(path: str) -> str:

@@ -1,6 +1,10 @@
 """Requests of a WSGI application, whose spans end when the server closes the response."""
 
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.client.requests_of import recorded
 
@@ -54,6 +58,36 @@ for path in ("/broken", "/half"):
         pass
 assert utracefs.current_span() is None
 """
+
+
+ODD = """
+import contextvars
+from utracefs.wsgi import Middleware
+
+variable = contextvars.ContextVar("variable")
+
+def app(environ, start_response):
+    variable.set(b"set")
+    start_response(environ["status"], [], exc_info=None)
+    return [b"one"] if environ["one"] else (variable.get() for _ in "x")
+
+def request(status, one):
+    environ = {"REQUEST_METHOD": "GET", "status": status, "one": one}
+    response = Middleware(app)(environ, lambda status, headers, exc_info=None: None)
+    assert list(response) == [b"one" if one else b"set"]
+    assert (len(response) if hasattr(response, "__len__") else 0) == one
+    response.close()
+
+for status in ("200 OK", "odd"):
+    for one in (False, True):
+        request(status, one)
+"""
+
+
+def test_a_response_is_the_same_on_and_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(recorded(tmp_path, ODD)) == 8
+    monkeypatch.setenv("UTRACEFS_DIR", str(tmp_path / "none"))
+    subprocess.run([sys.executable, "-c", ODD], check=True)
 
 
 def test_requests(tmp_path: Path) -> None:
