@@ -11,8 +11,11 @@ JSON_BYTES = 1024
 
 
 def shown(value: object) -> str:
-    """None is empty."""
-    return "" if value is None else str(value)
+    """None is empty; so is a value whose text is an exception: it must not come from an event being on."""
+    try:
+        return "" if value is None else str(value)
+    except Exception:  # noqa: BLE001 - the program's
+        return ""
 
 
 def json_object(values: Mapping[str, object]) -> bytes:

@@ -15,3 +15,11 @@ def test_json_objects() -> None:
 def test_cut_between_characters() -> None:
     assert cut("aé".encode(), 2) == b"a"
     assert shown(None) == ""
+
+
+def test_a_value_without_a_text_is_empty() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert shown(Odd()) == ""
