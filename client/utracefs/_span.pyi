@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, final, overload
 
@@ -62,6 +62,11 @@ class Running:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
+
+@final
+class Held:
+    coroutine: Coroutine[Any, Any, Any]
+    def __new__(cls, coroutine: Coroutine[Any, Any, Any]) -> Self: ...
 
 class Traced: ...
 

@@ -23,6 +23,8 @@ another span then, this one is `misplaced`: the context where it began has it st
 span that ended regularly remains the parent in contexts that were copied from it (tasks).
 """
 
+from functools import partial
+
 cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
@@ -76,8 +78,8 @@ cdef enum Kind:
     GENERATOR
     ASYNC_GENERATOR
 
-KINDS = {0x80: COROUTINE, 0x20: GENERATOR, 0x200: ASYNC_GENERATOR}
-"""By the flag of their code (inspect.CO_COROUTINE, ...)."""
+KINDS = {0x80: COROUTINE, 0x20: GENERATOR, 0x200: ASYNC_GENERATOR, 0x100: COROUTINE}
+"""By the flag of their code (inspect.CO_COROUTINE, ...). A generator of types.coroutine has 0x100, too."""
 
 cdef object context_variable = PyContextVar_New("utracefs.span", NULL)
 cdef tuple NO_VALUES = ()
@@ -127,6 +129,8 @@ cdef class Span:
     cdef tuple drivers
     cdef Off off
     cdef Running entered
+    cdef Py_ssize_t nr_on       # `with span:` that began, and has not ended
+    cdef Py_ssize_t nr_off      # that did not begin, as it was off
 
     def __cinit__(
         self, str name, Event begin, Event end, tuple fields, tuple values=None, tuple drivers=None
@@ -158,6 +162,11 @@ cdef class Span:
         if self.values is None:
             raise TypeError(f"{self.name}: no values for {', '.join(self.fields)}: with span(...):")
         if not is_on(self):
+            running = innermost(self) if self.nr_on else None
+            if running is None:
+                self.nr_off += 1
+            else:
+                running.depth += 1
             return self.off
         running = new_running(self, self.values)
         running.by_span = True
@@ -167,14 +176,14 @@ cdef class Span:
         return running
 
     def __exit__(self, kind, error, traceback):
-        """Ends the innermost use of this context; or, where there is none, that of another context."""
+        """Ends the innermost use of this context; or, where there is none, one that was off; or that of
+        another context."""
         cdef Running running
-        running = present()
-        while running is not None and not (
-            running.by_span and running.span is self and running.state == BEGUN
-        ):
-            running = running.parent
+        running = innermost(self)
         if running is None:
+            if self.nr_off:
+                self.nr_off -= 1
+                return
             running = self.entered
         if running is self.entered:
             self.entered = None
@@ -183,6 +192,16 @@ cdef class Span:
 
     def __repr__(self):
         return f"<utracefs.Span {self.name!r}, {'on' if self else 'off'}>"
+
+
+cdef inline Running innermost(Span span):
+    """The innermost `with span:` of this context, or None."""
+    cdef Running running = present()
+    while running is not None and not (
+        running.by_span and running.span is span and running.state == BEGUN
+    ):
+        running = running.parent
+    return running
 
 
 cdef inline bint is_on(Span span) except -1:
@@ -219,6 +238,7 @@ cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject 
             return span.off
     running = new_running(span, values)
     running.its_parent_id = parent_id
+    running.has_parent_id = parent_id != 0
     return running
 
 
@@ -248,6 +268,8 @@ cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObje
             name = <object>PyTuple_GET_ITEM(names, i)
             if name == "parent_id":
                 parent_id = <object>args[nr + i]
+                if parent_id is None:
+                    parent_id = 0
             elif name in given:
                 raise TypeError(f"{span.name}: two values for the field {name!r}")
             else:
@@ -302,6 +324,7 @@ cdef class Off:
 
 @cython.final
 @cython.freelist(32)
+@cython.trashcan(True)      # a chain of parents may be long
 cdef class Running:
     """A use of a span, from its begin to its end."""
 
@@ -313,6 +336,7 @@ cdef class Running:
     cdef uint64_t begin_ns
     cdef State state
     cdef bint by_span       # entered by `with span:`
+    cdef bint has_parent_id # given, not that of the context
     cdef int depth          # `with running:` inside of itself
 
     @property
@@ -348,14 +372,17 @@ cdef class Running:
             self.depth += 1
             return 0
         self.parent = present()
+        if not self.has_parent_id:
+            self.its_parent_id = 0 if self.parent is None else self.parent.id
+        if self.state != IDLE and is_above(self, self.parent):
+            self.parent = None
         self.id = utracefs_new_span_id()
-        if self.parent is not None and not self.its_parent_id:
-            self.its_parent_id = self.parent.id
         self.state = BEGUN
         self.begin_ns = ut_now_ns()
         if status_of(span.begin) or emits_strictly:
             self.emit(span.begin, BEGIN_VALUES, 0, NO_ERROR)
         PyContextVar_Set(context_variable, self)
+        self.span.nr_on += self.by_span
         return 0
 
     cdef int finish(self, kind) except -1:
@@ -367,6 +394,7 @@ cdef class Running:
         if self.depth:
             self.depth -= 1
             return 0
+        self.span.nr_on -= self.by_span
         PyContextVar_Get(context_variable, NULL, &held)
         if held == <PyObject *>self:
             self.state = ENDED
@@ -401,6 +429,13 @@ cdef inline Running new_running(Span span, tuple values):
     return running
 
 
+cdef bint is_above(Running one, Running other):
+    """Whether `one`, which begins again, is `other` or one of its parents."""
+    while other is not None and other is not one:
+        other = other.parent
+    return other is not None
+
+
 cdef str name_of(kind):
     """Of a class, not by attributes that may be the program's."""
     return type.__dict__["__qualname__"].__get__(kind)
@@ -419,6 +454,19 @@ def exchange(Running other):
 
 
 # ------------------------------------------------------------------------------------- decorated functions
+
+@cython.final
+cdef class Held:
+    """A coroutine that may never start, as its task was cancelled at once: then Python would warn."""
+
+    cdef readonly object coroutine
+
+    def __cinit__(self, coroutine):
+        self.coroutine = coroutine
+
+    def __del__(self):
+        self.coroutine.close()
+
 
 cdef class Traced:
     """A function, with a span for each call. Its attributes are those of the function."""
@@ -452,7 +500,8 @@ cdef object call_on(Traced self, PyObject *const *args, size_t nargsf, PyObject 
     cdef Running running = new_running(self.span, self.span.values)
     if self.kind != FUNCTION:
         made = PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
-        outer = self.span.drivers[<int>self.kind - 1](running, made)
+        inner = Held(made) if self.kind == COROUTINE else made
+        outer = self.span.drivers[<int>self.kind - 1](running, inner)
         outer.__name__ = made.__name__
         outer.__qualname__ = made.__qualname__
         return outer
@@ -471,14 +520,16 @@ cdef object decorated(Span span, function):
     if isinstance(function, (staticmethod, type)):
         raise TypeError(f"{span.name}: decorates functions, not {type(function).__name__} objects; put it "
                         f"below @staticmethod")
+    if isinstance(function, partial):
+        # (inspect finds the function of a partial only by its type.)
+        outer = partial(decorated(span, function.func), *function.args, **function.keywords)
+        outer.__dict__.update(function.__dict__)
+        return outer
     traced = Traced.__new__(Traced)
     traced.call = <Vectorcall>call_traced
     traced.function = function
     traced.span = span
-    inner = function
-    while hasattr(inner, "func"):       # functools.partial
-        inner = inner.func
-    code = getattr(inner, "__code__", None)
+    code = getattr(function, "__code__", None)
     traced.kind = FUNCTION
     for flag, kind in KINDS.items():
         if getattr(code, "co_flags", 0) & flag:

@@ -11,6 +11,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -195,6 +196,27 @@ def test_an_end_alone_has_the_duration(daemon: FakeDaemon, on: Declare, records:
     assert end["duration_ns"] > 0
 
 
+@pytest.mark.parametrize("same_context", [True, False])
+def test_an_end_of_a_use_that_was_off_ends_no_other(same_context: bool) -> None:
+    span, other = offline(), contextvars.Context()
+    if not same_context:
+        other.run(span.__enter__)
+    before = utracefs.strict(True)  # as if on
+    try:
+        with span as running:
+            if same_context:
+                utracefs.strict(False)
+                with span:
+                    pass
+                utracefs.strict(True)
+            else:
+                other.run(span.__exit__, None, None, None)
+            assert current() is running
+        assert current() is None
+    finally:
+        utracefs.strict(before)
+
+
 # ---- contexts
 
 
@@ -292,7 +314,7 @@ def test_any_order_leaves_no_span_behind(steps: list[tuple[int, bool]]) -> None:
     """Begins and ends in any order, in one context: at the end there is none, and each has ended once."""
     before = utracefs.strict(True)  # as if on
     try:
-        span = Span("order", _event("a"), _event("b"), ())
+        span = offline()
         open_ones: list[Any] = []
         for n, ends in steps:
             if ends and open_ones:
@@ -307,6 +329,10 @@ def test_any_order_leaves_no_span_behind(steps: list[tuple[int, bool]]) -> None:
         assert current() is None
     finally:
         utracefs.strict(before)
+
+
+def offline() -> Span:
+    return Span("order", _event("a"), _event("b"), ())
 
 
 def _event(name: str) -> Event:
@@ -346,6 +372,29 @@ def test_one_span_in_many_tasks(on: Declare, records: Records) -> None:
     begins, ends = records(span)
     assert sorted(r["span_id"] for r in begins) == sorted(r["span_id"] for r in ends)
     assert len(ends) == 5
+
+
+def test_a_use_entered_again_has_the_parent_of_that_time(on: Declare) -> None:
+    span = on("order")
+    use = span(parent_id=None)
+    for _ in range(2):
+        with span() as outer, use as running:
+            assert running.parent_id == outer.span_id
+
+
+def test_a_use_entered_again_in_a_copy_of_its_context(on: Declare) -> None:
+    """It is not its own parent: looking for the present span would never end."""
+    use = on("order")()
+    with use as running:
+        copied = contextvars.copy_context()
+    copied.run(running.__enter__)
+    running.__exit__(None, None, None)
+    assert copied.run(current) is None
+
+
+def test_a_long_chain_of_parents_is_freed(on: Declare) -> None:
+    span = on("order")
+    contextvars.Context().run(lambda: [span().__enter__() for _ in range(300_000)][:0])
 
 
 # ---- decorated functions
@@ -388,6 +437,25 @@ def test_a_decorated_function_stays_what_it_was(off: Declare) -> None:
     assert Shop.of_none(3) == 3
     with pytest.raises(TypeError, match="below @staticmethod"):
         span(staticmethod(print))
+
+
+def test_partials_are_partials_and_other_objects_are_called(off: Declare) -> None:
+    span = off("call")
+
+    async def coroutine(n: int) -> None: ...
+
+    assert inspect.iscoroutinefunction(span(functools.partial(coroutine, 1)))
+    assert span(mock.Mock(return_value=5))() == 5  # it has any attribute
+
+
+def test_strict_calls_raise_also_when_off(off: Declare) -> None:
+    span = off("order u8 order", order=1000)
+    before = utracefs.strict(True)
+    try:
+        with pytest.raises(OverflowError):
+            span(print)()
+    finally:
+        utracefs.strict(before)
 
 
 def decorated() -> None:

@@ -6,17 +6,17 @@ generator its caller's span is the present one, and in a step the innermost that
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
-from utracefs._span import Running, current, exchange
+from utracefs._span import Held, Running, current, exchange
 
 __all__ = ["DRIVERS", "async_generator", "coroutine", "generator"]
 
 
-async def coroutine(running: Running, inner: Coroutine[Any, Any, Any]) -> Any:
+async def coroutine(running: Running, inner: Held) -> Any:
     with running:
-        return await inner
+        return await inner.coroutine
 
 
 def generator(running: Running, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
@@ -31,6 +31,8 @@ def generator(running: Running, inner: Generator[Any, Any, Any]) -> Generator[An
                     item = step(value)
                 except StopIteration as stop:
                     return stop.value
+                finally:
+                    value = None  # of an exception this frame's traceback would make a cycle
                 own = exchange(callers)
                 try:
                     value = yield item
@@ -59,6 +61,8 @@ async def async_generator(running: Running, inner: AsyncGenerator[Any, Any]) -> 
                     item = await step(value)
                 except StopAsyncIteration:
                     return
+                finally:
+                    value = None
                 own = exchange(callers)
                 try:
                     value = yield item

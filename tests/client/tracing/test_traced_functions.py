@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import gc
+import types
+import weakref
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
@@ -28,6 +32,56 @@ def test_the_span_of_a_coroutine_begins_with_its_first_step(on: Declare, records
     assert current() is None
     assert asyncio.run(made) == 5
     assert len(records(span)[1]) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_never_starts_is_closed(on: Declare, recwarn: pytest.WarningsRecorder) -> None:
+    @on("call")
+    async def work() -> None: ...
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert not recwarn.list
+
+
+def test_a_coroutine_of_types_can_be_awaited(on: Declare) -> None:
+    @on("call")
+    @types.coroutine
+    def work() -> Generator[Any, Any, int]:
+        yield
+        return 5
+
+    async def main() -> int:
+        return int(await work())
+
+    assert asyncio.run(main()) == 5
+
+
+def test_an_exception_sent_to_a_generator_is_freed(on: Declare) -> None:
+    @on("steps")
+    def steps() -> Generator[None, None, None]:
+        with contextlib.suppress(KeyError):
+            yield
+        yield
+
+    class Sent(KeyError):
+        pass
+
+    made, error = steps(), Sent()
+    freed = weakref.ref(error)
+    gc.disable()
+    try:
+        next(made)
+        made.throw(error)
+        del error
+        assert freed() is None
+    finally:
+        gc.enable()
+        made.close()
 
 
 def test_a_generator_is_itself_in_all_ways(on: Declare, records: Records) -> None:
