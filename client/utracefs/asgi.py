@@ -2,8 +2,9 @@
 
     app.add_middleware(utracefs.asgi.Middleware)        # or: app = Middleware(app)
 
-The span ends with the response's last byte. `route` is that of FastAPI and Starlette, which do not have it
-before the request is routed, else the path. See http_requests for the rest.
+The span ends when the application returns, which may be after the response's last byte (background tasks of
+Starlette). `route` is that of FastAPI and Starlette, which do not have it before the request is routed, else
+the path. See http_requests for the rest.
 """
 
 from __future__ import annotations
@@ -61,4 +62,6 @@ class Middleware:
                     raise
                 finally:
                     route = getattr(scope.get("route"), "path", None)
-                    running.set(status=status, route=route if isinstance(route, str) else scope["path"])
+                    running.set(status=status)
+                    if isinstance(route, str):
+                        running.set(route=route)

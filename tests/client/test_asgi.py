@@ -39,6 +39,7 @@ async def main():
         ("/items/2", [(b"x-request-id", b"x" * 1000)]),
         ("/broken", []),
         ("/late", []),
+        ("/" + "\\u20ac" * 9999, []),
     ]:
         scope = {{"type": "http", "method": "GET", "path": path, "headers": headers}}
         try:
@@ -62,10 +63,11 @@ def test_requests(tmp_path: Path) -> None:
         ("GET", "/items/{id}", "/items/2", 201, ""),
         ("GET", "/broken", "/broken", 500, "KeyError"),
         ("GET", "/late", "/late", 200, "KeyError"),
+        ("GET", "/items/{id}", "/" + "\u20ac" * 341, 201, ""),
     ]
     assert [b["span_id"] for b in begins] == [e["span_id"] for e in ends]
-    assert [e["parent_id"] for e in ends] == [int(SPAN, 16), 0, 0, 0]
+    assert [e["parent_id"] for e in ends] == [int(SPAN, 16), 0, 0, 0, 0]
     assert ends[0]["trace_id"] == TRACE
-    assert len({e["trace_id"] for e in ends} | {e["request_id"] for e in ends}) == 8
-    assert [w["request_id"] for w in work] == ["first", "x" * 128]
+    assert len({e["trace_id"] for e in ends} | {e["request_id"] for e in ends}) == 10
+    assert [w["request_id"] for w in work][:2] == ["first", "x" * 128]
     assert work[0]["header"] == f"00-{TRACE}-{ends[0]['span_id']:016x}-01"

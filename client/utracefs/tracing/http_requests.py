@@ -12,6 +12,7 @@ import os
 
 from utracefs import context, current_span, span
 from utracefs.tracing.contexts import present
+from utracefs.tracing.texts import cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["begin", "request_span", "traceparent"]
 
+# Of what the client sends: a larger record would have no room in the ring buffer.
 MAX_ID = 128
-"""Limit of characters of `x-request-id`: it is the client's."""
+"""Limit of characters of `x-request-id`."""
+
+MAX_METHOD = 32
+"""Characters."""
+
+MAX_PATH = 1024
+"""Bytes."""
 
 _FIELDS = (
     "__rel_loc char[] method; __rel_loc char[] route; u16 status; __rel_loc char[] path; "
@@ -39,7 +47,9 @@ def begin(
     """The context of a request and its span, to be entered in this order. Headers: empty without one."""
     trace_id, parent_id = parsed(traceparent) or (os.urandom(16).hex(), 0)
     request_id = request_id[:MAX_ID] or os.urandom(8).hex()
-    running = requests(method, path, 0, path, request_id, trace_id, parent_id=parent_id)
+    if len(path) > MAX_PATH // 4:
+        path = cut(path.encode("utf-8", "backslashreplace"), MAX_PATH).decode()
+    running = requests(method[:MAX_METHOD], path, 0, path, request_id, trace_id, parent_id=parent_id)
     return context(request_id=request_id, trace_id=trace_id), running
 
 
