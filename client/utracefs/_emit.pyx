@@ -329,12 +329,15 @@ cdef inline int64_t sign_extended(int64_t number, unsigned size) noexcept:
 
 
 cdef bint convert_index(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
-    """Convert an object with `__index__`, which may be the program's. False: refused."""
-    if not PyIndex_Check(given):
-        refuse_type(event, i, given, "an integer")
+    """Convert an object with `__index__`, which may be the program's; for a bool also numpy's, which has
+    none. False: refused."""
+    cdef bint is_bool = event.steps[i].bits == 1
+    cdef bint is_index = PyIndex_Check(given)
+    if not is_index and not (is_bool and type_name(given) in ("numpy.bool", "numpy.bool_")):
+        refuse_type(event, i, given, "True or False" if is_bool else "an integer")
         return False
     try:
-        number = PyNumber_Index(<object>given)
+        number = PyNumber_Index(<object>given) if is_index else int(bool(<object>given))
     except Exception as error:
         refuse_error(event, i, error)
         return False
@@ -563,8 +566,8 @@ emit_method.ml_doc = b"""emit($self, /, *args, **kwargs)
 Write one record if a consumer is attached.
 
 One value per field, by position or by name: integers (bool, and what has `__index__`, but no float) that
-fit their field; numbers for floats; True, False, 1 and 0 for bools; str or bytes for text; bytes for other
-structs (exactly their size) and for other dynamic data; at most 65,529 bytes in all.
+fit their field; numbers for floats; True, False (also numpy's), 1 and 0 for bools; str or bytes for text;
+bytes for other structs (exactly their size) and for other dynamic data; at most 65,529 bytes in all.
 Never blocks: what does not fit the room is counted in `lost`.
 
 TypeError: another number of values than there are fields, or an unknown name; on and off. A value that does

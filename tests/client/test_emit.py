@@ -215,6 +215,14 @@ def test_a_value_that_does_not_fit_is_refused_counted_and_reported_once(
     assert (stats.emitted, stats.sent, stats.pending, stats.lost, stats.refused) == (2, 2, 0, 0, 2)
 
 
+def test_numpys_bools_are_bools(bench: Workbench) -> None:
+    """They have no `__index__`; of the type counts the name alone, which numpy 2 has changed."""
+    event = bench.event(b"t struct bool a 1")
+    for name in ("numpy.bool_", "numpy.bool"):
+        event.emit(type(name, (), {"__bool__": lambda self: True})())
+    assert bench.send() == 2 * [(1, b"\1")]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_values_of_the_programs_own_classes(bench: Workbench, strict: None) -> None:
     class Broken:
