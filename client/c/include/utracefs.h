@@ -76,7 +76,7 @@ int utracefs_event_error(const struct utracefs_event *event, char *text, size_t 
 /* Records of this event in this process. */
 struct utracefs_event_stats {
 	uint64_t lost;	  /* no space, or the daemon ended */
-	uint64_t refused; /* longer than 65,529 bytes; in C++ an integer out of its field's range; or sent over
+	uint64_t refused; /* longer than 65,529 bytes; in C++ a number out of its field's range; or sent over
 			   * the socket, and not taken: mostly, the event was disabled meanwhile */
 };
 void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_event_stats *stats);
@@ -176,6 +176,22 @@ UTRACEFS_DEFINE_PUT(16)
 UTRACEFS_DEFINE_PUT(32)
 UTRACEFS_DEFINE_PUT(64)
 
+static inline void utracefs_put_float(unsigned char **at, float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	utracefs_put_u32(at, bits);
+}
+
+static inline void utracefs_put_double(unsigned char **at, double value)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	utracefs_put_u64(at, bits);
+}
+
 /* A fixed text: a longer one is cut, the last byte is always NUL. */
 static inline void utracefs_put_chars(unsigned char **at, const char *text, size_t size)
 {
@@ -232,6 +248,9 @@ static inline size_t utracefs_string_size(const char *text)
  *     FIELD                         kernel's type               argument of UTRACEFS_EMIT
  *     (u8, name) ... (u64, name)    u8 ... u64                  unsigned integer
  *     (s8, name) ... (s64, name)    s8 ... s64                  signed integer
+ *     (double, name)                struct double, 8 bytes      double
+ *     (float, name)                 struct float, 4 bytes       float
+ *     (bool, name)                  struct bool, 1 byte         _Bool
  *     (string, name)                __rel_loc char[]            const char *; NULL is ""
  *     (bytes, name)                 __rel_loc u8[]              utracefs_bytes(data, size)
  *     (chars, name, 16)             char[16]                    const char *; cut to 15 bytes and NUL
@@ -364,6 +383,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_TEXT_s16(n) "s16 " #n
 #define UTRACEFS_TEXT_s32(n) "s32 " #n
 #define UTRACEFS_TEXT_s64(n) "s64 " #n
+#define UTRACEFS_TEXT_double(n) "struct double " #n " 8"
+#define UTRACEFS_TEXT_float(n) "struct float " #n " 4"
+#define UTRACEFS_TEXT_bool(n) "struct bool " #n " 1"
 #define UTRACEFS_TEXT_string(n) "__rel_loc char[] " #n
 #define UTRACEFS_TEXT_bytes(n) "__rel_loc u8[] " #n
 #define UTRACEFS_TEXT_chars(n, count) "char[" #count "] " #n
@@ -377,6 +399,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_CHECK_s16(n)
 #define UTRACEFS_CHECK_s32(n)
 #define UTRACEFS_CHECK_s64(n)
+#define UTRACEFS_CHECK_double(n)
+#define UTRACEFS_CHECK_float(n)
+#define UTRACEFS_CHECK_bool(n)
 #define UTRACEFS_CHECK_string(n)
 #define UTRACEFS_CHECK_bytes(n)
 #define UTRACEFS_CHECK_chars(n, count) \
@@ -392,6 +417,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_PARAMETER_s16(n) , int16_t n
 #define UTRACEFS_PARAMETER_s32(n) , int32_t n
 #define UTRACEFS_PARAMETER_s64(n) , int64_t n
+#define UTRACEFS_PARAMETER_double(n) , double n
+#define UTRACEFS_PARAMETER_float(n) , float n
+#define UTRACEFS_PARAMETER_bool(n) , _Bool n
 #define UTRACEFS_PARAMETER_string(n) , const char *n
 #define UTRACEFS_PARAMETER_bytes(n) , struct utracefs_bytes n
 #define UTRACEFS_PARAMETER_chars(n, count) , const char *n
@@ -405,6 +433,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_FIXED_s16(n) +2
 #define UTRACEFS_FIXED_s32(n) +4
 #define UTRACEFS_FIXED_s64(n) +8
+#define UTRACEFS_FIXED_double(n) +8
+#define UTRACEFS_FIXED_float(n) +4
+#define UTRACEFS_FIXED_bool(n) +1
 #define UTRACEFS_FIXED_string(n) +4
 #define UTRACEFS_FIXED_bytes(n) +4
 #define UTRACEFS_FIXED_chars(n, count) +(count)
@@ -418,6 +449,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_LENGTH_s16(n)
 #define UTRACEFS_LENGTH_s32(n)
 #define UTRACEFS_LENGTH_s64(n)
+#define UTRACEFS_LENGTH_double(n)
+#define UTRACEFS_LENGTH_float(n)
+#define UTRACEFS_LENGTH_bool(n)
 #define UTRACEFS_LENGTH_string(n) \
 	size_t utracefs_size_of_##n = utracefs_string_size(n); \
 	utracefs_size_ += utracefs_size_of_##n;
@@ -436,10 +470,21 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_PUT_s16(n) utracefs_put_u16(&utracefs_at_, (uint64_t)n);
 #define UTRACEFS_PUT_s32(n) utracefs_put_u32(&utracefs_at_, (uint64_t)n);
 #define UTRACEFS_PUT_s64(n) utracefs_put_u64(&utracefs_at_, (uint64_t)n);
+#define UTRACEFS_PUT_double(n) utracefs_put_double(&utracefs_at_, n);
+#define UTRACEFS_PUT_float(n) utracefs_put_float(&utracefs_at_, n);
+#define UTRACEFS_PUT_bool(n) utracefs_put_u8(&utracefs_at_, n);
 #define UTRACEFS_PUT_string(n) utracefs_put_string(&utracefs_at_, &utracefs_data_, n, utracefs_size_of_##n);
 #define UTRACEFS_PUT_bytes(n) utracefs_put_rel(&utracefs_at_, &utracefs_data_, n.data, n.size);
 #define UTRACEFS_PUT_chars(n, count) utracefs_put_chars(&utracefs_at_, n, count);
 #define UTRACEFS_PUT_structure(n, tag, count) utracefs_put_struct(&utracefs_at_, n, count);
+
+/* <stdbool.h> makes _Bool of bool. */
+#define UTRACEFS_TEXT__Bool UTRACEFS_TEXT_bool
+#define UTRACEFS_CHECK__Bool UTRACEFS_CHECK_bool
+#define UTRACEFS_PARAMETER__Bool UTRACEFS_PARAMETER_bool
+#define UTRACEFS_FIXED__Bool UTRACEFS_FIXED_bool
+#define UTRACEFS_LENGTH__Bool UTRACEFS_LENGTH_bool
+#define UTRACEFS_PUT__Bool UTRACEFS_PUT_bool
 
 /* UTRACEFS_USE_type(name...) for each (type, name...); "; " separates the texts of two fields. */
 #define UTRACEFS_CAT(a, b) UTRACEFS_CAT_(a, b)

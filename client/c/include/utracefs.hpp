@@ -14,6 +14,8 @@
  *     field                                kernel's type       argument
  *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration; out of range:
  *                                                              refused and counted
+ *     f64{"name"}, f32{"name"}             struct double, float  number; too large for float: likewise
+ *     boolean{"name"}                      struct bool         bool
  *     string{"name"}                       __rel_loc char[]    converts to std::string_view, or nullptr
  *     bytes{"name"}                        __rel_loc u8[]      with data() and size()
  *     chars<16>{"name"}                    char[16]            as string; cut to 15 bytes and NUL
@@ -30,6 +32,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -167,6 +170,78 @@ using s8 = integer<std::int8_t>;
 using s16 = integer<std::int16_t>;
 using s32 = integer<std::int32_t>;
 using s64 = integer<std::int64_t>;
+
+template <typename Real> struct real {
+	static constexpr std::size_t fixed = sizeof(Real);
+	const char *name;
+
+	constexpr explicit real(const char *given) : name(given) {}
+
+	/* Whether the number is in the field's range; NaN and the infinities are. */
+	template <typename Argument> static constexpr bool fits(const Argument &value)
+	{
+		const long double most = std::numeric_limits<Real>::max(), wide = static_cast<long double>(value);
+
+		return !(wide > most || wide < -most) || wide - wide != 0;
+	}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return std::is_arithmetic_v<Argument>;
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put(sizeof(Real) == 8 ? "struct double " : "struct float ");
+		text.put(name);
+		text.put(sizeof(Real) == 8 ? " 8" : " 4");
+	}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &)
+	{
+		return 0;
+	}
+
+	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
+	{
+		if constexpr (sizeof(Real) == 8)
+			utracefs_put_double(&to.at, static_cast<double>(value));
+		else
+			utracefs_put_float(&to.at, static_cast<float>(value));
+	}
+};
+
+using f32 = real<float>;
+using f64 = real<double>;
+
+struct boolean {
+	static constexpr std::size_t fixed = 1;
+	const char *name;
+
+	constexpr explicit boolean(const char *given) : name(given) {}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return std::is_same_v<Argument, bool>;
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put("struct bool ");
+		text.put(name);
+		text.put(" 1");
+	}
+
+	static std::size_t dynamic(bool)
+	{
+		return 0;
+	}
+
+	static void put(detail::writer &to, bool value, std::size_t)
+	{
+		utracefs_put_u8(&to.at, value);
+	}
+};
 
 struct string {
 	static constexpr std::size_t fixed = 4;
@@ -317,12 +392,13 @@ template <typename Type> struct structure {
 
 namespace detail {
 
-template <typename Field> struct is_integer : std::false_type {};
-template <typename Integer> struct is_integer<integer<Integer>> : std::true_type {};
+template <typename Field> struct has_range : std::false_type {};
+template <typename Integer> struct has_range<integer<Integer>> : std::true_type {};
+template <typename Real> struct has_range<real<Real>> : std::true_type {};
 
 template <typename Field, typename Argument> constexpr bool fits(const Argument &value)
 {
-	if constexpr (is_integer<Field>::value)
+	if constexpr (has_range<Field>::value)
 		return Field::fits(value);
 	else
 		return true;

@@ -96,9 +96,11 @@ def events_req(daemon: DaemonProcess, patience: None) -> None:
 # ---- what must not compile
 
 C = """
+#include <stdbool.h>
 #include <utracefs.h>
 struct pair { int a, b; };
-UTRACEFS_EVENT(refused, (u32, n), (string, text), (chars, name, 8), (structure, both, pair, 8));
+UTRACEFS_EVENT(refused, (u32, n), (string, text), (chars, name, 8), (structure, both, pair, 8),
+	       (double, real), (bool, flag));
 int main(void) { struct pair pair = {1, 2}; (void)pair; %s return 0; }
 """
 CPP = """
@@ -113,6 +115,10 @@ static_assert(std::string_view(utracefs::command("refused", utracefs::u32{"n"},
 static utracefs::event refused{"refused", utracefs::u32{"n"}, utracefs::string{"text"},
 			       utracefs::chars<8>{"name"},
 			       utracefs::structure<pair>{"both", "pair"}, utracefs::bytes{"raw"}};
+static utracefs::event real{"real", utracefs::f64{"x"}, utracefs::f32{"y"}, utracefs::boolean{"flag"}};
+static_assert(std::string_view(utracefs::command("real", utracefs::f64{"x"}, utracefs::f32{"y"},
+						 utracefs::boolean{"flag"}).data) ==
+	      "real struct double x 8; struct float y 4; struct bool flag 1");
 int main() { pair both{1, 2}; (void)both; std::vector<unsigned char> raw; %s }
 """
 
@@ -129,13 +135,15 @@ def compiles(compiler: str, suffix: str, text: str, tmp_path: Path) -> bool:
 @pytest.mark.parametrize(
     ("statement", "right"),
     [
-        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair);', True),
-        ("UTRACEFS_EMIT(refused, 1, NULL, NULL, &pair);", True),
-        ('UTRACEFS_EMIT(refused, 1, "text", "name");', False),
-        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, 5);', False),
-        ('UTRACEFS_EMIT(refused, "1", "text", "name", &pair);', False),
-        ('UTRACEFS_EMIT(refused, 1, 2, "name", &pair);', False),
-        ('UTRACEFS_EMIT(refused, 1, "text", "name", "pair");', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, 1.5, 1);', True),
+        ("UTRACEFS_EMIT(refused, 1, NULL, NULL, &pair, 1.5, 1);", True),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", 1.5, 1);', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, 1.5, 1, 5);', False),
+        ('UTRACEFS_EMIT(refused, "1", "text", "name", &pair, 1.5, 1);', False),
+        ('UTRACEFS_EMIT(refused, 1, 2, "name", &pair, 1.5, 1);', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", "pair", 1.5, 1);', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, "1.5", 1);', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, 1.5, pair);', False),
         ("UTRACEFS_EMIT(other, 1);", False),
     ],
 )
@@ -147,14 +155,14 @@ ALL_KINDS = """
 #include <utracefs.h>
 struct pair { int a, b; };
 UTRACEFS_EVENT(all, (u8, a), (u16, b), (u32, c), (u64, d), (s8, e), (s16, f), (s32, g), (s64, h), (string, i),
-	       (bytes, j), (chars, k, 16), (structure, l, pair, 8));
+	       (bytes, j), (chars, k, 16), (structure, l, pair, 8), (double, m), (float, n), (bool, o));
 UTRACEFS_EVENT_FLAGS(one, UTRACEFS_MULTI_FORMAT, (u8, a));
 UTRACEFS_EVENT_PLAIN(plain);
 int main(void)
 {
 	struct pair p = {1, 2};
 	if (p.a)
-		UTRACEFS_EMIT(all, 1, 2, 3, 4, 5, 6, 7, 8, "a, b", utracefs_bytes("x", 1), "k", &p);
+		UTRACEFS_EMIT(all, 1, 2, 3, 4, 5, 6, 7, 8, "a, b", utracefs_bytes("x", 1), "k", &p, 1.5, 2, 1);
 	else
 		UTRACEFS_EMIT(plain);
 	UTRACEFS_EMIT(one, 1);
@@ -201,6 +209,11 @@ def test_the_macros_of_c_say_what_to_include_in_cpp(tmp_path: Path, statement: s
         ('refused.emit(1, "text", "name", 5, raw);', False),
         ('refused.emit(1, "text", "name", both, 7);', False),
         ('refused.emit(1, "text", "name", both, std::vector<int>());', False),
+        ("real.emit(1.5, 2.5f, true);", True),
+        ("real.emit(1, 2u, false);", True),
+        ("real.emit(1.5, 2.5, 1);", False),
+        ('real.emit("1.5", 2.5, true);', False),
+        ("real.emit(1.5, nullptr, true);", False),
         ("auto copy = refused;", False),
     ],
 )
@@ -215,6 +228,7 @@ struct pair { int a, b; };
 static utracefs::event kinds{"c_cpp", utracefs::u8{"a"}, utracefs::s64{"b"}, utracefs::string{"text"},
 			     utracefs::chars<4>{"name"}, utracefs::structure<pair>{"both", "pair"},
 			     utracefs::bytes{"raw"}};
+static utracefs::event floats{"c_floats_cpp", utracefs::f64{"x"}, utracefs::f32{"y"}, utracefs::boolean{"flag"}};
 static utracefs::event plain{"c_plain_cpp"};
 int main()
 {
@@ -222,6 +236,9 @@ int main()
 	kinds.emit(0, 0, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
 	kinds.emit(256, 0, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
 	kinds.emit(0, ~0ull, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
+	floats.emit(-0.0, 1.5, true);
+	floats.emit(std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity(), false);
+	floats.emit(3, 1e39, true);
 	plain.emit();
 	return utracefs_event_error(kinds.get(), nullptr, 0);
 }
@@ -241,7 +258,10 @@ def test_every_kind_of_field_in_cpp(
     first, second = lines(daemon, "c_cpp")
     assert "b=0xfffffffffffffffb (-5) text=text name=muc both=" in first and first.endswith(" raw=01,02")
     assert " b=0x0 (0) text= name= both=" in second
+    assert lines(daemon, "c_floats_cpp") == [" x=-0.0 y=1.5 flag=(1)", " x=nan y=-inf flag=(0)"]
     assert len(lines(daemon, "c_plain_cpp")) == 1
     with daemon.tree() as tree:
         told = tree.read_file("events/user_events/c_cpp/stats")
+        floats = tree.read_file("events/user_events/c_floats_cpp/stats")
+    assert floats.startswith(b"emitted: 2\nrefused: 1 y was out of range\n")
     assert told.startswith(b"emitted: 2\nrefused: 1 a was out of range\nrefused: 1 b was out of range\n")
