@@ -228,7 +228,8 @@ struct pair { int a, b; };
 static utracefs::event kinds{"c_cpp", utracefs::u8{"a"}, utracefs::s64{"b"}, utracefs::string{"text"},
 			     utracefs::chars<4>{"name"}, utracefs::structure<pair>{"both", "pair"},
 			     utracefs::bytes{"raw"}};
-static utracefs::event floats{"c_floats_cpp", utracefs::f64{"x"}, utracefs::f32{"y"}, utracefs::boolean{"flag"}};
+static utracefs::event floats{"c_floats_cpp", utracefs::f64{"x"}, utracefs::f32{"y"},
+			      utracefs::boolean{"flag"}};
 static utracefs::event plain{"c_plain_cpp"};
 int main()
 {
