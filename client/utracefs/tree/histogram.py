@@ -59,6 +59,7 @@ class Histogram:
     """Records not counted: the table was full."""
 
 
+_FLOAT = r"-?(?:inf|nan|[\d.]+(?:e[+-]\d+)?)"
 _HEAD = re.compile(r"^# event histogram\n#\n# trigger info: ", re.MULTILINE)
 _TOTALS = re.compile(r"\nTotals:\n    Hits: (\d+)\n    Entries: \d+\n    Dropped: (\d+)\n")
 
@@ -130,7 +131,7 @@ def _key_pattern(key: _Column) -> str:
         case "sym" | "sym-offset":
             text = r"(\[[0-9a-f]+\] (?s:.*?))"
         case _:
-            text = rf"( *\d+|(?s:.{{{STRING_WIDTH},}}?))"
+            text = rf"( *(?:\d+|{_FLOAT})|(?s:.{{{STRING_WIDTH},}}?))"
     return rf"{key.pattern}: {text}"
 
 
@@ -181,8 +182,15 @@ def _key(key: _Column, text: str, signed: Collection[str]) -> Value:
             if text.startswith(" " * 9) and "\n" in text:
                 return "\n".join(line.strip() for line in text.splitlines())
             if len(text) < STRING_WIDTH:
-                return _with_sign(int(text), key.name in signed) if text.strip() else ""
+                return _plain(text.strip(), key.name in signed)
     return text.rstrip()
+
+
+def _plain(text: str, signed: bool) -> Value:
+    """JSON has no number for nan and inf."""
+    if text.isdecimal():
+        return _with_sign(int(text), signed)
+    return float(text) if text.strip("-") not in ("", "nan", "inf") else text
 
 
 def _number(value: _Column, text: str, signed: Collection[str]) -> Value:

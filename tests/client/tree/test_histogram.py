@@ -54,6 +54,9 @@ def string(text: str) -> str:
     ("keys", "entry", "found"),
     [
         ("pid", "{ pid:         11 } hitcount:          2", {"pid": 11}),
+        ("d", "{ d:       -1.5 } hitcount:          2", {"d": -1.5}),
+        ("d", "{ d: 1.7976931348623157e+308 } hitcount:          2", {"d": 1.7976931348623157e308}),
+        ("d", "{ d:       -inf } hitcount:          2", {"d": "-inf"}),
         ("pid.hex", "{ pid: ff } hitcount:          2", {"pid": 255}),
         ("lat.log2", "{ lat: ~ 2^13 } hitcount:          1", {"lat": "2^13"}),
         ("lat.log2", "{ lat: ~ 2^3  } hitcount:          1", {"lat": "2^3"}),

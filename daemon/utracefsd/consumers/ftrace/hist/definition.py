@@ -10,7 +10,13 @@ import attrs
 
 from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, check_parameter, parse_action
 from utracefsd.consumers.ftrace.hist.errors import HistError, Log
-from utracefsd.consumers.ftrace.hist.expressions import Context, Reference, parse_atom, parse_expression
+from utracefsd.consumers.ftrace.hist.expressions import (
+    Context,
+    Reference,
+    check_number,
+    parse_atom,
+    parse_expression,
+)
 from utracefsd.consumers.ftrace.hist.fields import MAX_STRING, NONE, Flag, HistField, field_text
 from utracefsd.consumers.ftrace.hist.parse import MAX_VARIABLES, Parts
 
@@ -347,9 +353,7 @@ def _values(parts: Parts, context: Context) -> list[HistField]:
         value = parse_expression(context, text, NONE)
         if value.flags & _VALUE_REFUSES:
             raise log.fault("Invalid field modifier", text)
-        if value.is_string:
-            # The kernel adds up addresses.
-            raise log.fault("String type can not be an operand in expression", text)
+        check_number(context, value, text)
         values.append(value)
     rest = b",".join(texts[read:])
     if texts[read:] and rest != b"hitcount":

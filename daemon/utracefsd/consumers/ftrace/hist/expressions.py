@@ -32,6 +32,7 @@ __all__ = [
     "Context",
     "Reference",
     "Variables",
+    "check_number",
     "divided",
     "log2_of",
     "parse_atom",
@@ -165,8 +166,7 @@ def parse_expression(
     operands = []
     for part in (left, right):
         operand = parse_expression(context, part, NONE, depth=depth)
-        if operand.is_string:
-            raise context.log.fault("String type can not be an operand in expression", part)
+        check_number(context, operand, part)
         operands.append(operand)
     first, second = operands
     if (first.flags ^ second.flags) & Flag.TIMESTAMP_USECS:
@@ -188,6 +188,19 @@ def parse_expression(
     return result
 
 
+def check_number(context: Context, operand: HistField, text: bytes) -> None:
+    """Refuse fields that the kernel calculates with by their address or their bits."""
+    if operand.is_string:
+        raise context.log.fault("String type can not be an operand in expression", text)
+    _check_no_float(context, operand)
+
+
+def _check_no_float(context: Context, operand: HistField) -> None:
+    field = operand.field
+    if field is not None and field.is_float:
+        raise context.log.fault("Float type can not be an operand in expression", field.name)
+
+
 def _parse_unary(context: Context, text: bytes, flags: Flag, var_name: bytes, depth: list[int]) -> HistField:
     if depth[0] > MAX_OPERATORS:
         raise context.log.fault("Too many subexpressions (3 max)", text)
@@ -201,8 +214,7 @@ def _parse_unary(context: Context, text: bytes, flags: Flag, var_name: bytes, de
     if inner[end + 1 :]:
         raise context.log.fault("Unary minus not supported in sub-expressions", inner)
     operand = parse_expression(context, inner[:end], NONE, depth=depth)
-    if operand.is_string:
-        raise context.log.fault("String type can not be an operand in expression", inner[:end])
+    check_number(context, operand, inner[:end])
     result = HistField(
         flags | Flag.EXPR | operand.flags & (Flag.TIMESTAMP | Flag.TIMESTAMP_USECS),
         type=operand.type,
@@ -347,6 +359,7 @@ def _typed(context: Context, result: HistField) -> HistField:
     elif flags & (Flag.LOG2 | Flag.BUCKET):
         inner = HistField(flags & ~(Flag.LOG2 | Flag.BUCKET), field)
         inner = _typed(context, inner)
+        _check_no_float(context, inner)
         result.operands = (inner,)
         result.type, result.size = inner.type, inner.size
     elif Flag.TIMESTAMP in flags:

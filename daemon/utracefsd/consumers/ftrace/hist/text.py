@@ -1,5 +1,6 @@
 """The `hist` file, as printed by hist_show() of trace_events_hist.c for a trigger."""
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -140,6 +141,9 @@ def _key_printer(field: HistField, comm: Callable[[int], bytes]) -> Callable[[by
             return lambda key: show(int.from_bytes(key[:8], "little"))
     if field.is_string:
         return lambda key: b"%s: %-50s" % (name, key.partition(b"\0")[0])
+    if field.field is not None and field.field.is_float:
+        number = struct.Struct("<d" if field.field.size == 8 else "<f")
+        return lambda key: b"%s: %10s" % (name, repr(number.unpack_from(key)[0]).encode())
     return lambda key: b"%s: %10d" % (name, int.from_bytes(key[:8], "little"))
 
 

@@ -95,6 +95,14 @@ def test_fields_without_a_number() -> None:
         assert field.size == (8 if name == b"s" else 4)
 
 
+@pytest.mark.parametrize("text", [b"d+1", b"1-f", b"-(d)", b"d.log2", b"f.buckets=2"])
+def test_floats_are_no_numbers_to_calculate_with(text: bytes) -> None:
+    event = parse(b"k struct double d 8; struct float f 4")
+    with pytest.raises(HistError, match="Float type can not be an operand") as caught:
+        parse_expression(Context(event.fields, Log(b"")), text, NONE)
+    assert caught.value.errno == errno.EINVAL
+
+
 def test_of_fields_with_one_name_the_last_counts() -> None:
     event = parse(b"k u8 a; s64 a")
     assert parse_expression(Context(event.fields, Log(b"")), b"a", NONE).size == 8

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.daemon.consumers.ftrace.histograms import EVENT, defined, hist_of, text_of
+from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
 
 PACK = Layout(EVENT.fields).pack
@@ -31,6 +35,16 @@ def lines(text: bytes, *payloads: bytes) -> list[bytes]:
     for one in payloads:
         hist.count(one, pid=54, cpu=1)
     return entry_lines(text_of(definition, hist))
+
+
+def test_floats_as_keys() -> None:
+    event = parse(b"h struct double d 8; struct float f 4; struct bool b 1")
+    hist = hist_of(definition := defined(b"keys=d,f,b", event))
+    hist.count(Layout(event.fields).pack(-1.5, math.nan, True), pid=54, cpu=1)
+    keys = b"{ d:       -1.5, f:        nan, b:          1 } hitcount:          1"
+    assert entry_lines(text_of(definition, hist)) == [keys]
+    with pytest.raises(HistError, match="Float type"):
+        defined(b"keys=f:vals=d", event)
 
 
 def entry_lines(text: bytes) -> list[bytes]:
