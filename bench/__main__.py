@@ -14,6 +14,7 @@ NAMES = [
     "attack",
     "c_client",
     "core",
+    "event_header",
     "export",
     "first_event",
     "fork",

@@ -23,6 +23,7 @@ import json
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free
+from libc.math cimport isfinite, isnan
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc, strtof
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
@@ -136,7 +137,10 @@ cdef class Plan:
                 if node.op == UUID and not node.is_json:
                     uuid_text(data, to + node.at)
                     continue
-                if node.op <= TRUTH and not node.is_json:
+                if node.op == TRUTH and not node.is_json:
+                    to[node.at] = number(node, data, length) != 0
+                    continue
+                if node.op <= REAL and not node.is_json:
                     if not node.swap or length == 1:
                         memcpy(to + node.at, data, length)
                     else:
@@ -353,37 +357,36 @@ cdef int put_hex_json(Line *line, const uint8_t *data, size_t length) except -1:
 
 
 cdef int put_real(Line *line, uint64_t bits, size_t size) except -1:
-    """The shortest text with this value, in JSON: not a number, and infinite ones, in quotes."""
-    cdef float small
+    """The shortest text with this value, in JSON; that has no NaN and no infinities, so these are strings."""
+    cdef float small = 0
     cdef double value
-    cdef char *text = NULL
+    cdef char *text
     cdef int precision = 6
-    cdef bint is_number
     if size == 4:
         memcpy(&small, &bits, 4)
         value = small
     else:
         memcpy(&value, &bits, 8)
-    is_number = value - value == 0
-    try:
-        if size == 4 and is_number:
-            while True:
-                text = PyOS_double_to_string(value, b"g", precision, 2, NULL)
-                if precision == 9 or strtof(text, NULL) == small:
-                    break
-                PyMem_Free(text)
-                text = NULL
-                precision += 1
-        else:
-            text = PyOS_double_to_string(value, b"r", 0, 2, NULL)
-        if not is_number:
-            put_char(line, c'"')
-        put(line, text, strlen(text))
-        if not is_number:
-            put_char(line, c'"')
-    finally:
-        PyMem_Free(text)
+    if not isfinite(value):
+        put_quoted(line, b"NaN" if isnan(value) else b"Infinity" if value > 0 else b"-Infinity")
+        return 0
+    if size == 8:
+        text = PyOS_double_to_string(value, b"r", 0, 2, NULL)
+    else:
+        text = PyOS_double_to_string(value, b"g", precision, 2, NULL)
+        while strtof(text, NULL) != small and precision < 9:
+            PyMem_Free(text)
+            precision += 1
+            text = PyOS_double_to_string(value, b"g", precision, 2, NULL)
+    put(line, text, strlen(text))
+    PyMem_Free(text)
     return 0
+
+
+cdef inline void put_quoted(Line *line, const char *text) noexcept nogil:
+    put_char(line, c'"')
+    put(line, text, strlen(text))
+    put_char(line, c'"')
 
 
 cdef void put_address(Line *line, const uint8_t *data, size_t length) noexcept nogil:

@@ -70,6 +70,7 @@ cdef class EventDecoder:
     cdef readonly str name
     cdef readonly tuple names
     cdef readonly tuple paths
+    cdef readonly int opcode
     cdef Getter *getters
     cdef readonly Py_ssize_t count
 

@@ -19,6 +19,7 @@ class EventDecoder:
     name: str
     names: tuple[str, ...]
     paths: tuple[tuple[str, ...], ...]
+    opcode: int
     count: int
     def __init__(
         self,
@@ -28,6 +29,7 @@ class EventDecoder:
         *,
         paths: tuple[tuple[str, ...], ...] = (),
         json: Collection[str] = (),
+        opcode: int = -1,
     ) -> None: ...
 
 class Record:

@@ -81,15 +81,19 @@ cdef class EventDecoder:
     """Decodes the records of one event. Of fields with one name the last one counts, in the first one's
     place, as in a dict. fields: those of an EventFormat. filter: selects records; None: all. paths: for each
     field the names of the structs that it is in, and its own; empty: there are no structs. json: names of
-    fields with JSON."""
+    fields with JSON. opcode: that of an event of EventHeader; -1: it is
+    none."""
 
-    def __cinit__(self, str system not None, str name not None, fields, *, tuple paths=(), json=()):
+    def __cinit__(
+        self, str system not None, str name not None, fields, *, tuple paths=(), json=(), int opcode=-1
+    ):
         cdef Py_ssize_t i
         by_name = {text_of(field.name): field for field in fields}
         self.system = system
         self.name = name
         self.names = tuple(by_name)
         self.paths = paths
+        self.opcode = opcode
         self.getters = <Getter *>calloc(len(by_name) + 1, sizeof(Getter))
         if self.getters == NULL:
             raise MemoryError

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-__all__ = ["COMMON_COLUMNS", "arrow_batch", "arrow_schema", "column_names", "library", "pandas_table"]
+__all__ = [
+    "COMMON_COLUMNS",
+    "arrow_batch",
+    "arrow_schema",
+    "column_names",
+    "joined",
+    "library",
+    "pandas_table",
+]
 
 _EXTRAS: Final = {"pyarrow": "arrow", "pandas": "pandas", "polars": "polars", "duckdb": "sql"}
 
@@ -84,6 +92,24 @@ def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch"
         array = pa.Array.from_buffers(stored, batch.rows, wrapped, column.nulls)
         arrays.append(array.cast(field.type) if is_bool else array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def joined(*tables: "pyarrow.Table") -> "pyarrow.Table":
+    """The rows of tables of one event, in the order of time, with the columns of all: absent values are null,
+    and columns of different types are texts."""
+    pa = library("pyarrow")
+    types: dict[str, set[pyarrow.DataType]] = {}
+    for field in (field for table in tables for field in table.schema):
+        types.setdefault(field.name, set()).add(field.type)
+
+    def with_texts(table: "pyarrow.Table") -> "pyarrow.Table":
+        for number, field in enumerate(table.schema):
+            if len(types[field.name]) > 1:
+                values = [None if value is None else str(value) for value in table[number].to_pylist()]
+                table = table.set_column(number, field.name, pa.array(values, pa.string()))
+        return table
+
+    return pa.concat_tables(map(with_texts, tables), promote_options="default").sort_by("time_ns")
 
 
 def pandas_table(table: "pyarrow.Table") -> "pandas.DataFrame":

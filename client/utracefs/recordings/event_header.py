@@ -12,7 +12,8 @@ metadata, then those of the header:
 | integer, port, errno, pid, time (seconds since 1970) | integer of its size |
 | text of any encoding, UUID, IP address, character | `__rel_loc char[]`, UTF-8 |
 | bytes | `__rel_loc u8[]` |
-| float, value that may be null, array | `__rel_loc char[]`, JSON |
+| float, boolean | `struct float`, `struct double`, `struct bool` (docs/differences.md) |
+| value that may be null, array | `__rel_loc char[]`, JSON |
 | struct | a field for each of its members, `STRUCT.MEMBER` |
 
 `level` and `keyword` are in all events; `opcode`, `id`, `version`, `tag`, `activity_id` and `related_id` in
@@ -76,6 +77,7 @@ _HEX, _BOOLEAN, _FLOAT, _HEX_BYTES, _STRING8, _UTF, _UUID, _PORT = 3, 7, 8, 9, 1
 _MARKED: Final = (12, 13, 14)
 """Formats of texts with a byte order mark: UTF, XML, JSON."""
 _ADDRESSES: Final = (17, 18)
+_STRUCTS: Final = {Op.TRUTH: b"struct bool", Op.REAL: b"struct float"}
 _NULLABLE: Final = {
     _BOOLEAN: Op.TRUTH,
     _FLOAT: Op.REAL,
@@ -140,15 +142,18 @@ class HeaderEvent:
     """Of each field: the names of its structs, and its own; empty: fields have no structs."""
     json: frozenset[str] = frozenset()
     """Fields with JSON."""
-
-    @property
-    def is_decoded(self) -> bool:
-        """False: it has the undecoded records of its tracepoint."""
-        return self.format.fields[-1].name != b"rest"
+    opcode: int = -1
+    """-1: it has the undecoded records of its tracepoint."""
 
     def decoder(self) -> EventDecoder:
+        """A new one."""
         return EventDecoder(
-            self.system, text_of(self.format.name), self.format.fields, paths=self.paths, json=self.json
+            self.system,
+            text_of(self.format.name),
+            self.format.fields,
+            paths=self.paths,
+            json=self.json,
+            opcode=self.opcode,
         )
 
 
@@ -160,7 +165,7 @@ class HeaderEvents:
         self.events: Final[dict[int, HeaderEvent]] = {}
         """By their ids: from the highest on that no tracepoint has."""
         self._plans: Final[dict[bytes, Plan | None]] = {}
-        self._ids: Final[dict[tuple[object, ...], int | None]] = {}
+        self._ids: Final[dict[HeaderEvent, int]] = {}
         self._taken: Final[set[int]] = set()
 
     def add(self, system: str, event: EventFormat) -> None:
@@ -185,14 +190,9 @@ class HeaderEvents:
         tracepoint = self.tracepoints[tracepoint_id]
         header = ENTRY_HEADER_SIZE + sum(size for _, size in _HEADER)
         rest = Field(b"u8[]", b"rest", header, 0, False, FieldKind.STRUCT)
+        fields = (*tracepoint.event.fields, rest)
         return self._event_id(
-            tracepoint_id,
-            tracepoint.system,
-            tracepoint.event.name,
-            (*tracepoint.event.fields, rest),
-            b"",
-            (),
-            (),
+            HeaderEvent(tracepoint.system, EventFormat(tracepoint.event.name, 0, fields, b""), tracepoint_id)
         )
 
     def _plan(self, tracepoint_id: int, header: bytes, activity: int, metadata: bytes) -> Plan | None:
@@ -222,43 +222,26 @@ class HeaderEvents:
         related_at = layout.text("related_id") if activity > 16 else 0
         if len(layout.start) > MAX_FIXED:
             return None
+        event = EventFormat(bytes_of(name), 0, tuple(layout.fields), layout.print_fmt())
+        paths = tuple(layout.paths) if _are_nested(layout.paths) else ()
         event_id = self._event_id(
-            tracepoint_id,
-            tracepoint.provider,
-            bytes_of(name),
-            tuple(layout.fields),
-            layout.print_fmt(),
-            tuple(layout.paths),
-            tuple(sorted(layout.json)),
+            HeaderEvent(tracepoint.provider, event, tracepoint_id, paths, frozenset(layout.json), opcode)
         )
         if event_id is None:
             return None
         return Plan(event_id, bytes(layout.start), nodes, activity_at, related_at)
 
-    def _event_id(
-        self,
-        tracepoint_id: int,
-        system: str,
-        name: bytes,
-        fields: tuple[Field, ...],
-        print_fmt: bytes,
-        paths: tuple[tuple[str, ...], ...],
-        json: tuple[str, ...],
-    ) -> int | None:
-        """The id of an event with these properties; None: there are too many."""
-        key = (tracepoint_id, system, name, fields, print_fmt, paths, json)
-        if key not in self._ids:
+    def _event_id(self, event: HeaderEvent) -> int | None:
+        """The id of this event, which has none yet; None: there are too many."""
+        if event not in self._ids:
             if len(self.events) >= MAX_EVENTS:
                 return None
             id_ = min(self.events, default=1 << 16) - 1
             while id_ in self._taken:
                 id_ -= 1
-            self._ids[key] = id_
-            event = EventFormat(name, id_, fields, print_fmt)
-            self.events[id_] = HeaderEvent(
-                system, event, tracepoint_id, paths if _are_nested(paths) else (), frozenset(json)
-            )
-        return self._ids[key]
+            self._ids[event] = id_
+            self.events[id_] = attrs.evolve(event, format=attrs.evolve(event.format, id=id_))
+        return self._ids[event]
 
 
 class _Layout:
@@ -282,7 +265,12 @@ class _Layout:
             free = f"{name}_{number}"
         path = (*node.path[:-1], f"{node.path[-1]}_{number}") if number > 1 else node.path
         node.at = len(self.start)
-        if node.op in (Op.NUMBER, Op.TRUTH) and not node.is_json:
+        if node.op in _STRUCTS and not node.is_json:
+            type_, size = _STRUCTS[node.op], 1 if node.op == Op.TRUTH else node.size
+            if type_ == b"struct float" and size == 8:
+                type_ = b"struct double"
+            self._add(free, path, type_, FieldKind.STRUCT, True, bytes(size))
+        elif node.op == Op.NUMBER and not node.is_json:
             self._add(free, path, *_integer(node.size, node.is_signed), bytes(node.size), node.is_hex)
         elif node.op == Op.UUID and not node.is_json:
             self._add(free, path, b"char[36]", FieldKind.CHAR_ARRAY, True, bytes(36))
@@ -484,7 +472,7 @@ def _value(name: str, size: int, format_: int) -> _Node:
     if size == 16:
         return _Node(name, Op.UUID if format_ == _UUID else Op.ADDRESS, size=size)
     if format_ == _FLOAT and size >= 4:
-        return _Node(name, Op.REAL, size=size, is_json=True)
+        return _Node(name, Op.REAL, size=size)
     if format_ == _BOOLEAN and size < 8:
         return _Node(name, Op.TRUTH, size=size)
     if (size, format_) in ((1, _STRING8), (2, _UTF), (4, _UTF)):

@@ -159,9 +159,7 @@ class Recording:
         event = self.format_of(event_id)
         header_event = self._header_events.events.get(event_id)
         name = text_of(event.name)
-        return (
-            name if header_event is None or not header_event.is_decoded else f"{header_event.system}:{name}"
-        )
+        return name if header_event is None or header_event.opcode < 0 else f"{header_event.system}:{name}"
 
     def __enter__(self) -> Self:
         return self
@@ -176,13 +174,13 @@ class Recording:
     def __iter__(self) -> "Reading":
         return self.reading()
 
-    def reading(self, event: EventDecoder | None = None) -> "Reading":
-        """An iterator over the records, with its progress. event: only its records; see `find_event`."""
+    def reading(self, *events: EventDecoder) -> "Reading":
+        """An iterator over the records, with its progress. events: only their records; see `find_events`."""
         source, progress = self._source()
         instances = [] if isinstance(self.reader, PerfDataReader) else [b.name for b in self.reader.buffers]
         records = Records(
             source,
-            self._decoder if event is None else lambda n: event if self._decoder(n) is event else None,
+            self._decoder if not events else lambda n: one if (one := self._decoder(n)) in events else None,
             instances=instances,
             pids=self._pids,
             cpus=self._cpus,
@@ -205,8 +203,8 @@ class Recording:
         text_as_bytes: texts are unchanged bytes; else UTF-8, with U+FFFD for other bytes.
         TraceError(ENOENT): no such event; EINVAL: several events have the name, or the data is invalid.
         """
-        found = None if event is None else self.find_event(event)
-        yield from self.reading(found).batches(text_as_bytes=text_as_bytes)
+        found = () if event is None else self.find_events(event)
+        yield from self.reading(*found).batches(text_as_bytes=text_as_bytes)
 
     def arrow_reader(self, event: str, *, text_as_bytes: bool = False) -> "pyarrow.RecordBatchReader":
         """The table of one event, read batch by batch. Errors and parameters as `batches`."""
@@ -261,24 +259,32 @@ class Recording:
         self, event: str | None, text_as_bytes: bool, convert: Callable[["pyarrow.Table"], T]
     ) -> T | dict[str, T]:
         pa = columns.library("pyarrow")
-        if event is not None:
+        if event is not None and len(self.find_events(event)) == 1:
             return convert(self.arrow_reader(event, text_as_bytes=text_as_bytes).read_all())
         schemas: dict[EventDecoder, pyarrow.Schema] = {}
         found: dict[EventDecoder, list[pyarrow.RecordBatch]] = {}
-        for batch in self.batches(text_as_bytes=text_as_bytes):
+        for batch in self.batches(event, text_as_bytes=text_as_bytes):
             decoder = batch.event
             if decoder not in found:
                 schemas[decoder] = columns.arrow_schema(batch, self.metadata)
                 found[decoder] = []
             found[decoder].append(columns.arrow_batch(batch, schemas[decoder]))
-        tables: dict[str, T] = {}
+        tables: dict[str, pyarrow.Table] = {}
+        layouts: set[str] = set()
         for decoder, batches in found.items():
             name = str(EventName(decoder.system, decoder.name))
+            table = pa.Table.from_batches(batches, schemas[decoder])
+            if name in layouts and decoder.opcode >= 0:
+                table = columns.joined(tables.pop(name), table)
+            elif decoder.opcode >= 0:
+                layouts.add(name)
             # A file may describe one event twice.
             while name in tables:
                 name += "'"
-            tables[name] = convert(pa.Table.from_batches(batches, schemas[decoder]))
-        return tables
+            tables[name] = table
+        if event is not None:
+            return convert(next(iter(tables.values())))
+        return {name: convert(table) for name, table in tables.items()}
 
     @property
     def host(self) -> str:
@@ -312,14 +318,21 @@ class Recording:
         return [d for _, event in self.formats if (d := self._decoder(event.id)) is not None]
 
     def find_event(self, event: str) -> EventDecoder:
-        """The selected event `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none; EINVAL: there are
-        several."""
+        """As `find_events`; EINVAL also for one with several layouts."""
+        found = self.find_events(event)
+        if len(found) > 1:
+            raise TraceError(errno.EINVAL, f"{self.path}: {event} has records of {len(found)} layouts")
+        return found[0]
+
+    def find_events(self, event: str) -> list[EventDecoder]:
+        """The selected event `SYSTEM:NAME` or `NAME`, of EventHeader all its layouts. TraceError(ENOENT):
+        there is none; EINVAL: there are several."""
         named = [e.id for _, e in self.formats if event in (text_of(e.name), str(self._name(e)))]
         found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
-        if len(found) == 1:
-            return found[0]
         if not found:
             raise self._no_such_event(event)
+        if len(found) == 1 or (all(d.opcode >= 0 for d in found) and len({d.system for d in found}) == 1):
+            return found
         names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
         raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
 
@@ -474,7 +487,7 @@ def open(
     for which it is invalid, because a field is missing, say, have no records.
     recover: read as much as possible of a truncated or invalid file; `lost` is -1 where a page is missing.
     raw_eventheader: leave records of EventHeader tracepoints as the kernel describes them, instead of showing
-    the events in them (docs/eventheader.md), which are called `PROVIDER:EVENT`.
+    the events in them (docs/kernel-abi.md), which are called `PROVIDER:EVENT`.
     Do not truncate the file while it is open: it is mapped (SIGBUS), unless it is small.
 
     OSError: the file cannot be opened. TraceError(EINVAL): not such a file, or an invalid head; ENOENT: one

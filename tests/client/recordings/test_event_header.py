@@ -1,6 +1,8 @@
 """EventHeader: every encoding with every format, once, in arrays and in structs, in both byte orders;
 selection; malformed records."""
 
+import csv
+import io
 import json
 import struct
 from pathlib import Path
@@ -25,12 +27,25 @@ from tests.client.recordings.event_headers import (
     write,
 )
 from tests.client.recordings.test_records import merge
+from utracefs.export import (
+    Counter,
+    Slice,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_json_lines,
+    write_perf_data,
+    write_trace_dat,
+)
+from utracefs.export.tables.sql import open_tables
 from utracefs.recordings._records import MergedPages, Records
 from utracefs.recordings.event_header import MAX_EVENTS, HeaderEvents
 from utracefs.recordings.report import report_text
+from utracefs.tree.event_names import EventName
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import EventFormat
+from utracefs_protocol.text import text_of
 
 UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
@@ -41,7 +56,7 @@ CASES: list[tuple[int, int, Value | list[Value], Any]] = [
     (2, 1, ("B", 200), 200),
     (2, 2, ("B", 200), -56),
     (2, 3, ("B", 200), 200),
-    (2, 7, ("B", 1), 1),
+    (2, 7, ("B", 1), True),
     (2, 9, ("1s", b"\xfe"), b"\xfe"),
     (2, 10, ("B", 0xE9), "é"),
     (2, 15, ("B", 7), 7),
@@ -50,7 +65,7 @@ CASES: list[tuple[int, int, Value | list[Value], Any]] = [
     (3, 1, ("H", 0xFFFE), 0xFFFE),
     (3, 2, ("H", 0xFFFE), -2),
     (3, 3, ("H", 0xFFFE), 0xFFFE),
-    (3, 7, ("H", 0), 0),
+    (3, 7, ("H", 0), False),
     (3, 9, ("2s", b"\1\2"), b"\1\2"),
     (3, 11, ("H", 0x6F22), "漢"),
     (3, 11, ("H", 0xD800), "\ufffd"),
@@ -63,10 +78,10 @@ CASES: list[tuple[int, int, Value | list[Value], Any]] = [
     (4, 4, ("i", 2), 2),
     (4, 5, ("i", 4711), 4711),
     (4, 6, ("i", -1), -1),
-    (4, 7, ("I", 1), 1),
+    (4, 7, ("I", 1), True),
     (4, 8, ("f", 0.1), 0.1),
     (4, 8, ("f", 16777216.0), 16777216.0),
-    (4, 8, ("f", float("inf")), "inf"),
+    (4, 8, ("f", float("inf")), float("inf")),
     (4, 9, ("4s", b"\0\1\2\xff"), b"\0\1\2\xff"),
     (4, 11, ("I", 0x1F600), "\U0001f600"),
     (4, 11, ("I", 0x110000), "\ufffd"),
@@ -80,7 +95,7 @@ CASES: list[tuple[int, int, Value | list[Value], Any]] = [
     (5, 6, ("q", 1_700_000_000), 1_700_000_000),
     (5, 8, ("d", 0.1), 0.1),
     (5, 8, ("d", -0.0), -0.0),
-    (5, 8, ("d", float("nan")), "nan"),
+    (5, 8, ("d", float("nan")), float("nan")),
     (5, 9, ("8s", b"12345678"), b"12345678"),
     # 128 bits
     (6, 0, ("16s", ACTIVITY), ACTIVITY),
@@ -194,8 +209,9 @@ def test_every_value(encoding: int, format: int, value: Value, expected: Any, bi
     two = struct.pack(">H" if big else "<H", 2)
     none = bytes(2)
     in_array = of_json(expected)
-    if format == 7 and encoding < 7:
-        in_array = bool(expected)
+    if isinstance(expected, float) and encoding < 7:
+        in_array = {"inf": "Infinity", "nan": "NaN"}.get(str(expected), expected)
+        expected = struct.unpack("<f", struct.pack("<f", expected))[0] if encoding == 4 else expected
     one = values(
         field(b"one", encoding, format, big=big),
         field(b"tagged", encoding, format, tag=0x1234, big=big) if format else field(b"tagged", encoding),
@@ -514,3 +530,137 @@ def test_the_common_schema_of_opentelemetry(tmp_path: Path) -> None:
         "level": 2,
         "keyword": 1,
     }
+
+
+# Several layouts of one event, and exports.
+
+LOGS = [
+    payload(b"Log", [field(b"s", 1, 2), field(b"a", 2), field(b"b", 2 | VARIABLE)], b"\5\2\0\1\2"),
+    payload(b"Log", [field(b"s", 1, 1), field(b"a", 10), field(b"z", 2)], b"\2\0hi\7", activity=ACTIVITY),
+    payload(b"Log", [field(b"z", 2)], b"\x09"),
+]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return write(tmp_path / "trace.dat", LOGS)
+
+
+def test_layouts_of_an_event_share_a_table(logs: Path) -> None:
+    pytest.importorskip("pyarrow")
+    with utracefs.open(logs) as recording:
+        assert list(recording.to_arrow()) == ["user_events:plain", "Shop:Log"]
+        table = recording.to_arrow("Log").select(["time_ns", "s.a", "s.b", "z", "activity_id"])
+        with pytest.raises(TraceError, match="3 layouts"):
+            recording.arrow_reader("Log")
+    assert list(zip(*table.to_pydict().values(), strict=True)) == [
+        (1_000_000, "5", "[1,2]", None, None),
+        (2_000_000, "hi", None, 7, UUID),
+        (3_000_000, None, None, 9, None),
+    ]
+
+
+def test_sql(logs: Path) -> None:
+    pytest.importorskip("duckdb")
+    with open_tables(logs) as tables, tables.connect() as connection:
+        query = 'SELECT "s.a", z, level FROM Shop.Log ORDER BY time_ns'
+        assert connection.execute(query).fetchall() == [("5", None, 4), ("hi", 7, 4), (None, 9, 4)]
+        query = "SELECT fields->>'s' FROM records WHERE system = 'Shop' ORDER BY time_ns"
+        assert connection.execute(query).fetchall() == [('{"a":5,"b":[1,2]}',), ('{"a":"hi"}',), (None,)]
+    with open_tables(logs, raw_eventheader=True) as tables:
+        assert [str(table.event) for table in tables.events] == [
+            "user_events:Shop_L4K1f",
+            "user_events:plain",
+        ]
+
+
+def test_json_lines_have_structs_and_csv_has_dots(logs: Path) -> None:
+    out = io.BytesIO()
+    with utracefs.open(logs) as recording:
+        write_json_lines(recording, out)
+        lines = [json.loads(line)["fields"] for line in out.getvalue().splitlines()]
+        assert lines == [record.fields for record in recording]
+        out = io.BytesIO()
+        write_csv(recording, out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue().decode(), newline="")))
+    assert [(row["s.a"], row["s.b"], row["z"]) for row in rows] == [
+        ("", "", ""),
+        ("5", "[1,2]", ""),
+        ("hi", "", "7"),
+        ("", "", "9"),
+    ]
+
+
+@pytest.mark.parametrize(("convert", "name"), [(write_trace_dat, "out.dat"), (write_perf_data, "perf.data")])
+@pytest.mark.parametrize(("event", "numbers"), [((), (0, 1, 2)), (("Put",), (1,)), (("Shop:*",), (0, 1, 2))])
+def test_files_have_the_original_records(
+    recorded: Path, tmp_path: Path, convert: Any, name: str, event: tuple[str, ...], numbers: tuple[int, ...]
+) -> None:
+    expected = [GET, PUT, GET]
+    with utracefs.open(recorded, events=event) as recording:
+        convert(recording, tmp_path / name)
+    with utracefs.open(tmp_path / name, events=["Shop_L4K1f"], raw_eventheader=True) as recording:
+        tables = recording.formats
+        raw = [tuple(record.fields.values()) for record in recording]
+    assert [str(EventName(system, text_of(one.name))) for system, one in tables if b"Shop" in one.name] == [
+        "user_events:Shop_L4K1f"
+    ]
+    heads = [struct.unpack_from("<BBHHBB", expected[number]) for number in numbers]
+    assert raw[: len(heads)] == heads
+    with utracefs.open(tmp_path / name, events=["Shop:*"]) as recording:
+        names = [record.name for record in recording]
+    assert names == [("Get", "Put", "Get")[number] for number in numbers]
+
+
+def test_a_whole_file_is_copied_byte_for_byte(recorded: Path, tmp_path: Path) -> None:
+    pages = []
+    for raw in (False, True):
+        with utracefs.open(recorded, raw_eventheader=raw) as recording:
+            write_trace_dat(recording, tmp_path / f"{raw}.dat")
+        pages.append((tmp_path / f"{raw}.dat").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def slices(path: Path, tracks: Tracks | None = None) -> list[tuple[str, str, int]]:
+    out = io.BytesIO()
+    with utracefs.open(path) as recording:
+        write_chrome(recording, out, tracks=tracks)
+    events = json.loads(out.getvalue())["traceEvents"]
+    return [
+        (event["ph"], event["name"], event["ts"] // 1000)
+        for event in events
+        if event["ph"] in "bei" and event["name"] != "plain"
+    ]
+
+
+def test_activities_are_slices(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "trace.dat",
+        [
+            payload(b"Order", opcode=1, activity=ACTIVITY),
+            payload(b"Pay", [field(b"n", 2)], b"\7", opcode=1, activity=RELATED + ACTIVITY),
+            payload(b"Step", activity=RELATED),
+            payload(b"PayStop", opcode=2, activity=RELATED),
+            payload(b"Order", opcode=2, activity=ACTIVITY),
+            payload(b"Lone", opcode=1),
+            payload(b"Lone", opcode=2),
+            payload(b"Lone", opcode=2),
+        ],
+    )
+    expected = [
+        ("b", "Order", 1),
+        ("b", "Pay", 2),
+        ("i", "Step", 3),
+        ("e", "Pay", 4),
+        ("e", "Order", 5),
+        ("b", "Lone", 6),
+        ("e", "Lone", 7),
+        ("i", "Lone", 8),
+    ]
+    assert slices(path) == expected
+    assert slices(path, Tracks(counters=(Counter("Pay", "n"),))) == expected
+
+
+def test_own_slices_take_precedence(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.dat", [payload(b"A", opcode=1), payload(b"B"), payload(b"C", opcode=2)])
+    assert slices(path, Tracks((Slice("A", ("B",)),))) == [("b", "A", 1), ("e", "A", 2), ("i", "C", 3)]

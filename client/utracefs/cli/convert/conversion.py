@@ -104,6 +104,8 @@ class Selection:
     until_ns: int | None = None
     filter: str = ""
     """Empty: none."""
+    raw_eventheader: bool = False
+    """See `utracefs.open`."""
 
     def open(self, path: str, source: str, *, recover: bool) -> "Recording":
         """Open the recording. Failure about `source`: the filter is invalid for all its events; other errors
@@ -118,6 +120,7 @@ class Selection:
                 until_ns=self.until_ns,
                 filter=self.filter or None,
                 recover=recover,
+                raw_eventheader=self.raw_eventheader,
             )
         tell_if_moved(source, recording.origin)
         return recording
@@ -128,12 +131,22 @@ class Selection:
             return self
         if self.since_ns is not None or self.until_ns is not None:
             raise click.UsageError("--last goes without --since and --until")
-        with utracefs.open(path, recover=recover) as recording:
+        with utracefs.open(path, recover=recover, raw_eventheader=True) as recording:
             return attrs.evolve(self, since_ns=max(0, recording.last_ns() - int(seconds * 10**9)))
 
 
+def raw_eventheader_option() -> Callable[[F], F]:
+    """`--raw-eventheader`."""
+    return click.option(
+        "--raw-eventheader",
+        is_flag=True,
+        help="Of EventHeader tracepoints only the fields that the kernel knows, not the events in them.",
+    )
+
+
 def selection_options(function: F) -> F:
-    """`-e`, `--cpu`, `-P`, `--since`, `--until` and `--filter`; the parameter `selection` is a Selection."""
+    """`-e`, `--cpu`, `-P`, `--since`, `--until`, `--filter`, `--raw-eventheader`; the parameter `selection`
+    is a Selection."""
 
     @functools.wraps(function)
     def run(
@@ -144,13 +157,17 @@ def selection_options(function: F) -> F:
         since_ns: int | None,
         until_ns: int | None,
         filters: tuple[str, ...],
+        raw_eventheader: bool,
         **options: Any,
     ) -> Any:
-        selection = Selection(events, cpus, frozenset(pids) or None, since_ns, until_ns, all_filters(filters))
+        selection = Selection(
+            events, cpus, frozenset(pids) or None, since_ns, until_ns, all_filters(filters), raw_eventheader
+        )
         return function(*args, selection=selection, **options)
 
     made: Any = run
     for option in (
+        raw_eventheader_option(),
         filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'."),
         click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time."),
         click.option(

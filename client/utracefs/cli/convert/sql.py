@@ -18,6 +18,7 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, tell, with_extras
+from utracefs.cli.convert.conversion import raw_eventheader_option
 from utracefs.cli.tables import table_lines
 from utracefs.export.common import json_text
 from utracefs.export.tables.sql import RECORDS, Tables, open_tables, quoted
@@ -40,7 +41,8 @@ _MOST_SHOWN: Final = 10_000
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a row of names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
 @click.option("--recover", is_flag=True, help="Read what can be saved of a broken file.")
-def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool) -> None:
+@raw_eventheader_option()
+def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool, raw_eventheader: bool) -> None:
     """Query INPUT (trace.dat, perf.data, or Parquet of `utracefs export`) in the SQL of DuckDB.
 
     Each event is a table: the columns of `records` up to `lost`, and its fields. `records` has the records of
@@ -57,7 +59,7 @@ def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool) -> N
         raise click.UsageError("QUERY is empty")
     if query is None and " " in words[0].strip() and not os.path.exists(words[0]):
         raise click.UsageError("INPUT comes first: utracefs sql trace.dat QUERY")
-    with with_extras("sql"), open_tables(*files, recover=recover) as tables:
+    with with_extras("sql"), open_tables(*files, recover=recover, raw_eventheader=raw_eventheader) as tables:
         write = _write_csv if as_csv else _write_json if as_json else _write_table
         with contextlib.closing(tables.connect(query)) as connection, _plainly(tables):
             if query is None:

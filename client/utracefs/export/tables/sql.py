@@ -89,6 +89,8 @@ class Source:
     columns: "pyarrow.Schema"
     scanned: Any
     """The object read by DuckDB: a Scannable or a dataset."""
+    is_layout: bool = False
+    """One of several of an event of EventHeader; they share a table."""
 
 
 @attrs.frozen
@@ -170,7 +172,7 @@ class Tables:
     def _together(self, parts: list[tuple[Source, str]]) -> str:
         """A query for the rows of all these queries, with the file of each if there are several."""
         if len(self.files) == 1:
-            return " UNION ALL ".join(query for _, query in parts)
+            return " UNION ALL BY NAME ".join(query for _, query in parts)
         taken = {name.casefold() for source, _ in parts for name in source.columns.names}
         file = _free_name("file", taken)
         return " UNION ALL BY NAME ".join(
@@ -179,11 +181,14 @@ class Tables:
 
 
 @contextlib.contextmanager
-def open_tables(*paths: str | os.PathLike[str], recover: bool = False) -> Iterator[Tables]:
+def open_tables(
+    *paths: str | os.PathLike[str], recover: bool = False, raw_eventheader: bool = False
+) -> Iterator[Tables]:
     """The tables of inputs: each a trace.dat, a perf.data, a Parquet file of `utracefs export` or a directory
     of such.
 
-    recover: as for `utracefs.open`. OSError, TraceError: as there. ImportError: pyarrow is missing.
+    recover, raw_eventheader: as for `utracefs.open`. OSError, TraceError: as there. ImportError: pyarrow is
+    missing.
     """
     columns.library("pyarrow.dataset")
     failures: list[TraceError] = []
@@ -200,7 +205,9 @@ def open_tables(*paths: str | os.PathLike[str], recover: bool = False) -> Iterat
             if is_parquet:
                 events += _of_parquet(name, [name])
                 continue
-            recording = stack.enter_context(utracefs.recordings.recording.open(name, recover=recover))
+            recording = stack.enter_context(
+                utracefs.recordings.recording.open(name, recover=recover, raw_eventheader=raw_eventheader)
+            )
             events += _of_recording(recording, failures)
             schema = columns.arrow_schema(AllRecords(recording.reading().records).empty(), recording.metadata)
             batches = functools.partial(_all_batches, recording)
@@ -212,7 +219,8 @@ def _of_recording(recording: Recording, failures: list[TraceError]) -> Iterator[
     for decoder in recording.decoders():
         schema = columns.arrow_schema(Batch(decoder), recording.metadata, key=str.casefold)
         scanned = Scannable(schema, functools.partial(_batches, recording, decoder), failures)
-        yield EventName(decoder.system, decoder.name), Source(recording.path, schema, scanned)
+        source = Source(recording.path, schema, scanned, is_layout=decoder.opcode >= 0)
+        yield EventName(decoder.system, decoder.name), source
 
 
 def _batches(recording: Recording, decoder: EventDecoder) -> Iterator[Batch]:
@@ -279,7 +287,10 @@ def _named(found: Iterable[tuple[EventName, Source]]) -> list[Table]:
     sources: dict[tuple[EventName, int], list[Source]] = {}
     for event, source in found:
         number = 0
-        while any(source.file == other.file for other in sources.get((event, number), ())):
+        while any(
+            source.file == other.file and not (source.is_layout and other.is_layout)
+            for other in sources.get((event, number), ())
+        ):
             number += 1
         sources.setdefault((event, number), []).append(source)
     schemas: dict[str, str] = {}

@@ -32,8 +32,14 @@ from utracefs.export.timelines._placing cimport (
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes
 
+from utracefs.export.timelines.tracks import Roles
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.text import clean
+
+cdef enum:
+    ACTIVITY_START = 1
+    ACTIVITY_STOP = 2
+
 
 cdef class Part:
     """One item of a record."""
@@ -102,13 +108,10 @@ cdef class TrackWriter(RecordWriter):
         return plan
 
     cdef int _plan_roles(self, EventPlan plan, EventDecoder event) except -1:
-        roles = self._tracks.roles(EventName(event.system, event.name), event.names)
+        roles = self._tracks.roles(EventName(event.system, event.name), event.names) or Roles((), (), (), ())
         place = {name: i for i, name in enumerate(event.names)}
         numbers = {one: number for number, one in enumerate(self._tracks.slices)}
-        plan.is_point = roles is None
-        if roles is None:
-            return 0
-        plan.span_name = place.get("span_name", -1)
+        plan.span_name = place.get("span_name", -1) if event.opcode < 0 else -1
         plan.ends = [
             (
                 -1 if one.parent else numbers[one],
@@ -133,6 +136,14 @@ cdef class TrackWriter(RecordWriter):
         plan.counters = [
             (place[one.field], one.name or f"{event.name}.{one.field}") for one in roles.counters
         ]
+        if event.opcode in (ACTIVITY_START, ACTIVITY_STOP) and not plan.begins and not plan.ends:
+            # Activities of EventHeader are like spans; one without a parent is in none, as if in itself.
+            keys = (place["activity_id"],) if "activity_id" in place else ()
+            if event.opcode == ACTIVITY_STOP:
+                plan.ends.append((-1, keys, -1, event.name))
+            else:
+                plan.begins.append((-1, keys, place.get("related_id", keys[0] if keys else -1), event.name))
+        plan.is_point = not (plan.begins or plan.ends or plan.durations or plan.counters)
         return 0
 
     cdef int _find_thread(self, const Raw *raw) except -1:
