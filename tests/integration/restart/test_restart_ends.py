@@ -216,7 +216,9 @@ class TestStartsThatFail:
                 cp -a {state} /var/tmp/$$ && mount -t tmpfs -o size=24m,mode=1777 tmpfs /dev/shm
                 mv /var/tmp/$$ {state}
                 cat /dev/zero > /dev/shm/full 2>/dev/null
-                "$@"; echo "status $?"
+                rm -f {daemon.directory}/tracefs; "$@" & pid=$!
+                while kill -0 $pid && [ ! -S {daemon.directory}/tracefs ]; do :; done 2>/dev/null
+                kill $pid; wait $pid
                 rm /dev/shm/full; "$@" --log-level debug & pid=$!
                 while [ ! -S {daemon.directory}/tracefs ]; do kill -0 $pid || exit 9; done
                 {sys.executable} -m utracefs.cli cat --dir {daemon.directory} trace dynamic_events
@@ -239,7 +241,7 @@ class TestStartsThatFail:
 
 def in_namespace(script: str, daemon: DaemonProcess) -> subprocess.CompletedProcess[str]:
     """Run a shell script with private mounts; "$@" starts a daemon."""
-    start = ["timeout", "5", sys.executable, "-m", "utracefsd", "--dir", daemon.directory, "--keep-state"]
+    start = ["timeout", "50", sys.executable, "-m", "utracefsd", "--dir", daemon.directory, "--keep-state"]
     return subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *start],
         capture_output=True,
