@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -16,7 +16,7 @@ import pytest
 
 from tests.forked import end_template
 from tests.judges import LEFT_OUT, Judges
-from tests.left_over import LeftOver, watch
+from tests.left_over import LeftOver, descriptors, descriptors_since, watch
 from utracefsd.server.runtime import Runtime
 
 # A shell makes background programs ignore SIGINT, and nohup SIGHUP; programs that a test starts and
@@ -66,6 +66,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     parts += [f"{number} {reason}" for reason, number in since.items()]
     if parts:
         terminalreporter.write_line(f"left out, for `make ci`: {', '.join(parts)}")
+
+
+FILE = pytest.StashKey[tuple[Path, set[tuple[str, str]]]]()
+"""The file of the present test, and the descriptors that were open before its first one."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """The last test of a file fails if its tests left descriptors open. Here the objects of the test and of its
+    fixtures are free."""
+    stash = item.config.stash
+    if FILE not in stash or stash[FILE][0] != item.path:
+        stash[FILE] = (item.path, descriptors())
+    done = yield
+    if (nextitem is None or nextitem.path != item.path) and (left := descriptors_since(stash[FILE][1])):
+        text = f"tests of {item.path.name} left descriptors open: {left}"
+        report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "teardown")
+        item.ihook.pytest_runtest_logreport(report=report)
+    return done
 
 
 @pytest.fixture(scope="session", autouse=True)

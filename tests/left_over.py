@@ -1,4 +1,4 @@
-"""Leftovers of tests: folders, daemons' folders in /dev/shm, and processes.
+"""Leftovers of tests: folders, daemons' folders in /dev/shm, processes, and open descriptors.
 
 Other runs of these tests may be in progress, so only what this run made counts: `watch` records, by Python's
 audit events, every temporary file and folder that this process makes, and the daemon directory of every
@@ -9,10 +9,12 @@ multiprocessing, and their folder, end with this process.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
@@ -68,6 +70,24 @@ class LeftOver:
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Number and target of each open descriptor of this process."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them is closed
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return found
+
+
+def descriptors_since(before: set[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those that stay open when garbage is collected and threads have had time to close theirs."""
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while (left := descriptors() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return sorted(left)
 
 
 def watch(environ: MutableMapping[str, str] = os.environ) -> LeftOver:

@@ -165,6 +165,7 @@ class Daemon:
         )
         self.faults = Faults()
         self.state: State | None = None
+        self.rings: Rings | None = None
         self.table = EventTable(
             self.status_file, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
         )
@@ -278,6 +279,8 @@ class Daemon:
         try:
             yield
         except OSError as error:
+            if self.rings is not None:
+                self.rings.close()
             self.status_file.close()
             raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
 

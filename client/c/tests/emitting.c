@@ -32,6 +32,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -361,11 +362,24 @@ static int fork_threads(int nr)
 	return failed;
 }
 
-static int close_all(void)
+static int closes_at_receive;
+
+/* That of the library. */
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+	if (__atomic_exchange_n(&closes_at_receive, 0, __ATOMIC_RELAXED))
+		closefrom(3);
+	return syscall(SYS_recvmsg, fd, message, flags);
+}
+
+/* late: while the library is about to receive. */
+static int close_all(int late)
 {
 	for (uint64_t i = 0; i < count_each; i++) {
 		UTRACEFS_EMIT(c_count, 5, i);
-		if (i == 0)
+		if (i == 0 && late)
+			__atomic_store_n(&closes_at_receive, 1, __ATOMIC_RELAXED);
+		else if (i == 0)
 			closefrom(3);
 		usleep(1000);
 	}
@@ -436,7 +450,7 @@ int main(int argc, char **argv)
 	if (strcmp(scenario, "signals") == 0)
 		return signals();
 	if (strcmp(scenario, "closefrom") == 0)
-		return close_all();
+		return close_all(nr);
 	if (strcmp(scenario, "steady") == 0)
 		return steady();
 	if (strcmp(scenario, "cancel") == 0)

@@ -68,9 +68,13 @@ def test_a_child_that_shares_its_parents_memory(
 
 
 @WAYS
-def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str) -> None:
-    """The program continues, and soon emits again over a new connection; its own files are left alone."""
-    assert run("emitting", "closefrom", 0, 1000, **of_way(way)) == "lost 0\n"
+@pytest.mark.parametrize("late", [0, 1])
+def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str, late: int) -> None:
+    """The program continues, and soon emits again over a new connection; its own files are left alone.
+
+    late: they are closed after the library has seen that they are its own.
+    """
+    assert run("emitting", "closefrom", late, 1000, **of_way(way)) == "lost 0\n"
     assert lines(daemon, "c_count") == [f" who=0x5 (5) i={i:#x} ({i})" for i in range(1000)]
 
 

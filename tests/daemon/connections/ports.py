@@ -1,6 +1,7 @@
 """A listening port with clients: real sockets, fake connections, a clock that is set."""
 
 import contextlib
+import os
 import select
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +60,8 @@ class FakeConnection:
 
     def close(self, now_ns: int) -> None:
         self.closed_ns.append(now_ns)
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 class Around:

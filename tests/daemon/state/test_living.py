@@ -22,6 +22,7 @@ from tests.daemon.restarting import (
     register,
     write,
 )
+from tests.left_over import descriptors, descriptors_since
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import Daemon
 from utracefsd.intake._index_table import IndexTable
@@ -309,8 +310,10 @@ def test_a_log_of_an_older_version_is_taken_over(folder: Path, room: Callable[..
     die(daemon)
     (folder / "state").write_bytes(lines)
     room(0, of="/state")
+    before = descriptors()
     with pytest.raises(TraceError, match="state cannot be made: No space left"):
         daemon_in(folder)
+    assert not [target for _, target in descriptors_since(before) if "eventfd" in target]
     assert (folder / "state").read_bytes() == lines
     room(1 << 40, of="/state")
     new = daemon_in(folder)

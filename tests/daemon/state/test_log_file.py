@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.left_over import descriptors
 from utracefsd.state import log_file
 from utracefsd.state.log import StateError, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, MAX_ROOM, PAGE, LogFile, read_log_file
@@ -250,8 +251,10 @@ def test_what_is_no_such_file(path: Path) -> None:
         read_log_file(path)
     path.unlink()
     path.mkdir()
+    before = descriptors()
     with pytest.raises(OSError, match="directory"):
         read_log_file(path)
+    assert descriptors() == before
     shutil.rmtree(path)
 
 

@@ -559,6 +559,11 @@ static int advance(struct ut_session *s)
 	return s->state == UT_ANSWERS ? move_all(s) : 0;
 }
 
+static int is_taken_away(const struct ut_session *s)
+{
+	return !ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring));
+}
+
 void ut_step(struct ut_session *s, uint64_t now)
 {
 	int error = 0;
@@ -575,7 +580,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 		start_connection(s, now);
 	if (!ut_is_connected(s->state))
 		return;
-	if (!ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring))) {
+	if (is_taken_away(s)) {
 		/* The program has closed them. The daemon is unaffected, and so is its status page. */
 		end_connection(s);
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
@@ -597,6 +602,10 @@ void ut_step(struct ut_session *s, uint64_t now)
 			if (error == -EAGAIN)
 				error = 0;
 		}
+	}
+	if (error && is_taken_away(s)) { /* after it was checked */
+		ut_step(s, now);
+		return;
 	}
 	if (error == -EPROTO)
 		ut_warn(s, "the daemon cannot be understood, disconnected");
