@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.judges import judge
+from tests.left_over import SHARED_MEMORY
+from utracefsd.server.runtime import directory_hash
 
 ROOT = Path(__file__).parents[3]
 SHOP = ROOT / "examples" / "shop.py"
@@ -40,13 +41,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("shop") / "trace.dat"
     env = {k: v for k, v in os.environ.items() if k != "UTRACEFS_DIR"}
     env["XDG_RUNTIME_DIR"] = str(out.parent)
-    before = set(os.listdir("/dev/shm"))
-    utracefs("record", "-e", "user_events:*", "-o", str(out), "--", sys.executable, str(SHOP), env=env)
-    # Files of other concurrent tests disappear within seconds.
-    left, deadline = set(os.listdir("/dev/shm")) - before, time.monotonic() + 60
-    while left & set(os.listdir("/dev/shm")):
-        assert time.monotonic() < deadline, f"the embedded daemon left something in /dev/shm: {left}"
-        time.sleep(0.1)
+    place = out.with_name("place")
+    script = '{ echo "$UTRACEFS_DIR"; ls /dev/shm; } >"$0"; exec "$@"'
+    program = ["sh", "-c", script, str(place), sys.executable, str(SHOP)]
+    utracefs("record", "-e", "user_events:*", "-o", str(out), "--", *program, env=env)
+    directory, *before = place.read_text().splitlines()
+    folder = f"utracefs-{directory_hash(Path(directory))}"
+    assert folder in before
+    assert not (SHARED_MEMORY / folder).exists()
     return out
 
 
