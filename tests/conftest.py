@@ -76,8 +76,8 @@ FILE = pytest.StashKey[tuple[Path, set[tuple[str, str]]]]()
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, object, object]:
-    """The last test of a file fails if its tests left descriptors open. Here the objects of the test and of its
-    fixtures are free."""
+    """The last test of a file fails if its tests left descriptors open. Here the objects of the test and of
+    its fixtures are free."""
     stash = item.config.stash
     if FILE not in stash or stash[FILE][0] != item.path:
         stash[FILE] = (item.path, descriptors())

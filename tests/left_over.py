@@ -82,7 +82,7 @@ def descriptors() -> set[tuple[str, str]]:
 
 
 def descriptors_since(before: set[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those that stay open when garbage is collected and threads have had time to close theirs."""
+    """Descriptors that stay open when garbage is collected and threads have had time to close theirs."""
     gc.collect()
     deadline = time.monotonic() + 5
     while (left := descriptors() - before) and time.monotonic() < deadline:
