@@ -49,22 +49,18 @@ def main(folder: str) -> None:
         for _ in range(count):
             forked += 1
             task = comm, forked, prio
-            values: tuple[Any, ...]
-            for event, values in zip(
-                events,
-                (
-                    (NAME, parent, NAME, forked),
-                    (f"/bin/{comm}", forked, forked),
-                    (*task, 0),
-                    (*task, 0),
-                    ("swapper/0", 0, 120, 0, *task),
-                    (0xFFFFFFFF81000000, 1, 200, 256, 0, 0),
-                    (3, 0),
-                    task,
-                    (17, 0, 1, comm, forked, 1, 0),
-                ),
-                strict=True,
-            ):
+            records: list[tuple[Any, ...]] = [
+                (NAME, parent, NAME, forked),
+                (f"/bin/{comm}", forked, forked),
+                (*task, 0),
+                (*task, 0),
+                ("swapper/0", 0, 120, 0, *task),
+                (0xFFFFFFFF81000000, 1, 200, 256, 0, 0),
+                (3, 0),
+                task,
+                (17, 0, 1, comm, forked, 1, 0),
+            ]
+            for event, values in zip(events, records, strict=True):
                 event.emit(*values)
         utracefs.flush()
         answer.write_text("done\n")
