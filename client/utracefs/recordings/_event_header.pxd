@@ -73,6 +73,7 @@ cdef class EventHeaders(RecordSource):
     cdef object _find_plan
     cdef object _find_rest
     cdef dict _plans
+    cdef size_t _keys_size    # bytes of their keys
     cdef list _kept           # the plans of the slots
     cdef dict _rests
     cdef PlanSlot _slots[NR_PLANS]

@@ -47,7 +47,7 @@ cdef enum:
     UUID_TEXT = 36
     LOC_MOST = 0xFFFF       # of the length and of the offset in a location word
     FIRST_ROOM = 256 << 10  # for the fixed part, and what location words reach
-    MOST_PLANS = 4096
+    MOST_KEYS = 1 << 20     # bytes of the keys of kept plans; a plan takes up to 70 times its key
     KEY_SIZE = 11           # of a plan, in front of the metadata
     REPLACEMENT = 0xFFFD
 
@@ -564,6 +564,7 @@ cdef class EventHeaders(RecordSource):
         self._find_plan = find_plan
         self._find_rest = find_rest
         self._plans = plans
+        self._keys_size = sum(map(len, plans))
         self._kept = [None] * NR_PLANS
         self._rests = {}
         memset(self._slots, 0, sizeof(self._slots))
@@ -623,8 +624,7 @@ cdef class EventHeaders(RecordSource):
     cdef size_t _decode(self, uint16_t id, const uint8_t *entry, size_t size) except? 0:
         """Write a record's entry; its size, or 0."""
         cdef const uint8_t *header = entry + HEADER
-        cdef const uint8_t *metadata = NULL
-        cdef const uint8_t *activity = NULL
+        cdef const uint8_t *metadata = NULL, *activity = NULL
         cdef size_t metadata_size = 0, activity_size = 0, extension
         cdef uint16_t kind = MORE_EXTENSIONS
         cdef uint8_t key[KEY_SIZE]
@@ -681,8 +681,12 @@ cdef class EventHeaders(RecordSource):
                 return plan
         whole = PyBytes_FromStringAndSize(<const char *>key, KEY_SIZE) + (<const char *>metadata)[:size]
         if whole not in self._plans:
-            if len(self._plans) >= MOST_PLANS:
+            self._keys_size += PyBytes_GET_SIZE(whole)
+            if self._keys_size > MOST_KEYS:
+                self._keys_size = PyBytes_GET_SIZE(whole)
                 self._plans.clear()
+                memset(self._slots, 0, sizeof(self._slots))
+                self._kept = [None] * NR_PLANS
             self._plans[whole] = self._find_plan(
                 key[0] | key[1] << 8 if IS_LITTLE else key[0] << 8 | key[1],
                 whole[2:2 + FIELDS], key[KEY_SIZE - 1], whole[KEY_SIZE:],

@@ -48,6 +48,10 @@ MAX_NAMES: Final = 1 << 20
 """Characters of all names of an event: members of nested structs repeat those of the outer ones."""
 MAX_FIXED: Final = 32 << 10
 """Bytes of integers and location words."""
+MAX_ALL_FIELDS: Final = 1 << 17
+"""Fields of all layouts; one takes about 500 bytes."""
+MAX_ALL_NAMES: Final = 8 << 20
+"""Characters of the names in all layouts."""
 
 _NAME: Final = re.compile(
     rb"(?P<provider>[^: ]+)_L(?P<level>[0-9a-f]{1,2})K(?P<keyword>[0-9a-f]{1,16})(?:[A-Z][0-9a-z]*)*"
@@ -166,6 +170,8 @@ class HeaderEvents:
         """By their ids: from the highest on that no tracepoint has."""
         self._plans: Final[dict[bytes, Plan | None]] = {}
         self._ids: Final[dict[HeaderEvent, int]] = {}
+        self._nr_fields = 0
+        self._nr_names = 0
         self._taken: Final[set[int]] = set()
 
     def add(self, system: str, event: EventFormat) -> None:
@@ -234,8 +240,13 @@ class HeaderEvents:
     def _event_id(self, event: HeaderEvent) -> int | None:
         """The id of this event, which has none yet; None: there are too many."""
         if event not in self._ids:
-            if len(self.events) >= MAX_EVENTS:
+            nr_fields = self._nr_fields + len(event.format.fields)
+            nr_names = self._nr_names + sum(len(field.name) for field in event.format.fields)
+            is_full = len(self.events) >= MAX_EVENTS or nr_fields > MAX_ALL_FIELDS or nr_names > MAX_ALL_NAMES
+            # One for each tracepoint has the undecoded records.
+            if is_full and event.opcode >= 0:
                 return None
+            self._nr_fields, self._nr_names = nr_fields, nr_names
             id_ = min(self.events, default=1 << 16) - 1
             while id_ in self._taken:
                 id_ -= 1
@@ -254,15 +265,18 @@ class _Layout:
         self.json: Final[set[str]] = set()
         self._formats: Final[list[tuple[bytes, bytes]]] = []
         self._taken: Final[set[str]] = set()
+        self._numbers: Final[dict[str, int]] = {}
+        """The next number for a field of this name: a search from 2 on takes minutes for 30,000."""
 
     def add_node(self, node: _Node) -> None:
         assert node.path is not None
         name = clean(".".join(node.path))
-        number = 1
-        free = name
+        number = self._numbers.get(name, 1)
+        free = name if number == 1 else f"{name}_{number}"
         while free in self._taken:
             number += 1
             free = f"{name}_{number}"
+        self._numbers[name] = number + 1
         path = (*node.path[:-1], f"{node.path[-1]}_{number}") if number > 1 else node.path
         node.at = len(self.start)
         if node.op in _STRUCTS and not node.is_json:

@@ -38,8 +38,9 @@ from utracefs.export import (
     write_trace_dat,
 )
 from utracefs.export.tables.sql import open_tables
+from utracefs.recordings._event_header import EventHeaders
 from utracefs.recordings._records import MergedPages, Records
-from utracefs.recordings.event_header import MAX_EVENTS, HeaderEvents
+from utracefs.recordings.event_header import MAX_ALL_FIELDS, MAX_ALL_NAMES, MAX_EVENTS, HeaderEvents
 from utracefs.recordings.report import report_text
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.errors import TraceError
@@ -180,7 +181,7 @@ def records(*payloads: bytes, name: bytes = NAME) -> list[tuple[str, str, dict[s
     events = HeaderEvents()
     declared = parse(name + b" " + FIELDS)
     events.add("user_events", EventFormat(name, TRACEPOINT, declared.fields, b""))
-    source = events.source(MergedPages(merge([(n, entry(data)) for n, data in enumerate(payloads)])))
+    source = events.source(MergedPages(merge(*([(n, entry(data))] for n, data in enumerate(payloads)))))
     found = Records(source, lambda number: events.events[number].decoder())
     return [(record.system, record.name, record.fields) for record in found]
 
@@ -406,8 +407,40 @@ def test_too_many_layouts_are_not_decoded() -> None:
     found = Records(
         source, lambda number: events.events[number].decoder() if number in events.events else None
     )
-    assert len(found.events()) == MAX_EVENTS
-    assert found.count == MAX_EVENTS
+    assert len(found.events()) == MAX_EVENTS + 1  # one with the undecoded records
+    assert found.count == MAX_EVENTS + 2
+
+
+def test_fields_of_one_name_are_numbered_in_one_pass() -> None:
+    ((_, _, found),) = records(payload(b"ev", [field(b"", 2)] * 30_000, bytes(30_000)))
+    assert list(found)[:3] == ["", "_2", "_3"]
+    assert len(found) == 30_002
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ([field(b"%x" % n, 2) for n in range(8000)], MAX_ALL_FIELDS // 8000),
+        ([field(b"n" * 8000, 1, 120), *[field(b"m", 2)] * 120], MAX_ALL_NAMES // (120 * 8000)),
+    ],
+)
+def test_fields_and_names_of_all_layouts_are_limited(fields: list[bytes], most: int) -> None:
+    many = records(*[payload(b"ev%d" % n, fields, bytes(len(fields))) for n in range(most + 3)])
+    assert sum(system == "Shop" for system, _, _ in many) == most
+    assert all("rest" in found for _, _, found in many[most:])
+    assert len(many) == most + 3
+
+
+def test_kept_metadata_are_limited() -> None:
+    plans: dict[bytes, Any] = {}
+    events = HeaderEvents()
+    events.add("user_events", EventFormat(NAME, TRACEPOINT, parse(NAME + b" " + FIELDS).fields, b""))
+    pages = [[(n, entry(payload(b"ev;n=%d" % n + b"x" * 60_000)))] for n in range(40)]
+    merged = MergedPages(merge(*pages))
+    source = EventHeaders(merged, events.tracepoints, plans, events._plan, events._rest)
+    found = Records(source, lambda number: events.events[number].decoder())
+    assert [record.name for record in found] == ["ev"] * 40
+    assert 0 < sum(map(len, plans)) <= 1 << 20
 
 
 # In a recording.
