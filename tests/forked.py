@@ -114,7 +114,6 @@ class Template:
             stderr=self._errors,
             pass_fds=[self._far.fileno()],
             env={**self._environ, VARIABLE: os.environ.get(VARIABLE, "")},
-            process_group=0,  # Ctrl-C is for pytest and for the programs that it tests
         )
         self._far.close()  # so requests fail when the template has ended
         self._is_started = True
@@ -213,6 +212,10 @@ def serve(fd: int) -> None:
     """The template: forks until its end, and reports the end of each fork. A fork does not return."""
     sys.path.remove(str(ROOT))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Ctrl-C is for pytest and for the programs that it tests. In a process group of its own, this process
+    # would be the only parent from outside that group of theirs: at the end of the last fork the kernel
+    # sends SIGHUP to all of the group if one of it is stopped.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_all()
     requests = socket.socket(fileno=fd)
     selector = selectors.DefaultSelector()
@@ -259,6 +262,7 @@ def _become(fds: list[int], answers: socket.socket) -> NoReturn:
     with open(fds[0], "rb") as file:
         file.seek(0)
         request = pickle.load(file)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
     else:

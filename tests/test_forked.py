@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import Popen, Template
+from tests.forked import ROOT, Popen, Template
 
 CLI = [sys.executable, "-m", "utracefs.cli"]
 
@@ -84,6 +84,25 @@ def test_a_descriptor_with_a_high_number(tmp_path: Path) -> None:
     finally:
         os.close(1700)
     assert (tmp_path / "out").read_bytes() == b"here"
+
+
+STOPPED = """
+import signal, subprocess, sys
+from tests.forked import Popen
+with subprocess.Popen(["sleep", "60"]) as stopped:
+    stopped.send_signal(signal.SIGSTOP)
+    fork = Popen([sys.executable, "-c", "pass"])
+    print(fork.wait(60))
+    stopped.kill()
+"""
+
+
+def test_a_stopped_process_while_a_fork_ends() -> None:
+    """The kernel does not send SIGHUP to their process group."""
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], start_new_session=True, capture_output=True, cwd=ROOT, check=False
+    )
+    assert (done.stdout, done.returncode) == (b"0\n", 0), done.stderr
 
 
 def test_a_template_that_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
