@@ -212,9 +212,9 @@ def serve(fd: int) -> None:
     """The template: forks until its end, and reports the end of each fork. A fork does not return."""
     sys.path.remove(str(ROOT))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Ctrl-C is for pytest and for the programs that it tests. In a process group of its own, this process
-    # would be the only parent from outside that group of theirs: at the end of the last fork the kernel
-    # sends SIGHUP to all of the group if one of it is stopped.
+    # Ctrl-C is for pytest and for the programs that it tests. With a process group of its own, this process
+    # would be the only parent outside of pytest's group: at the end of the last fork the kernel sends SIGHUP
+    # to all of pytest's group if one process in it is stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_all()
     requests = socket.socket(fileno=fd)
