@@ -206,9 +206,12 @@ def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
     assert not event
     enable(tree)
 
+    is_over = False
+
     def handler(*_: object) -> None:
         event.emit(1)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005)  # not before: a slow machine would do nothing else
+        if not is_over:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)  # not before: a slow machine would do nothing else
 
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.0005)
@@ -216,6 +219,7 @@ def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
         for _ in range(20_000):
             event.emit(0)
     finally:
+        is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert session.flush(10)
