@@ -477,7 +477,11 @@ class DataConnection:
             raise TraceError(errno.EINVAL, text)
         self.table.enablers.check_token(notifier, token)
         event = self._find_or_create(CommandString.parse(reg.name_args), reg)
-        enabled = self.table.add_notified_enabler(event, notifier, token)
+        self.table.acquire(event)
+        try:
+            enabled = self.table.add_notified_enabler(event, notifier, token)
+        finally:
+            self.table.release(event)  # a new event does not outlive an error
         result = messages.EnablerRegistered(event.status_index, event.id, enabled)
         self._send(encode_response(msgid, result.to_wire()))
 
