@@ -390,6 +390,7 @@ class TestDaemons:
             wait_for(lambda: provider.word() == 0, "nobody wants it any more")
             daemon.start()
             wait_for(lambda: provider.word() == 1, "the next one does")
+            wait_for(lambda: is_there(place), "so does the tree")
             assert provider.call(f"write 0 0 {'01000000' * 2}") == 12
             assert lines(place)[-1].endswith(" odd: a=0x1 (1) b=0x1 (1)")
 
