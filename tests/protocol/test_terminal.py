@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from utracefs_protocol.terminal import harmless
+from utracefs_protocol.terminal import harmless, in_one_line
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,7 @@ from utracefs_protocol.terminal import harmless
 )
 def test_what_steers_a_terminal(text: str, shown: str) -> None:
     assert harmless(text) == shown
+
+
+def test_one_line() -> None:
+    assert in_one_line("a\nb\r\n\tc\x1b") == "a?b??\tc\x1b"

@@ -8,9 +8,9 @@ and `?` replaces
     C0 (but tab and newline), DEL, C1, also as bytes that are not UTF-8     steer terminals
     U+2028, U+2029, U+202A to U+202E, U+2066 to U+2069                      end lines, or turn their order
 
-Files and pipes get the bytes. The command line's own sequences (`top`, `hist`, progress bars) go to
-`own(stream)`, bypassing this, and never with rich's redirect_stdout; text of programs is passed through
-`harmless` there.
+Files and pipes get the bytes, but LF and CR in a record of `report`, `stream` and `perf` are `?` there, too
+(`in_one_line`). The command line's own sequences (`top`, `hist`, progress bars) go to `own(stream)`,
+bypassing this, and never with rich's redirect_stdout; text of programs is passed through `harmless` there.
 """
 
 import codecs

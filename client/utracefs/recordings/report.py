@@ -8,7 +8,8 @@
 The fields of a record are printed by the event's own print fmt (`EventPrinter` of the protocol, compiled,
 like the lines: `_report_text`).
 
-The text is that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line, except where that is wrong:
+The text is that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line (on the command
+line with `one_line`), except where that is wrong:
 
 | field | trace-cmd | here |
 |---|---|---|
@@ -25,6 +26,7 @@ from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.events._event_printer import EventPrinter
+from utracefs_protocol.terminal import in_one_line
 from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ _PIECE_BYTES: Final = 64 << 10
 
 def report_text(recording: "Recording", *, full_ns: bool = False, one_line: bool = False) -> Iterator[bytes]:
     """Yields the report of a trace.dat, many whole lines at a time. full_ns: all nine digits of the time.
-    one_line: `?` for a newline in a string. ValueError at an invalid page, after the lines before it."""
+    one_line: `?` for LF and CR in strings and names; trace-cmd prints them. ValueError at an invalid page,
+    after the lines before it."""
     reader = recording.reader
     assert isinstance(reader, TraceDatReader)
-    names = [buffer.name for buffer in reader.buffers]
+    shown = in_one_line if one_line else str
+    names = [shown(buffer.name) for buffer in reader.buffers]
     width = max(map(len, names), default=0)
     prefixes = [(f"{name:>{width}}: " if name else " " * (width + 2)) if width else "" for name in names]
 
@@ -52,14 +56,14 @@ def report_text(recording: "Recording", *, full_ns: bool = False, one_line: bool
         event = recording.format_of(event_id)
         system = reader.systems.get(event_id, "")
         made = EventPrinter(event, system=system, symbols=reader.kallsyms, one_line=one_line)
-        return bytes_of(f"{recording.label(event_id)}: ".ljust(_NAME_WIDTH + 2)), made
+        return bytes_of(f"{shown(recording.label(event_id))}: ".ljust(_NAME_WIDTH + 2)), made
 
     text = ReportText(
         recording.reading().records,
         [bytes_of(prefix) for prefix in prefixes],
         [buffer.clock in CLOCKS_IN_NS for buffer in reader.buffers],
         printer,
-        lambda pid: bytes_of(f"{reader.comm(pid):>16}-{pid:<5} ["),
+        lambda pid: bytes_of(f"{shown(reader.comm(pid)):>16}-{pid:<5} ["),
         full_ns=full_ns,
     )
     yield b"cpus=%d\n" % reader.nr_cpus

@@ -78,9 +78,8 @@ cdef class EventPrinter:
     """Prints the records of one event.
 
     event: its EventFormat. system: its system; markers of `ftrace` lose the newline at their end.
-    symbols: address to name, for `%ps`. one_line: for a terminal: print `?` for a newline in a string, which
-    would begin a line that looks like another record. (Into files it is printed, as by the kernel and
-    trace-cmd.)
+    symbols: address to name, for `%ps`. one_line: print `?` for LF and CR in a string, which would begin a
+    line that looks like another record. (The kernel and trace-cmd print them.)
     """
 
     def __cinit__(self, event, *, str system="", symbols=None, bint one_line=False):
@@ -149,7 +148,7 @@ cdef class EventPrinter:
             line.p -= 1
         if self._one_line:
             while start < line.p:
-                if start[0] == c'\n':
+                if start[0] == c'\n' or start[0] == c'\r':
                     start[0] = c'?'
                 start += 1
         return 0

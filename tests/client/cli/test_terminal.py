@@ -117,3 +117,21 @@ def test_no_command_lets_a_program_steer_the_terminal(traced: Cli) -> None:
     assert b"c1?2Jname" in seen["list"]
     for command in ("report t.dat", "perf script -i p.data", "stream --duration 0.5"):
         assert b"text=a?[31mb?2J?FORGED\n" in seen[command], (command, seen[command])
+
+
+def test_no_record_makes_a_line_of_its_own_in_a_pipe(traced: Cli) -> None:
+    """Neither by its strings nor by the name of its thread (of which the tree shows the first line)."""
+    code = (
+        "import pathlib, utracefs\n"
+        "pathlib.Path('/proc/self/comm').write_bytes(b'two\\nnames\\r')\n"
+        "utracefs.event('hostile __rel_loc char[] text').emit('a\\nFORGED\\rFORGED')"
+    )
+    traced.run("reg", "hostile __rel_loc char[] text")
+    traced.run("record", "-o", "t.dat", "--", sys.executable, "-c", code)
+    traced.run("perf", "record", "-o", "p.data", "--", sys.executable, "-c", code)
+    traced.run("enable", "--standing", "hostile")
+    env = {**traced.env, "UTRACEFS_PATIENCE_S": "60"}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=100)
+    for command in ("report t.dat", "perf script -i p.data", "stream --duration 0.5"):
+        [line] = [line for line in traced.out(*command.split()).split("\n") if "FORGED" in line]
+        assert line.endswith("a?FORGED?FORGED") and "\r" not in line, command

@@ -98,7 +98,7 @@ def report(
                 out.write(bytes_of("".join(f"{line}\n" for line in text.splitlines())))
             return
         try:
-            for piece in report_text(recording, full_ns=full_ns, one_line=sys.stdout.isatty()):
+            for piece in report_text(recording, full_ns=full_ns, one_line=True):
                 out.write(piece)
                 out.flush()
         except ValueError as error:

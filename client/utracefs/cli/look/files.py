@@ -109,7 +109,7 @@ def stream(
                     tell(f"{pattern}: no such event yet; waiting for it")
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
-        _copy_out(tree, place.path(file), ONE_LINE if sys.stdout.isatty() else 0)
+        _copy_out(tree, place.path(file), ONE_LINE)
     return asked.finish()
 
 

@@ -26,6 +26,7 @@ from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.events._event_printer import EventPrinter
 from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.pages.perf_ring import Lost, Sample
+from utracefs_protocol.terminal import in_one_line
 from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace", "Written"]
@@ -68,23 +69,20 @@ class Comms:
 
 
 class Line:
-    """A sample as a line in the format of perf script: comm, process/thread, cpu, time, event and fields. On
-    a terminal newlines in strings are replaced."""
+    """A sample as one line in the format of perf script: comm, process/thread, cpu, time, event, fields."""
 
     def __init__(self, name: str, event: EventFormat, *, ns: bool = False) -> None:
         self._name = name
         self._printer = EventPrinter(event)
         self._ns = ns
-        self._one_line = sys.stdout.isatty()
 
     def text(self, sample: Sample, comm: str) -> str:
         time_s, rest_ns = divmod(sample.time, 1_000_000_000)
         rest = f"{rest_ns:09d}" if self._ns else f"{rest_ns // 1000:06d}"
-        text = (
+        return in_one_line(
             f"{comm:>16} {sample.pid:>7}/{sample.tid:<7} [{sample.cpu:03d}] "
             f"{time_s:5d}.{rest}: {self._name}: {self._printer.text(sample.raw)}"
         )
-        return text.replace("\n", "?") if self._one_line else text
 
 
 def _drained(attached: Attached) -> Iterator[tuple[Opened, float]]:

@@ -168,7 +168,7 @@ cdef class TextRenderer:
             pids only, normally once per pid and call.
         tgid: None or 0 if unknown; called with record-tgid only.
         time_start: When the buffer was last cleared, in its own clock; latency-format counts from that time.
-        one_line: `?` for a newline in a string, for a terminal; the kernel prints the newline.
+        one_line: `?` for LF and CR in a string; the kernel prints them.
 
         The first three may be called in the middle of a `render` call; their exceptions pass through it, and
         the present record is lost.
@@ -345,7 +345,7 @@ cdef class TextRenderer:
             put(&line, b"[LINE TOO BIG]\n", 15)
         if self._one_line:
             while line.start < line.p - 1:
-                if line.start[0] == c'\n':
+                if line.start[0] == c'\n' or line.start[0] == c'\r':
                     line.start[0] = c'?'
                 line.start += 1
         self._used = line.p - self._text
