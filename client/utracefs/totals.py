@@ -34,7 +34,7 @@ class Stats(Frozen):
     sent: int
     """Passed to the daemon: records, accepted or refused by it, and reports of refused values."""
     pending: int
-    """Waiting to be sent."""
+    """Waiting to be sent; without a daemon also records in the data ring, which the next one may take in."""
     lost: int
     refused: int
     events: dict[str, EventStats]

@@ -34,6 +34,7 @@ from tests.soak.honest import (
     FINISHED,
     LOST,
     OVER_SOCKET,
+    PENDING,
     PROGRESS,
     REFUSED,
     c_producer,
@@ -99,6 +100,7 @@ class _Producer:
             emitted=numbers[EMITTED],
             lost=numbers[LOST],
             refused=numbers[REFUSED],
+            pending=numbers[PENDING],
             may_miss=self.may_miss,
         )
 

@@ -27,7 +27,7 @@ from utracefs.session import Session
 FIELDS = "u32 who; u64 n"
 
 # Places in Notes.numbers.
-EMITTED, LOST, REFUSED, FINISHED, FLUSHED = 1, 2, 3, 4, 5
+EMITTED, LOST, REFUSED, FINISHED, PENDING = 1, 2, 3, 4, 5
 TURNED_AWAY = 6
 """How often the daemon had no space for it."""
 OVER_SOCKET = 7
@@ -80,9 +80,11 @@ def python_producer(
 
             logging.getLogger("utracefs").addHandler(_NoRing(notes))
             _in_threads(thread, threads, look)
-            notes.numbers[FLUSHED] = session.flush(_FLUSH_S)
-            session.flush(_FLUSH_S)
-            counts = session.stats().events[emitter.declaration]
+            if not session.flush(_FLUSH_S):  # the connection was lost meanwhile
+                session.flush(_FLUSH_S)
+            stats = session.stats()
+            counts = stats.events[emitter.declaration]
+            notes.numbers[PENDING] = stats.pending
             notes.numbers[EMITTED] = counts.emitted
             notes.numbers[LOST] = counts.lost
             notes.numbers[REFUSED] = sum(counts.refused.values())
@@ -124,7 +126,7 @@ def c_producer(
         notes.numbers[EMITTED] = sum(notes.numbers[PROGRESS : PROGRESS + threads])
         notes.numbers[LOST] = program.lost()
         notes.numbers[TURNED_AWAY] = program.turned_away
-        notes.numbers[FLUSHED] = notes.numbers[FINISHED] = 1
+        notes.numbers[FINISHED] = 1
         return Counter(
             {
                 "records of honest producers": notes.numbers[EMITTED],

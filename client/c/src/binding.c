@@ -157,7 +157,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats)
 	s = session->owner.session;
 	if (s) {
 		stats->is_connected = s->state == UT_UP;
-		stats->pending = ut_count_pending(s);
+		stats->pending = ut_count_pending(s, s->state != UT_UP);
 		stats->ring_bytes = ut_views[s->ring].header ? ut_views[s->ring].size : 0;
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			stats->lost += atomic_load(&reg->lost);
@@ -179,7 +179,7 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 	if (reg) {
 		stats->lost = atomic_load(&reg->lost);
 		stats->unheard = reg->unheard;
-		stats->pending = reg->session ? reg->pending : 0;
+		stats->pending = reg->pending;
 		if (reg->session && reg->session->state == UT_UP && reg->state == UT_ANSWERED)
 			stats->write_index = reg->write_index;
 		stats->nr_refusals = reg->nr_refusals;

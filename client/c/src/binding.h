@@ -93,7 +93,7 @@ void utb_close(struct utb_session *session);
 
 struct utb_stats {
 	uint64_t lost;	  /* of all events: no space, or the daemon ended */
-	uint64_t pending; /* committed, but not sent yet */
+	uint64_t pending; /* committed, but not sent yet; without a daemon also: in the data ring */
 	int is_connected;
 	uint32_t ring_bytes; /* of the data ring; 0: none */
 };
@@ -102,7 +102,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats);
 #define UTB_REFUSALS 4u
 struct utb_event_stats {
 	uint64_t lost;
-	uint64_t pending;	      /* at the last utb_stats */
+	uint64_t pending;	      /* at the last utb_stats, or at the end of the session */
 	uint64_t unheard;	      /* committed before an answer "off" */
 	uint32_t write_index;	      /* on the session's connection; UINT32_MAX: none */
 	unsigned nr_refusals;

@@ -160,6 +160,13 @@ uint64_t ut_ring_position(uint32_t ring)
 	return header ? atomic_load(&header->head) & ~DR_CLOSED : 0;
 }
 
+int ut_ring_is_taken_in(uint32_t ring)
+{
+	struct dr_header *header = ut_views[ring].header;
+
+	return !header || atomic_load(&header->tail) == ut_ring_position(ring);
+}
+
 void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_index), void *arg)
 {
 	struct ut_outlet *outlet = &ut_outlets[number];

@@ -62,6 +62,8 @@ int ut_ring_is_ours(uint32_t ring);
 void ut_ring_give_up(uint32_t ring, void (*lost)(void *arg, uint32_t write_index), void *arg);
 /* Bytes reserved in it so far; 0 in a child for its parent's ring. */
 uint64_t ut_ring_position(uint32_t ring);
+/* Whether the daemon has taken in all its records; also without a ring. */
+int ut_ring_is_taken_in(uint32_t ring);
 /* After a commit that asks for it: wakes the thread that empties the ring. Callable from signal handlers. */
 void ut_ring_wake(uint32_t ring);
 

@@ -88,6 +88,7 @@ static void count_local_lost(void *session, uint32_t number)
 static void end_session(struct ut_session *s)
 {
 	struct ut_session **at = &ut_sessions;
+	int is_up = s->state == UT_UP;
 
 	while (*at && *at != s)
 		at = &(*at)->next;
@@ -103,6 +104,7 @@ static void end_session(struct ut_session *s)
 	ut_futex_wake(&s->changes);
 	ut_session_give_up(s, &s->local, count_local_lost, s);
 	ut_lose_kept(s);
+	ut_count_pending(s, !is_up);
 	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
 		next = reg->next;
 		atomic_store(&reg->place, 0);
@@ -117,7 +119,8 @@ static void end_session(struct ut_session *s)
 	free(s->buckets);
 	s->buckets = NULL;
 	s->nr_buckets = s->nr_regs = 0;
-	ut_session_give_up(s, &s->ring, NULL, NULL); /* no record in it is lost: the daemon has them */
+	/* Its records are not lost: the daemon has them, or the next one may get the ring from its manager. */
+	ut_session_give_up(s, &s->ring, NULL, NULL);
 	for (unsigned i = 0; i < UT_NR_CHUNKS && s->chunks[i]; i++) {
 		ut_free_later(s->chunks[i]);
 		s->chunks[i] = NULL;
@@ -152,7 +155,8 @@ static int is_interrupted(void)
 	return interruption.has_said;
 }
 
-static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+/* waits_for_daemon: continues between attempts to connect. */
+static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until, int waits_for_daemon)
 {
 	int must_end = 0, must_wake = 1;
 
@@ -168,7 +172,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			     state != s->state || due != ut_step_due(s);
 		if (done(arg))
 			return 1;
-		if (must_end || now >= until || s->state == UT_WAITING || s->state == UT_CLOSED)
+		if (must_end || now >= until || (s->state == UT_WAITING && !waits_for_daemon) || s->state == UT_CLOSED)
 			return 0;
 		due = ut_step_due(s);
 		wait = until < due ? until : due;
@@ -193,14 +197,20 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 	}
 }
 
-int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+static int wait_here(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until,
+		     int waits_for_daemon)
 {
 	int before = ut_is_waiting, is_done;
 
 	ut_is_waiting = 1;
-	is_done = drive(s, done, arg, until);
+	is_done = drive(s, done, arg, until, waits_for_daemon);
 	ut_is_waiting = before;
 	return is_done;
+}
+
+int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+{
+	return wait_here(s, done, arg, until, 0);
 }
 
 int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
@@ -499,9 +509,16 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 	ut_lock();
 	ut_process_look();
 	emitted = bytes_emitted(s);
-	if (emitted == s->bytes_flushed && !ut_ring_has_records(s))
-		error = 0;
-	else if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
+	if (emitted == s->bytes_flushed && !ut_ring_has_records(s)) {
+		ut_unlock();
+		errno = saved;
+		return 0;
+	}
+	ut_begin(s, 1);
+	/* A daemon is starting again, or has no space for a connection now: the records are for the next one. */
+	if (s->state != UT_UP && (ut_ring_has_records(s) || !ut_ring_is_taken_in(s->ring)))
+		wait_here(s, is_up, s, until, 1);
+	if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
 		error = -ETIMEDOUT;
 	else
 		error = call(s, ut_put_plain, "sync", until);

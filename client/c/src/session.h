@@ -86,7 +86,8 @@ int ut_reg_look(struct ut_reg *reg);
  * connect. Then it is counted, in its parent's ring, too. Keeps errno. */
 int ut_reg_lose(struct ut_reg *reg);
 /* Send pending records and wait until the daemon has taken them in: 0 or negative errno. 0 at once if
- * nothing was emitted since the last flush. */
+ * nothing was emitted since the last flush. While there is no daemon it waits for one only if a ring has
+ * records for it. */
 int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
 /* As ut_session_close. */
 void ut_session_close_within(struct ut_session *session, uint64_t timeout_ns);

@@ -98,6 +98,58 @@ def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> Non
     assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
 
 
+def test_records_that_no_daemon_took_in_wait_for_the_next_one(
+    utracefsd: Utracefsd, session: Session, tree: Tracefs
+) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    assert event
+    event.emit(0)
+    assert session.flush(20)
+    killed = utracefsd.process
+    assert killed
+    killed.send_signal(signal.SIGSTOP)
+    for n in range(1, 100):
+        event.emit(n)
+    killed.kill()
+    killed.communicate()
+    wait_for(lambda: not session.stats().connected)
+    stats = session.stats()
+    assert (stats.emitted, stats.sent, stats.pending, stats.lost) == (100, 1, 99, 0)
+    assert not session.flush(0.01)
+    starting = threading.Thread(target=utracefsd.start)
+    starting.start()
+    try:
+        assert session.flush(60)
+    finally:
+        starting.join()
+    with Tracefs(str(utracefsd.directory)) as tree:
+        assert numbers(tree) == list(range(100))
+    assert session.stats().sent == 100
+
+
+def test_records_that_no_daemon_took_in_are_pending_at_the_end(
+    utracefsd: Utracefsd, session: Session, tree: Tracefs
+) -> None:
+    """Neither sent nor lost: a service manager may give the ring to the next daemon."""
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    assert event
+    killed = utracefsd.process
+    assert killed
+    killed.send_signal(signal.SIGSTOP)
+    event.emit(1)
+    killed.kill()
+    killed.communicate()
+    utracefsd.process = None
+    wait_for(lambda: not session.stats().connected)
+    session.close()
+    stats = session.stats()
+    assert (stats.emitted, stats.sent, stats.pending, stats.lost) == (1, 0, 1, 0)
+
+
 @pytest.mark.parametrize("asleep_s", [0, 0.3])
 def test_the_time_is_that_of_the_emit(session: Session, tree: Tracefs, asleep_s: float) -> None:
     """Whichever clock the record carries. `trace` shows microseconds."""

@@ -133,9 +133,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	s->in_size = 0;
 	s->out = (struct ut_out){s->memory + UT_IN_BYTES, 0, UT_OUT_BYTES, 0};
 	s->out_sent = 0;
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_ANSWERED)
-			reg->old_index = reg->write_index;
 	ut_ask_anew(s);
 	if (s->flags & UT_TOKENS)
 		begin_enablers(s);
@@ -166,6 +163,15 @@ static void fail_calls(struct ut_session *s)
 	s->nr_asked = 0;
 }
 
+/* Before its ring is given up. */
+static void lose_places(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		atomic_store(&reg->place, 0);
+		reg->old_index = -1;
+	}
+}
+
 static void end_connection(struct ut_session *s)
 {
 	ut_keep_unsent(s);
@@ -176,8 +182,7 @@ static void end_connection(struct ut_session *s)
 		ut_enablers_lost(s);
 	if (s->ring && !ut_ring_is_ours(s->ring)) {
 		/* Records in it belong to that daemon; no other one may get them. */
-		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-			atomic_store(&reg->place, 0);
+		lose_places(s);
 		ut_session_give_up(s, &s->ring, NULL, NULL);
 	}
 }
@@ -251,15 +256,9 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 	return ring == -EPROTO ? ring : 0;
 }
 
-/* Registrations by their write_index on the previous connection. */
-struct by_old_index {
-	struct ut_reg **regs;
-	int64_t size;
-};
-
 static void count_given_up(void *arg, uint32_t write_index)
 {
-	const struct by_old_index *old = arg;
+	const struct ut_by_index *old = arg;
 
 	if (write_index < old->size && old->regs[write_index])
 		atomic_fetch_add(&old->regs[write_index]->lost, 1);
@@ -268,21 +267,9 @@ static void count_given_up(void *arg, uint32_t write_index)
 /* The daemon refuses the ring of the previous connection: ask for another. */
 static void replace_ring(struct ut_session *s)
 {
-	struct by_old_index old = {NULL, 0};
-	struct ut_reg *reg;
+	struct ut_by_index old = ut_regs_by_old_index(s);
 
-	for (reg = s->regs; reg; reg = reg->next) {
-		atomic_store(&reg->place, 0);
-		if (reg->old_index >= old.size)
-			old.size = reg->old_index + 1;
-	}
-	if (old.size <= UT_NR_CHUNKS * UT_CHUNK) /* more events than a daemon has */
-		old.regs = calloc((size_t)old.size + 1, sizeof(*old.regs));
-	if (!old.regs)
-		old.size = 0; /* lost records are not counted */
-	for (reg = s->regs; reg; reg = reg->next)
-		if (reg->old_index >= 0 && old.regs)
-			old.regs[reg->old_index] = reg;
+	lose_places(s);
 	ut_session_give_up(s, &s->ring, count_given_up, &old);
 	free(old.regs);
 	ut_go(s, s->settings.ring_bytes ? UT_NEW_RING : UT_NO_RING);
@@ -478,6 +465,8 @@ static int place(struct ut_session *s, struct ut_reg *reg)
 	/* The place first: a thread that sees the byte set finds a place. */
 	if (ring && (s->ring || reg->number != UT_NO_NUMBER)) {
 		atomic_store(&reg->place, ut_place(ring, s->ring ? reg->write_index : reg->number));
+		if (s->ring)
+			reg->old_index = reg->write_index;
 		ut_reg_point(reg, s->status_area + reg->status_index);
 	} else {
 		ut_reg_point(reg, &ut_off);

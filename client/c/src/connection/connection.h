@@ -70,7 +70,7 @@ struct ut_reg {
 	char text[160];
 	uint32_t number; /* write_index on the session; UT_NO_NUMBER: none yet */
 	uint32_t status_index, write_index; /* of UT_ANSWERED: from the daemon's answer */
-	int64_t old_index;		    /* write_index on the connection before; -1 */
+	int64_t old_index;		    /* write_index of its records in the daemon's ring; -1 */
 	_Atomic uint64_t refused;	    /* records that the daemon refused, or that are too long for it */
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
 	unsigned nr_refusals;
@@ -212,6 +212,12 @@ void ut_ask_anew(struct ut_session *session);
 void ut_reg_enter(struct ut_reg *reg);
 /* The first registration with this write_index of the daemon. */
 struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);
+/* Registrations by their old_index. Free `regs`. Without memory there are none. */
+struct ut_by_index {
+	struct ut_reg **regs;
+	int64_t size;
+};
+struct ut_by_index ut_regs_by_old_index(const struct ut_session *session);
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count);
 /* Frees the block after many later ones. */
 void ut_free_later(void *block);
@@ -265,9 +271,9 @@ void ut_reg_hear(struct ut_session *session, struct ut_reg *reg);
 void ut_hear_all(struct ut_session *session);
 /* Whether the local ring has unsent records. */
 int ut_ring_has_records(const struct ut_session *session);
-/* Counts records of the local ring and of `out` that are not completely sent, for each registration.
- * Returns the total. */
-uint64_t ut_count_pending(struct ut_session *session);
+/* Counts records of the local ring and of `out` that are not completely sent, for each registration;
+ * with_ring: also records in the daemon's ring that no daemon has taken in. Returns the total. */
+uint64_t ut_count_pending(struct ut_session *session, int with_ring);
 /* Moves records from the local ring into `out`, as far as there is space. */
 void ut_take_records(struct ut_session *session);
 /* At the end of a connection: keeps records that were taken from there and not completely sent, for the

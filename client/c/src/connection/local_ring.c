@@ -1,5 +1,6 @@
 /* The local ring, used if the daemon gives none: moves its records into the socket. */
 #include <endian.h>
+#include <stdlib.h>
 
 #include "bin.h"
 #include "connection.h"
@@ -139,7 +140,7 @@ static void count_pending(struct ut_reg *reg)
 	reg->pending++;
 }
 
-uint64_t ut_count_pending(struct ut_session *s)
+uint64_t ut_count_pending(struct ut_session *s, int with_ring)
 {
 	uint64_t all = 0, position = s->taker.tail;
 	struct object object;
@@ -156,6 +157,14 @@ uint64_t ut_count_pending(struct ut_session *s)
 		if ((reg = ut_reg_of_daemons(s, object.record.write_index)))
 			count_pending(reg);
 	for_kept(s, count_pending);
+	if (with_ring && ut_views[s->ring].header) {
+		struct ut_by_index old = ut_regs_by_old_index(s);
+
+		for (position = 0; dr_walk(&ut_outlets[s->ring].ring, &position, &index);)
+			if (index < old.size && old.regs[index])
+				count_pending(old.regs[index]);
+		free(old.regs);
+	}
 	for (reg = s->regs; reg; reg = reg->next)
 		all += reg->pending;
 	return all;
@@ -194,8 +203,7 @@ static int has_room(const struct ut_session *s)
 
 void ut_reg_hear(struct ut_session *s, struct ut_reg *reg)
 {
-	if (!reg->is_heard && s->local && reg->old_index < 0 &&
-	    *(const volatile uint8_t *)atomic_load(&reg->status) == 0)
+	if (!reg->is_heard && s->local && *(const volatile uint8_t *)atomic_load(&reg->status) == 0)
 		reg->unheard_until = atomic_load(&s->taker.ring.header->head);
 	reg->is_heard = 1;
 }

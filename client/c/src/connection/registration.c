@@ -56,6 +56,24 @@ struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index
 	return reg;
 }
 
+struct ut_by_index ut_regs_by_old_index(const struct ut_session *s)
+{
+	struct ut_by_index old = {NULL, 0};
+	struct ut_reg *reg;
+
+	for (reg = s->regs; reg; reg = reg->next)
+		if (reg->old_index >= old.size)
+			old.size = reg->old_index + 1;
+	if (old.size <= UT_NR_CHUNKS * UT_CHUNK) /* more events than a daemon has */
+		old.regs = calloc((size_t)old.size + 1, sizeof(*old.regs));
+	if (!old.regs)
+		old.size = 0;
+	for (reg = s->regs; reg && old.regs; reg = reg->next)
+		if (reg->old_index >= 0)
+			old.regs[reg->old_index] = reg;
+	return old;
+}
+
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
 {
 	unsigned i = 0;
