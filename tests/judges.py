@@ -46,6 +46,8 @@ PACKAGES = {
     "fusermount3": "fuse3",
     "gcc": "gcc",
     "clang": "clang",
+    "promtool": "prometheus",
+    "prometheus": "prometheus",
 }
 """A program, and the Debian package that has it."""
 

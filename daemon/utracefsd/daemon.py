@@ -29,6 +29,7 @@ import functools
 import itertools
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,7 @@ from utracefsd.machine.procfs import (
     is_running,
     make_comm_table,
     possible_cpus,
+    resident_bytes,
 )
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state.folder import StateFolder
@@ -149,6 +151,7 @@ class Daemon:
         stored: Sequence[int] = (),
     ) -> None:
         self.now_ns = now_ns
+        self._started_ms = time.time_ns() // 1_000_000
         self._folder = None if state_folder is None else StateFolder(state_folder)
         self._has_room = False
         if self._folder is not None:
@@ -175,6 +178,7 @@ class Daemon:
         nr_cpus = possible_cpus()
         former = _Former() if self._folder is None else self._take_over(self._folder, nr_cpus, discard_state)
         self._took_over = former.state is not None
+        self._restarts = 0 if former.state is None else former.state.restarts + 1
         self.cells = Cells() if former.journal is None else former.journal.cells
         self.instances = self._make_instances(former, nr_cpus, buffer_size_kb)
         # Their programs have this long to come back.
@@ -187,11 +191,7 @@ class Daemon:
         leaves everything for the next one."""
         self.rings = self._make_rings(former, nr_cpus, store, stored) if data_rings else None
         if self._folder is not None:
-            fired = None if former.journal is None else former.journal.fired
-            with self._made(self._folder.log):
-                self.state = State(
-                    self._folder, self.table, self.instances, self.comms, self.rings, fired, former.log_file
-                )
+            self.state = self._make_state(self._folder, former)
         if self._took_over:
             logger.info("took over %d events of the previous daemon", len(former.events))
         names = WriterNames(self.comms.comm, self.comms.last_comm)
@@ -272,6 +272,19 @@ class Daemon:
             stored=stored,
             gone=self._ring_gone,
         )
+
+    def _make_state(self, folder: StateFolder, former: "_Former") -> State:
+        with self._made(folder.log):
+            return State(
+                folder,
+                self.table,
+                self.instances,
+                self.comms,
+                self.rings,
+                None if former.journal is None else former.journal.fired,
+                former.log_file,
+                self._restarts,
+            )
 
     @contextmanager
     def _made(self, path: Path) -> Iterator[None]:
@@ -512,6 +525,17 @@ class Daemon:
         missing = 0 if self.rings is None else self.rings.nr_missing
         lines = [
             f"faults: {self.faults.count}\n",
+            f"pid: {os.getpid()}\n",
+            f"started, ms since 1970: {self._started_ms}\n",
+            f"restarts that took over the state: {self._restarts}\n",
+            f"cpu time, in ms: {time.process_time_ns() // 1_000_000}\n",
+            f"resident memory, in bytes: {resident_bytes()}\n",
+        ]
+        if self._folder is not None:
+            lines.append(f"memory of the state's files, in bytes: {self._folder.used_bytes()}\n")
+            lines.append(f"free for the state's files, in bytes: {self._folder.free_bytes()}\n")
+        lines += [
+            f"data rings: {0 if self.rings is None else len(self.rings)}\n",
             f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
             f"data rings that nobody keeps: {0 if self.rings is None else self.rings.nr_unstored}\n",
             f"data rings gone with their records, unknown how many: {missing}\n",
@@ -519,6 +543,7 @@ class Daemon:
             f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",
             f"connections to be accepted: {self.data.arrived}\n",
+            f"connections to the tree: {len(self.tracefs)} of {MAX_TRACEFS_CONNECTIONS}\n",
             self.shares.text(),
             self.streams.text(),
             "time of the daemon lately, in ms:\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import socket
@@ -159,7 +160,11 @@ def test_held_resources_and_their_limits(around: Around) -> None:
     around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
     daemon.data._scheduler.charge(os.geteuid(), 0, 5_000_000_000)
     text = around.ask(daemon.tracefs, tree, "read_file", "daemon_stats").decode()
-    assert text.startswith("faults: 0\n")
+    assert text.startswith(f"faults: 0\npid: {os.getpid()}\n")
+    numbers = dict(re.findall(r"^(\w.*): (\d+)", text, re.MULTILINE))
+    assert abs(int(numbers["started, ms since 1970"]) - time.time_ns() // 1_000_000) < 3_600_000
+    assert int(numbers["resident memory, in bytes"]) > 1 << 20
+    assert "\nconnections to the tree: 1 of 256\n" in text
     assert "\nconnections to be accepted: 0\n" in text
     uid, most = os.geteuid(), daemon.shares.most_of(Resource.EVENTS, os.geteuid())
     assert f"\nevents: 1 of {daemon.shares.in_all[Resource.EVENTS]}\n  user {uid}: 1 of {most}\n" in text

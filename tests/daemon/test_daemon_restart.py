@@ -170,6 +170,17 @@ def test_everything_is_as_before(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_restarts_are_counted(folder: Path) -> None:
+    """Also over several, and from 0 when the state is discarded."""
+    for restarts in range(3):
+        daemon = daemon_in(folder)
+        assert b"\nrestarts that took over the state: %d\n" % restarts in read(daemon, b"daemon_stats")
+        die(daemon)
+    again = daemon_in(folder, discard_state=True)
+    assert b"\nrestarts that took over the state: 0\n" in read(again, b"daemon_stats")
+    finish(again)
+
+
 def test_records_of_before_and_after_are_together(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a u32 n")

@@ -16,7 +16,7 @@ from utracefsd.main import main
 from utracefsd.server import runtime
 
 FOLDER = Path(__file__).parents[2] / "systemd"
-UNITS = ["utracefsd.service", "utracefsd.socket", "utracefsd-tracefs.socket"]
+UNITS = ["utracefsd.service", "utracefsd.socket", "utracefsd-tracefs.socket", "utracefs-metrics.service"]
 
 
 def unit(name: str) -> configparser.ConfigParser:
@@ -32,8 +32,10 @@ def test_systemd_analyze_verify_is_clean(tmp_path: Path) -> None:
     for name in UNITS:
         text = (FOLDER / name).read_text()
         if name.endswith(".service"):
-            assert "ExecStart=/usr/bin/utracefsd " in text
-            text = text.replace("ExecStart=/usr/bin/utracefsd ", f"ExecStart={sys.executable} -m utracefsd ")
+            text, replaced = re.subn(
+                r"(?m)^ExecStart=/usr/bin/(\w+) ", rf"ExecStart={sys.executable} -m \1 ", text
+            )
+            assert replaced == 1
         (tmp_path / name).write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in UNITS)],
@@ -45,9 +47,10 @@ def test_systemd_analyze_verify_is_clean(tmp_path: Path) -> None:
 
 
 @needs("systemd-analyze")
-def test_it_is_hardened() -> None:
+@pytest.mark.parametrize("name", ["utracefsd.service", "utracefs-metrics.service"])
+def test_it_is_hardened(name: str) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(FOLDER / "utracefsd.service")],
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(FOLDER / name)],
         capture_output=True,
         text=True,
         check=False,
@@ -112,7 +115,7 @@ def test_sockets_are_where_the_daemon_looks_for_them() -> None:
         assert section["SocketGroup"] == group
         assert section["Service"] == "utracefsd.service"
     # a service with named sockets must take them: its own file wins over the order of their arrival
-    assert set(unit("utracefsd.service")["Service"]["Sockets"].split()) == set(UNITS[1:])
+    assert set(unit("utracefsd.service")["Service"]["Sockets"].split()) == set(UNITS[1:3])
 
 
 def test_both_sockets_come_and_go_together() -> None:

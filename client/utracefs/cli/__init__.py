@@ -17,6 +17,7 @@
 | perf/perf | perf stat, record, script, top, trace |
 | mount | mount |
 | look/doctor | doctor |
+| metrics/metrics | metrics |
 | c_client | c-client |
 | daemon | daemon, completion |
 
@@ -213,6 +214,7 @@ COMMANDS = {
     "top": ("utracefs.cli.live.top:top", "Show rates, bytes and losses of events and processes, live."),
     "perf": ("utracefs.cli.perf.perf:perf", "Count and sample events."),
     "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
+    "metrics": ("utracefs.cli.metrics.metrics:metrics", "Numbers of the daemon, for Prometheus."),
     "doctor": ("utracefs.cli.look.doctor:doctor", "Say why nothing arrives."),
     "c-client": ("utracefs.cli.c_client:c_client", "Say where the C client and the preload library are."),
     "daemon": ("utracefs.cli.daemon:daemon", "Run a daemon (the same as utracefsd)."),

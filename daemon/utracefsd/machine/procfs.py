@@ -17,6 +17,7 @@ __all__ = [
     "read_parent",
     "read_task",
     "read_tgid",
+    "resident_bytes",
 ]
 
 _START_TIME = 19
@@ -117,6 +118,14 @@ def free_memory_kb() -> int:
     except OSError:
         found = None
     return int(found[1]) if found else sys.maxsize
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, with shared memory; 0 if the system does not say."""
+    try:
+        return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 _sched_getcpu = ctypes.CDLL(None).sched_getcpu

@@ -254,7 +254,9 @@ class Shares:
             lines.append(f"{resource.value}: {self._total[resource]} of {self.in_all[resource]}\n")
             for uid, held in _heaviest(self._held[resource]):
                 lines.append(f"  user {uid}: {held} of {self.most_of(resource, uid)}\n")
-            for uid, count in _heaviest(self._refused[resource]):
+            if refused := self._refused[resource]:
+                lines.append(f"  refused: {sum(refused.values())}\n")
+            for uid, count in _heaviest(refused):
                 lines.append(f"  refused to user {uid}: {count}\n")
         return "".join(lines)
 

@@ -74,6 +74,22 @@ class StateFolder:
         self._buffers: dict[int, BufferFolders] = {}
         self._warned = False
 
+    def used_bytes(self) -> int:
+        """Memory of all files."""
+        used = 0
+        for path in self.path.rglob("*"):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                used += 512 * path.lstat().st_blocks
+        return used
+
+    def free_bytes(self) -> int:
+        """Memory that is left for further files; 0: unknown."""
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return 0
+        return found.f_bavail * found.f_frsize
+
     def give_room(self, nr_bytes: int) -> None:
         """Free so many bytes of the reserved space for a daemon that starts."""
         with contextlib.suppress(OSError):

@@ -76,11 +76,13 @@ class State:
         rings: Rings | None = None,
         fired: Mapping[Key, tuple[int, set[int]]] | None = None,
         file: LogFile | None = None,
+        restarts: int = 0,
     ) -> None:
         """fired: triggers that already fired for records that will be dispatched again, see Journal.
 
         file: the result of `folder.open_log`, owned by this object; None: `folder.open_log` is called.
-        OSError: no space for a log that replaces one of an older version.
+        restarts: number of daemons, with this one, that took over the state. OSError: no space for a log that
+        replaces one of an older version.
         """
         self.folder = folder
         self._table = table
@@ -88,6 +90,7 @@ class State:
         self._comms = comms
         self._rings = rings
         self._fired = {} if fired is None else fired
+        self._restarts = restarts
         self._pending: list[tuple[Any, ...]] = []
         """Lines to write, in the order of the changes."""
         self._changed: dict[Instance, None] = {}
@@ -250,6 +253,8 @@ class State:
 
     def _everything(self) -> Iterator[tuple[Any, ...]]:
         yield log.start_line()
+        if self._restarts:
+            yield log.restarts_line(self._restarts)
         for event in self._table.events():
             yield log.event_line(event)
         for instance in self._instances:

@@ -24,6 +24,7 @@ MessagePack arrays, one behind the other (log_file.py); each describes one chang
                                             the data ring of a process, and the events of its records
     ["index", st_dev, st_ino, id]           the data ring has records of one more event
     ["ring gone", st_dev, st_ino]           the daemon has given it up
+    ["restarts", number]                    of daemons that took over this state
 
 An incomplete array at the end is ignored: a killed daemon could leave one in files of older versions.
 """
@@ -50,7 +51,7 @@ __all__ = ["MAGIC", "VERSION", "StateError", "Taken", "TakenInstance", "is_buffe
 
 MAGIC = "utracefs state"
 VERSION = 5
-"""Raised when an older daemon could not read what this one writes. 5: `process` of `comm`."""
+"""Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`."""
 
 _OLDEST = 4
 """The oldest version that this daemon reads; it writes the whole log anew."""
@@ -99,6 +100,9 @@ class Taken:
     fired: dict[Key, tuple[int, set[int]]] = attrs.Factory(dict)
     """By data ring: the position of a record that was being dispatched, and keys of the triggers that
     fired for it."""
+
+    restarts: int = 0
+    """Daemons before this one that took over the state; 0 in older logs."""
 
     def names(self) -> dict[int, bytes]:
         """Names of the instances other than the top one, by number."""
@@ -184,6 +188,10 @@ def ring_gone_line(key: Key) -> tuple[Any, ...]:
     return ("ring gone", *key)
 
 
+def restarts_line(number: int) -> tuple[Any, ...]:
+    return ("restarts", number)
+
+
 # Reading
 
 
@@ -247,6 +255,8 @@ def _apply(taken: Taken, line: Any) -> bool:
             type(key) is int for key in keys
         ):
             taken.fired[dev, ino] = position, set(keys)
+        case ["restarts", int(number)]:
+            taken.restarts = number
         case ["instance", int(number), bytes(name)]:
             return _make_instance(taken, number, name)
         case ["removed", int(number)] if number != TOP and number in taken.instances:

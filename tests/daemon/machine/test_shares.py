@@ -111,7 +111,7 @@ def test_refusals_are_counted_and_few_are_logged(caplog: pytest.LogCaptureFixtur
         with pytest.raises(TraceError):
             shares.check(Resource.EVENTS, 7)
     assert shares.refusal(Resource.EVENTS, 8) is not None
-    assert "events: 0 of 65535\n  refused to user 7: 120\nfields" in shares.text()
+    assert "events: 0 of 65535\n  refused: 120\n  refused to user 7: 120\nfields" in shares.text()
     logged = [record.getMessage() for record in caplog.records]
     assert [line.partition(":")[0] for line in logged] == [
         f"user 7 is refused, number {count}" for count in (1, 10, 100)

@@ -34,8 +34,10 @@ def test_what_a_log_says() -> None:
             ["buffer", 0, "buffer.0.11"],
             ["buffer", 0, "buffer.0.12"],
             ["comm", 12, b"sh", 99],
+            ["restarts", 4],
         )
     )
+    assert taken.restarts == 4
     assert list(taken.events) == [1039, 7]
     top = taken.instances[0]
     assert top.files == {7: ON, 1039: OFF}
@@ -49,6 +51,7 @@ def test_logs_of_older_versions() -> None:
     comms = [["comm", 12, b"sh", 99], ["comm", 13, b"sh", 99, 12]]
     taken = parse_log(packed([MAGIC, 4], TOP, *comms))
     assert [task.process for task in taken.comms.values()] == [0, 12]
+    assert taken.restarts == 0
     with pytest.raises(StateError, match="has version 3, this daemon reads 4 to 5"):
         parse_log(packed([MAGIC, 3], TOP))
 

@@ -76,10 +76,13 @@ printf '[Unit]\nDefaultDependencies=no\nRequires=utracefsd.socket\nAfter=utracef
     > $units/test.target
 cp opt/source/systemd/*.socket opt/source/systemd/*.service $units
 sed -i "s|^ExecStart=/usr/bin/utracefsd|ExecStart=$PYTHON -m utracefsd|" $units/utracefsd.service
-mkdir $units/utracefsd.service.d
+sed -i "s|^ExecStart=/usr/bin/utracefs|ExecStart=$PYTHON -m utracefs|" $units/utracefs-metrics.service
+mkdir $units/utracefsd.service.d $units/utracefs-metrics.service.d
 printf '[Service]\nEnvironment="PYTHONPATH=%s" LD_LIBRARY_PATH=%s\n%s\n%s\n' \
     "$PYTHONPATH" "$LD_LIBRARY_PATH" StandardError=append:/run/daemon.log "$MORE" \
     > $units/utracefsd.service.d/test.conf
+grep Environment $units/utracefsd.service.d/test.conf > $units/utracefs-metrics.service.d/test.conf
+sed -i '1i [Service]' $units/utracefs-metrics.service.d/test.conf
 mkdir -m 700 dev/shm/utracefs
 chown 997:997 dev/shm/utracefs
 mkdir old
@@ -269,6 +272,27 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
     finally:
         made.close()
+
+
+SCRAPE = """
+import urllib.request
+try:
+    print(urllib.request.urlopen("http://127.0.0.1:9847/metrics", timeout=30).read().decode())
+except OSError as error:
+    print(error)
+"""
+
+
+def test_the_metrics_service(machine: Machine) -> None:
+    """Its hardening leaves it all that it needs; it stays when the daemon does not answer."""
+    machine.run("systemctl", "start", "utracefs-metrics.service")
+    wait_for(lambda: "utracefs_up 1\n" in machine.run(PYTHON, "-c", SCRAPE), 20, what=machine.log)
+    machine.run("kill", "-STOP", machine.shown("MainPID"))
+    wait_for(lambda: "utracefs_up 0\n" in machine.run(PYTHON, "-c", SCRAPE), 20, what=machine.log)
+    machine.run("kill", "-CONT", machine.shown("MainPID"))
+    machine.run("systemctl", "stop", "utracefs-metrics.service")
+    found = machine.run("systemctl", "show", "--value", "-p", "Result", "utracefs-metrics.service")
+    assert found == "success\n"
 
 
 def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> None:

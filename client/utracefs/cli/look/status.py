@@ -173,6 +173,7 @@ def buffer_state(tree: Tracefs, place: Place = TOP) -> dict[str, Any]:
         "size_kb": int(size) if size.isdigit() else size,
         "cpus": len(cpus),
         "entries": sum(one.get("entries", 0) for one in stats),
+        "bytes": sum(one.get("bytes", 0) for one in stats),
         "overrun": sum(one.get("overrun", 0) for one in stats),
         "dropped": sum(one.get("dropped events", 0) for one in stats),
         "read": sum(one.get("read events", 0) for one in stats),
