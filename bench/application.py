@@ -69,9 +69,16 @@ def disabled() -> Iterator[Row]:
     yield ratio_row("event.emit(a, b) disabled", best["emit"], best["debug"], "logger.debug", 0.25)
 
 
-def emitting(directory: str, tree: Tracefs, session: utracefs.Session, statement: str, event: Any) -> float:
+def emitting(
+    directory: str,
+    tree: Tracefs,
+    session: utracefs.Session,
+    statement: str,
+    event: Any,
+    number: int = BURST,
+) -> float:
     names = {"event": event}
-    took = statement_ns(statement, names, BURST)
+    took = statement_ns(statement, names, number)
     if not session.flush(20):
         raise SystemExit("bench: the daemon does not answer")
     return took

@@ -11,8 +11,20 @@ cdef extern from "binding.h" nogil:
     ctypedef struct utb_session "struct utb_session":
         pass
 
+    ctypedef struct dr_record "struct dr_record":
+        pass
+
+    ctypedef struct dr_header "struct dr_header":
+        pass
+
     ctypedef struct utb_reserved "struct utb_reserved":
+        dr_record *record
+        dr_header *header
         bint must_settle
+
+    ctypedef struct ut_moment "struct ut_moment":
+        uint64_t time
+        uint64_t rate
 
     ctypedef struct utb_stats "struct utb_stats":
         bint is_connected
@@ -55,6 +67,8 @@ cdef extern from "binding.h" nogil:
     unsigned char *utb_reserve(utracefs_event *event, uint32_t flag, uint32_t size, utb_reserved *r)
     void utb_commit(const utb_reserved *r)
     uint64_t ut_now_ns()
+    ut_moment ut_moment_of(const dr_header *header, const dr_record *record)
+    uint64_t ut_duration_ns(ut_moment begin, const dr_record *end)
     uint64_t utracefs_new_span_id()
     void ut_put(unsigned char *at, uint64_t value, unsigned size)
 

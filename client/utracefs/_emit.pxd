@@ -3,7 +3,19 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
+from utracefs._binding cimport ut_moment
 from utracefs._event cimport Event
+
+cdef enum:
+    # The first fields of a span's begin, all u64: its id and its parent's. The end also has the duration.
+    BEGIN_NUMBERS = 2
+    END_NUMBERS = 3
+
+cdef struct SpanHead:
+    uint64_t id
+    uint64_t parent_id
+    ut_moment begin     # time 0: not known
+    bint has_ended
 
 cdef bint is_strict
 
@@ -11,4 +23,4 @@ cdef bint is_of_context(name) except -1
 
 cdef object context_value(Event event, Py_ssize_t i)
 
-cdef object emit_behind(Event event, const uint64_t *numbers, Py_ssize_t nr_numbers, PyObject *const *given)
+cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given)

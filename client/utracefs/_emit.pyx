@@ -17,7 +17,15 @@ from libc.stdlib cimport getenv
 from libc.string cimport memcpy, memset, strcmp
 
 from utracefs_protocol.pages.data_ring cimport DR_MAX_WHY, DR_REFUSED
-from utracefs._binding cimport PENDING, ut_put, utb_commit, utb_reserve, utb_reserved
+from utracefs._binding cimport (
+    PENDING,
+    ut_duration_ns,
+    ut_moment_of,
+    ut_put,
+    utb_commit,
+    utb_reserve,
+    utb_reserved,
+)
 from utracefs._event cimport (
     CHAR_ARRAY,
     DATA_LOC,
@@ -130,11 +138,12 @@ cdef object wrong_number(Event event, Py_ssize_t nr_args):
 
 cdef object emit_values(Event event, PyObject *const *given):
     """given: a value for each field."""
-    return emit_behind(event, NULL, 0, given)
+    return emit_behind(event, NULL, given)
 
 
-cdef object emit_behind(Event event, const uint64_t *numbers, Py_ssize_t nr_numbers, PyObject *const *given):
-    """numbers: of the first fields, which are u64. given: a value for each of the others."""
+cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
+    """given: a value for each field; its first ones are not used if `head` has them. A begin gets its time,
+    an end the duration, from the record's own time."""
     cdef unsigned char byte = status_of(event)
     cdef Value values[MAX_FIELDS]
     cdef utb_reserved reserved
@@ -143,15 +152,14 @@ cdef object emit_behind(Event event, const uint64_t *numbers, Py_ssize_t nr_numb
     cdef Step *step
     cdef Value *value
     cdef size_t size
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, nr_numbers
     cdef list held = None
     if byte == 0 or (byte == PENDING and not event.look()):
         if not is_strict:
             return None
         byte = 0
     size = event.min_size
-    for i in range(nr_numbers):
-        values[i].number.u = numbers[i]
+    nr_numbers = put_ids(head, values) if head != NULL else 0
     for i in range(nr_numbers, event.nr_fields):
         step = &steps[i]
         value = &values[i]
@@ -208,9 +216,25 @@ cdef object emit_behind(Event event, const uint64_t *numbers, Py_ssize_t nr_numb
     payload = reserve(event, 0, size, &reserved)
     # From here on no Python code runs until the record is committed.
     if payload != NULL:
+        if head != NULL:
+            put_time(head, values, &reserved)
         fill(event, values, payload)
         utb_commit(&reserved)
     return None
+
+
+cdef inline Py_ssize_t put_ids(SpanHead *head, Value *values) noexcept:
+    """Returns the number of fields that `head` has."""
+    values[0].number.u = head.id
+    values[1].number.u = head.parent_id
+    return END_NUMBERS if head.has_ended else BEGIN_NUMBERS
+
+
+cdef inline void put_time(SpanHead *head, Value *values, const utb_reserved *reserved) noexcept:
+    if head.has_ended:
+        values[2].number.u = ut_duration_ns(head.begin, reserved.record)
+    else:
+        head.begin = ut_moment_of(reserved.header, reserved.record)
 
 
 cdef inline unsigned char *reserve(

@@ -18,9 +18,10 @@ record is written if its event is on at that moment:
 So an end always belongs to a span that began while tracing; if its begin is missing, as only NAME_end is on
 or the begin was overwritten, its duration says when that was.
 
-The variable is set back, not reset by its token: a generator may be closed in another context. If it holds
-another span then, this one is `misplaced`: the context where it began has it still, and passes over it. A
-span that ended regularly remains the parent in contexts that were copied from it (tasks).
+The variable is set back, not reset by its token: a generator may be closed in another context. (Often by
+putting back all variables of the begin: see context_vars.h.) If it holds another span then, this one is
+`misplaced`: the context where it began has it still, and passes over it. A span that ended regularly remains
+the parent in contexts that were copied from it (tasks).
 """
 
 from functools import partial
@@ -33,7 +34,14 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 
 from utracefs._binding cimport PENDING, ut_now_ns, utracefs_new_span_id
-from utracefs._emit cimport context_value, emit_behind, is_of_context
+from utracefs._emit cimport (
+    BEGIN_NUMBERS,
+    END_NUMBERS,
+    SpanHead,
+    context_value,
+    emit_behind,
+    is_of_context,
+)
 from utracefs._emit cimport is_strict as emits_strictly
 from utracefs._event cimport MAX_FIELDS, Event, status_of
 
@@ -52,7 +60,14 @@ cdef extern from *:
     """
     void use_vectorcall(object made, Py_ssize_t offset, unsigned long flags)
 
+cdef extern from "context_vars.h":
+    PyObject *ut_context_vars()
+    void ut_put_context_vars_back(PyObject *own, PyObject *before)
+
 cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        PyObject *tp_dict
+    void PyType_Modified(PyTypeObject *type)
     unsigned long Py_TPFLAGS_METHOD_DESCRIPTOR
     Py_ssize_t PyVectorcall_NARGS(size_t nargsf)
     object PyObject_Vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
@@ -83,27 +98,27 @@ KINDS = {0x80: COROUTINE, 0x20: GENERATOR, 0x200: ASYNC_GENERATOR, 0x100: COROUT
 
 cdef object context_variable = PyContextVar_New("utracefs.span", NULL)
 cdef tuple NO_VALUES = ()
-cdef str NO_ERROR = ""
+cdef bytes NO_ERROR = b""
 
 BEGIN_FIELDS = "u64 span_id; u64 parent_id"
 END_FIELDS = "u64 span_id; u64 parent_id; u64 duration_ns; __rel_loc char[] error"
 cdef enum:
-    BEGIN_VALUES = 2
-    END_VALUES = 4
+    END_VALUES = END_NUMBERS + 1    # `error` is the last
 
 
 cdef inline Running present():
     """The span that is the parent of one that begins now; or None."""
+    return in_place(value_of_variable())
+
+
+cdef inline Running value_of_variable():
     cdef PyObject *found = NULL
-    cdef Running running
     PyContextVar_Get(context_variable, NULL, &found)
     if found == NULL:
         return None
     held = <object>found
     Py_XDECREF(found)
-    if held is None:
-        return None
-    return in_place(<Running>held)
+    return <Running>held
 
 
 cdef inline Running in_place(Running running):
@@ -149,6 +164,7 @@ cdef class Span:
         self.drivers = drivers
         self.off = Off.__new__(Off)
         self.off.span = self
+        self.off.call = <Vectorcall>call_off
 
     def having(self, tuple values):
         """The same span, with values."""
@@ -237,7 +253,7 @@ cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject 
         if not is_on(span):
             return span.off
     running = new_running(span, values)
-    running.its_parent_id = parent_id
+    running.head.parent_id = parent_id
     running.has_parent_id = parent_id != 0
     return running
 
@@ -282,7 +298,7 @@ cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObje
             if span.fields[i] not in given:
                 if not is_of_context(span.fields[i]):
                     raise TypeError(f"{span.name}: no value for the field {span.fields[i]!r}")
-                given[span.fields[i]] = context_value(span.begin, BEGIN_VALUES + i)
+                given[span.fields[i]] = context_value(span.begin, BEGIN_NUMBERS + i)
     return tuple([given[name] for name in span.fields]), parent_id
 
 
@@ -299,6 +315,7 @@ cdef int check_names(Span span, names) except -1:
 cdef class Off:
     """A use of a span that is off. As Running, without effect."""
 
+    cdef Vectorcall call
     cdef Span span
 
     @property
@@ -328,12 +345,13 @@ cdef class Off:
 cdef class Running:
     """A use of a span, from its begin to its end."""
 
+    cdef Vectorcall call
     cdef Span span
     cdef Running parent
-    cdef uint64_t id
-    cdef uint64_t its_parent_id
+    cdef object vars_before # of the context, and those with this span: see context_vars.h
+    cdef object vars_own
+    cdef SpanHead head
     cdef tuple values
-    cdef uint64_t begin_ns
     cdef State state
     cdef bint by_span       # entered by `with span:`
     cdef bint has_parent_id # given, not that of the context
@@ -342,12 +360,12 @@ cdef class Running:
     @property
     def span_id(self):
         """0 before its begin."""
-        return self.id
+        return self.head.id
 
     @property
     def parent_id(self):
         """0: it has no parent."""
-        return self.its_parent_id
+        return self.head.parent_id
 
     def set(self, **values):
         """Change values of fields, for the record of the end. TypeError: no such field, on and off."""
@@ -368,62 +386,126 @@ cdef class Running:
 
     cdef int begin(self) except -1:
         cdef Span span = self.span
+        cdef PyObject *vars_before = NULL
+        cdef Running around
         if self.state == BEGUN:
             self.depth += 1
             return 0
-        self.parent = present()
+        around = value_of_variable()
+        self.parent = in_place(around)
         if not self.has_parent_id:
-            self.its_parent_id = 0 if self.parent is None else self.parent.id
+            self.head.parent_id = 0 if self.parent is None else self.parent.head.id
         if self.state != IDLE and is_above(self, self.parent):
             self.parent = None
-        self.id = utracefs_new_span_id()
+        self.head.id = utracefs_new_span_id()
+        self.head.has_ended = False
+        self.head.begin.time = 0
         self.state = BEGUN
-        self.begin_ns = ut_now_ns()
         if status_of(span.begin) or emits_strictly:
-            self.emit(span.begin, BEGIN_VALUES, 0, NO_ERROR)
+            self.emit(span.begin, BEGIN_NUMBERS, NO_ERROR)
+        if self.head.begin.time == 0:
+            self.head.begin.time = ut_now_ns()
+            self.head.begin.rate = 0
+        if self.parent is around:
+            vars_before = ut_context_vars()
+        if vars_before != NULL:
+            self.vars_before = <object>vars_before
         PyContextVar_Set(context_variable, self)
+        if vars_before != NULL:
+            self.vars_own = <object>ut_context_vars()
         self.span.nr_on += self.by_span
         return 0
 
     cdef int finish(self, kind) except -1:
         """kind: the exception's class, or None."""
         cdef PyObject *held = NULL
-        cdef uint64_t end_ns = ut_now_ns()
         if self.state != BEGUN:
             return 0
         if self.depth:
             self.depth -= 1
             return 0
         self.span.nr_on -= self.by_span
-        PyContextVar_Get(context_variable, NULL, &held)
-        if held == <PyObject *>self:
+        if (
+            self.vars_before is not None
+            and <PyObject *>self.vars_own == ut_context_vars()
+            and in_place(self.parent) is self.parent
+        ):
             self.state = ENDED
-            PyContextVar_Set(context_variable, in_place(self.parent))
+            ut_put_context_vars_back(<PyObject *>self.vars_own, <PyObject *>self.vars_before)
         else:
-            self.state = MISPLACED
-        Py_XDECREF(held)
+            PyContextVar_Get(context_variable, NULL, &held)
+            if held == <PyObject *>self:
+                self.state = ENDED
+                PyContextVar_Set(context_variable, in_place(self.parent))
+            else:
+                self.state = MISPLACED
+            Py_XDECREF(held)
+        self.vars_before = self.vars_own = None
         if status_of(self.span.end) or emits_strictly:
-            error = NO_ERROR if kind is None else name_of(kind)
-            self.emit(self.span.end, END_VALUES, end_ns - self.begin_ns, error)
+            self.head.has_ended = True
+            self.emit(self.span.end, END_VALUES, NO_ERROR if kind is None else name_of(kind))
         if self.state == ENDED:
             self.parent = None
         return 0
 
-    cdef int emit(self, Event event, Py_ssize_t first, uint64_t duration_ns, str error) except -1:
-        """first: place of the first field of its own."""
-        cdef uint64_t *numbers = [self.id, self.its_parent_id, duration_ns]
+    cdef int emit(self, Event event, Py_ssize_t first, error) except -1:
+        """first: place of the first field of its own. error: str or bytes."""
         cdef PyObject *given[MAX_FIELDS]
         cdef Py_ssize_t i
         cdef tuple values = self.values
-        given[3] = <PyObject *>error
+        given[END_NUMBERS] = <PyObject *>error
         for i in range(self.span.nr_fields):
             given[first + i] = PyTuple_GET_ITEM(<PyObject *>values, i)
-        emit_behind(event, numbers, 2 if first == BEGIN_VALUES else 3, given)
+        emit_behind(event, &self.head, given)
         return 0
+
+
+cdef object call_off(Off off, PyObject *const *args, size_t nargsf, PyObject *names):
+    return None if leaves(nargsf, names) else off
+
+
+cdef object call_running(Running running, PyObject *const *args, size_t nargsf, PyObject *names):
+    """As `__enter__`; with the arguments of `__exit__` as that."""
+    if not leaves(nargsf, names):
+        running.begin()
+        return running
+    running.finish(<object>args[0])
+
+
+cdef inline bint leaves(size_t nargsf, PyObject *names) except -1:
+    cdef Py_ssize_t nr = PyVectorcall_NARGS(nargsf)
+    if names != NULL or (nr != 0 and nr != 3):
+        raise TypeError("__enter__ takes no arguments, __exit__ takes 3")
+    return nr != 0
+
+
+@cython.final
+cdef class Itself:
+    """In place of `__enter__` and `__exit__`, which `with` gets as methods of the object: two new objects
+    each time. Here it gets the object itself, and calls that: without arguments, or with those of `__exit__`.
+    """
+
+    cdef object method
+
+    def __get__(self, instance, owner):
+        return self.method if instance is None else instance
+
+
+cdef int bind_to_itself(type_, Py_ssize_t offset_of_call) except -1:
+    cdef Itself itself
+    cdef dict names = <dict>(<PyTypeObject *>type_).tp_dict
+    use_vectorcall(type_, offset_of_call, 0)
+    for name in ("__enter__", "__exit__"):
+        itself = Itself.__new__(Itself)
+        itself.method = names[name]
+        names[name] = itself
+    PyType_Modified(<PyTypeObject *>type_)
+    return 0
 
 
 cdef inline Running new_running(Span span, tuple values):
     cdef Running running = Running.__new__(Running)
+    running.call = <Vectorcall>call_running
     running.span = span
     running.values = values
     return running
@@ -546,6 +628,10 @@ cdef Py_ssize_t place(object made, Vectorcall *call):
 
 
 cdef Span a_span = Span("", None, None, ())
+cdef Off an_off = a_span.off
+cdef Running a_running = Running.__new__(Running)
 cdef Traced a_traced = Traced.__new__(Traced)
 use_vectorcall(Span, place(a_span, &a_span.call), 0)
+bind_to_itself(Off, place(an_off, &an_off.call))
+bind_to_itself(Running, place(a_running, &a_running.call))
 use_vectorcall(Traced, place(a_traced, &a_traced.call), Py_TPFLAGS_METHOD_DESCRIPTOR)

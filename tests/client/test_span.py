@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
+import gc
 import inspect
+import itertools
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -306,6 +310,100 @@ def test_an_end_in_another_context(on: Declare, records: Records) -> None:
     with span() as next_one:
         assert next_one.parent_id == 0
     assert len(records(span)[1]) == 2
+
+
+def held_by_the_context() -> object:
+    return {var.name: value for var, value in contextvars.copy_context().items()}.get("utracefs.span")
+
+
+def test_no_order_leaves_a_span_in_the_context(on: Declare) -> None:
+    for order in itertools.permutations(range(3)):
+        uses = [on("order")() for _ in order]
+        for use in uses:
+            use.__enter__()
+        for n in order:
+            uses[n].__exit__(None, None, None)
+        assert held_by_the_context() is None, order
+
+
+def test_other_variables_of_the_context_keep_what_the_span_s_body_set(on: Declare) -> None:
+    first = contextvars.ContextVar[int]("first")
+    others = [contextvars.ContextVar[int](f"other{n}") for n in range(40)]
+    span = on("order")
+    first.set(1)
+    with span():
+        assert first.get() == 1
+        first.set(2)
+        first.set(3)
+    with span():
+        with span():
+            assert [other.get(None) for other in others] == [None] * 40
+            for n, other in enumerate(others):
+                other.set(n)
+        assert [other.get() for other in others] == list(range(40))
+        first.set(4)
+    assert first.get() == 4
+    assert [other.get() for other in others] == list(range(40))
+    token = first.set(5)
+    with span():
+        first.reset(token)
+    assert first.get() == 4
+    assert current() is None
+
+
+def test_a_copy_of_the_context_keeps_the_span_of_its_moment(on: Declare, records: Records) -> None:
+    span, other = on("order"), on("other")
+    variable = contextvars.ContextVar[int]("variable")
+
+    def child() -> int:
+        variable.set(1)
+        with other() as running:
+            return running.parent_id
+
+    with span() as one:
+        within = contextvars.copy_context()
+        changed = contextvars.copy_context()
+        changed.run(variable.set, 2)
+    after = contextvars.copy_context()
+    with span() as two:
+        assert [context.run(child) for context in (within, changed, after)] == [one.span_id, one.span_id, 0]
+        assert [context.run(current) for context in (within, changed, after)] == [one, one, None]
+        assert current() is two
+    assert variable.get(None) is None
+
+
+def test_a_span_that_never_ends_is_freed_with_its_context(on: Declare) -> None:
+    class Values:
+        """Can be watched."""
+
+    variable = contextvars.ContextVar[Values]("variable")
+    values = Values()
+    gone = weakref.ref(values)
+
+    def begin(values: Values) -> None:
+        variable.set(values)
+        on("order")().__enter__()
+
+    contextvars.Context().run(begin, values)
+    del values
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_use_by_other_ways_than_with(on: Declare, off: Declare, records: Records) -> None:
+    span = on("order u8 n")
+    for use in (span(1), off("other u8 n")(1)):
+        with contextlib.ExitStack() as stack:
+            assert stack.enter_context(use) is use
+        assert type(use).__enter__(use) is use
+        type(use).__exit__(use, KeyError, KeyError("x"), None)
+        assert use.__enter__() is use
+        use.__exit__(None, None, None)
+        assert not hasattr(use, "__aenter__")
+        for wrong in ((1,), (1, 2), (1, 2, 3, 4)):
+            with pytest.raises(TypeError, match="__exit__"):
+                use.__exit__(*wrong)
+    assert [r["error"] for r in records(span)[1]] == ["", "KeyError", ""]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30))

@@ -37,13 +37,15 @@ from utracefsd.intake._journal cimport Journal
 from utracefsd.intake._writers cimport KNOWN_TIDS
 from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
-from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
+from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_known_rate, tsc_clock_look, tsc_clock_now
 
 cdef enum:
     # Give space back to the producer about this often, so that it can write to a full ring during a round.
     PUBLISH_BYTES = 65536
     # Checking that known threads are still the peer's reads /proc for each.
     KNOWN_NS = 1000000000
+    # Producers get a rate of the TSC again when it changed by more than 1 ppm: 2^11 of some 2^31.
+    RATE_BITS = 11
 
 
 @cython.final
@@ -62,6 +64,7 @@ cdef class Intake:
     cdef bint may_tsc
     cdef public bint clock_jumped
     cdef tsc_clock clock
+    cdef uint64_t told_rate         # of the clock, to all rings
     cdef Journal journal
 
     def __init__(self, int nr_cpus, bint tsc=False, Journal journal=None):
@@ -89,11 +92,21 @@ cdef class Intake:
             self.set_clock(ring)
 
     cdef void set_clock(self, DataRing ring) noexcept:
-        dr_set_clock(&ring.c, DR_CLOCK_TSC if self.may_tsc else DR_CLOCK_MONOTONIC)
+        if self.may_tsc:
+            dr_set_clock(&ring.c, DR_CLOCK_TSC, self.told_rate)
+        else:
+            dr_set_clock(&ring.c, DR_CLOCK_MONOTONIC, 0)
 
     cdef void look_at_clock(self) noexcept:
+        cdef uint64_t rate
+        cdef DataRing ring
         if tsc_clock_look(&self.clock, tsc_clock_now()):
             self.clock_jumped = True
+        rate = tsc_clock_known_rate(&self.clock)
+        if rate >> RATE_BITS != self.told_rate >> RATE_BITS:
+            self.told_rate = rate
+            for ring in self.rings:
+                self.set_clock(ring)
         if self.journal is not None:
             self.journal.note_clock(&self.clock)
 

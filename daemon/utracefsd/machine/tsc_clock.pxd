@@ -13,5 +13,6 @@ cdef extern from "tsc_clock.h" nogil:
 
     bint tsc_clock_look(tsc_clock *c, tsc_clock_pair now)
     void tsc_clock_resume(tsc_clock *c, tsc_clock_pair first, tsc_clock_pair last)
+    uint64_t tsc_clock_known_rate(const tsc_clock *c)
     uint64_t tsc_clock_ns(const tsc_clock *c, uint64_t tsc)
     tsc_clock_pair tsc_clock_now()

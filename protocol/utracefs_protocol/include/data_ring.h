@@ -63,6 +63,8 @@
  * its own flag, so a change needs no agreement on a moment, and records outlive a restart of the daemon
  * unchanged.
  *
+ * `tsc_rate` is for durations that the producer itself writes (of spans).
+ *
  * rdtsc is not ordered by the architecture. In 50 million rounds of reserve, rdtsc, commit no time went back,
  * also with two threads in turn; if one does, its record gets the time of the one before it on its cpu, like
  * any late record.
@@ -162,6 +164,7 @@ struct dr_header {
 	_Atomic uint32_t need_wakeup;
 	_Atomic uint32_t clock;
 	_Atomic uint32_t names;
+	_Atomic uint64_t tsc_rate; /* 2^32 times nanoseconds per tick of the TSC; 0: not known, or not used */
 };
 
 /* In `clock`, set by the daemon: the clocks a record may use. */
@@ -190,6 +193,7 @@ _Static_assert(offsetof(struct dr_header, lost) == 192, "lost");
 _Static_assert(offsetof(struct dr_header, need_wakeup) == 256, "need_wakeup");
 _Static_assert(offsetof(struct dr_header, clock) == 260, "clock");
 _Static_assert(offsetof(struct dr_header, names) == 264, "names");
+_Static_assert(offsetof(struct dr_header, tsc_rate) == 272, "tsc_rate");
 _Static_assert(sizeof(struct dr_record) == DR_RECORD_HEADER, "record header");
 _Static_assert(offsetof(struct dr_record, time) == 8 && offsetof(struct dr_record, cpu) == 20, "record");
 

@@ -180,8 +180,9 @@ static inline uint32_t dr_take_lost_of(struct dr_consumer *c, uint32_t write_ind
 }
 
 /* Sets the clocks that a record may use from now on. */
-static inline void dr_set_clock(struct dr_consumer *c, uint32_t clock)
+static inline void dr_set_clock(struct dr_consumer *c, uint32_t clock, uint64_t tsc_rate)
 {
+	atomic_store_explicit(&c->ring.header->tsc_rate, tsc_rate, memory_order_relaxed);
 	atomic_store_explicit(&c->ring.header->clock, clock, memory_order_relaxed);
 }
 

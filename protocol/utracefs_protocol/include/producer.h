@@ -67,6 +67,40 @@ static inline void ut_stamp(struct data_ring *r, struct dr_record *rec)
 	rec->flags = 0;
 }
 
+/* The time of a record, for a duration that begins there. */
+struct ut_moment {
+	uint64_t time;
+	uint64_t rate; /* dr_header.tsc_rate for a count of the TSC; 0: CLOCK_MONOTONIC */
+};
+
+static inline struct ut_moment ut_moment_of(const struct dr_header *header, const struct dr_record *rec)
+{
+	struct ut_moment m = {rec->time, 0};
+
+	if (rec->flags & DR_TSC) {
+		m.rate = atomic_load_explicit(&header->tsc_rate, memory_order_relaxed);
+		if (!m.rate)
+			m.time = ut_now_ns();
+	}
+	return m;
+}
+
+/* Nanoseconds from `m` to the time of a record; NULL: until now. */
+static inline uint64_t ut_duration_ns(struct ut_moment m, const struct dr_record *rec)
+{
+	int has_count = rec && rec->flags & DR_TSC;
+	uint64_t end;
+
+#if defined(__x86_64__)
+	if (m.rate) {
+		end = has_count ? rec->time : __builtin_ia32_rdtsc();
+		return end < m.time ? 0 : (uint64_t)((unsigned __int128)(end - m.time) * m.rate >> 32);
+	}
+#endif
+	end = rec && !has_count ? rec->time : ut_now_ns();
+	return end < m.time ? 0 : end - m.time;
+}
+
 /* How many other rings a thread remembers that it writes into alternately. */
 #define UT_REMEMBERED 15u
 

@@ -87,7 +87,7 @@ cdef extern from "data_ring_consumer.h" nogil:
     void dr_publish(dr_consumer *c)
     void dr_close(dr_consumer *c, bint closed)
     void dr_want_wakeup(dr_consumer *c, int wanted)
-    void dr_set_clock(dr_consumer *c, uint32_t clock)
+    void dr_set_clock(dr_consumer *c, uint32_t clock, uint64_t tsc_rate)
     void dr_ask_names(dr_consumer *c, uint32_t names)
     uint64_t dr_head(dr_consumer *c)
     bint dr_take_lost(dr_consumer *c)

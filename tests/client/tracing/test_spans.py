@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.client.daemons.real_daemon import Work
 from utracefs import Session
 from utracefs.tracing.spans import declare
 
@@ -75,3 +77,28 @@ def test_a_program_without_spans_imports_none_of_it() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stdout == "set()\n", ran.stderr
+
+
+def test_a_duration_is_the_difference_of_the_records_times(work: Work) -> None:
+    """Also while the times are counts of the TSC, whose rate the daemon tells after its first 10 ms."""
+    work.run("""
+        import time
+        from utracefs.tree.tracefs import Tracefs
+
+        order = utracefs.span("order")
+        assert not order
+        with Tracefs() as tree:
+            tree.write_file("events/user_events/enable", b"1")
+        until = time.monotonic_ns() + 50_000_000
+        while time.monotonic_ns() < until:
+            with order():
+                pass
+            assert utracefs.flush()
+    """)
+    text = work.tree.read_file("trace").decode()
+    ends = re.findall(r" (\d+)\.(\d{6}): order_(begin|end): .*?(?:duration_ns=(0x[0-9a-f]+|\d+)|\n)", text)
+    assert len(ends) > 20
+    for begin, end in zip(ends[::2], ends[1::2], strict=True):
+        took_us = (int(end[0]) - int(begin[0])) * 1_000_000 + int(end[1]) - int(begin[1])
+        assert (begin[2], end[2]) == ("begin", "end")
+        assert abs(int(end[3], 0) / 1000 - took_us) < 2 + took_us / 1000

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import struct
 import time
 
 import pytest
 
-from tests.daemon.intake.producing import CLOCK, DATA, HEAD, SIZE, TAIL, TSC, World, number
+from tests.daemon.intake.producing import CLOCK, DATA, HEAD, SIZE, TAIL, TSC, TSC_RATE, World, number
 from utracefsd.intake._data_ring import DataRing
 
 
@@ -77,6 +78,24 @@ class TestTimeStampCounter:
             assert struct.unpack_from("<I", memory, CLOCK) == (1,)
             world.intake.tsc = False
             assert struct.unpack_from("<I", memory, CLOCK) == (0,)
+
+    @pytest.mark.skipif(platform.machine() != "x86_64", reason="no TSC")
+    def test_producers_learn_its_rate(self) -> None:
+        world = World(1)
+        world.intake.tsc = True
+        producer = world.producers[0]
+        begin = time.monotonic_ns()
+        while not producer.u64(TSC_RATE):
+            world.intake.take_in()
+            assert time.monotonic_ns() < begin + 10**10
+        rate = producer.u64(TSC_RATE)
+        assert 1 / 10 < rate / 2**32 < 10, "nanoseconds per tick"
+        later = DataRing.create(world.tables[0], os.getpid(), SIZE)
+        world.intake.add(later)
+        with mmap.mmap(later.fd, 4096) as memory:
+            assert abs(struct.unpack_from("<Q", memory, TSC_RATE)[0] - rate) < rate / 1000
+        world.intake.tsc = False
+        assert producer.u64(TSC_RATE) == 0
 
     @pytest.mark.parametrize("claim", [0, 1, 1 << 40, 1 << 63, (1 << 64) - 1])
     @pytest.mark.parametrize("flags", [1, 0xFFFF])

@@ -1,5 +1,6 @@
 /* A producer in C that uses only the headers: `producer FD SIZE DOORBELL RECORDS`.
- * It writes records of write_index 7 with a u64, a u16 and bytes behind them, and prints its thread id. */
+ * It writes records of write_index 7 with a u64, a u16 and bytes behind them, and prints its thread id, and
+ * the nanoseconds from its first record to its last one, by each kind of time. */
 #include "data_ring.h"
 #include "producer.h"
 
@@ -10,6 +11,8 @@ int main(int argc, char **argv)
 {
 	struct data_ring ring = {0};
 	int doorbell, half;
+	uint64_t durations[3] = {0};
+	struct ut_moment begin = {0, 0}, of_clock = {0, 0};
 
 	if (argc != 5 || dr_map(&ring, atoi(argv[1]), (uint32_t)atoi(argv[2])))
 		return 2;
@@ -20,6 +23,13 @@ int main(int argc, char **argv)
 
 		if (!rec)
 			return 3;
+		if (!i) {
+			begin = ut_moment_of(ring.header, rec);
+			of_clock.time = ut_now_ns();
+		}
+		durations[0] = ut_duration_ns(begin, rec);
+		durations[1] = ut_duration_ns(of_clock, rec);
+		durations[2] = ut_duration_ns(begin, NULL);
 		ut_put(rec->payload, (uint64_t)i << 32 | 0x55, 8);
 		ut_put(rec->payload + 8, (uint64_t)i, 2);
 		memset(rec->payload + 10, i, length - 10);
@@ -32,7 +42,11 @@ int main(int argc, char **argv)
 	ut_put(wire + header, 7, 4);
 	if (ut_get_le32(wire + header) != 7)
 		return 4;
-	printf("%u\n", ut_tid());
+	begin.time = UINT64_MAX; /* as of another processor, a little later */
+	if (ut_duration_ns(begin, NULL))
+		return 5;
+	printf("%u %lu %lu %lu\n", ut_tid(), (unsigned long)durations[0], (unsigned long)durations[1],
+	       (unsigned long)durations[2]);
 	dr_unmap(&ring);
 	return 0;
 }

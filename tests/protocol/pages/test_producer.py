@@ -19,9 +19,9 @@ DATA = 65536
 
 
 @pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined"]])
-@pytest.mark.parametrize("tsc", [0, 1])
+@pytest.mark.parametrize(("tsc", "rate"), [(0, 0), (1, 0), (1, 1 << 32)])
 def test_a_producer_in_c_needs_the_headers_and_nothing_else(
-    tmp_path: Path, flags: list[str], tsc: int
+    tmp_path: Path, flags: list[str], tsc: int, rate: int
 ) -> None:
     program = tmp_path / "producer"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", *flags]
@@ -35,6 +35,7 @@ def test_a_producer_in_c_needs_the_headers_and_nothing_else(
             struct.pack_into("<IIII", memory, 0, 0x52525455, 2, size, 24)
             struct.pack_into("<I", memory, 256, 1)  # need_wakeup
             struct.pack_into("<I", memory, 260, tsc)
+            struct.pack_into("<Q", memory, 272, rate)  # a nanosecond per tick
             counted = int(tsc and platform.machine() == "x86_64")
             begin = time.monotonic_ns()
             done = subprocess.run(
@@ -44,6 +45,8 @@ def test_a_producer_in_c_needs_the_headers_and_nothing_else(
                 check=True,
             )
             end = time.monotonic_ns()
+            own_tid, *durations = map(int, done.stdout.split())
+            assert all(0 < duration < (end - begin) * (10 if rate else 1) for duration in durations)
             (head,) = struct.unpack_from("<Q", memory, 64)
             assert struct.unpack_from("<I", memory, 256) == (0,)
             # Once because the daemon sleeps, once because the ring is half full.
@@ -52,7 +55,7 @@ def test_a_producer_in_c_needs_the_headers_and_nothing_else(
             for i in range(records):
                 word, index, when, tid, cpu, says = struct.unpack_from("<IIQIHH", memory, DATA + place)
                 length = 10 + i % 20
-                assert (word, index, tid, says) == (1 << 31 | length, 7, int(done.stdout), counted)
+                assert (word, index, tid, says) == (1 << 31 | length, 7, own_tid, counted)
                 if counted:
                     assert before < when < 1 << 63, "the counter never goes back"
                     before = when

@@ -103,6 +103,12 @@ static inline uint64_t tsc_clock_ns(const struct tsc_clock *c, uint64_t tsc)
     return back < c->from.ns ? c->from.ns - (uint64_t)back : 0;
 }
 
+/* The rate, as soon as it is accurate to 2 ppm; else 0. */
+static inline uint64_t tsc_clock_known_rate(const struct tsc_clock *c)
+{
+    return c->to.ns - c->first.ns >= 10 * TSC_CLOCK_RATE_NS ? c->rate : 0;
+}
+
 /* Read both clocks together, as closely as possible: the narrowest of a few tries, because one may be
  * interrupted. Without a counter its count is 0. */
 static inline struct tsc_clock_pair tsc_clock_now(void)
