@@ -210,6 +210,10 @@ COMMANDS = {
     "instance": ("utracefs.cli.look.instance:instance", "Make, remove and list instances."),
     "reg": ("utracefs.cli.look.events:reg", "Declare a persistent event, or delete one."),
     "emit": ("utracefs.cli.look.events:emit", "Emit one record, from a shell script."),
+    "forward": (
+        "utracefs.cli.forward.forward:forward",
+        "Send records to another host, over a spool on disk.",
+    ),
     "attach": ("utracefs.cli.live.attach:attach", "Give events to a plug-in, and show its report."),
     "top": ("utracefs.cli.live.top:top", "Show rates, bytes and losses of events and processes, live."),
     "perf": ("utracefs.cli.perf.perf:perf", "Count and sample events."),

@@ -46,6 +46,8 @@ class ClockPair:
     clock_ns: int
     unix_ns: int
     """CLOCK_REALTIME, since 1970."""
+    uncertainty_ns: int = attrs.field(default=0, eq=False)
+    """The two readings are at most that far from one moment; files do not store it."""
 
     @property
     def offset_ns(self) -> int:
@@ -69,7 +71,7 @@ def read_clocks(name: str) -> ClockPair | None:
         before = time.clock_gettime_ns(clock)
         unix_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
         after = time.clock_gettime_ns(clock)
-        tries.append((after - before, ClockPair((before + after) // 2, unix_ns)))
+        tries.append((after - before, ClockPair((before + after) // 2, unix_ns, -(-(after - before) // 2))))
     return min(tries, key=lambda one: one[0])[1]
 
 

@@ -78,6 +78,12 @@ class Batch:
         self._check()
         return self._stream._records_of(self._ring)
 
+    @property
+    def ring(self) -> StreamRing:
+        """With the raw records as its present batch, for compiled readers."""
+        self._check()
+        return self._ring
+
     def columns(self) -> dict[str, dict[str, Any]]:
         """Columns of each event, by `SYSTEM:NAME`: name to column, an array.array (numbers, and `time_ns`,
         `cpu`, `pid`, `tid`) or a list (`str` and `bytes`, and `comm`). A field with one of these names gets
@@ -164,6 +170,8 @@ class Stream:
         before. With the received records they add up to all emitted while this was attached."""
         self.formats: dict[str, EventFormat] = {}
         """`SYSTEM:NAME` to format, of all events with records; those of EventHeader when they are read."""
+        self.described: dict[int, tuple[str, bytes]] = {}
+        """Event id in raw records to system and the text of `format`."""
         self._attr = attr
         self._pids = None if pids is None else frozenset(pids)
         self._cpus = None if cpus is None else frozenset(cpus)
@@ -307,7 +315,7 @@ class Stream:
         if not self._closed:
             yield from self._attach_first()
         while not self._closed:
-            batch = self._batch()
+            batch = None if self._is_below_watermark() else self._batch()
             if batch is not None:
                 return batch
             if self._attached is None:
@@ -322,6 +330,12 @@ class Stream:
                 if not os.read(self._attached.bell, _BELLS):
                     self._lose(self._attached)
         return None
+
+    def _is_below_watermark(self) -> bool:
+        """Whether there are unread bytes, too few to wake for, and no losses."""
+        if self._attached is None or self._attached.ring.untold_lost:
+            return False
+        return 0 < self._attached.ring.head - self._attached.ring.position < self._attr.watermark
 
     def _lose(self, attached: _Attached) -> None:
         """The daemon has ended."""
@@ -383,12 +397,14 @@ class Stream:
         system, _, text = described.partition(b"\0")
         event = parse_format(text)
         name = EventName(text_of(system), text_of(event.name))
+        self.described[id_] = (name.system, text)
         self._names[id_] = str(name)
         self._decoders[id_] = EventDecoder(*name, event.fields)
         self._header_events.add(name.system, event)
         self.formats[str(name)] = event
 
     def _forget_events(self) -> None:
+        self.described.clear()
         self._names.clear()
         self._decoders.clear()
         self._header_events = HeaderEvents()

@@ -1,0 +1,1 @@
+"""Records to other hosts: `utracefs forward`."""

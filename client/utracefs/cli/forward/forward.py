@@ -1,0 +1,201 @@
+"""`utracefs forward`: the daemon's records to another host."""
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    TextType,
+    directory_option,
+    duration_option,
+    tell,
+    with_extras,
+)
+from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
+from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.forward.forwarder import Forwarder
+from utracefs.forward.forwarder import Wanted as Records
+from utracefs.forward.policy import Policy
+from utracefs.forward.spool import MIN_SIZE, Spool, Sync
+from utracefs.forward.target import Settings, open_target
+
+__all__ = ["forward"]
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
+    """Bytes."""
+    found = re.fullmatch(r"(\d{1,15})([KMGT]?)", text)
+    if found is None or (size := int(found[1]) << _UNITS[found[2]]) < MIN_SIZE:
+        raise click.BadParameter(f"{text!r} is not a size of at least 1M: 500M, 2G")
+    return size
+
+
+class _Pair(TextType):
+    name = "pair"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.match(r"[^=]+=", str(value)):
+            self.fail(f"{value!r} has no NAME= at its begin", param, ctx)
+        return str(value)
+
+
+def _pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    return {name: text for name, _, text in (value.partition("=") for value in values)}
+
+
+@click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
+@directory_option
+@instance_option("Only events that are enabled in this instance.")
+@wanted_options(
+    "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.", triggers=False
+)
+@click.option(
+    "--spool",
+    metavar="DIR",
+    envvar="STATE_DIRECTORY",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for records on their way. [default: $STATE_DIRECTORY]",
+)
+@click.option(
+    "--spool-size",
+    metavar="SIZE",
+    callback=_size,
+    default="1G",
+    show_default=True,
+    help="At most; when it is full, the oldest records are dropped and counted.",
+)
+@click.option(
+    "--fsync",
+    type=click.Choice([sync.value for sync in Sync]),
+    default=Sync.INTERVAL.value,
+    show_default=True,
+    help="Write the spool through to the disk: at each batch, each second, or not.",
+)
+@click.option("--policy", "policy_file", metavar="FILE", help="TOML: what may leave the host.")
+@click.option(
+    "--ca", metavar="FILE", help="Certificates of the authorities of the target. [default: the system's]"
+)
+@click.option("--cert", metavar="FILE", help="Client certificate.")
+@click.option("--key", metavar="FILE", help="Its key. [default: in --cert]")
+@click.option(
+    "--secret",
+    "secrets",
+    metavar="NAME=FILE",
+    type=_Pair(),
+    multiple=True,
+    callback=_pairs,
+    help="A secret of the target. [default: systemd's credential NAME]",
+)
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    type=_Pair(),
+    multiple=True,
+    callback=_pairs,
+    help="An option of the target.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="S",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="For one request to the target.",
+)
+@click.option(
+    "--drain",
+    "drain_s",
+    metavar="S",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="At the end, send for that long; the rest stays in the spool.",
+)
+@duration_option("End after S seconds.")
+@click.argument("address", metavar="TARGET")
+def forward(
+    directory: str | None,
+    place: Place,
+    wanted: tuple[Wanted, ...],
+    spool: Path,
+    spool_size: int,
+    fsync: str,
+    policy_file: str | None,
+    ca: str | None,
+    cert: str | None,
+    key: str | None,
+    secrets: dict[str, str],
+    options: dict[str, str],
+    timeout_s: float,
+    drain_s: float,
+    duration_s: float | None,
+    address: str,
+) -> int:
+    """Forward records to TARGET until SIGTERM or Ctrl-C, over a spool on disk, so that they survive restarts
+    and times without the target. Waits for the daemon. SIGUSR1 prints the status.
+
+    utracefs forward otlp://localhost:4318 -e 'http_*' --spool /var/lib/app/spool
+    """
+    filters = {one.filter for one in wanted}
+    if len(filters) > 1:
+        raise click.UsageError("the target gets one stream: give one --filter for all -e")
+    records = Records(
+        [one.pattern for one in wanted],
+        next(iter(filters), "") or None,
+        () if place == TOP else [place.name],
+        directory,
+    )
+    settings = Settings(options, timeout_s, ca, cert, key, secrets, spool)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(with_extras())
+        try:
+            policy = None if policy_file is None else Policy.read(Path(policy_file))
+            target = open_target(address, settings)
+        except (LookupError, ValueError) as error:
+            raise Failure("", str(error.args[0])) from None
+        stack.callback(target.close)
+        kept = Spool(spool, spool_size, Sync(fsync))
+        stack.callback(kept.close)
+        forwarder = Forwarder(
+            target, kept, records, policy=policy, address=address, drain_s=drain_s, tell=tell
+        )
+        stack.enter_context(_signals(forwarder))
+        forwarder.run(duration_s)
+        if not kept.is_empty:
+            tell(f"{kept.used_bytes} bytes stay in the spool {spool}; the next forwarder sends them")
+    return 0
+
+
+@contextlib.contextmanager
+def _signals(forwarder: Forwarder) -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        forwarder.stop()
+
+    def show(_number: int, _frame: FrameType | None) -> None:
+        forwarder.tell_status()
+
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+        signal.SIGINT: stop,
+        signal.SIGTERM: stop,
+        signal.SIGUSR1: show,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

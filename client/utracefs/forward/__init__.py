@@ -1,0 +1,9 @@
+"""`utracefs forward`: records leave the host.
+
+losses     records that do not arrive, by event and cause
+batch      records with everything to decode them; `_body` (compiled): their raw records
+spool      batches on disk
+target     the contract of targets, and finding one
+policy     what may leave the host
+forwarder  the two threads
+"""

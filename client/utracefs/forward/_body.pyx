@@ -1,0 +1,139 @@
+# cython: boundscheck=False, wraparound=False
+"""The body of a batch: raw records in the layout of the stream ring (include/stream_ring.h), without SS_PAD,
+SS_FORMAT and SS_COMM.
+
+    StreamRing: a batch ─▶ Cutter: bodies of bounded size ─▶ disk ─▶ BodyRecords ─▶ Records
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+from utracefs.recordings._records cimport Raw, RecordSource
+from utracefs_protocol.pages._stream_ring cimport StreamRing
+from utracefs_protocol.pages.stream_ring cimport *
+
+cdef enum:
+    NR_IDS = 65536
+    FIRST_BYTES = 65536
+
+
+cdef class Cutter:
+    """Cuts the batches of a stream ring into bodies of at most max_records records and, unless one record is
+    larger, max_bytes bytes. allows: event id to whether its records are kept; called once per batch and
+    event."""
+
+    def __cinit__(self, allows, Py_ssize_t max_records, Py_ssize_t max_bytes):
+        self._allows = allows
+        self._max_records = max(max_records, 1)
+        self._max_bytes = max_bytes
+        self._judged = <uint8_t *>calloc(NR_IDS, 1)
+        if self._judged == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self._judged)
+
+    cdef bint keeps(self, uint16_t id) except -1:
+        if not self._judged[id]:
+            self._judged[id] = 1 if self._allows(id) else 2
+        return self._judged[id] == 1
+
+    def cut(self, StreamRing ring not None, Py_ssize_t room):
+        """The ring's present batch: a list of (body, event id to number of records, thread ids, time of the
+        first record, of the last), and event id to number of the records above `room`."""
+        cdef uint64_t at = ring.begin, first = 0, last = 0
+        cdef ss_record *record
+        cdef uint8_t *data = NULL
+        cdef Py_ssize_t size = 0, capacity = 0, records = 0
+        cdef uint16_t id
+        cdef int32_t tid, last_tid = 0
+        cdef dict counts = {}, refused = {}
+        cdef set tids = set()
+        cdef list found = []
+        memset(self._judged, 0, NR_IDS)
+        try:
+            while at != ring.end:
+                record = ring.record_at(at)
+                at += record.size
+                if record.kind != SS_RECORD and record.kind != SS_LOST:
+                    continue
+                memcpy(&id, record.entry, 2)
+                if not self.keeps(id):
+                    continue
+                if record.kind == SS_RECORD and not room:
+                    refused[id] = refused.get(id, 0) + 1
+                    continue
+                if records == self._max_records or (
+                    records and size + <Py_ssize_t>record.size > self._max_bytes
+                ):
+                    found.append((PyBytes_FromStringAndSize(<char *>data, size), counts, tids, first, last))
+                    counts, tids = {}, set()
+                    size = records = 0
+                if size + <Py_ssize_t>record.size > capacity:
+                    capacity = max(2 * capacity, size + <Py_ssize_t>record.size, FIRST_BYTES)
+                    grown = <uint8_t *>realloc(data, capacity)
+                    if grown == NULL:
+                        raise MemoryError
+                    data = grown
+                memcpy(data + size, record, record.size)
+                size += record.size
+                if record.kind == SS_LOST:
+                    continue
+                memcpy(&tid, record.entry + 4, 4)
+                if not records:
+                    first = record.time_ns
+                if not records or tid != last_tid:
+                    tids.add(tid)
+                    last_tid = tid
+                last = record.time_ns
+                counts[id] = counts.get(id, 0) + 1
+                records += 1
+                room -= 1
+            if records:
+                found.append((PyBytes_FromStringAndSize(<char *>data, size), counts, tids, first, last))
+            return found, refused
+        finally:
+            free(data)
+
+
+cdef class BodyRecords(RecordSource):
+    """The records of a body. gap: an unknown number was lost in front of it. ValueError: it is no body."""
+
+    def __init__(self, bytes body not None, dict comms not None, bint gap=False):
+        self._body = body
+        self.comms = comms
+        self._gap = gap
+
+    cdef bint next(self, Raw *raw) except -1:
+        cdef Py_ssize_t left
+        cdef ss_record *record
+        cdef uint64_t n
+        raw.lost = -1 if self._gap else 0
+        while (left := PyBytes_GET_SIZE(self._body) - self._at) > 0:
+            record = <ss_record *>(PyBytes_AS_STRING(self._body) + self._at)
+            if (
+                left < <Py_ssize_t>(SS_RECORD_HEADER + SS_COMMON)
+                or record.size > <size_t>left
+                or record.size < SS_RECORD_HEADER + SS_COMMON
+                or record.length < SS_COMMON
+                or record.length > record.size - SS_RECORD_HEADER
+            ):
+                raise ValueError(f"no record at byte {self._at} of {PyBytes_GET_SIZE(self._body)}")
+            self._at += record.size
+            if record.kind == SS_RECORD:
+                self._gap = False
+                raw.time_ns = record.time_ns
+                raw.cpu = record.cpu
+                raw.buffer = 0
+                raw.pid = record.pid
+                memcpy(&raw.tid, record.entry + 4, 4)
+                raw.entry = record.entry
+                raw.size = record.length
+                return True
+            if record.kind == SS_LOST and raw.lost >= 0 and record.length >= SS_COMMON + 8:
+                memcpy(&n, record.entry + SS_COMMON, 8)
+                raw.lost += <int64_t>min(n, <uint64_t>1 << 62)
+        self.lost_behind = raw.lost
+        return False

@@ -1,0 +1,359 @@
+"""The forwarder: a daemon's records into a spool, and from there to a target.
+
+    daemon ─▶ stream ring ─▶ thread "read": Cutter, policy ─▶ Spool ─▶ thread "send" ─▶ Target
+
+The reader never waits for the target, and for the disk only while it writes. Each second the thread that runs
+`run` syncs the spool and writes the status."""
+
+import contextlib
+import json
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from utracefs.forward._body import Cutter
+from utracefs.forward.batch import Batch
+from utracefs.forward.losses import ANY, AWAY, LIMIT, RING
+from utracefs.forward.policy import Policy, Rate
+from utracefs.forward.spool import SEGMENTS, Spool
+from utracefs.forward.target import Refused, Target, TryAgain
+from utracefs.recordings.origin import Origin
+from utracefs.streaming import Batch as RingBatch
+from utracefs.streaming import Stream, attach
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
+from utracefs_protocol.events.event_format import parse_format
+from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.text import text_of
+
+__all__ = ["RING_BYTES", "STATUS_FILE", "Forwarder", "Wanted"]
+
+RING_BYTES: Final = 8 << 20
+"""Of the stream: an eighth of a second of a million records a second."""
+
+STATUS_FILE: Final = "status.json"
+"""In the spool's directory."""
+
+GATHER_S: Final = 1.0
+"""Records are read at least that often, and the status is as old at most."""
+
+BACK_OFF_S: Final = (0.2, 30.0)
+"""Delays after failures of the target: the first, doubled each time up to the last, each times 0.5 to 1."""
+
+WAIT_FOR_DAEMON_S: Final = 0.5
+
+_LAST_READ_S: Final = 0.1
+
+_END_S: Final = 5.0
+"""A daemon that hangs keeps the reader for that long at the end."""
+
+_LOOK_S: Final = 0.2
+"""The sender looks that often for the end."""
+
+
+@attrs.frozen
+class Wanted:
+    """The records to forward; see `utracefs.attach`."""
+
+    events: Sequence[str] = ()
+    """Empty: those of the policy."""
+    filter: str | None = None
+    instances: Sequence[str] = ()
+    directory: str | None = None
+
+
+class Forwarder:
+    """tell: gets lines for people. drain_s: at the end, how long to send. The spool and the target remain the
+    caller's."""
+
+    def __init__(
+        self,
+        target: Target,
+        spool: Spool,
+        wanted: Wanted,
+        *,
+        policy: Policy | None = None,
+        address: str = "",
+        drain_s: float = 5.0,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._target: Final = target
+        self._spool: Final = spool
+        self._policy: Final = policy or Policy()
+        self._wanted: Final = wanted
+        self._address: Final = address
+        self._drain_s: Final = drain_s
+        self._tell: Final = tell
+        self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())
+        self._described: dict[int, tuple[str, bytes]] = {}
+        self._events: dict[int, tuple[EventName, bool]] = {}
+        """Event id to name, and whether its records may leave."""
+        self._is_after_gap = False
+        self._cutter: Final = Cutter(
+            self._allows, target.limits.records, min(target.limits.bytes, spool.size // SEGMENTS)
+        )
+        self._is_ending = False
+        self._is_asked = False
+        """To tell the status."""
+        self._bell = -1
+        """Wakes `run`. No Event: a handler may interrupt its methods, which have a lock then."""
+        self._read_over: Final = threading.Event()
+        self._give_up = threading.Event()
+        """The time to drain is over."""
+        self._fatal: BaseException | None = None
+        self._read = self._sent = self._batches = 0
+        self._last_error = ""
+        self._last_sent = 0.0
+        self._is_attached = False
+
+    def stop(self) -> None:
+        """End `run`. For signal handlers and other threads, as `tell_status`."""
+        self._is_ending = True
+        self._ring()
+
+    def tell_status(self) -> None:
+        self._is_asked = True
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+    def run(self, duration_s: float | None = None) -> None:
+        """Until `stop`, or for that time. OSError: the daemon refuses the stream."""
+        end = None if duration_s is None else time.monotonic() + duration_s
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        reader, sender = (
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            for name, work in (("read", self._reading), ("send", self._sending))
+        )
+        reader.start()
+        sender.start()
+        try:
+            while not self._is_ending:
+                left = GATHER_S if end is None else min(GATHER_S, end - time.monotonic())
+                if left <= 0:
+                    break
+                if select.select([self._bell], [], [], left)[0]:
+                    os.eventfd_read(self._bell)
+                self._look_after()
+        finally:
+            self._is_ending = True
+            reader.join(_END_S)
+            self._read_over.set()
+            sender.join(self._drain_s)
+            self._give_up.set()
+            # It is in the middle of a request: its batches are sent again by the next forwarder.
+            sender.join(1)
+            self._look_after()
+            bell, self._bell = self._bell, -1
+            os.close(bell)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 (raised by `run`)
+            self._fatal = self._fatal or error
+            self.stop()
+
+    def _look_after(self) -> None:
+        if self._is_asked:
+            self._is_asked = False
+            for name, value in self.status().items():
+                self._tell(f"{name}: {value}")
+        self._spool.sync()
+        path = self._spool.directory / STATUS_FILE
+        with contextlib.suppress(OSError):  # the disk is full: the last status is old
+            path.with_suffix(".new").write_text(json.dumps(self.status()) + "\n")
+            path.with_suffix(".new").replace(path)
+
+    def status(self) -> dict[str, Any]:
+        """Counts since the start; docs/forward.md describes the members."""
+        return {
+            "version": 1,
+            "pid": os.getpid(),
+            "target": self._address,
+            "forwarder": self._spool.forwarder,
+            "time": time.time(),
+            "attached": self._is_attached,
+            "records_read": self._read,
+            "records_sent": self._sent,
+            "batches_sent": self._batches,
+            "lost": self._spool.lost,
+            "lost_unknown": self._spool.lost_unknown,
+            "spool_bytes": self._spool.used_bytes,
+            "spool_size": self._spool.size,
+            "lag_s": round(self._spool.lag_s, 3),
+            "last_sent": self._last_sent,
+            "last_error": self._last_error or self._spool.error,
+        }
+
+    # Reading
+
+    def _reading(self) -> None:
+        if not self._spool.is_new:
+            self._lose_track()
+        stream = attach(
+            self._wanted.events or [e for e in self._policy.events if e != "*:*"] or [ALL_USER_EVENTS],
+            filter=self._wanted.filter,
+            instances=self._wanted.instances,
+            directory=self._wanted.directory,
+            ring_bytes=RING_BYTES,
+            watermark=max(1, min(self._target.limits.bytes, RING_BYTES // 8)),
+            timeout_s=GATHER_S,
+        )
+        with contextlib.ExitStack() as stack:
+            if not self._attach(stack, stream):
+                return
+            times = 0
+            while True:
+                is_last = self._is_ending
+                if is_last:
+                    stream.timeout_s = _LAST_READ_S
+                for batch in stream.batches():
+                    if stream.attached_again != times:
+                        times = stream.attached_again
+                        self._lose_track()
+                    self._take(batch, stream)
+                    if self._is_ending and not is_last:
+                        break
+                if self._spool.has_losses:
+                    self._spool.append(self._batch())
+                if is_last:
+                    return
+
+    def _lose_track(self) -> None:
+        """An unknown number of records was lost here."""
+        self._spool.lose(ANY, AWAY, None)
+        self._is_after_gap = True
+        self._described.clear()
+        self._events.clear()
+
+    def _attach(self, stack: contextlib.ExitStack, stream: Stream) -> bool:
+        """Wait for the daemon; False: the end came first."""
+        while not self._is_ending:
+            try:
+                stack.enter_context(stream)
+            except (FileNotFoundError, ConnectionError, TimeoutError, BlockingIOError) as error:
+                if not str(error.filename).endswith(TRACEFS_SOCKET):
+                    raise  # no such instance
+                self._note(f"{error.filename}: no daemon answers there; waiting for it")
+                time.sleep(WAIT_FOR_DAEMON_S)
+            else:
+                self._is_attached = True
+                return True
+        return False
+
+    def _take(self, batch: RingBatch, stream: Stream) -> None:
+        """A batch of the ring into the spool."""
+        ring = batch.ring
+        for id_, described in stream.described.items():
+            if self._described.get(id_) is not described:
+                name = EventName(described[0], text_of(parse_format(described[1]).name))
+                self._described[id_] = described
+                self._events[id_] = (name, self._policy.allows(name))
+        for event, count in batch.lost.items():
+            if self._policy.allows(EventName(*event.split(":", 1))):
+                self._spool.lose(event, RING, count)
+        parts, above = self._cutter.cut(ring, self._rate.room(time.monotonic()))
+        for id_, count in above.items():
+            self._spool.lose(str(self._events[id_][0]), LIMIT, count)
+        for body, counts, tids, first_ns, last_ns in parts:
+            nr_records = sum(counts.values())
+            self._rate.take(nr_records)
+            self._read += nr_records
+            self._spool.append(
+                self._batch(
+                    events={id_: self._described[id_] for id_ in counts},
+                    comms={tid: ring.comms[tid] for tid in tids if tid in ring.comms},
+                    counts={str(self._events[id_][0]): count for id_, count in counts.items()},
+                    first_ns=first_ns,
+                    last_ns=last_ns,
+                    is_after_gap=self._is_after_gap,
+                    body=body,
+                )
+            )
+            self._is_after_gap = False
+
+    def _allows(self, id_: int) -> bool:
+        known = self._events.get(id_)
+        return known is not None and known[1]
+
+    def _batch(self, **members: Any) -> Batch:
+        """Of this host, now; the spool adds the rest."""
+        empty = {"events": {}, "comms": {}, "counts": {}, "first_ns": 0, "last_ns": 0, "body": b""}
+        origin = Origin.here("mono")
+        return Batch(
+            forwarder="",
+            sequence=0,
+            losses=(),
+            host=origin.host,
+            boot_id=origin.boot_id,
+            clock=origin.clocks[0],
+            **{"is_after_gap": False, **empty, **members},
+        )
+
+    # Sending
+
+    def _sending(self) -> None:
+        limits = self._target.limits
+        is_told = False
+        while not self._give_up.is_set():
+            is_last = self._read_over.is_set()
+            batches = self._spool.take(limits, _LOOK_S, at_once=self._is_ending)
+            if batches:
+                if not self._deliver(batches):
+                    return
+            elif is_last and self._spool.has_losses and not is_told:
+                self._spool.append(self._batch())
+                is_told = True
+            elif is_last:
+                return
+
+    def _deliver(self, batches: Sequence[Batch]) -> bool:
+        """Send them until the target has them or refuses them; False: the end came first."""
+        pause, longest = BACK_OFF_S
+        while not self._give_up.is_set():
+            after_s = None
+            try:
+                refused = self._target.send(batches)
+            except Refused as error:
+                self._note(f"the target refuses {_counted(batches)}: {error}")
+                self._spool.done(all_refused=True)
+                return True
+            except (TryAgain, OSError) as error:
+                self._note(f"the target does not answer, records wait in the spool: {error}")
+                after_s = error.after_s if isinstance(error, TryAgain) else None
+            except Exception as error:  # noqa: BLE001 (another's code; the next batches may be taken)
+                self._note(f"the target cannot take {_counted(batches)}: {type(error).__name__}: {error}")
+                self._spool.done(all_refused=True)
+                return True
+            else:
+                self._spool.done(refused)
+                self._batches += len(batches)
+                self._sent += sum(batch.nr_records for batch in batches) - sum(refused.values())
+                self._last_sent = time.time()
+                if self._last_error:
+                    self._last_error = ""
+                    self._tell("the target answers again")
+                return True
+            self._give_up.wait(max(after_s or 0.0, pause * random.uniform(0.5, 1)))
+            pause = min(2 * pause, longest)
+        return False
+
+    def _note(self, text: str) -> None:
+        """An error, for people; repeated ones once."""
+        if text != self._last_error:
+            self._last_error = text
+            self._tell(text)
+
+
+def _counted(batches: Sequence[Batch]) -> str:
+    return f"{sum(batch.nr_records for batch in batches)} records"

@@ -1,0 +1,512 @@
+"""The spool: batches on disk until a target has them.
+
+    DIR/lock                  locked by the forwarder
+    DIR/state.json            the spool's id, the last batch that a target has, losses not in any batch yet
+    DIR/SEQUENCE.segment      entries; SEQUENCE is that of the first one
+
+    entry:  "UTFB", u32 size of the header, u32 size of the body, u32 crc of these sizes and the header,
+            u32 crc of the body; header, body (little-endian; see `batch`)
+
+Batches are appended to the last segment. One reader takes them in their order, in flight until `done`. A
+segment is removed when the target has all its batches, or before, when the spool is full: the oldest one that
+has no batch in flight. Each loss is in `losses` of the next batch, and until then in the state.
+
+Killed at any point, the next forwarder finds all batches whose write was complete; an incomplete one is cut
+off, and counted if its header is there. A batch sent, but not yet stored as sent, is sent again. State and
+segments survive a crash of the system as far as they were synced: Sync.ALWAYS, or INTERVAL, which is up to a
+second before it.
+
+Disk errors, a full disk among them, lose batches and are counted; no method raises them but `__init__`."""
+
+import contextlib
+import enum
+import errno
+import fcntl
+import json
+import os
+import secrets
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from utracefs.forward.batch import Batch, Formats
+from utracefs.forward.losses import ANY, REFUSED, SPOOL, Loss, Losses
+from utracefs.forward.target import Limits
+
+__all__ = ["MIN_SIZE", "SEGMENTS", "Spool", "Sync"]
+
+MIN_SIZE: Final = 1 << 20
+"""Smallest size of a spool in bytes."""
+
+SEGMENTS: Final = 16
+"""Number of segments of a full spool: dropping the oldest one loses about that part."""
+
+_MAGIC: Final = b"UTFB"
+_ENTRY: Final = struct.Struct("<4sIIII")
+_SIZES: Final = struct.Struct("<II")
+_VERSION: Final = 1
+
+
+class Sync(enum.Enum):
+    """When to fsync(2)."""
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    """Each second, see Spool.sync."""
+    NEVER = "never"
+
+
+@attrs.define
+class _Segment:
+    first: int
+    """Sequence number of its first entry."""
+    last: int
+    """Of its last one; below `first` without entries."""
+    size: int
+
+
+class _Damaged(ValueError):
+    """An entry is incomplete. header: it is complete, the body is not."""
+
+    def __init__(self, header: Batch | None = None) -> None:
+        super().__init__("an entry is damaged")
+        self.header = header
+
+
+class Spool:
+    """Used by one process; its methods by several threads, `take` and `done` by one. Close it.
+
+    size: bytes on disk at most, without the state. OSError: the directory cannot be used; EBUSY: another
+    forwarder uses it."""
+
+    def __init__(self, directory: Path, size: int, sync: Sync = Sync.INTERVAL) -> None:
+        self.directory: Final = directory
+        self.size: Final = max(size, MIN_SIZE)
+        self.is_new = True
+        """False: it was used before."""
+        self.error = ""
+        """Of the last access of the disk that failed."""
+        self.lost: Final[dict[str, dict[str, int]]] = {}
+        """Event to cause to number, since the start."""
+        self.lost_unknown = 0
+        """Number of losses of an unknown number of records."""
+        self._sync: Final = sync
+        self._formats: Final = Formats()
+        self._changed: Final = threading.Condition()
+        self._losses: Final = Losses()
+        self._segments: list[_Segment] = []
+        self._file = -1
+        """The last segment, to write; -1: none is open."""
+        self._to_sync: list[int] = []
+        """Earlier ones that are not synced yet."""
+        self._next = 1
+        self._acked = 0
+        self._unread_records = 0
+        self._unread_bytes = 0
+        self._at = (0, 0)
+        """The next batch to take: the first number of its segment, and the offset."""
+        self._peeked: tuple[Batch, int] | None = None
+        """That batch and the size of its entry."""
+        self._in_flight: list[Batch] = []
+        self._is_closed = False
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock: Final = _lock(directory / "lock")
+        try:
+            found = Losses()
+            self.forwarder: Final = self._load(found)
+            self._recover(found)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Other threads have no effect on the disk any more. May be called twice."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._store()
+            self._is_closed = True
+        self.sync()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        os.close(self._lock)
+
+    @property
+    def used_bytes(self) -> int:
+        """On disk."""
+        with self._changed:
+            return sum(segment.size for segment in self._segments)
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest batch that no target has."""
+        with self._changed:
+            oldest = self._in_flight[0] if self._in_flight else self._peek()
+            return 0.0 if oldest is None else max(0.0, time.time() - oldest.clock.unix_ns / 1e9)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the targets have all batches."""
+        with self._changed:
+            return not self._in_flight and self._peek() is None
+
+    # Writing
+
+    def lose(self, event: str, cause: str, count: int | None) -> None:
+        """Report a loss with the next batch."""
+        with self._changed:
+            self._lose(event, cause, count)
+
+    def _lose(self, event: str, cause: str, count: int | None) -> None:
+        self._losses.add(event, cause, count)
+        if count is None:
+            self.lost_unknown += 1
+        elif count:
+            causes = self.lost.setdefault(event, {})
+            causes[cause] = causes.get(cause, 0) + count
+
+    @property
+    def has_losses(self) -> bool:
+        """That are in no batch yet."""
+        return bool(self._losses)
+
+    def append(self, batch: Batch) -> bool:
+        """Store a batch, whose `forwarder`, `sequence` and `losses` are set here. False: there is no room for
+        it, or the disk has failed; its records are losses now."""
+        with self._changed:
+            while True:
+                batch = attrs.evolve(
+                    batch, forwarder=self.forwarder, sequence=self._next, losses=list(self._losses)
+                )
+                data = _entry(batch)
+                if sum(segment.size for segment in self._segments) + len(data) <= self.size:
+                    break
+                if not self._drop_oldest():
+                    self.error = f"{self.directory}: the spool is full"
+                    data = b""
+                    break
+            if self._is_closed or not data or not self._write(data):
+                self._lose_records(batch)
+                self._store()
+                return False
+            self._losses.clear()
+            self._next += 1
+            self._unread_records += batch.nr_records
+            self._unread_bytes += len(data)
+            self._changed.notify_all()
+        return True
+
+    def _write(self, data: bytes) -> bool:
+        try:
+            if self._file < 0 or self._segments[-1].size >= self.size // SEGMENTS:
+                self._begin_segment()
+            segment = self._segments[-1]
+            done = 0
+            try:
+                while done < len(data):
+                    done += os.pwrite(self._file, data[done:], segment.size + done)
+                if self._sync is Sync.ALWAYS:
+                    os.fsync(self._file)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, segment.size)
+                raise
+        except OSError as error:
+            self.error = f"{self.directory}: {error.strerror}"
+            return False
+        segment.size += len(data)
+        segment.last = self._next
+        return True
+
+    def _begin_segment(self) -> None:
+        made = os.open(self._path(self._next), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self._file >= 0:
+            self._to_sync.append(self._file)
+        self._file = made
+        self._segments.append(_Segment(self._next, self._next - 1, 0))
+
+    def _path(self, first: int) -> Path:
+        return self.directory / f"{first:020d}.segment"
+
+    def _lose_records(self, batch: Batch, cause: str = SPOOL) -> None:
+        for event, count in batch.counts.items():
+            self._lose(event, cause, count)
+
+    def _drop_oldest(self) -> bool:
+        """Remove the oldest segment without batches in flight; not the last segment."""
+        for number, segment in enumerate(self._segments[:-1]):
+            if any(segment.first <= batch.sequence <= segment.last for batch in self._in_flight):
+                continue
+            start = self._at[1] if self._at[0] == segment.first else 0
+            try:
+                for batch, size in _entries(self._path(segment.first), start, self._formats):
+                    if batch.sequence <= self._acked:
+                        continue
+                    self._losses.extend(batch.losses)
+                    self._lose_records(batch)
+                    self._unread_records -= batch.nr_records
+                    self._unread_bytes -= size
+            except (OSError, _Damaged):
+                self._lose(ANY, SPOOL, None)
+            if self._at[0] == segment.first:
+                self._move_to(self._segments[number + 1])
+            del self._segments[number]
+            self._remove(segment)
+            self._store()
+            return True
+        return False
+
+    def _move_to(self, segment: _Segment) -> None:
+        self._at = (segment.first, 0)
+        self._peeked = None
+
+    def _remove(self, segment: _Segment) -> None:
+        try:
+            os.unlink(self._path(segment.first))
+        except OSError as error:
+            self.error = f"{self.directory}: {error.strerror}"
+
+    def sync(self) -> None:
+        """fsync(2), unless Sync.NEVER."""
+        with self._changed:
+            earlier, self._to_sync = self._to_sync, []
+            last = os.dup(self._file) if self._file >= 0 else -1
+        for fd in [*earlier, *([last] if last >= 0 else [])]:
+            if self._sync is not Sync.NEVER:
+                try:
+                    os.fsync(fd)
+                except OSError as error:
+                    self.error = f"{self.directory}: {error.strerror}"
+            os.close(fd)
+
+    # Reading
+
+    def take(self, limits: Limits, timeout_s: float, *, at_once: bool = False) -> list[Batch]:
+        """The next batches, in flight from now on, within the limits; none came within the time: empty.
+        at_once: do not gather."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while (due_s := self._due_s(limits, at_once)) > 0:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return []
+                self._changed.wait(min(due_s, left_s))
+        found: list[Batch] = []
+        records = size = 0
+        while True:
+            with self._changed:
+                batch = self._peek()
+                if batch is None or self._peeked is None:
+                    break
+                entry = self._peeked[1]
+                if found and (records + batch.nr_records > limits.records or size + entry > limits.bytes):
+                    break
+                records += batch.nr_records
+                size += entry
+                self._at = (self._at[0], self._at[1] + entry)
+                self._peeked = None
+                self._unread_records -= batch.nr_records
+                self._unread_bytes -= entry
+                self._in_flight.append(batch)
+                found.append(batch)
+        return found
+
+    def _due_s(self, limits: Limits, at_once: bool) -> float:
+        """The time until the next batches are to be taken."""
+        oldest = self._peek()
+        if oldest is None:
+            return float("inf")
+        if at_once or self._unread_records >= limits.records or self._unread_bytes >= limits.bytes:
+            return 0
+        return limits.gather_s - abs(time.time() - oldest.clock.unix_ns / 1e9)
+
+    def _peek(self) -> Batch | None:
+        """The next batch to take."""
+        while self._peeked is None:
+            number = next((n for n, s in enumerate(self._segments) if s.first >= self._at[0]), None)
+            if number is None:
+                return None
+            segment = self._segments[number]
+            if segment.first != self._at[0]:
+                self._move_to(segment)
+            if self._at[1] < segment.size:
+                try:
+                    self._peeked = next(_entries(self._path(segment.first), self._at[1], self._formats))
+                except (OSError, _Damaged, StopIteration):
+                    self._skip(segment)
+            elif number + 1 < len(self._segments):
+                self._move_to(self._segments[number + 1])
+            else:
+                return None
+        return self._peeked[0]
+
+    def _skip(self, segment: _Segment) -> None:
+        """The rest of a segment cannot be read any more."""
+        self.error = f"{self._path(segment.first)} is damaged"
+        self._lose(ANY, SPOOL, None)
+        self._at = (segment.first, segment.size)
+
+    def done(self, refused: Mapping[str, int] = {}, *, all_refused: bool = False) -> None:
+        """The batches in flight were sent; some records, or all, were refused. `losses` of batches that were
+        refused are reported again."""
+        with self._changed:
+            if self._is_closed:
+                return
+            for batch in self._in_flight if all_refused else ():
+                self._losses.extend(batch.losses)
+                self._lose_records(batch, REFUSED)
+            for event, count in refused.items():
+                self._lose(event, REFUSED, count)
+            self._acked = max((batch.sequence for batch in self._in_flight), default=self._acked)
+            self._in_flight = []
+            is_stored = self._store()
+            self._remove_done()
+            if not is_stored:  # there may be room now
+                self._store()
+
+    def _remove_done(self) -> None:
+        """Remove the segments of which a target has all; but the last one, which has the highest number."""
+        for segment in self._segments[:-1]:
+            if segment.last <= self._acked:
+                self._segments.remove(segment)
+                self._remove(segment)
+
+    # State
+
+    def _store(self) -> bool:
+        if self._is_closed:
+            return False
+        state = {
+            "version": _VERSION,
+            "forwarder": self.forwarder,
+            "acked": self._acked,
+            "next": self._next,
+            "losses": [attrs.astuple(loss) for loss in self._losses],
+        }
+        path = self.directory / "state.json"
+        try:
+            path.with_suffix(".tmp").write_text(json.dumps(state))
+            if self._sync is Sync.ALWAYS:
+                with path.with_suffix(".tmp").open() as file:
+                    os.fsync(file.fileno())
+            path.with_suffix(".tmp").replace(path)
+        except OSError as error:
+            self.error = f"{self.directory}: {error.strerror}"
+            return False
+        return True
+
+    def _load(self, found: Losses) -> str:
+        """Read the state. Returns the forwarder's id: a new one without a valid state. found: losses beside
+        those of the state."""
+        try:
+            state: dict[str, Any] = json.loads((self.directory / "state.json").read_bytes())
+            if state["version"] == _VERSION:
+                self._acked, self._next = int(state["acked"]), int(state["next"])
+                self._losses.extend(Loss(*loss) for loss in state["losses"])
+                self.is_new = False
+                return str(state["forwarder"])
+            raise OSError(
+                errno.EPROTO, f"is of version {state['version']}", str(self.directory / "state.json")
+            )
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError):
+            found.add(ANY, SPOOL, None)
+        return secrets.token_hex(8)
+
+    def _recover(self, found: Losses) -> None:
+        """Find the batches that are there; cut off a damaged end."""
+        stored, last = self._next, 0
+        firsts = sorted(int(path.stem) for path in self.directory.glob("*.segment"))
+        for first in firsts:
+            if last and first > last + 1 and first - 1 > self._acked:
+                found.add(ANY, SPOOL, None)
+            segment = _Segment(first, first - 1, 0)
+            self._segments.append(segment)
+            last = max(last, self._scan(segment, found))
+        if firsts:
+            self._file = os.open(self._path(firsts[-1]), os.O_RDWR | os.O_CLOEXEC)
+            os.ftruncate(self._file, self._segments[-1].size)
+            self.is_new = False
+        if last >= stored:  # that batch has the losses of the state
+            self._losses.clear()
+        elif last < stored - 1 and self._acked < stored - 1:
+            found.add(ANY, SPOOL, None)
+        self._losses.extend(found)
+        self._next = max(stored, last + 1)
+        self._remove_done()
+        self._store()
+
+    def _scan(self, segment: _Segment, found: Losses) -> int:
+        """Read a segment. Returns the last sequence number."""
+        try:
+            for batch, size in _entries(self._path(segment.first), 0, self._formats):
+                segment.size += size
+                segment.last = batch.sequence
+                if batch.sequence <= self._acked:
+                    self._at = (segment.first, segment.size)
+                else:
+                    self._unread_records += batch.nr_records
+                    self._unread_bytes += size
+        except _Damaged as error:
+            if error.header is None:
+                found.add(ANY, SPOOL, None)
+                return segment.last
+            if error.header.sequence > self._acked:
+                found.extend(error.header.losses)
+                for event, count in error.header.counts.items():
+                    found.add(event, SPOOL, count)
+            return error.header.sequence
+        return segment.last
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise OSError(
+            errno.EBUSY, "another forwarder uses this spool; give each one its own", str(path.parent)
+        ) from None
+    return fd
+
+
+def _entry(batch: Batch) -> bytes:
+    header = batch.header()
+    sizes = _SIZES.pack(len(header), len(batch.body))
+    crc = zlib.crc32(header, zlib.crc32(sizes))
+    start = _ENTRY.pack(_MAGIC, len(header), len(batch.body), crc, zlib.crc32(batch.body))
+    return b"".join((start, header, batch.body))
+
+
+def _entries(path: Path, at: int, formats: Formats) -> Iterator[tuple[Batch, int]]:
+    """The batches of a segment and the sizes of their entries, from an offset on. _Damaged: at the first
+    incomplete one. OSError."""
+    with path.open("rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size
+        file.seek(at)
+        while start := file.read(_ENTRY.size):
+            if len(start) < _ENTRY.size:
+                raise _Damaged
+            magic, header_size, body_size, header_crc, body_crc = _ENTRY.unpack(start)
+            if magic != _MAGIC or header_size > end - file.tell():
+                raise _Damaged
+            header = file.read(header_size)
+            if zlib.crc32(header, zlib.crc32(start[4:12])) != header_crc:
+                raise _Damaged
+            body = file.read(min(body_size, end - file.tell()))
+            try:
+                batch = Batch.of(header, body, formats)
+            except ValueError:
+                raise _Damaged from None
+            if len(body) < body_size or zlib.crc32(body) != body_crc:
+                raise _Damaged(batch)
+            yield batch, _ENTRY.size + header_size + body_size

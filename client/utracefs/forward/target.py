@@ -1,0 +1,139 @@
+"""The contract of targets.
+
+A target is a class, found by the scheme of its address: `otlp` in `otlp://host:4318`. Other distributions
+offer theirs as entry points of the group `utracefs.targets`, by scheme:
+
+    [project.entry-points."utracefs.targets"]
+    mine = "my_package:MyTarget"
+
+    class MyTarget:
+        limits = Limits(records=2000, bytes=1 << 20)
+
+        def __init__(self, address: str, settings: Settings) -> None: ...
+        def send(self, batches: Sequence[Batch]) -> Mapping[str, int]: ...
+        def close(self) -> None: ...
+
+One thread calls `send`, with batches in their order, each at least once: again after a failure, and once
+more if the forwarder was killed before it stored that they were sent. `send` returns when the target has
+taken them, and writes their records and their `losses`. Deduplicate by `(forwarder, sequence)` where the
+target can.
+
+    Sent      returned: `SYSTEM:NAME` to number of records that the target refused; empty: it has all
+    TryAgain  the target is away or busy; so is any OSError. Sent again after a growing delay
+    Refused   the target will never take these batches: their records are counted as lost
+"""
+
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+import attrs
+
+from utracefs.forward.batch import Batch
+
+__all__ = ["GROUP", "Limits", "Refused", "Sent", "Settings", "Target", "TryAgain", "open_target", "schemes"]
+
+GROUP: Final = "utracefs.targets"
+
+BUILT_IN: Final[Mapping[str, str]] = {}
+"""Scheme to module:class."""
+
+Sent: TypeAlias = Mapping[str, int]
+
+
+class TryAgain(Exception):
+    """Not now. after_s: the target's own wish for the delay; None: none."""
+
+    def __init__(self, text: str, after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.after_s: Final = after_s
+
+
+class Refused(Exception):
+    """Never. The text says why."""
+
+
+@attrs.frozen
+class Limits:
+    """Size of the batches of one `send`, together. A single batch is larger only if one record is, or if it
+    was stored for a target with other limits."""
+
+    records: int
+    bytes: int
+    gather_s: float = 0
+    """Wait for that many records or bytes until the oldest batch has this age."""
+
+
+@attrs.frozen
+class Settings:
+    """The options of the command line, for all targets."""
+
+    options: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    """`-o NAME=VALUE`. A target refuses names that it does not know (ValueError)."""
+    timeout_s: float = 10.0
+    """Of one `send`."""
+    ca: str | None = None
+    """File with certificates of authorities; None: the system's."""
+    cert: str | None = None
+    """File with the client's certificate."""
+    key: str | None = None
+    """File with its key; None: in `cert`."""
+    secrets: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    """`--secret NAME=FILE`."""
+    directory: Path = Path()
+    """The spool's, where a target may keep files of its own, `target-*`."""
+
+    def secret(self, name: str) -> str | None:
+        """Read it, at each connection: files may change. Without a file of that name, a credential that
+        systemd passes to the service; None: neither is there. OSError: the file cannot be read."""
+        path = self.secrets.get(name)
+        if path is None:
+            folder = os.environ.get("CREDENTIALS_DIRECTORY")
+            if folder is None or not (Path(folder) / name).exists():
+                return None
+            path = str(Path(folder) / name)
+        return Path(path).read_text(encoding="utf-8").strip()
+
+    def tls(self) -> ssl.SSLContext:
+        """Read the certificates, at each connection: files may change. OSError: they cannot be used."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
+
+class Target(Protocol):
+    """Where batches go; see the module's head."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def send(self, batches: Sequence[Batch]) -> Sent:
+        """At least one batch; one may have losses and no records."""
+
+    def close(self) -> None:
+        """Called once, by the thread that sends."""
+
+
+def schemes() -> list[str]:
+    """Of all targets that are installed."""
+    return sorted({*BUILT_IN, *(point.name for point in metadata.entry_points(group=GROUP))})
+
+
+def open_target(address: str, settings: Settings) -> Target:
+    """The target of an address, `SCHEME:...`. LookupError: there is no such target. ValueError: the address
+    or an option is invalid. ImportError: a library is missing."""
+    scheme = address.partition(":")[0]
+    make: Callable[[str, Settings], Target]
+    if scheme in BUILT_IN:
+        module, _, name = BUILT_IN[scheme].partition(":")
+        make = getattr(import_module(module), name)
+    else:
+        found = [point for point in metadata.entry_points(group=GROUP) if point.name == scheme]
+        if not found:
+            raise LookupError(f"no target {scheme!r}; there are: {', '.join(schemes()) or 'none'}")
+        make = found[0].load()
+    return make(address, settings)

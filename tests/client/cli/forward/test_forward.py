@@ -1,0 +1,231 @@
+"""`utracefs forward` as a process: options, signals, kill -9 of it and of the daemon, a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+
+TARGET = '''
+import json, os
+from utracefs.forward.target import Limits
+
+class LineTarget:
+    """Appends a line for each batch to the file of its address."""
+    limits = Limits(records=1000, bytes=1 << 20)
+
+    def __init__(self, address, settings):
+        if settings.options.keys() - {"answer"}:
+            raise ValueError("-o: there is only `answer`")
+        self.path = address.partition(":")[2]
+        self.answer = settings.options.get("answer", "yes")
+        settings.secret("token")
+
+    def send(self, batches):
+        if self.answer == "no":
+            raise ConnectionRefusedError("nobody is there")
+        with open(self.path, "a") as file:
+            for one in batches:
+                losses = [[loss.event, loss.cause, loss.count] for loss in one.losses]
+                told = [one.forwarder, one.sequence, dict(one.counts), losses]
+                file.write(json.dumps(told) + "\\n")
+        return {}
+
+    def close(self):
+        pass
+'''
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file where `lines:FILE` writes."""
+    folder = tmp_path / "packages"
+    info = folder / "line_target-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "line_target.py").write_text(TARGET)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: line-target\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[utracefs.targets]\nlines = line_target:LineTarget\n")
+    return tmp_path / "lines"
+
+
+@pytest.fixture
+def with_target(traced: Cli, target: Path) -> Cli:
+    traced.env["PYTHONPATH"] = str(target.parent / "packages")
+    return traced
+
+
+def arrived(path: Path) -> dict[tuple[str, int], Any]:
+    """Batches by forwarder and sequence number."""
+    if not path.exists():
+        return {}
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(one[0], one[1]): one[2:] for one in told}
+
+
+def records(path: Path) -> int:
+    return sum(sum(counts.values()) for counts, _ in arrived(path).values())
+
+
+def losses(path: Path) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for _, lost in arrived(path).values():
+        for event, cause, count in lost:
+            found[event, cause] += count or 0
+    return found
+
+
+def status(home: Path) -> dict[str, Any]:
+    path = home / "spool/status.json"
+    return json.loads(path.read_text()) if path.exists() else {"attached": False}
+
+
+def begin(cli: Cli, target: Path, eventually: Eventually, *words: str) -> subprocess.Popen[bytes]:
+    (cli.home / "spool/status.json").unlink(missing_ok=True)
+    process = cli.start("forward", f"lines:{target}", "-e", "web*", "--spool", "spool", *words)
+    eventually(lambda: process.poll() is not None or status(cli.home)["attached"], "it is attached")
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def test_it_forwards(with_target: Cli, target: Path, eventually: Eventually) -> None:
+    process = begin(with_target, target, eventually, "--filter", "status >= 500")
+    for number in ("200", "503", "504"):
+        with_target.run("emit", "web u32 status", number)
+    eventually(lambda: records(target) == 2, "records arrived")
+    wait_for_status(process, b"records_sent: 2")
+    interrupt(process)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_order(
+    with_target: Cli, target: Path, eventually: Eventually, number: signal.Signals
+) -> None:
+    process = begin(with_target, target, eventually)
+    for _ in range(3):
+        with_target.run("emit", "web u32 status", "1")
+    out, error = interrupt(process, number)
+    assert (process.returncode, out, error) == (0, b"", b"")
+    assert records(target) == 3
+
+
+def test_its_time(with_target: Cli, target: Path) -> None:
+    with_target.run("forward", f"lines:{target}", "--spool", "s", "--duration", "0.2")
+    with_target.env["STATE_DIRECTORY"] = str(with_target.home / "state")
+    with_target.run("forward", f"lines:{target}", "--duration", "0.2")
+    assert (with_target.home / "state/state.json").exists()
+
+
+def test_a_target_that_is_away(with_target: Cli, target: Path, eventually: Eventually) -> None:
+    process = begin(with_target, target, eventually, "-o", "answer=no", "--drain", "0.1")
+    with_target.run("emit", "web u32 status", "1")
+    eventually(lambda: "nobody" in status(with_target.home)["last_error"], "it was tried")
+    _, error = interrupt(process)
+    first, last = error.decode().splitlines()
+    assert "records wait in the spool: nobody is there" in first
+    assert "stay in the spool" in last
+    process = begin(with_target, target, eventually)
+    interrupt(process)
+    assert records(target) == 1
+
+
+def test_kill(with_target: Cli, target: Path, eventually: Eventually) -> None:
+    """Nothing that was read is missing; everything else is reported as unknown."""
+    process = begin(with_target, target, eventually)
+    for count in range(1, 4):
+        with_target.run("emit", "web u32 status", "1")
+        eventually(lambda: status(with_target.home).get("records_read") == 1, "it was read")
+        process.kill()
+        process.communicate()
+        process = begin(with_target, target, eventually)
+        eventually(lambda count=count: records(target) == count, "all arrived")  # type: ignore[misc]
+    interrupt(process)
+    assert losses(target) == {("*", "away"): 0}
+    assert len({forwarder for forwarder, _ in arrived(target)}) == 1
+
+
+def test_two_on_one_spool(with_target: Cli, target: Path, eventually: Eventually) -> None:
+    process = begin(with_target, target, eventually)
+    error = with_target.fails("forward", f"lines:{target}", "--spool", "spool")
+    assert "spool: another forwarder uses this spool; give each one its own" in error
+    other = with_target.start("forward", f"lines:{target}2", "-e", "web*", "--spool", "spool2")
+    eventually(lambda: (with_target.home / "spool2/status.json").exists(), "it runs")
+    eventually(lambda: json.loads((with_target.home / "spool2/status.json").read_text())["attached"], "so")
+    with_target.run("emit", "web u32 status", "1")
+    interrupt(process)
+    interrupt(other)
+    assert records(target) == records(Path(f"{target}2")) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own takes root")
+def test_a_full_disk(with_target: Cli, target: Path, eventually: Eventually) -> None:
+    folder = with_target.home / "spool"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no mount here")
+    try:
+        process = begin(with_target, target, eventually)
+        (folder / "other").write_bytes(b"")
+        with (folder / "other").open("wb", buffering=0) as file:
+            with pytest.raises(OSError):
+                while file.write(bytes(4096)):
+                    pass
+            for _ in range(3):
+                with_target.run("emit", "web u32 status", "1")
+            eventually(lambda: process.poll() is None, "it runs")
+            wait_for_status(process, b"No space left")
+        (folder / "other").unlink()
+        with_target.run("emit", "web u32 status", "1")
+        eventually(lambda: records(target) + losses(target).total() == 4, "all are accounted for")
+        interrupt(process)
+        assert losses(target).keys() == {("user_events:web", "spool")}
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def wait_for_status(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Wait for the text in a line of its status."""
+    assert process.stderr is not None
+    found = False
+    while not found:
+        process.send_signal(signal.SIGUSR1)
+        line = b""
+        while not line.startswith(b"utracefs: last_error"):
+            line = process.stderr.readline()
+            assert line
+            found |= text in line
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "status"),
+    [
+        (["none:x", "--spool", "s"], "no target 'none'; there are: ", 1),
+        (["lines:x"], "Missing option '--spool'", 2),
+        (["--spool", "s"], "Missing argument 'TARGET'", 2),
+        (["lines:x", "--spool", "s", "--spool-size", "5"], "'5' is not a size of at least 1M", 2),
+        (["lines:x", "--spool", "s", "--spool-size", "1X"], "'1X' is not a size", 2),
+        (["lines:x", "--spool", "s", "-o", "x"], "'x' has no NAME= at its begin", 2),
+        (["lines:x", "--spool", "s", "-o", "x=1"], "there is only `answer`", 1),
+        (["lines:x", "--spool", "s", "--policy", "p"], "p: No such file", 1),
+        (["lines:x", "--spool", "s", "--secret", "token=none"], "none: No such file", 1),
+        (["lines:x", "--spool", "/proc/x"], "/proc/x: ", 1),
+        (["lines:x", "--spool", "s", "-e", "web", "-f", "(("], "filter", 1),
+        (["lines:x", "--spool", "s", "-e", "a", "-f", "b", "-e", "c"], "give one --filter for all -e", 2),
+        (["lines:x", "--spool", "s", "-B", "none"], "there is no instance 'none'", 1),
+    ],
+)
+def test_mistakes(with_target: Cli, words: list[str], reason: str, status: int) -> None:
+    with_target.run("reg", "web u32 status")
+    error = with_target.run("forward", *words, status=status).stderr.decode()
+    assert reason in error and error.count("\n") == 1, error

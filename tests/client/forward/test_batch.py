@@ -1,0 +1,92 @@
+"""Batches: stored and read again, decoded into records, columns, JSON; invalid ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.client.forward.kit import EVENT, batch
+from utracefs.forward.batch import Batch, Formats
+from utracefs.forward.losses import Loss
+
+LOSSES = [Loss(EVENT, "ring", 5), Loss("*", "away", None), Loss("user_events:\udcff", "spool", 1)]
+
+
+def test_it_is_read_as_it_was_stored() -> None:
+    one = batch(losses=LOSSES)
+    again = Batch.of(one.header(), one.body, Formats())
+    assert again == one
+    assert again.losses == LOSSES
+    assert (again.nr_records, again.unix_offset_ns, again.clock.uncertainty_ns) == (2, 10**18, 3)
+
+
+def test_records() -> None:
+    found = list(batch([1, 2**32 - 1]))
+    assert [(r.system, r.name, r.fields) for r in found] == [
+        ("user_events", "work", {"a": 1}),
+        ("user_events", "work", {"a": 2**32 - 1}),
+    ]
+    assert [(r.time_ns, r.cpu, r.pid, r.tid, r.comm, r.lost) for r in found] == [
+        (1000, 1, 77, 7, "main", 0),
+        (1000, 1, 77, 7, "main", 0),
+    ]
+
+
+def test_columns_and_json() -> None:
+    one = batch([3, 4])
+    (columns,) = one.columns()
+    by_name = {column.name: column for column in columns.columns}
+    assert by_name["a"].type == "uint32"
+    assert list(memoryview(by_name["a"].values).cast("I")) == [3, 4]
+    assert [json.loads(line)["fields"]["a"] for line in one.to_json().splitlines()] == [3, 4]
+
+
+def test_arrow() -> None:
+    pytest.importorskip("pyarrow")
+    ((found,),) = batch([3, 4]).to_arrow().values()
+    assert found.column("a").to_pylist() == [3, 4]
+    assert found.schema.metadata[b"utracefs.host"] == b"here"
+
+
+def test_an_id_may_have_another_event_in_the_next_batch() -> None:
+    formats = Formats()
+    one = batch()
+    other = batch()
+    other.events[5] = ("user_events", other.events[5][1].replace(b"work", b"play"))  # type: ignore[index]
+    names = []
+    for each in (one, other, one):
+        names += [r.name for r in formats.records(each)]
+    assert names == ["work"] * 2 + ["play"] * 2 + ["work"] * 2
+
+
+def test_without_records() -> None:
+    one = batch([], losses=LOSSES)
+    assert list(Batch.of(one.header(), one.body, Formats())) == []
+    assert one.to_json() == b""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told.pop("clock"),
+        lambda told: told.update(version=2),
+        lambda told: told.update(events=[1]),
+        lambda told: told.update(events={1: 2}),
+        lambda told: told.update(losses=[[1]]),
+        lambda told: told.update(clock=[]),
+    ],
+)
+def test_an_invalid_header(change: Any) -> None:
+    told = msgpack.unpackb(batch().header(), strict_map_key=False)
+    change(told)
+    with pytest.raises(ValueError, match="batch"):
+        Batch.of(msgpack.packb(told), b"", Formats())
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\1\2\3", b"\1"])
+def test_no_header(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Batch.of(data, b"", Formats())

@@ -1,0 +1,257 @@
+"""The forwarder between a real daemon and targets that answer, fail, refuse, hang; restarts of both."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
+from tests.client.forward.kit import EVENT, Store
+from utracefs import Session
+from utracefs.forward import forwarder as forwarder_module
+from utracefs.forward.batch import Batch
+from utracefs.forward.forwarder import STATUS_FILE, Forwarder, Wanted
+from utracefs.forward.losses import ANY
+from utracefs.forward.policy import Policy
+from utracefs.forward.spool import MIN_SIZE, Spool
+from utracefs.forward.target import Refused, Sent, TryAgain
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+WAIT_S = 30
+
+
+@pytest.fixture
+def utracefsd(directory: Path) -> Iterator[Utracefsd]:
+    yield from running(directory)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarder_module, "GATHER_S", 0.02)
+    monkeypatch.setattr(forwarder_module, "BACK_OFF_S", (0.001, 0.01))
+    monkeypatch.setattr(forwarder_module, "WAIT_FOR_DAEMON_S", 0.02)
+
+
+Forward = Callable[..., contextlib.AbstractContextManager[Forwarder]]
+
+
+@pytest.fixture
+def forward(directory: Path, tmp_path: Path) -> Forward:
+    """Runs while the context lasts, then ends in order."""
+
+    @contextlib.contextmanager
+    def forward(
+        target: Any, *, spool_size: int = MIN_SIZE, policy: Policy | None = None, **options: Any
+    ) -> Iterator[Forwarder]:
+        wanted = Wanted(**{"events": ["work*"], "directory": str(directory), **options})
+        spool = Spool(tmp_path / "spool", spool_size)
+        made = Forwarder(target, spool, wanted, policy=policy, drain_s=WAIT_S)
+        thread = threading.Thread(target=made.run)
+        thread.start()
+        try:
+            wait_for(lambda: made.status()["attached"] or not thread.is_alive(), WAIT_S)
+            yield made
+        finally:
+            made.stop()
+            thread.join()
+            spool.close()
+
+    return forward
+
+
+def emit(session: Session, *numbers: int, name: str = "work") -> None:
+    event = session.event(f"{name} u32 a")
+    wait_for(lambda: event, WAIT_S)
+    for number in numbers:
+        event.emit(number)
+    assert session.flush(20)
+
+
+def test_records_arrive(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
+    store = Store()
+    with forward(store, events=["work*"]):
+        session = new_session()
+        emit(session, *range(100))
+        wait_for(lambda: store.sum == 100, WAIT_S)
+        emit(session, 1, 2, name="work_more")
+        assert not session.event("other u32 a")
+    assert store.arrived == {EVENT: 100, "user_events:work_more": 2}
+    assert not store.lost
+    numbers = [
+        record.fields["a"] for one in store.batches.values() for record in one if record.name == "work"
+    ]
+    assert numbers == list(range(100))
+    one = next(iter(store.batches.values()))
+    assert (
+        one.host and one.boot_id and abs(one.unix_offset_ns + one.first_ns - one.clock.unix_ns) < 60 * 10**9
+    )
+
+
+def test_filter(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
+    store = Store()
+    with forward(store, filter="a >= 50"):
+        emit(new_session(), *range(100))
+    assert store.arrived == {EVENT: 50}
+
+
+def test_a_target_that_fails_at_random(
+    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+) -> None:
+    rnd = random.Random(5)
+    answers: list[Callable[[], Sent]] = [
+        dict,
+        lambda: {EVENT: 1},
+        lambda: _raise(TryAgain("busy", 0.001)),
+        lambda: _raise(ConnectionResetError("gone")),
+        lambda: _raise(Refused("no")),
+        lambda: _raise(RuntimeError("a defect")),
+    ]
+
+    def before(batches: Sequence[Batch]) -> Sent:
+        answer = rnd.choice(answers)
+        return {} if answer is answers[1] and not batches[0].counts else answer()
+
+    store = Store(before)
+    emitted = 0
+    with forward(store, spool_size=64 << 20):
+        session = new_session()
+        for _ in range(30):
+            n = rnd.randrange(1, 3000)
+            emit(session, *range(n))
+            emitted += n
+        wait_for(lambda: store.batches, WAIT_S)
+        store.before = lambda _: {}
+    assert store.sum == emitted
+    assert store.repeated == 0
+    assert {cause for _, cause in store.lost} == {"refused"}
+
+
+def _raise(error: Exception) -> Sent:
+    raise error
+
+
+def test_a_slow_target_and_a_full_spool(
+    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+) -> None:
+    go_on = threading.Event()
+
+    def before(_: Sequence[Batch]) -> Sent:
+        go_on.wait(WAIT_S)
+        return {}
+
+    store = Store(before)
+    emitted = 0
+    with forward(store) as forwarder:
+        session = new_session()
+        while not forwarder.status()["lost"]:
+            emit(session, *range(5000))
+            emitted += 5000
+        go_on.set()
+    assert store.sum == emitted
+    assert store.lost[EVENT, "spool"] > 0
+    assert store.batches
+
+
+def test_what_was_not_sent_is_sent_by_the_next(
+    utracefsd: Utracefsd,
+    forward: Forward,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = new_session()
+    away = Store(lambda _: _raise(ConnectionRefusedError("away")))
+    with forward(away) as forwarder:
+        emit(session, *range(10))
+        wait_for(lambda: forwarder.status()["last_error"], WAIT_S)
+        forwarder._drain_s = 0.1  # type: ignore[misc]
+    assert not away.batches
+    assert "away" in json.loads((forwarder._spool.directory / STATUS_FILE).read_text())["last_error"]
+    store = Store()
+    with forward(store):
+        emit(session, 1, 2)
+    assert store.arrived == {EVENT: 12}
+    assert store.lost == {(ANY, "away"): 0}  # unknown
+
+
+def test_a_restart_of_the_daemon(
+    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+) -> None:
+    store = Store()
+    with forward(store):
+        session = new_session()
+        emit(session, *range(10))
+        utracefsd.stop()
+        utracefsd.start()
+        emit(session, *range(10))
+        wait_for(lambda: store.arrived.total() == 20, WAIT_S)
+    assert (ANY, "away") in store.lost
+
+
+def test_it_waits_for_the_daemon(
+    directory: Path, tmp_path: Path, new_session: Callable[..., Session]
+) -> None:
+    told: list[str] = []
+    store = Store()
+    spool = Spool(tmp_path / "spool", MIN_SIZE)
+    forwarder = Forwarder(store, spool, Wanted(["work"], directory=str(directory)), tell=told.append)
+    thread = threading.Thread(target=forwarder.run)
+    thread.start()
+    try:
+        wait_for(lambda: told, WAIT_S)
+        assert "waiting for it" in told[0]
+        for daemon in running(directory):
+            wait_for(lambda: forwarder.status()["attached"], WAIT_S)
+            emit(new_session(), 1)
+            wait_for(lambda: store.sum == 1, WAIT_S)
+            assert daemon
+    finally:
+        forwarder.stop()
+        thread.join()
+        spool.close()
+
+
+def test_the_policy(
+    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session], tmp_path: Path
+) -> None:
+    store = Store()
+    with forward(store, policy=Policy(("work",), 100)):
+        session = new_session()
+        emit(session, *range(1000))
+        emit(session, 1, name="work_secret")
+    assert store.arrived[EVENT] >= 100
+    assert store.arrived[EVENT] + store.lost[EVENT, "limit"] == 1000
+    assert store.arrived.keys() == {EVENT}
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "spool").iterdir())
+    assert b"work" in stored and b"secret" not in stored
+
+
+def test_an_invalid_filter_ends_it(utracefsd: Utracefsd, directory: Path, tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", MIN_SIZE)
+    forwarder = Forwarder(Store(), spool, Wanted(["work"], filter="((", directory=str(directory)))
+    try:
+        with pytest.raises(OSError):
+            forwarder.run(60)
+    finally:
+        spool.close()
+
+
+def test_the_status(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
+    store = Store()
+    with forward(store) as forwarder:
+        emit(new_session(), 1, 2, 3)
+        wait_for(lambda: forwarder.status()["records_sent"] == 3, WAIT_S)
+        status = forwarder.status()
+    assert status["records_read"] == 3
+    assert status["lag_s"] == 0 and status["spool_bytes"] > 0
+    stored = json.loads((forwarder._spool.directory / STATUS_FILE).read_text())
+    assert stored.keys() == status.keys()
+    assert stored["records_sent"] == 3

@@ -1,0 +1,318 @@
+"""The spool: order, restarts, damage at any byte, a full spool, a full disk, two users."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.client.forward.kit import EVENT, LIMITS, batch
+from utracefs.forward.batch import Batch
+from utracefs.forward.losses import ANY, Loss
+from utracefs.forward.spool import MIN_SIZE, SEGMENTS, Spool, Sync
+from utracefs.forward.target import Limits
+from utracefs.recordings.origin import ClockPair
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    spool = Spool(tmp_path / "spool", MIN_SIZE)
+    yield spool
+    spool.close()
+
+
+def again(spool: Spool) -> Spool:
+    """As the next process sees it after a kill -9 of this one: without `close`."""
+    spool._is_closed = True
+    os.close(spool._lock)
+    if spool._file >= 0:
+        os.close(spool._file)
+    return Spool(spool.directory, spool.size)
+
+
+def numbers(batches: list[Batch]) -> list[int]:
+    return [record.fields["a"] for one in batches for record in one]
+
+
+def take(spool: Spool, limits: Limits = LIMITS) -> list[Batch]:
+    return spool.take(limits, 0)
+
+
+def test_batches_come_in_their_order(spool: Spool) -> None:
+    for n in range(5):
+        assert spool.append(batch([n]))
+    found = take(spool)
+    assert numbers(found) == [0, 1, 2, 3, 4]
+    assert [(one.sequence, one.forwarder) for one in found] == [(n, spool.forwarder) for n in range(1, 6)]
+    assert take(spool) == [] and not spool.is_empty
+    spool.done()
+    assert spool.is_empty
+
+
+def test_the_limits_of_a_target(spool: Spool) -> None:
+    for n in range(5):
+        spool.append(batch([n, n]))
+    assert [len(take(spool, Limits(4, 10**6))), len(take(spool, Limits(1, 10**6)))] == [2, 1]
+    assert len(take(spool, Limits(100, 1))) == 1
+
+
+def test_it_gathers(spool: Spool) -> None:
+    limits = Limits(3, 10**6, gather_s=100)
+    spool.append(batch([1]))
+    assert take(spool, limits)  # its time is that of 2001
+    spool.done()
+    now = ClockPair(0, time.time_ns())
+    for n in range(3):
+        assert spool.take(limits, 0) == []
+        spool.append(attrs.evolve(batch([n]), clock=now))
+    assert len(spool.take(limits, 0)) == 3
+    spool.done()
+    spool.append(attrs.evolve(batch([1]), clock=now))
+    assert spool.take(limits, 0) == []
+    assert spool.take(limits, 0, at_once=True)
+
+
+def test_a_second_user_is_refused(spool: Spool) -> None:
+    with pytest.raises(OSError, match="another forwarder uses this spool") as refused:
+        Spool(spool.directory, MIN_SIZE)
+    assert refused.value.errno == errno.EBUSY
+
+
+def test_a_restart_sends_what_was_not_done(spool: Spool) -> None:
+    assert spool.is_new
+    for n in range(4):
+        spool.append(batch([n]))
+    take(spool, Limits(2, 10**6))
+    spool.done()
+    assert numbers(take(spool, Limits(1, 10**6))) == [2]
+    spool.lose(EVENT, "ring", 9)
+    spool = again(spool)
+    assert not spool.is_new
+    assert numbers(take(spool)) == [2, 3]
+    spool.done()
+    spool.append(batch([4]))
+    (found,) = take(spool)
+    assert (found.sequence, found.losses) == (5, [])  # that loss was in memory alone
+    spool.close()
+
+
+def test_losses_survive_until_they_are_in_a_batch(spool: Spool) -> None:
+    forwarder = spool.forwarder
+    spool.append(batch([1]))
+    take(spool)
+    spool.done({EVENT: 1})
+    spool = again(spool)
+    assert spool.append(batch([2]))
+    spool = again(spool)
+    assert spool.append(batch([3]))
+    found = take(spool)
+    assert [(one.sequence, list(one.losses)) for one in found] == [(2, [Loss(EVENT, "refused", 1)]), (3, [])]
+    assert spool.forwarder == forwarder
+    spool.close()
+
+
+def test_all_refused(spool: Spool) -> None:
+    spool.lose(EVENT, "ring", 3)
+    spool.append(batch([1, 2]))
+    take(spool)
+    spool.done(all_refused=True)
+    spool.append(batch([]))
+    (found,) = take(spool)
+    assert {(one.cause, one.count) for one in found.losses} == {("ring", 3), ("refused", 2)}
+
+
+def test_a_full_spool_drops_the_oldest(spool: Spool) -> None:
+    big = 20_000
+    spool.append(batch([0], pad=big))
+    assert numbers(take(spool)) == [0]  # in flight, so it stays
+    for n in range(1, 200):
+        assert spool.append(batch([n], pad=big))
+        assert spool.used_bytes <= spool.size
+    spool.done()
+    found = []
+    while batches := take(spool):
+        found += batches
+        spool.done()
+    kept = numbers(found)
+    assert kept == [
+        *range(1, len([k for k in kept if k < 100]) + 1),
+        *kept[len([k for k in kept if k < 100]) :],
+    ]
+    lost = sum(loss.count or 0 for one in found for loss in one.losses)
+    assert {(loss.event, loss.cause) for one in found for loss in one.losses} == {(EVENT, "spool")}
+    assert lost + len(kept) + 1 == 200
+    assert len(kept) > (SEGMENTS - 3) * (MIN_SIZE // SEGMENTS) // (big + 1000)
+    assert kept[-1] == 199
+    assert spool.lost == {EVENT: {"spool": lost}}
+
+
+def test_a_batch_that_is_larger_than_the_spool(spool: Spool) -> None:
+    assert not spool.append(batch([1, 2], pad=2 * MIN_SIZE))
+    assert spool.append(batch([3]))
+    (found,) = take(spool)
+    assert found.losses == [Loss(EVENT, "spool", 2)]
+
+
+@pytest.mark.parametrize("sync", list(Sync))
+def test_a_full_disk(tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "spool", MIN_SIZE, sync)
+    assert spool.append(batch([1]))
+    write = os.pwrite
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        """Takes some bytes, then none."""
+        if len(data) > 20:
+            return write(fd, data[:20], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        assert not spool.append(batch([2]))
+        assert not spool.append(batch([3, 4]))
+    assert "No space left" in spool.error
+    assert spool.append(batch([5]))
+    spool.sync()
+    found = take(spool)
+    assert numbers(found) == [1, 5]
+    assert [one.sequence for one in found] == [1, 2]
+    assert found[1].losses == [Loss(EVENT, "spool", 3)]
+    spool.close()
+
+
+def test_the_state_cannot_be_written(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then batches are sent again after a restart, and sequence numbers are not used twice."""
+    (spool.directory / "state.tmp").mkdir()
+    spool.append(batch([1]))
+    take(spool)
+    spool.done()
+    assert "Is a directory" in spool.error
+    (spool.directory / "state.tmp").rmdir()
+    spool = again(spool)
+    assert [one.sequence for one in take(spool)] == [1]
+    spool.done()
+    spool.append(batch([2]))
+    assert [one.sequence for one in take(spool)] == [2]
+    spool.close()
+
+
+def test_an_invalid_state(spool: Spool) -> None:
+    spool.append(batch([1]))
+    (spool.directory / "state.json").write_bytes(b"{")
+    before = spool.forwarder
+    spool = again(spool)
+    assert spool.forwarder != before
+    spool.append(batch([2]))
+    first, second = take(spool)
+    assert (first.forwarder, first.sequence) == (before, 1)
+    assert (second.forwarder, second.sequence) == (spool.forwarder, 2)
+    assert second.losses == [Loss(ANY, "spool", None)]
+    spool.close()
+
+
+def test_a_state_of_a_newer_version(spool: Spool) -> None:
+    path = spool.directory / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+    with pytest.raises(OSError, match="is of version 2"):
+        again(spool)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_end_is_torn(spool: Spool, seed: int) -> None:
+    """kill -9 within a write: all complete batches are there, the others are counted or known to be lost."""
+    for n in range(3):
+        spool.append(batch([n]))
+    spool.lose(EVENT, "ring", 4)
+    spool.append(batch([3, 4], pad=100))
+    (path,) = spool.directory.glob("*.segment")
+    size = path.stat().st_size
+    cut = size - random.Random(seed).choice([*range(1, 90), *range(1, size - 10, 50)])
+    os.truncate(path, cut)
+    spool = again(spool)
+    found = take(spool)
+    spool.done()
+    spool.append(batch([9]))
+    found += take(spool)
+    kept = numbers(found)
+    assert kept[:-1] == list(range(len(kept) - 1)) and kept[-1] == 9
+    assert found[-1].sequence > len(kept) - 1
+    lost = {(loss.event, loss.cause): loss.count for loss in found[-1].losses}
+    if cut >= size - 80:  # within the body
+        assert lost == {(EVENT, "spool"): 2, (EVENT, "ring"): 4}
+    else:
+        assert lost == {(ANY, "spool"): None}
+    spool.close()
+
+
+@pytest.mark.parametrize("at", [0, 5, 9, 13, 17, 30, 200])
+def test_damage_while_it_runs(spool: Spool, at: int) -> None:
+    spool.append(batch([0]))
+    (path,) = spool.directory.glob("*.segment")
+    start = path.stat().st_size
+    spool.append(batch([1]))
+    spool.append(batch([2]))
+    with path.open("r+b") as file:
+        file.seek(start + at)
+        byte = file.read(1)
+        file.seek(start + at)
+        file.write(bytes([byte[0] ^ 1]))
+    assert numbers(take(spool)) == [0]
+    spool.done()
+    assert "is damaged" in spool.error
+    spool.append(batch([3]))
+    (found,) = take(spool)
+    assert numbers([found]) == [3]
+    assert found.losses == [Loss(ANY, "spool", None)]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_all_arrive_or_are_counted(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """The model: sums of records."""
+    spool = Spool(tmp_path_factory.mktemp("spool"), MIN_SIZE)
+    emitted = 0
+    arrived: dict[int, Batch] = {}
+    refused: Counter[str] = Counter()
+    rnd = data.draw(st.randoms(use_true_random=False))
+    for _ in range(data.draw(st.integers(1, 60))):
+        step = rnd.choice(["append", "append", "append", "send", "fail", "refuse", "some", "lose", "kill"])
+        if step == "append":
+            n = rnd.randrange(1, 5)
+            emitted += n
+            spool.append(batch([1] * n, pad=rnd.choice([1, 100, 60_000, 400_000])))
+        elif step == "lose":
+            emitted += 7
+            spool.lose(EVENT, "ring", 7)
+            spool.append(batch([]))
+        elif step == "kill":
+            spool = again(spool)
+        elif found := spool._in_flight or take(spool, Limits(rnd.choice([1, 5, 100]), 10**6)):
+            if step == "fail":
+                continue
+            if step == "refuse":
+                spool.done(all_refused=True)
+                continue
+            arrived.update((one.sequence, one) for one in found)
+            some = {EVENT: 1} if step == "some" and found[0].counts else {}
+            refused.update(some)
+            spool.done(some)
+    for _ in range(3):  # the last losses need a batch of their own
+        while found := spool._in_flight or take(spool):
+            arrived.update((one.sequence, one) for one in found)
+            spool.done()
+        spool.append(batch([]))
+    while found := take(spool):
+        arrived.update((one.sequence, one) for one in found)
+        spool.done()
+    spool.close()
+    records = sum(one.nr_records for one in arrived.values()) - refused.total()
+    assert records + sum(loss.count or 0 for one in arrived.values() for loss in one.losses) == emitted

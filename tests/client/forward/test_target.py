@@ -1,0 +1,43 @@
+"""Targets by their addresses; secrets and certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from utracefs.forward.target import Settings, open_target, schemes
+
+
+def test_no_such_target() -> None:
+    with pytest.raises(LookupError, match="no target 'none'; there are: "):
+        open_target("none:x", Settings())
+    assert "none" not in schemes()
+
+
+def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    assert Settings().secret("token") is None
+    (tmp_path / "token").write_text("from systemd\n")
+    (tmp_path / "mine").write_text("mine\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert Settings().secret("token") == "from systemd"
+    assert Settings().secret("other") is None
+    settings = Settings(secrets={"token": str(tmp_path / "mine")})
+    assert settings.secret("token") == "mine"
+    (tmp_path / "mine").write_text("renewed")
+    assert settings.secret("token") == "renewed"
+    with pytest.raises(OSError):
+        Settings(secrets={"token": str(tmp_path / "none")}).secret("token")
+
+
+def test_certificates(tmp_path: Path) -> None:
+    assert Settings().tls().check_hostname
+    (tmp_path / "no").write_text("no certificate")
+    for settings in (
+        Settings(ca=str(tmp_path / "none")),
+        Settings(ca=str(tmp_path / "no")),
+        Settings(cert=str(tmp_path / "no")),
+    ):
+        with pytest.raises(OSError):
+            settings.tls()
