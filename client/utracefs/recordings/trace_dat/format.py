@@ -47,6 +47,7 @@ from utracefs_protocol.limits import SUBBUF_HEADER_SIZE
 __all__ = [
     "BUFFER",
     "BYTES",
+    "CHUNK",
     "CLOCKS_IN_NS",
     "CMDLINES",
     "COMPRESSIONS",
@@ -124,6 +125,8 @@ OPTION_HEADER: Final = struct.Struct("<HI")
 """Option id, size of the rest."""
 OPTION_ID: Final = struct.Struct("<H")
 """Option id of version 6: an id of 0 has no size behind it."""
+CHUNK: Final = struct.Struct("<II")
+"""Compressed and plain size of the data behind it."""
 EXTENT: Final = struct.Struct("<QQ")
 """File offset and bytes of a cpu's pages: version 6, the cpus in order."""
 CPU_EXTENT: Final = struct.Struct("<IQQ")

@@ -14,7 +14,7 @@ of its cpu has their number.
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
 import attrs
@@ -64,6 +64,8 @@ class Part:
         self._extents: list[_Extent] = []
         self._cpus = [_Cpu(page_size) for _ in range(nr_cpus)]
         self._current: list[_Extent | None] = [None] * nr_cpus
+        self._size = 0
+        """Bytes of pages in full extents."""
 
     @property
     def sizes(self) -> list[int]:
@@ -72,6 +74,11 @@ class Part:
         for extent in self._extents:
             sizes[extent.cpu] += extent.size
         return sizes
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pages."""
+        return self._size + sum(extent.size for extent in self._current if extent is not None)
 
     def leave(self) -> None:
         """Close and keep it."""
@@ -156,6 +163,7 @@ class Part:
             if not self.add_text(section):
                 return None
             self._end = end
+            self._size += extent.size if extent is not None else 0
             extent = self._current[number] = _Extent(number, offset, end)
             self._extents.append(extent)
         return extent
@@ -201,6 +209,13 @@ class Part:
                 self.is_moved = True
                 os.truncate(source, extent.offset + at)
                 extent.size = at
+
+    def pages_of(self, cpu: int) -> Iterator[bytes]:
+        """The pages of a cpu, about STEP bytes of them at a time."""
+        step = max(STEP // self._page_size, 1) * self._page_size
+        for extent in self._extents:
+            for at in range(0, extent.size if extent.cpu == cpu else 0, step):
+                yield os.pread(self._file.fileno(), min(step, extent.size - at), extent.offset + at)
 
     def _count(self, begin: int, end: int) -> None:
         """Count dropped pages."""

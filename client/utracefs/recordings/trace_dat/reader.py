@@ -18,6 +18,7 @@ import attrs
 import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings.trace_dat.compression import Compression, Packed, compression_of, unpacked
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_SIZE
@@ -59,9 +60,10 @@ class TraceDatReader(TraceTexts):
     """Reads a trace.dat; a context manager that unmaps the file.
 
     OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is invalid, or is
-    compressed.
+    compressed in an unknown way.
 
-    read_bytes: a file above this size is mapped, not read. recover: read as much as possible of a truncated
+    read_bytes: a file above this size is mapped, not read; so are the decompressed pages of one, from a
+    temporary file. recover: read as much as possible of a truncated
     or invalid file. If the options are lost (they are at the end), the clock is assumed to be `mono`, and
     cpus are separated where times go back, and numbered in the order of the file.
     """
@@ -72,7 +74,9 @@ class TraceDatReader(TraceTexts):
         self._path = os.fspath(path)
         with open(path, "rb") as file:
             self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
+        self._read_bytes = READ_BYTES if read_bytes is None else read_bytes
         self._recover = recover
+        self._compression: Compression | None = None
         super().__init__()
         self.version = 0
         self.page_size = SUBBUF_SIZE
@@ -220,13 +224,8 @@ class TraceDatReader(TraceTexts):
     # Version 7: sections, found through the options.
 
     def _read_v7(self, file: Cursor) -> None:
-        compression = file.string()
+        self._compression = self._compression_of(file.string())
         file.string()
-        if compression not in layout.COMPRESSIONS:
-            name = compression.decode("ascii", "replace")
-            raise self._error(
-                f"is compressed ({name}); `trace-cmd convert --compression none` makes it readable"
-            )
         options_at = file.u64()
         if not options_at:
             raise self._error("was not finished: its writer was killed; --recover reads what it has")
@@ -240,7 +239,46 @@ class TraceDatReader(TraceTexts):
             if section in section_at:
                 take_in(Cursor(self._section(section_at[section], section)))
         self._take_options(options)
-        self.buffers += map(self._buffer_v7, _values(options, layout.OPTION_BUFFER))
+        buffers = _values(options, layout.OPTION_BUFFER)
+        self.buffers += map(self._buffer_v7, buffers)
+        if self._compression is not None:
+            self._unpack([layout.U64.unpack_from(data)[0] for data in buffers], self._compression)
+
+    def _compression_of(self, name: bytes) -> Compression | None:
+        """None: not compressed. TraceError: it cannot be read."""
+        if name in layout.COMPRESSIONS:
+            return None
+        shown = name.decode("ascii", "replace")
+        try:
+            found = compression_of(shown)
+        except ImportError:
+            hint = "pip install 'utracefs[zstd]'"
+            raise self._error(f"is compressed ({shown}); {hint} makes it readable") from None
+        if found is None:
+            raise self._error(
+                f"is compressed ({shown}); `trace-cmd convert --compression none` makes it readable"
+            )
+        return found
+
+    def _unpack(self, sections_at: Sequence[int], compression: Compression) -> None:
+        """Replace the file by its plain pages."""
+        cpus: list[Packed] = []
+        at = 0
+        plain_buffers = []
+        for buffer, section_at in zip(self.buffers, sections_at, strict=True):
+            _, flags, _, _ = layout.SECTION_HEADER.unpack_from(self._map, section_at)
+            if not flags & layout.SECTION_COMPRESSED:
+                raise self._error("has plain records in a compressed file")
+            extents = []
+            for extent in buffer.extents:
+                cpus.append(Packed(self._map, extent, buffer.page_size))
+                extents.append(layout.Extent(extent.cpu, at, cpus[-1].size))
+                at += cpus[-1].size
+            plain_buffers.append(attrs.evolve(buffer, extents=tuple(extents)))
+        plain = unpacked(compression, cpus, file_size=len(self._map), memory_bytes=self._read_bytes)
+        self.close()
+        self._map = plain
+        self.buffers = plain_buffers
 
     def _text_sections(self) -> Mapping[layout.Section, Callable[[Cursor], None]]:
         return {
@@ -311,12 +349,17 @@ class TraceDatReader(TraceTexts):
         number, flags, _, size = layout.SECTION_HEADER.unpack_from(self._map, offset)
         if number != wanted.id:
             raise self._error(f"section {number} at {offset}, where {wanted.id} should be")
-        if flags & layout.SECTION_COMPRESSED:
-            raise self._error(f"section {number} is compressed")
         start = offset + layout.SECTION_HEADER.size
         if start + size > len(self._map):
             raise self._error(f"section {number} is cut off")
-        return self._map[start : start + size]
+        data = self._map[start : start + size]
+        if not flags & layout.SECTION_COMPRESSED:
+            return data
+        if self._compression is None:
+            raise self._error(f"section {number} is compressed")
+        chunk = Cursor(data)
+        packed, plain = layout.CHUNK.unpack(chunk.take(layout.CHUNK.size))
+        return self._compression.unpack(chunk.take(packed), plain)
 
     def _options(self, offset: int) -> list[tuple[int, bytes]]:
         """(id, data) of each option, in all sections chained from this one."""

@@ -4,6 +4,9 @@ While a recording runs all of it is in NAME.part (`part`), which `--recover` rea
 writes the file beside it, and renames it when it is complete. Space for all but the pages is reserved from
 the beginning; the pages are moved. On a full disk pages without space are lost and counted.
 
+NAME.part is never compressed, so a kill costs nothing: `finish` compresses a step of pages at a time. If the
+disk has no space for both files, the file is written uncompressed.
+
 A recorder that reads often gets pages with few records. They are joined: the records of a short page are
 appended to those of the page before it, with a time extend between them.
 """
@@ -19,6 +22,7 @@ import attrs
 import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.partial_files import NO_ROOM, Reserve, errors_about, name_beside, target_of
+from utracefs.recordings.trace_dat.compression import Compression
 from utracefs.recordings.trace_dat.part import STEP, Part
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.text import bytes_of
@@ -71,9 +75,17 @@ class TraceDatWriter:
     the beginning; IsADirectoryError; and EINVAL when `path` is not a regular file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, nr_cpus: int, page_size: int = SUBBUF_SIZE) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        nr_cpus: int,
+        page_size: int = SUBBUF_SIZE,
+        compression: Compression | None = None,
+    ) -> None:
         self._shown = os.fspath(path)
         self.path: Final = target_of(self._shown)
+        self._compression = compression
         self._page_size = page_size
         self._nr_cpus = nr_cpus
         with errors_about(self._shown):
@@ -99,6 +111,11 @@ class TraceDatWriter:
     def given_up(self) -> int:
         """Records of events lost because the disk was full. After `finish` the number is final."""
         return self._part.given_up
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file so far, before compression."""
+        return self._part.size + self._text_bytes
 
     @property
     def error(self) -> OSError | None:
@@ -145,24 +162,39 @@ class TraceDatWriter:
                 self._reserve.grow(_RESERVE + self._text_bytes)
             self._part.sync()
 
-    def finish(self, contents: Contents) -> int:
+    def finish(self, contents: Contents, name: Callable[[], str] | None = None) -> int:
         """Write the file and rename it; returns its size in bytes. After an OSError the recording is in
-        NAME.part, and in NAME.part.end if that exists."""
+        NAME.part, and in NAME.part.end if that exists. name: returns another path for it, at the end."""
         try:
             self._part.sync(is_end=True)
             self._reserve.free()
             temporary = f"{self._part.name}.end"
             if os.path.lexists(temporary):  # also from a killed recorder
                 temporary = name_beside(self.path)
-            while (size := self._finish(temporary, contents)) is None:
-                pass
-            os.rename(temporary, self.path)
+            size = self._finish_compressed(temporary, contents)
+            while size is None:
+                size = self._finish(temporary, contents)
+            os.rename(temporary, self.path if name is None else name())
         except OSError as error:
             self._part.leave()
             reason = f"{error.strerror}; {self._part.name} has what was recorded, for --recover"
             raise OSError(error.errno, reason, self._shown) from None
         self._part.remove()
         return size
+
+    def _finish_compressed(self, temporary: str, contents: Contents) -> int | None:
+        """Its size; None: it is not to be compressed, or has no space for that."""
+        if self._compression is None:
+            return None
+        try:
+            with open(temporary, "xb") as file:
+                return self._write(file, contents, self._compression)[1]
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                return None
+            raise
 
     def _finish(self, temporary: str, contents: Contents) -> int | None:
         """Its size; None: no space, which may have been freed now."""
@@ -180,24 +212,18 @@ class TraceDatWriter:
             raise
         return size
 
-    def _write(self, file: BinaryIO, contents: Contents) -> tuple[list[int], int]:
-        """Write all but the pages; returns the offsets of each cpu's pages, and the size of the file."""
-        file.write(_head(self._page_size, 0))
-        sections = _Sections(file)
+    def _write(
+        self, file: BinaryIO, contents: Contents, compression: Compression | None = None
+    ) -> tuple[list[int], int]:
+        """Write all, without compression all but the pages; returns the offsets of each cpu's pages, and the
+        size of the file."""
+        file.write(_head(self._page_size, 0, compression))
+        sections = _Sections(file, compression)
         for section, body in _bodies(contents):
             sections.add(section, body)
+        extents = self._compress(sections, file) if compression else self._make_room(sections, file)
 
-        sizes = self._part.sizes
-        padding = -(file.tell() + layout.SECTION_HEADER.size) % self._page_size
-        sections.begin(layout.BUFFER, padding + sum(sizes))
-        at = file.tell() + padding
-        extents = []
-        for cpu, size in enumerate(sizes):
-            extents.append(layout.Extent(cpu, at, size))
-            at += size
-        file.seek(at)
-
-        options = _options(contents, len(sizes), self._part.given_up)
+        options = _options(contents, self._nr_cpus, self._part.given_up)
         options += [
             layout.section_option(section).pack(offset)
             for section, offset in sections.offsets.items()
@@ -209,8 +235,39 @@ class TraceDatWriter:
         sections.end()
         end = file.tell()
         file.seek(0)
-        file.write(_head(self._page_size, sections.offsets[layout.OPTIONS]))
+        file.write(_head(self._page_size, sections.offsets[layout.OPTIONS], compression))
         return [extent.offset for extent in extents], end
+
+    def _make_room(self, sections: "_Sections", file: BinaryIO) -> list[layout.Extent]:
+        """Begin the section of the pages and skip it."""
+        sizes = self._part.sizes
+        padding = -(file.tell() + layout.SECTION_HEADER.size) % self._page_size
+        sections.begin(layout.BUFFER, padding + sum(sizes))
+        at = file.tell() + padding
+        extents = []
+        for cpu, size in enumerate(sizes):
+            extents.append(layout.Extent(cpu, at, size))
+            at += size
+        file.seek(at)
+        return extents
+
+    def _compress(self, sections: "_Sections", file: BinaryIO) -> list[layout.Extent]:
+        """Write the section of the pages. Sizes in front are written at the end."""
+        assert self._compression is not None
+        sections.begin(layout.BUFFER, 0, is_compressed=True)
+        begin = file.tell()
+        extents = []
+        for cpu in range(self._nr_cpus):
+            at, count = file.tell(), 0
+            file.write(layout.U32.pack(0))
+            for pages in self._part.pages_of(cpu):
+                file.write(self._compression.packed(pages))
+                count += 1
+            end = file.tell()
+            _patch(file, at, layout.U32.pack(count))
+            extents.append(layout.Extent(cpu, at, end - at - layout.U32.size))
+        _patch(file, begin - layout.U64.size, layout.U64.pack(file.tell() - begin))
+        return extents
 
     def _buffer(self, contents: Contents, section_at: int, extents: Sequence[layout.Extent]) -> bytes:
         """Data of OPTION_BUFFER."""
@@ -220,15 +277,21 @@ class TraceDatWriter:
         return buffer + b"".join(layout.CPU_EXTENT.pack(one.cpu, one.offset, one.size) for one in extents)
 
 
-def _head(page_size: int, options_at: int) -> bytes:
+def _patch(file: BinaryIO, at: int, data: bytes) -> None:
+    """Overwrite, and return to the end."""
+    file.seek(at)
+    file.write(data)
+    file.seek(0, os.SEEK_END)
+
+
+def _head(page_size: int, options_at: int, compression: Compression | None = None) -> bytes:
     return (
         layout.MAGIC
         + b"7\0"
         + layout.LITTLE_ENDIAN
         + layout.LONG_SIZE
         + layout.U32.pack(page_size)
-        + layout.COMPRESSIONS[0]
-        + b"\0\0"
+        + (b"%b\0%b\0" % ((layout.COMPRESSIONS[0], b"") if compression is None else compression.strings))
         + layout.U64.pack(options_at)
     )
 
@@ -261,20 +324,26 @@ def _options(contents: Contents, nr_cpus: int, given_up: int) -> list[tuple[int,
 class _Sections:
     """Writes consecutive sections, and notes their offsets and names."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], compression: Compression | None) -> None:
+        """compression: of texts."""
         self._file = file
+        self._compression = compression
         self._strings = bytearray()
         self.offsets: Final[dict[layout.Section, int]] = {}
         """Offset in the file."""
 
-    def begin(self, section: layout.Section, size: int) -> None:
+    def begin(self, section: layout.Section, size: int, *, is_compressed: bool = False) -> None:
         """Write the header; the caller writes the `size` bytes of the section."""
         self.offsets[section] = self._file.tell()
-        self._file.write(layout.SECTION_HEADER.pack(section.id, 0, len(self._strings), size))
+        flags = layout.SECTION_COMPRESSED if is_compressed else 0
+        self._file.write(layout.SECTION_HEADER.pack(section.id, flags, len(self._strings), size))
         self._strings += section.name + b"\0"
 
     def add(self, section: layout.Section, body: bytes) -> None:
-        self.begin(section, len(body))
+        is_compressed = self._compression is not None and section.by_option
+        if self._compression is not None and is_compressed:
+            body = self._compression.packed(body)
+        self.begin(section, len(body), is_compressed=is_compressed)
         self._file.write(body)
 
     def end(self) -> None:
