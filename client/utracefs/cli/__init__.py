@@ -3,6 +3,7 @@
 | module | commands |
 |---|---|
 | record/record | record |
+| record/dump | dump |
 | convert/report | report |
 | convert/export | export |
 | convert/sql | sql |
@@ -192,6 +193,7 @@ COMMANDS = {
         "utracefs.cli.record.record:record",
         "Record events of a command, or until Ctrl-C, into trace.dat.",
     ),
+    "dump": ("utracefs.cli.record.dump:dump", "Let flight recorders (record --flight) write their records."),
     "report": ("utracefs.cli.convert.report:report", "Print a trace.dat."),
     "export": (
         "utracefs.cli.convert.export:export",

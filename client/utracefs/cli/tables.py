@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["counted", "table_lines"]
+__all__ = ["counted", "sized", "table_lines"]
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -20,3 +20,8 @@ def table_lines(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> Iter
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
+
+
+def sized(size: int) -> str:
+    """Bytes of a file."""
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

@@ -67,6 +67,7 @@ __all__ = [
     "last_ts",
     "missed_events",
     "with_missed",
+    "without_missed",
 ]
 
 PRINT_ID: Final = 5
@@ -194,6 +195,16 @@ def with_missed(page: bytes, count: int) -> bytes:
         word |= MISSED_STORED
         _COUNT.pack_into(made, end, before + count)
     _PAGE_HEADER.pack_into(made, 0, timestamp, word)
+    return bytes(made)
+
+
+def without_missed(page: bytes) -> bytes:
+    """The page with no records lost in front of it."""
+    timestamp, word = page_header(page)
+    end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
+    made = bytearray(page)
+    made[end:] = bytes(len(page) - end)
+    _PAGE_HEADER.pack_into(made, 0, timestamp, word & ~(MISSED_EVENTS | MISSED_STORED))
     return bytes(made)
 
 

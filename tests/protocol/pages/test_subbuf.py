@@ -22,6 +22,7 @@ from utracefs_protocol.pages.subbuf import (
     last_ts,
     missed_events,
     with_missed,
+    without_missed,
 )
 
 # A page that trace-cmd, KernelShark and libtraceevent were seen to read: three records and a time extend.
@@ -374,6 +375,7 @@ def test_more_that_was_lost_in_front_of_a_page(before: int, more: int, told: int
     writer.add(100, b"one")
     page = with_missed(writer.page(before), more)
     assert decode_page(page) == attrs.evolve(decode_page(writer.page()), missed_events=told)
+    assert without_missed(page) == writer.page()
     while writer.add(100, bytes(1)):
         pass
     assert writer.room >= 8 or missed_events(with_missed(writer.page(), more)) == MISSED_UNKNOWN

@@ -331,7 +331,7 @@ def _buffer_of_the_daemon(
         recorder = stack.enter_context(Recorder(tree, path, place, peek=True))
         recorder.drain()
         recorder.finish(About())
-        yield path, recorder.tgids
+        yield path, recorder.texts.tgids
 
 
 def _tracks_of(path: str, recording: Recording) -> Tracks:

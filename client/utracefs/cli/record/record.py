@@ -10,18 +10,18 @@ trace do not disturb each other. In order: settings, events; run the command, re
 (cli/run/recorder.py); then stop recording, drain, write the file. Each operation on the tree first takes in
 all that applications sent before it, so all records of the command before its end are in the file.
 
+`--flight` keeps the records in the ring buffer and writes them when something happens (flight.py),
+`--switch-output` writes successive files (rotation.py).
+
 Another format is converted at the end from a trace.dat beside it, which is then removed (target.py).
 """
 
 import contextlib
-import os
-import sys
-from collections.abc import Iterator
 
 import attrs
 import click
 
-from utracefs.cli import Failure, version
+from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     check_place,
@@ -30,16 +30,20 @@ from utracefs.cli.common import (
     tell,
 )
 from utracefs.cli.completion import complete_clock
-from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
+from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
 from utracefs.cli.losses import lost_text, no_room, refused_text
+from utracefs.cli.record.flight import flight_settings, fly
+from utracefs.cli.record.job import Job, Watch
+from utracefs.cli.record.options import Long, long_options
+from utracefs.cli.record.rotation import Rotation
 from utracefs.cli.record.target import Target
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.recorder import About, Recorder, Summary
-from utracefs.cli.run.run_loop import run_steps, signals_blocked
+from utracefs.cli.run.run_loop import signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
-from utracefs.cli.tables import counted
+from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS, select
 from utracefs.tree.tracefs import Tracefs
@@ -90,6 +94,7 @@ __all__ = ["record"]
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
 @click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
+@long_options
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
@@ -106,6 +111,7 @@ def record(
     wall_clock: bool,
     embedded: bool,
     launch: Launch,
+    long: Long,
     command: tuple[str, ...],
 ) -> int:
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat or, by the ending of FILE,
@@ -122,6 +128,9 @@ def record(
     if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
         raise click.UsageError("--keep uses the instance unchanged: without -e, -b, -C and --overwrite")
     target = Target(output)
+    _check_long(
+        long, target, keep=keep, snapshot=snapshot, overwrite=overwrite, buffer_size_kb=buffer_size_kb
+    )
     settings = {} if keep else _settings(target, clock, buffer_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
@@ -132,32 +141,56 @@ def record(
         if keep:
             check_place(tree, place)
         else:
-            place = stack.enter_context(own_instance(tree, "record", place.name))
+            kind = "flight" if long.flight else "record"
+            place = stack.enter_context(own_instance(tree, kind, place.name))
+        if long.flight:
+            settings = {**flight_settings(tree, long.flight), **settings}
         for file, value in settings.items():
             _set(tree, place, file, value)
-        recorder = stack.enter_context(Recorder(tree, target.path, place, snapshot=snapshot))
-        target.check_clock(recorder.clock)
-        about = _about(recorder, wall_clock)
+        job = Job(
+            tree=tree,
+            place=place,
+            target=target,
+            wanted=wanted,
+            long=long,
+            wall_clock=wall_clock,
+            command=command,
+            duration_s=duration_s,
+            taken=taken,
+            surroundings=surroundings,
+        )
+        if long.flight:
+            return fly(job)
+        return _record(job, keep=keep, snapshot=snapshot, own=own)
+
+
+def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
+    """All but a flight recorder."""
+    tree, place, wanted, target = job.tree, job.place, job.wanted, job.target
+    with contextlib.ExitStack() as stack:
+        recorder = stack.enter_context(
+            Recorder(tree, target.path, place, snapshot=snapshot, compression=job.long.compression)
+        )
+        target.check_clock(recorder.texts.clock)
+        about = job.about(recorder.texts)
         asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
         if not keep:
             asked.begin()
-        if not command:
-            _tell_that_it_runs(output, duration_s)
-        watch = _Watch(recorder, asked)
+        job.tell_that_it_runs()
+        watch = Watch(recorder, asked)
         takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
+        rotation = None
+        if job.long.switch_output:
+            rotation = stack.enter_context(
+                Rotation(recorder, target.output, job.long.switch_output, job.long.most, about)
+            )
+            watch.after_step = rotation.step
 
         def dump() -> None:
             with watch.until_the_daemon_goes():
-                _write_snapshot(tree, place, output, about, takes_one=takes_snapshot)
+                _write_snapshot(job, about, takes_one=takes_snapshot)
 
-        status = run_steps(
-            command,
-            watch.step,
-            taken=taken,
-            surroundings=surroundings,
-            duration_s=duration_s,
-            dump=dump if snapshot else None,
-        )
+        status = job.run(watch.step, rotation.ask if rotation else dump if snapshot else None)
         with watch.until_the_daemon_goes():
             if not keep:
                 tree.write_file(place.path("tracing_on"), b"0\n")
@@ -165,13 +198,44 @@ def record(
                 tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
             asked.check()
+        if rotation is not None:
+            rotation.finish()
+            status = status or asked.finish()
+            _fail_if_incomplete(watch, f"{target.output}.*", rotation.failure(status))
+            return status
         if watch.error is None:
-            status = _tell_what_is_missing(wanted, recorder, output, status, surroundings.hint)
+            status = _tell_what_is_missing(wanted, recorder, target.output, status, job.surroundings.hint)
         summary = recorder.finish(about)
     status = status or asked.finish()
-    _convert(target, watch, summary, wanted, surroundings.hint, own=own, snapshot=snapshot)
-    _fail_if_incomplete(watch, output, summary, status)
+    _convert(target, watch, summary, wanted, job.surroundings.hint, own=own, snapshot=snapshot)
+    full = None
+    if error := recorder.error:
+        full = no_room(target.output, error, summary.no_room, "records", status or 1)
+    _fail_if_incomplete(watch, target.output, full)
     return status
+
+
+def _check_long(
+    long: Long,
+    target: Target,
+    *,
+    keep: bool,
+    snapshot: bool,
+    overwrite: bool | None,
+    buffer_size_kb: int | None,
+) -> None:
+    """UsageError for options that exclude each other."""
+    if long.flight and (keep or snapshot or overwrite is False):
+        raise click.UsageError(
+            "--flight has a ring buffer of its own: without --keep, --snapshot, --no-overwrite"
+        )
+    if long.flight and long.flight.size and buffer_size_kb:
+        raise click.UsageError("--flight SIZE says how large the ring buffer is: without -b")
+    if long.switch_output and snapshot:
+        raise click.UsageError("--snapshot writes at a trigger, --switch-output always: take one")
+    if target.is_converted and (long.switch_output or long.compression):
+        option = "--switch-output" if long.switch_output else "--compress"
+        raise click.UsageError(f"{option} writes trace.dat files; `utracefs export` converts them")
 
 
 def _settings(
@@ -191,35 +255,24 @@ def _settings(
     return settings
 
 
-def _about(recorder: Recorder, wall_clock: bool) -> About:
-    """Failure if the clock has no wall-clock times."""
-    if wall_clock and not recorder.origin.clocks:
-        text = f"{recorder.clock} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
-        raise Failure("trace_clock", text)
-    uname = os.uname()
-    return About(
-        uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
-        version=f"utracefs {version()}",
-        wall_clock=wall_clock,
-    )
-
-
-def _write_snapshot(tree: Tracefs, place: Place, output: str, about: About, *, takes_one: bool) -> None:
+def _write_snapshot(job: Job, about: About, *, takes_one: bool) -> None:
     """Write the present snapshot to a file of its own. takes_one: take it first, as no trigger does."""
+    output = job.target.output
     target = Target(dumped_name(output.rstrip("/")), like=output)
-    with Recorder(tree, target.path, place, snapshot=True) as recorder:
+    compression = job.long.compression
+    with Recorder(job.tree, target.path, job.place, snapshot=True, compression=compression) as recorder:
         if takes_one:
-            tree.write_file(place.path("snapshot"), b"1\n")
+            job.tree.write_file(job.place.path("snapshot"), b"1\n")
         recorder.drain()
         found = recorder.finish(about)
-    size = target.finish(found.size, recorder.tgids)
+    size = target.finish(found.size, recorder.texts.tgids)
     lost = f", {lost_text(found.losses)}" if found.lost else ""
-    tell(f"{target.output}: {counted(found.records, 'record')}, {_size(size)}{lost}")
+    tell(f"{target.output}: {counted(found.records, 'record')}, {sized(size)}{lost}")
 
 
 def _convert(
     target: Target,
-    watch: "_Watch",
+    watch: Watch[Recorder],
     summary: Summary,
     wanted: tuple[Wanted, ...],
     hint: str,
@@ -230,45 +283,20 @@ def _convert(
     """Convert the recording, and print its summary. Failure: it is not converted, and the trace.dat stays."""
     written = target.path
     try:
-        summary = attrs.evolve(summary, size=target.finish(summary.size, watch.recorder.tgids))
+        summary = attrs.evolve(summary, size=target.finish(summary.size, watch.recorder.texts.tgids))
         written = target.output
     finally:
         _tell_what_came(written, summary, wanted, hint, whole=watch.error is None, own=own, snapshot=snapshot)
 
 
-def _fail_if_incomplete(watch: "_Watch", output: str, summary: Summary, status: int) -> None:
+def _fail_if_incomplete(watch: Watch[Recorder], output: str, full: Failure | None) -> None:
     """Failure: the disk was full, or the daemon ended."""
-    if watch.recorder.error is not None:
-        raise no_room(output, watch.recorder.error, summary.no_room, "records", status or 1)
+    if full is not None:
+        raise full
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
         )
-
-
-class _Watch:
-    """Run steps of a recorder while the daemon runs; the command continues when the daemon ends."""
-
-    def __init__(self, recorder: Recorder, asked: WantedEvents) -> None:
-        self.recorder = recorder
-        self._asked = asked
-        self.error: OSError | None = None
-
-    def step(self) -> float | None:
-        if self.error is None:
-            with self.until_the_daemon_goes():
-                self._asked.check()
-                seconds = self.recorder.step()
-                return min(seconds, CHECK_S) if self._asked.has_settings else seconds
-        return None
-
-    @contextlib.contextmanager
-    def until_the_daemon_goes(self) -> Iterator[None]:
-        """Suppresses the loss of the connection in its block, and remembers it."""
-        try:
-            yield
-        except (ConnectionError, TimeoutError) as error:
-            self.error = self.error or error
 
 
 def _tell_what_is_missing(
@@ -277,7 +305,7 @@ def _tell_what_is_missing(
     """The exit status; the command's takes precedence. Failure if none of the requested events appeared: perf
     refuses those, too, but in advance."""
     asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
-    missing = [pattern for pattern in asked if not select([pattern], recorder.events)]
+    missing = [pattern for pattern in asked if not select([pattern], recorder.texts.events)]
     status = status or int(bool(missing))
     if missing and len(missing) == len(wanted):
         because = f"; {hint}" if hint else ""
@@ -301,12 +329,6 @@ def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
         raise OSError(error.errno, error.strerror, file) from None
 
 
-def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
-    if sys.stderr.isatty():
-        end = "Ctrl-C ends it" if duration_s is None else f"for {duration_s:g} s"
-        tell(f"recording into {output}; {end}")
-
-
 def _tell_what_came(
     output: str,
     summary: Summary,
@@ -324,7 +346,7 @@ def _tell_what_came(
         records += f" of {summary.recorded} in the snapshot"
     if any(one.filter for one in wanted):
         records += f", {summary.filtered} filtered out"
-    text = f"{output}: {records}, {_size(summary.size)}, {lost_text(summary.losses)}"
+    text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses)}"
     if not whole:
         text += " as far as the daemon said before it went away"
     text += refused_text(summary.refused)
@@ -337,7 +359,3 @@ def _tell_what_came(
         text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
         text += f"; {hint}" if hint else ""
     tell(text)
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

@@ -86,6 +86,16 @@ class Account:
     refused: dict[str, int] = attrs.field(factory=dict[str, int])
     """Refused: `EVENT.FIELD was float` and the like, to number."""
 
+    def since(self, before: "Account") -> "Account":
+        """Counts between an earlier reading of the same ledger and this one. A removed event's numbers are
+        lost, so none is below 0."""
+        counts = ("recorded", "filtered", "lost", "in_rings", "dropped", "overrun")
+        return Account(
+            **{name: max(0, getattr(self, name) - getattr(before, name)) for name in counts},
+            unread=self.unread,
+            refused=dict(Counter(self.refused) - Counter(before.refused)),
+        )
+
 
 class Ledger:
     """Keeps the account of one instance. Create it before any event is enabled there."""

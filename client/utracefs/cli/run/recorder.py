@@ -8,6 +8,9 @@ The records in the file are counted as they are read, so other users of the inst
 wrong: records that the events' numbers count as recorded, and that are not in the file, were overwritten or
 consumed by others.
 
+`switch` begins the next file between two pages (`record --switch-output`). Its numbers begin with the
+losses that the file before does not tell, so all files together tell each loss once.
+
 A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu with full pages is
 read again at once; an empty one less and less often, up to IDLE_S. That is well below the time in which a
 busy program fills a buffer of the default size (1.4 MB; at 200,000 records/s of 40 bytes some 170 ms).
@@ -17,7 +20,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import attrs
@@ -27,15 +30,13 @@ from utracefs.cli.common import numbers, tell
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.cli.run.ledger import Account, Ledger
-from utracefs.recordings.origin import Origin
+from utracefs.cli.run.texts import Texts
 from utracefs.recordings.trace_dat._pages import count_events
-from utracefs.recordings.trace_dat.format import clock_in_use
-from utracefs.recordings.trace_dat.texts import with_small_signs
-from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs.tree.event_names import EventName, parse_event_list
+from utracefs.recordings.trace_dat.compression import Compression
+from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.pages.subbuf import MARKER_IP
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.pages._subbuf import page_header
+from utracefs_protocol.pages.subbuf import last_ts, without_missed
 
 __all__ = ["About", "Recorder", "Summary"]
 
@@ -44,11 +45,10 @@ IDLE_S = 0.1
 SYNC_S = 0.1
 """How long pages stay in memory: a killed recorder loses these."""
 TEXTS_S = 1.0
+MAX_ROUNDS = 32
+"""Rounds at the end of a file before the last one."""
 MAX_PAGES = 32
 """Pages read from one cpu in one round."""
-
-MARKER_SYMBOL = b"%x t tracing_mark_write\n" % MARKER_IP
-"""The only line of the symbol table: readers resolve a marker's ip with it."""
 
 
 @attrs.frozen
@@ -77,6 +77,10 @@ class Summary:
     refused: dict[str, int]
     """Refused because a value did not fit: `EVENT.FIELD was float` and the like, to number."""
 
+    def without(self, no_room: int) -> "Summary":
+        """The same, with so many records that were not written."""
+        return attrs.evolve(self, records=self.records - no_room, no_room=no_room)
+
     @property
     def lost(self) -> int:
         """All emitted records that are not in the file."""
@@ -96,6 +100,15 @@ class About:
     version: str = ""
     wall_clock: bool = False
     """Readers print times of day."""
+
+
+@attrs.frozen
+class _Told:
+    """Numbers in the files before the present one."""
+
+    kept: int = 0
+    account: Account = attrs.field(factory=Account)
+    overwritten: int = 0
 
 
 class _Cpu:
@@ -118,46 +131,57 @@ class Recorder:
     """
 
     def __init__(
-        self, tree: Tracefs, path: str, place: Place = TOP, *, snapshot: bool = False, peek: bool = False
+        self,
+        tree: Tracefs,
+        path: str,
+        place: Place = TOP,
+        *,
+        snapshot: bool = False,
+        peek: bool = False,
+        texts: Texts | None = None,
+        since: int = 0,
+        ledger: Ledger | None = None,
+        told: Account | None = None,
+        compression: Compression | None = None,
     ) -> None:
         """snapshot: leave the records in the ring buffer, and read the snapshot at the end. peek: copy the
-        content of the ring buffer at the end, of all events, without consuming it."""
+        content of the ring buffer at the end, of all events, without consuming it. texts: of this instance,
+        read by the caller. since: leave out pages whose last record is earlier, in units of the clock.
+        ledger, told: of a flight recorder: of this instance, and its losses that an earlier file has."""
         self._tree = tree
         self._place = place
         self._at_end = "snapshot_raw" if snapshot else "trace_raw" if peek else ""
-        self._events_file = "available_events" if peek else place.path("set_event")
         self._page_size = int(tree.read_file(place.path("buffer_subbuf_size_kb"))) * 1024
-        internal = [
-            f"events/ftrace/{name}/format" for name, kind in tree.list_dir("events/ftrace") if kind == "d"
-        ]
-        trace_clock = tree.read_file(place.path("trace_clock"))
-        self.clock = clock_in_use(trace_clock)
-        self.origin = Origin.here(self.clock)
-        """Its pair of clocks is that of the begin."""
-        self._contents = Contents(
-            header_page=tree.read_file("events/header_page"),
-            header_event=tree.read_file("events/header_event"),
-            ftrace_formats=[text for text in tree.read_files(internal) if isinstance(text, bytes)],
-            kallsyms=MARKER_SYMBOL,
-            printk_formats=tree.read_file("printk_formats"),
-            trace_clock=trace_clock,
-            origin=self.origin,
-        )
+        self._since = since
+        self._compression = compression
+        self.texts = Texts(tree, place, of_all_events=peek) if texts is None else texts
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
-        self._writer = TraceDatWriter(path, nr_cpus=len(cpus), page_size=self._page_size)
         self._cpus = [_Cpu(cpu) for cpu in cpus]
+        self._path = path
+        self._writer = self._new_writer()
         if not self._at_end:
             self._open("trace_pipe_raw")
-        self._formats: dict[EventName, bytes] = {}
         self._texts_due = self._sync_due = 0.0
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
-        self._ledger = Ledger(tree, place)
-        self._account = Account()
+        self._ledger = ledger or Ledger(tree, place)
+        self.account = Account()
+        """As of the last texts."""
+        self._told = _Told(account=told or Account())
         self._kept = 0
-        self.tgids: dict[int, int] = {}
-        """Writing threads to their processes, as far as the daemon noted them (option record-tgid)."""
+        self.left_out = 0
+        """Records of events on pages before `since`."""
+        self._is_window = told is not None
+        self._begun: set[int] = set()
+        """cpus with a page in the file."""
+        self.begins: dict[int, int] = {}
+        """Time of each cpu's first page."""
+
+    def _new_writer(self) -> TraceDatWriter:
+        return TraceDatWriter(
+            self._path, nr_cpus=len(self._cpus), page_size=self._page_size, compression=self._compression
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -169,15 +193,10 @@ class Recorder:
         else:
             tell(f"{self._writer.leave()} has what was recorded; `utracefs report --recover` reads it")
 
-    @property
-    def events(self) -> list[EventName]:
-        """Events that were found enabled at some time."""
-        return list(self._formats)
-
     def step(self) -> float:
         """One round; returns the seconds until the next."""
         now = time.monotonic()
-        if now >= self._texts_due or (self._kept and not self._formats):
+        if now >= self._texts_due or (self._kept and not self.texts.events):
             self.read_texts()
             self._texts_due = time.monotonic() + TEXTS_S
         elif now >= self._sync_due:
@@ -193,21 +212,11 @@ class Recorder:
         return max(0.0, min(cpu.due for cpu in self._cpus) - now)
 
     def read_texts(self) -> None:
-        """Read descriptions that may change or vanish: formats of enabled events, names of threads."""
-        tree = self._tree
-        events = parse_event_list(tree.read_file(self._events_file))
-        new = [event for event in events if event not in self._formats]
-        contents = tree.read_files(f"{event.directory}/format" for event in new)
-        for event, content in zip(new, contents, strict=True):
-            if isinstance(content, bytes):
-                self._formats[event] = with_small_signs(content)
-        self._contents = attrs.evolve(self._contents, cmdlines=tree.read_file("saved_cmdlines"))
-        for line in tree.read_file("saved_tgids").splitlines():
-            tid, tgid = line.split()
-            self.tgids[int(tid)] = int(tgid)
+        """Read descriptions that may change or vanish, and the numbers."""
+        self.texts.read()
         self._stats = self._read_stats()
-        self._account = self._ledger.read()
-        self._writer.add_texts(self._with_formats())
+        self.account = self._ledger.read()
+        self._writer.add_texts(self.texts.contents)
 
     def drain(self) -> None:
         """Read all pages. Recording should have stopped, or this may never end."""
@@ -222,46 +231,85 @@ class Recorder:
             path = self._place.path(f"per_cpu/cpu{cpu.number}/{file}")
             cpu.handle = self._tree.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
-    def finish(self, about: About) -> Summary:
-        """Write the file. Sends no request to the daemon."""
-        size = self._writer.finish(
-            attrs.evolve(
-                self._with_formats(),
-                cpu_stats=dict(enumerate(self._stats)),
-                event_stats=lambda given_up: _event_stats(self._summary(given_up)),
-                uname=about.uname,
-                version=about.version,
-                trace_id=secrets.randbits(63),
-                origin=self.origin.ended(self.clock),
-                offset_ns=self.origin.unix_offset_ns if about.wall_clock else None,
-            )
+    def finish(self, about: About, name: Callable[[], str] | None = None) -> Summary:
+        """Write the file. Sends no request to the daemon. name: returns another name for it, just before it
+        gets the name."""
+        return self._finisher(about)(name)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the present file, about."""
+        return self._writer.size
+
+    def switch(self, about: About) -> Callable[[Callable[[], str]], Summary]:
+        """End the present file after the records emitted until now, and begin the next. OSError: no space
+        for it, and the present one continues.
+
+        Returns the function that writes the file, for another thread; it takes the function that returns the
+        name.
+        """
+        for _ in range(MAX_ROUNDS):  # a busy program would always have more
+            if not self._round(self._cpus):
+                break
+        self.read_texts()
+        before = self._writer
+        self._writer = self._new_writer()
+        finish = self._finisher(about, before)
+        self._told = _Told(self._kept, self.account, self._overwritten(is_end=False))
+        self._writer.add_texts(self.texts.contents)
+        return finish
+
+    def _finisher(
+        self, about: About, writer: TraceDatWriter | None = None
+    ) -> Callable[[Callable[[], str] | None], Summary]:
+        """The function that writes a file with the present numbers. writer: of a file that is not the
+        last."""
+        is_end = writer is None
+        writer = writer or self._writer
+        summary = self._summary(is_end=is_end)
+        contents = attrs.evolve(
+            self.texts.contents,
+            cpu_stats=dict(enumerate(self._stats)),
+            event_stats=lambda given_up: _event_stats(summary.without(given_up)),
+            uname=about.uname,
+            version=about.version,
+            trace_id=secrets.randbits(63),
+            origin=self.texts.origin.ended(self.texts.clock),
+            offset_ns=self.texts.origin.unix_offset_ns if about.wall_clock else None,
         )
-        return attrs.evolve(self._summary(self._writer.given_up), size=size)
+
+        def finish(name: Callable[[], str] | None = None) -> Summary:
+            size = writer.finish(contents, name)
+            return attrs.evolve(summary.without(writer.given_up), size=size)
+
+        return finish
 
     @property
     def error(self) -> OSError | None:
         """Why some records are not in the file."""
         return self._writer.error
 
-    def _with_formats(self) -> Contents:
-        formats: dict[bytes, list[bytes]] = {}
-        for event, text in self._formats.items():
-            formats.setdefault(bytes_of(event.system), []).append(text)
-        return attrs.evolve(self._contents, formats=formats)
+    def _overwritten(self, *, is_end: bool) -> int:
+        """Records that nobody can read any more. Before the end some are unread, so only those count that
+        the ring buffer overwrote."""
+        if self._at_end:
+            return 0
+        recorded = self._there + self.account.recorded
+        return max(0, recorded - self._kept) if is_end else self.account.overrun
 
-    def _summary(self, no_room: int) -> Summary:
-        account = self._account
-        recorded = self._there + account.recorded
+    def _summary(self, *, is_end: bool) -> Summary:
+        account = self.account.since(self._told.account)
         dropped = min(account.dropped, account.lost - account.in_rings)
+        there = 0 if self._told.kept else self._there
         return Summary(
-            records=self._kept - no_room,
+            records=self._kept - self._told.kept,
             in_rings=account.in_rings,
             dropped=dropped,
             too_large=account.lost - account.in_rings - dropped,
-            overwritten=0 if self._at_end else max(0, recorded - self._kept),
-            no_room=no_room,
+            overwritten=max(0, self._overwritten(is_end=is_end) - self._told.overwritten),
+            no_room=0,
             filtered=account.filtered,
-            recorded=recorded,
+            recorded=there + account.recorded,
             size=0,
             refused=account.refused,
         )
@@ -278,8 +326,7 @@ class Recorder:
                 outcome = next(outcomes)
                 if isinstance(outcome, bytes):
                     if len(outcome) == self._page_size:
-                        self._writer.add_page(cpu.number, outcome)
-                        self._kept += count_events(outcome)
+                        self._take(cpu.number, outcome)
                         got += 1
                 elif outcome.errno != errno.EAGAIN:
                     raise outcome
@@ -294,6 +341,18 @@ class Recorder:
                 cpu.pages = 1
                 cpu.wait_s = min(cpu.wait_s * 2, IDLE_S) or BUSY_S
         return more
+
+    def _take(self, cpu: int, page: bytes) -> None:
+        count = count_events(page)
+        self.begins.setdefault(cpu, page_header(page)[0])
+        if self._since and last_ts(page) < self._since:
+            self.left_out += count
+            return
+        if self._is_window and cpu not in self._begun:
+            page = without_missed(page)  # records before a window are not lost
+        self._begun.add(cpu)
+        self._writer.add_page(cpu, page)
+        self._kept += count
 
     def _read_stats(self) -> list[bytes]:
         texts = self._tree.read_files(

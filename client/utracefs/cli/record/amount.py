@@ -1,0 +1,49 @@
+"""SIZE and TIME of `--flight` and `--switch-output`, spelled as perf does: 64M, 60s."""
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import click
+
+__all__ = ["Amount", "AmountType"]
+
+_SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TIMES: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX: Final = 1 << 50
+"""Limit of bytes and of seconds."""
+
+if TYPE_CHECKING:
+    _AmountType = click.ParamType["Amount"]
+else:
+    _AmountType = click.ParamType
+
+
+@attrs.frozen
+class Amount:
+    """Bytes or seconds; one of them is 0. Both: at a signal only."""
+
+    text: str
+    """As given."""
+    size: int = 0
+    seconds: int = 0
+
+
+class AmountType(_AmountType):
+    """A number and a unit. words: also these, without an amount."""
+
+    name = "amount"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Amount:
+        text = str(value)
+        if text in self._words:
+            return Amount(text)
+        found = re.fullmatch(r"([0-9]{1,15})([BKMGsmhd])", text)
+        number = int(found[1]) * (_SIZES | _TIMES)[found[2]] if found else 0
+        if not found or not 0 < number <= _MAX:
+            more = "".join(f", or `{word}`" for word in self._words)
+            self.fail(f"{text!r} is not SIZE (B, K, M, G) or TIME (s, m, h, d), like 64M or 60s{more}")
+        return Amount(text, size=number) if found[2] in _SIZES else Amount(text, seconds=number)

@@ -1,0 +1,277 @@
+"""`record --flight`: keep the last records in the ring buffer, for weeks, and write them when something
+happens.
+
+    SIGUSR2, a request (requests.py), the end
+        │
+    snapshot: swap ──▶ snapshot_raw ──▶ FILE.YYYYMMDDhhmmssNN      then the spare is cleared
+        │
+    recording continues in the other half
+
+So a swap begins the next file at once: no record is lost in between, and none is in two files. A file has the
+records since the one before it, as far back as the ring buffer reaches.
+
+Only this process swaps. If a file cannot be written, its records stay in the spare, and the next request
+writes them first.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from utracefs.cli import Failure
+from utracefs.cli.common import numbers, tell
+from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
+from utracefs.cli.losses import lost_text, refused_text
+from utracefs.cli.record.amount import Amount
+from utracefs.cli.record.job import Job, Watch
+from utracefs.cli.record.kept_files import KeptFiles
+from utracefs.cli.record.requests import SUFFIX, Requests, is_snapshot
+from utracefs.cli.record.target import Target
+from utracefs.cli.run.ledger import Account, Ledger
+from utracefs.cli.run.own_instance import own_instance
+from utracefs.cli.run.recorder import TEXTS_S, Recorder
+from utracefs.cli.run.texts import Texts
+from utracefs.cli.tables import counted, sized
+from utracefs.recordings.partial_files import dumped_name
+from utracefs.tree.event_names import ALL_USER_EVENTS
+from utracefs.tree.tracefs import Tracefs
+
+__all__ = ["flight_settings", "fly"]
+
+_DEFAULT_MOST: Final = 10
+"""Files that are kept, unless --max-files says so."""
+_DEFAULT_SIZE: Final = 64 << 20
+"""Bytes of all cpus' buffers for a TIME."""
+
+
+def flight_settings(tree: Tracefs, window: Amount) -> dict[str, str]:
+    """Values of its instance's files: buffers of `window.size` for all cpus together."""
+    nr_cpus = sum(kind == "d" for _, kind in tree.list_dir("per_cpu"))
+    size_kb = (window.size or _DEFAULT_SIZE) // nr_cpus // 1024
+    return {"buffer_size_kb": str(max(size_kb, 1)), "options/overwrite": "1"}
+
+
+def _split_triggers(wanted: Sequence[Wanted]) -> tuple[list[Wanted], list[Wanted]]:
+    """The same events without `snapshot` triggers, and with these alone."""
+    parts = []
+    for wants in (False, True):
+        parts.append(
+            [
+                attrs.evolve(one, triggers=tuple(t for t in one.triggers if is_snapshot(t) is wants))
+                for one in wanted
+            ]
+        )
+    return parts[0], parts[1]
+
+
+@attrs.frozen
+class _Taken:
+    """A snapshot that is to be written."""
+
+    entries: int
+    """Its records."""
+    overwritten: int
+    """Records before them, which were overwritten."""
+    since: int
+    """Time of the begin of the window, 0: all."""
+    full: tuple[int, ...]
+    """cpus whose ring overwrote records."""
+
+
+class Flight:
+    """Call `step` while it runs, `dump` to write the records, `finish` at the end."""
+
+    def __init__(self, job: Job, requests: Requests) -> None:
+        tree, place, window = job.tree, job.place, job.long.flight
+        assert window is not None
+        self._tree = tree
+        self._place = place
+        self._requests = requests
+        self._output = job.target.output.rstrip("/")
+        self._like = job.target.output
+        self._window = window
+        self._compression = job.long.compression
+        self.texts = Texts(tree, place)
+        self._about = job.about(self.texts)
+        self._files = KeptFiles(job.long.most or _DEFAULT_MOST)
+        self._ledger = Ledger(tree, place)
+        self._account = Account()
+        self._told = Account()
+        self._taken: _Taken | None = None
+        self._texts_due = 0.0
+        self._records = self._older = self._no_room = self._number = 0
+        self._cpus = [int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
+        tree.write_file(place.path("snapshot"), b"1\n")  # makes the spare: ENOMEM would come now
+        if window.seconds and self._now_ns() is None:
+            raise Failure(
+                "trace_clock", f"{self.texts.clock} does not count time; --flight needs a SIZE with it"
+            )
+
+    def step(self) -> float:
+        """Read texts, carry out requests; returns the seconds until the next call."""
+        now = time.monotonic()
+        if now >= self._texts_due:
+            self._read_texts()
+            self._texts_due = now + TEXTS_S
+        ids = self._requests.read()
+        if ids is not None:
+            text = self._try(self.dump)
+            self._requests.answer(ids, text)
+        return CHECK_S
+
+    def _try(self, dump: Callable[[], str]) -> str:
+        """Its text; a file that cannot be written ends nothing."""
+        try:
+            return dump()
+        except (ConnectionError, TimeoutError):
+            raise
+        except Failure as error:
+            text = f"{error.about}: {error.reason}"
+        except OSError as error:
+            text = f"{error.filename}: {error.strerror}"
+        tell(text)
+        return f"failed: {text}"
+
+    def _read_texts(self) -> None:
+        self.texts.read()
+        self._account = self._ledger.read()
+
+    def dump(self) -> str:
+        """Write the records since the last file; returns the text of the summary, which is also printed.
+        Failure, OSError: not written."""
+        self._read_texts()
+        texts = []
+        if self._taken is not None:
+            texts.append(self._write(self._taken))
+        self._taken = self._swap()
+        texts.append(self._write(self._taken))
+        return "; ".join(filter(None, texts))
+
+    def _swap(self) -> _Taken:
+        now_ns = self._now_ns() if self._window.seconds else None
+        since = 0 if now_ns is None else max(now_ns - self._window.seconds * 10**9, 0)
+        texts = self._tree.read_files(self._place.path(f"per_cpu/cpu{cpu}/stats") for cpu in self._cpus)
+        overruns = [numbers(text).get("overrun") if isinstance(text, bytes) else 0 for text in texts]
+        full = tuple(cpu for cpu, overrun in zip(self._cpus, overruns, strict=True) if overrun)
+        self._tree.write_file(self._place.path("snapshot"), b"1\n")
+        handle = self._tree.open(self._place.path("snapshot"))
+        try:
+            head = self._tree.read(handle, 4096)
+        finally:
+            self._tree.close_handle(handle)
+        found = re.search(rb"entries-in-buffer/entries-written: (\d+)/(\d+)", head)
+        entries, written = (int(found[1]), int(found[2])) if found else (0, 0)
+        return _Taken(entries, written - entries, since, full)
+
+    def _now_ns(self) -> int | None:
+        """Present time of the clock, to the microsecond; None: it does not count nanoseconds."""
+        text = self._tree.read_file(self._place.path("per_cpu/cpu0/stats"))
+        found = re.search(rb"^now ts: *(\d+)\.(\d{6})$", text, re.MULTILINE)
+        return int(found[1]) * 10**9 + int(found[2]) * 1000 if found else None
+
+    def _write(self, taken: _Taken) -> str:
+        """Write a snapshot, and clear it."""
+        if not taken.entries:
+            self._end(taken, 0)
+            text = f"{self._output}: no record since the last file, so none is written"
+            tell(text)
+            return text
+        target = Target(dumped_name(self._output), like=self._like)
+        with Recorder(
+            self._tree,
+            target.path,
+            self._place,
+            snapshot=True,
+            texts=self.texts,
+            since=taken.since,
+            ledger=self._ledger,
+            told=self._told,
+            compression=self._compression,
+        ) as recorder:
+            recorder.drain()
+            self._end(taken, recorder.left_out)
+            self._told = recorder.account
+            found = recorder.finish(self._about)
+        size = target.finish(found.size, self.texts.tgids)
+        self._files.add(target.output)
+        self._number += 1
+        self._records += found.records
+        self._no_room += found.no_room
+        older = taken.overwritten + recorder.left_out
+        text = (
+            f"{target.output}: {counted(found.records, 'record')}, {sized(size)}, {lost_text(found.losses)}"
+        )
+        text += f"; {counted(older, 'older record')} overwritten" if older else ""
+        if late := [cpu for cpu in taken.full if recorder.begins.get(cpu, 0) > taken.since > 0]:
+            text += f"; {counted(len(late), 'cpu')} had no space for {self._window.text}: -b KB"
+        tell(text)
+        return text
+
+    def _end(self, taken: _Taken, left_out: int) -> None:
+        """The records of the snapshot have been read."""
+        self._tree.write_file(self._place.path("snapshot"), b"2\n")
+        self._taken = None
+        self._older += taken.overwritten + left_out
+
+    def finish(self, *, write: bool, why_not: str) -> None:
+        """Recording has stopped. write: write the last records. Tells the totals. Failure, OSError: they
+        could not be written."""
+        failure: Failure | OSError | None = None
+        ids = self._requests.read()
+        self._read_texts()
+        left = 0
+        if write or ids is not None or self._taken is not None:
+            try:
+                text = self.dump()
+            except (ConnectionError, TimeoutError):
+                raise
+            except (Failure, OSError) as error:
+                failure, text = error, "failed"
+            self._requests.answer(ids or (), text)
+        else:
+            taken = self._swap()
+            left = taken.entries
+            self._older += taken.overwritten
+        losses = {"in_rings": self._account.in_rings, "no_room": self._no_room}
+        losses["too_large"] = self._account.lost - self._account.in_rings
+        text = f"{self._output}.*: {counted(self._records, 'record')} in {counted(self._number, 'file')}"
+        text += f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
+        text += f", {lost_text(losses)}{refused_text(self._account.refused)}"
+        text += f"; {counted(self._older, 'older record')} overwritten" if self._older else ""
+        text += f"; the last {counted(left, 'record')} not written: {why_not}" if left else ""
+        tell(text)
+        if failure is not None:
+            raise failure
+
+
+def fly(job: Job) -> int:
+    """Run until the command or the recording ends; returns the exit status. The instance of `job` has the
+    flight_settings."""
+    plain, triggers = _split_triggers(job.wanted or (Wanted(ALL_USER_EVENTS),))
+    with own_instance(job.tree, "flight", job.place.name + SUFFIX) as asked_place:
+        requests = Requests(job.tree, asked_place, triggers)
+        asked = WantedEvents(job.tree, job.place, plain)
+        flight = Flight(job, requests)
+        job.target.check_clock(flight.texts.clock)
+        asked.begin()
+        requests.wanted.begin()
+        job.tell_that_it_runs()
+        watch = Watch(flight, asked)
+
+        def dump() -> None:
+            with watch.until_the_daemon_goes():
+                flight.dump()
+
+        status = job.run(watch.step, dump)
+        with watch.until_the_daemon_goes():
+            job.tree.write_file(job.place.path("tracing_on"), b"0\n")
+            flight.finish(write=bool(status) or not job.command, why_not="the command did not fail")
+            asked.check()
+    status = status or asked.finish() or requests.wanted.finish()
+    if watch.error is not None:
+        reason = f"{watch.error.strerror}; the records since the last file are lost"
+        raise Failure(str(watch.error.filename), reason, status or 1)
+    return status

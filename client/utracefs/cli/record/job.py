@@ -1,0 +1,106 @@
+"""A recording that is to be made, for each way of making it."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import attrs
+
+from utracefs.cli import Failure, version
+from utracefs.cli.common import tell
+from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
+from utracefs.cli.instance_option import Place
+from utracefs.cli.record.options import Long
+from utracefs.cli.record.target import Target
+from utracefs.cli.run.recorder import About
+from utracefs.cli.run.run_loop import Surroundings, run_steps
+from utracefs.cli.run.texts import Texts
+from utracefs.tree.tracefs import Tracefs
+
+__all__ = ["Job", "Watch"]
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """Options of the command line, the daemon, and the instance."""
+
+    tree: Tracefs
+    place: Place
+    target: Target
+    wanted: tuple[Wanted, ...]
+    long: Long
+    wall_clock: bool
+    command: Sequence[str]
+    duration_s: float | None
+    taken: frozenset[signal.Signals]
+    """Of signals_blocked."""
+    surroundings: Surroundings
+
+    def about(self, texts: Texts) -> About:
+        """Failure if the clock has no wall-clock times."""
+        if self.wall_clock and not texts.origin.clocks:
+            text = f"{texts.clock} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
+            raise Failure("trace_clock", text)
+        uname = os.uname()
+        return About(
+            uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
+            version=f"utracefs {version()}",
+            wall_clock=self.wall_clock,
+        )
+
+    def tell_that_it_runs(self) -> None:
+        """Without a command, in a terminal."""
+        if not self.command and sys.stderr.isatty():
+            end = "Ctrl-C ends it" if self.duration_s is None else f"for {self.duration_s:g} s"
+            tell(f"recording into {self.target.output}; {end}")
+
+    def run(self, step: Callable[[], float | None], dump: Callable[[], None] | None) -> int:
+        """Run until the end; returns the status. dump: at SIGUSR2."""
+        return run_steps(
+            self.command,
+            step,
+            taken=self.taken,
+            surroundings=self.surroundings,
+            duration_s=self.duration_s,
+            dump=dump,
+        )
+
+
+class Stepping(Protocol):
+    def step(self) -> float:
+        """One step; returns the seconds until the next."""
+
+
+R = TypeVar("R", bound=Stepping)
+
+
+class Watch(Generic[R]):
+    """Run steps of a recorder while the daemon runs; the command continues when the daemon ends."""
+
+    def __init__(self, recorder: R, asked: WantedEvents) -> None:
+        self.recorder = recorder
+        self._asked = asked
+        self.error: OSError | None = None
+        self.after_step: Callable[[], float] | None = None
+        """Also returns the seconds until its next call."""
+
+    def step(self) -> float | None:
+        if self.error is None:
+            with self.until_the_daemon_goes():
+                self._asked.check()
+                seconds = self.recorder.step()
+                if self.after_step is not None:
+                    seconds = min(seconds, self.after_step())
+                return min(seconds, CHECK_S) if self._asked.has_settings else seconds
+        return None
+
+    @contextlib.contextmanager
+    def until_the_daemon_goes(self) -> Iterator[None]:
+        """Suppresses the loss of the connection in its block, and remembers it."""
+        try:
+            yield
+        except (ConnectionError, TimeoutError) as error:
+            self.error = self.error or error

@@ -1,0 +1,100 @@
+"""The options of `utracefs record` for long recordings: `--flight`, `--switch-output`, `--max-files`,
+`--compress`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import attrs
+import click
+
+from utracefs.cli.record.amount import Amount, AmountType
+from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
+
+__all__ = ["Long", "long_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SIGNAL: Final = "signal"
+
+
+@attrs.frozen
+class Long:
+    """The options."""
+
+    flight: Amount | None = None
+    switch_output: Amount | None = None
+    most: int | None = None
+    compression: Compression | None = None
+
+
+def long_options(function: F) -> F:
+    """The parameter `long` is a Long."""
+
+    @functools.wraps(function)
+    def run(
+        *args: Any,
+        flight: Amount | None,
+        switch_output: Amount | None,
+        max_files: int | None,
+        compress: str | None,
+        **options: Any,
+    ) -> Any:
+        if flight and switch_output:
+            raise click.UsageError("--flight writes when something happens, --switch-output always: take one")
+        if max_files and not (flight or switch_output):
+            raise click.UsageError("--max-files goes with --switch-output or --flight")
+        long = Long(flight, switch_output, max_files, _compression(compress))
+        return function(*args, long=long, **options)
+
+    made: Any = run
+    for option in (
+        click.option(
+            "--compress",
+            metavar="[zstd|zlib]",
+            is_flag=False,
+            flag_value="any",
+            type=click.Choice(["any", *NAMES]),
+            help="Compress the trace.dat at its end; zstd, if its library is there. `trace-cmd list -c` says"
+            " which one a trace-cmd reads.",
+        ),
+        click.option(
+            "--max-files",
+            "--switch-max-files",
+            "max_files",
+            metavar="N",
+            type=click.IntRange(min=1),
+            help="Of the files of --switch-output or --flight keep the last N. [default: all; --flight: 10]",
+        ),
+        click.option(
+            "--switch-output",
+            metavar="SIZE|TIME|signal",
+            type=AmountType(SIGNAL),
+            help="Begin a new file at 100M, 10m, or only at SIGUSR2 (`signal`); the files are"
+            " FILE.YYYYMMDDhhmmssNN.",
+        ),
+        click.option(
+            "--flight",
+            metavar="SIZE|TIME",
+            type=AmountType(),
+            help="Keep the last 64M, or 60s, in the ring buffer, and write them to FILE.YYYYMMDDhhmmssNN at"
+            " SIGUSR2, `utracefs dump`, a trigger 'snapshot if usec > 100000', when COMMAND fails, and"
+            " without COMMAND at the end.",
+        ),
+    ):
+        made = option(made)
+    found: F = made
+    return found
+
+
+def _compression(name: str | None) -> Compression | None:
+    if name is None:
+        return None
+    try:
+        return compression_of("zstd" if name == "any" else name)
+    except ImportError:
+        if name == "any":
+            return compression_of("zlib")
+        raise click.UsageError(
+            "--compress=zstd: its library is not installed: pip install 'utracefs[zstd]'"
+        ) from None

@@ -1,0 +1,167 @@
+"""`record --flight` and `utracefs dump`: the last records, when something happens; each one once."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.recordings.events import trace_cmd
+
+PROGRAM = """
+import os, signal, sys, utracefs
+event = utracefs.event("web u32 n; u32 usec")
+while not event:
+    pass
+count, slow, end = map(int, sys.argv[1:4])
+for n in range(count):
+    event.emit(n, 200_000 if n == slow else 100)
+    n % 1000 or utracefs.flush(20)
+utracefs.flush(20)
+if len(sys.argv) > 4:
+    print(flush=True)
+    sys.stdin.read()
+if end > 0:
+    os.kill(os.getpid(), end)
+sys.exit(-end)
+"""
+
+
+def program(count: int, slow: int = -1, end: int = 0, *more: str) -> list[str]:
+    """end: a signal to itself, or a negative status."""
+    return ["--", sys.executable, "-c", PROGRAM, str(count), str(slow), str(end), *more]
+
+
+def dumps(cli: Cli, name: str = "trace.dat") -> list[Path]:
+    return sorted(path for path in cli.home.glob(f"{name}.2*") if ".part" not in path.name)
+
+
+def values(cli: Cli, file: Path, field: str = "n") -> list[int]:
+    return [json.loads(line)["fields"][field] for line in cli.out("export", str(file)).splitlines()]
+
+
+@pytest.mark.parametrize(("end", "status"), [(signal.SIGSEGV, 139), (signal.SIGKILL, 137), (-3, 3)])
+def test_a_command_that_fails(cli: Cli, end: int, status: int) -> None:
+    done = cli.run("record", "--flight", "16M", *program(3000, -1, end), status=status)
+    (file,) = dumps(cli)
+    assert values(cli, file) == list(range(3000))
+    assert done.stderr.endswith(b"utracefs: trace.dat.*: 3000 records in 1 file, nothing lost\n")
+    assert f"{file.name}: 3000 records, ".encode() in done.stderr
+    assert trace_cmd("report", "-i", str(file)).count(" web: ") == 3000
+    assert os.listdir(cli.home) == [file.name]
+
+
+def test_a_command_that_ends_well(cli: Cli) -> None:
+    done = cli.run("record", "--flight", "16M", *program(100))
+    assert os.listdir(cli.home) == []
+    assert done.stderr == (
+        b"utracefs: trace.dat.*: 0 records in 0 files, nothing lost; the last 100 records not written:"
+        b" the command did not fail\n"
+    )
+
+
+def test_a_child_that_crashes_is_not_the_command(cli: Cli) -> None:
+    """The status of the command decides, as for a shell."""
+    script = f"'{sys.executable}' -c 'import os; os.abort()'; exit 0"
+    cli.run("record", "--flight", "16M", "--", "sh", "-c", script)
+    assert dumps(cli) == []
+
+
+def test_the_oldest_records_are_overwritten_and_counted(cli: Cli) -> None:
+    done = cli.run("record", "--flight", "64K", *program(50_000, -1, -1), status=1)
+    (file,) = dumps(cli)
+    kept = values(cli, file)
+    assert kept[-1] == 49_999 and 1000 < len(kept) < 6000 and kept == sorted(kept)
+    older = 50_000 - len(kept)
+    assert done.stderr.decode().count(f"; {older} older records overwritten\n") == 2
+    assert b"nothing lost" in done.stderr
+
+
+def test_a_window_of_time(traced: Cli, eventually: Eventually) -> None:
+    """Pages that ended before the window are left out and counted; the others are whole."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--flight", "1h", "-e", "web", "-C", "mono")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    process.send_signal(signal.SIGUSR2)
+    eventually(lambda: len(dumps(traced)) == 1, "it is written")
+    interrupt(process, signal.SIGTERM)
+    short = traced.start("record", "--flight", "1s", "-e", "web", "-o", "short", "-b", "4")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    began = os.times().elapsed
+    eventually(lambda: os.times().elapsed - began > 1.1, "the second is over")
+    traced.run("emit", "web", "2", "1")
+    _, error = interrupt(short, signal.SIGTERM)
+    found = values(traced, dumps(traced, "short")[0])
+    # The two may be on one page, which is then whole.
+    assert found in ([2], [1, 2])
+    assert (b"1 older record overwritten" in error) == (found == [2])
+
+
+def test_a_clock_that_counts_no_time(traced: Cli) -> None:
+    error = traced.fails("record", "--flight", "1s", "-C", "counter", "--", "true")
+    assert error == "utracefs: trace_clock: counter does not count time; --flight needs a SIZE with it\n"
+    traced.run("record", "--flight", "1M", "-C", "counter", "--", "true")
+
+
+def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
+    """Records of a file that failed are in the next one; the exit status tells it."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--flight", "1M", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    failed = traced.run("dump", status=1)
+    assert b": File too large" in failed.stdout and b": not written" in failed.stderr
+    assert dumps(traced) == [] and not list(traced.home.glob("*.part*"))
+    traced.run("emit", "web", "2", "1")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    traced.run("dump")
+    assert [values(traced, file) for file in dumps(traced)] == [[1], [2]]
+    traced.run("emit", "web", "3", "1")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    _, error = interrupt(process, signal.SIGTERM)
+    assert process.returncode == 1 and error.count(b"File too large") >= 1, error
+    assert b"trace.dat.*: 2 records in 2 files" in error
+
+
+def test_the_daemon_is_killed(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    process = traced.start("record", "--flight", "1M")
+    eventually(lambda: "-dump" in traced.out("ls", "instances"), "it records")
+    daemon.kill()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert error.endswith(b"; the records since the last file are lost\n"), error
+    assert dumps(traced) == []
+
+
+def test_only_the_last_files_stay(traced: Cli, eventually: Eventually) -> None:
+    (traced.home / "trace.dat.2000010100000000").write_text("foreign")
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--flight", "1M", "-e", "web", "--max-files", "2")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    for n in range(4):
+        traced.run("emit", "web", str(n), "1")
+        traced.run("dump")
+    _, error = interrupt(process, signal.SIGTERM)
+    foreign, *files = dumps(traced)
+    assert foreign.read_text() == "foreign"
+    assert [values(traced, file) for file in files] == [[2], [3]]
+    assert b"4 records in 4 files (2 removed, --max-files), nothing lost\n" in error
+
+
+@pytest.mark.parametrize("name", ["f.jsonl", "f.data", "f.ctf"])
+def test_other_formats(cli: Cli, name: str) -> None:
+    cli.run("record", "--flight", "1M", "-o", name, *program(10, -1, -1), status=1)
+    (file,) = cli.home.iterdir()
+    assert re.fullmatch(re.escape(name) + r"\.\d{16}", file.name)
+    if name == "f.jsonl":
+        assert file.read_text().count('"n":') == 10
+    assert file.is_dir() == (name == "f.ctf")

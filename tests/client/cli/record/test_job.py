@@ -1,0 +1,44 @@
+"""Steps of all ways of recording."""
+
+import pytest
+
+from utracefs.cli.record.job import Watch
+
+
+class Asked:
+    has_settings = False
+
+    def check(self) -> None:
+        pass
+
+
+class Steps:
+    """The seconds that each step returns, or its error."""
+
+    def __init__(self, *outcomes: float | Exception) -> None:
+        self._outcomes = iter(outcomes)
+
+    def step(self) -> float:
+        outcome = next(self._outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def test_steps() -> None:
+    watch = Watch(Steps(0.5, 0.5), Asked())  # type: ignore[arg-type]
+    assert watch.step() == 0.5
+    watch.after_step = lambda: 0.2
+    assert watch.step() == 0.2
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError()])
+def test_the_daemon_has_gone(error: OSError) -> None:
+    watch = Watch(Steps(error), Asked())  # type: ignore[arg-type]
+    assert watch.step() is None and watch.error is error
+    assert watch.step() is None
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(PermissionError):
+        Watch(Steps(PermissionError()), Asked()).step()  # type: ignore[arg-type]

@@ -1,0 +1,48 @@
+"""Triggers of a flight recorder."""
+
+import signal
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.cli.record.test_flight import dumps, program, values
+
+
+def test_a_trigger(cli: Cli) -> None:
+    """It writes what is there; the rest is not in that file, and not lost."""
+    done = cli.run(
+        "record", "--flight", "16M", "-e", "web", "-R", "snapshot if usec > 100000", *program(3000, 1500)
+    )
+    (file,) = dumps(cli)
+    found = values(cli, file)
+    assert found == list(range(len(found))) and len(found) > 1500
+    left = 3000 - len(found)
+    assert (f"the last {left} record" in done.stderr.decode()) == (left > 0)
+
+
+def test_a_trigger_in_the_last_moment(cli: Cli) -> None:
+    cli.run("record", "--flight", "16M", "-R", "snapshot if usec > 100000", *program(10, 9))
+    assert values(cli, dumps(cli)[0]) == list(range(10))
+
+
+def test_a_trigger_that_fits_nothing(traced: Cli) -> None:
+    """Known before, and for an event that comes later: then it asks for nothing."""
+    traced.run("reg", "web u32 n; u32 usec")
+    words = ("record", "--flight", "1M", "-e", "web", "-R")
+    assert "sec" in traced.run(*words, "snapshot if sec > 1", "--", "true", status=1).stderr.decode()
+    traced.run("reg", "-d", "web")
+    done = traced.run(*words, "snapshot if sec > 1", *program(1000), status=1)
+    assert b"sec > 1" in done.stderr and b"the last 1000 records not written" in done.stderr
+    assert traced.out("ls", "instances") == ""
+
+
+def test_a_count_of_a_trigger(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--flight", "1M", "-e", "web", "-R", "snapshot:1 if usec > 5")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "9")
+    eventually(lambda: len(dumps(traced)) == 1, "it is written")
+    traced.run("emit", "web", "2", "9")
+    (name,) = [name for name in traced.out("ls", "instances").split() if not name.endswith("-dump/")]
+    assert f"{name[:-1]}: " in traced.out("dump")
+    traced.run("emit", "web", "3", "9")
+    interrupt(process, signal.SIGTERM)
+    assert [values(traced, file) for file in dumps(traced)] == [[1], [2], [3]]

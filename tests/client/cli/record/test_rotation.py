@@ -1,0 +1,182 @@
+"""`record --switch-output` and `--compress`: each record is in one file, and each file is complete."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.cli.record.test_flight import dumps, program, values
+from tests.client.recordings.events import trace_cmd
+
+
+def test_by_size(traced: Cli, eventually: Eventually) -> None:
+    process = traced.start("record", "--switch-output", "100K", "-e", "web", "-b", "8000")
+    eventually(lambda: traced.out("ls", "instances") != "", "it records")
+    for number in range(1, 4):
+        subprocess.run(program(10_000)[1:], env=traced.env, check=True)
+        eventually(lambda: len(dumps(traced)) >= number, "a file is written")  # noqa: B023
+    _, error = interrupt(process, signal.SIGTERM)
+    files = dumps(traced)
+    assert [n for file in files for n in values(traced, file)] == [*range(10_000)] * 3
+    text = error.decode()
+    assert re.search(rf"trace.dat.\*: 30000 records in {len(files)} files, \d.* MB, nothing lost\n$", text), (
+        text
+    )
+    for file in files:
+        kept = re.search(rf"{file.name}: (\d+) record", text)
+        assert kept and trace_cmd("report", "-i", str(file)).count(" web: ") == int(kept[1])
+        assert f"records of events: {kept[1]}\n" in traced.out("report", "--stat", str(file))
+    assert not list(traced.home.glob("*.part*"))
+
+
+@pytest.mark.parametrize("how", ["1h", "100G", "signal"])
+def test_at_a_signal(traced: Cli, eventually: Eventually, how: str) -> None:
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--switch-output", how, "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    for n in range(2):
+        traced.run("emit", "web", str(n), "1")
+        process.send_signal(signal.SIGUSR2)
+        eventually(lambda: len(dumps(traced)) == n + 1, "it is written")  # noqa: B023
+    traced.run("emit", "web", "2", "1")
+    _, error = interrupt(process, signal.SIGTERM)
+    assert process.returncode == 0, error
+    assert [values(traced, file) for file in dumps(traced)] == [[0], [1], [2]]
+    assert not (traced.home / "trace.dat").exists()
+
+
+def test_by_time(traced: Cli, eventually: Eventually) -> None:
+    """A file is written also of a time without records, as perf does."""
+    process = traced.start("record", "--switch-output", "1s")
+    eventually(lambda: len(dumps(traced)) == 2, "two seconds are over")
+    interrupt(process, signal.SIGTERM)
+    assert all(values(traced, file) == [] for file in dumps(traced))
+
+
+def test_many_signals(traced: Cli, eventually: Eventually) -> None:
+    process = traced.start("record", "--switch-output", "signal", "-e", "web", "-b", "8000")
+    eventually(lambda: traced.out("ls", "instances") != "", "it records")
+    emitting = subprocess.Popen(program(20_000)[1:], env=traced.env)
+    while emitting.poll() is None:
+        process.send_signal(signal.SIGUSR2)
+    _, error = interrupt(process, signal.SIGTERM)
+    files = dumps(traced)
+    assert [n for file in files for n in values(traced, file)] == list(range(20_000)) and len(files) > 1
+    assert not list(traced.home.glob("*.part*"))
+    assert f"20000 records in {len(files)} files".encode() in error and b"nothing lost" in error
+
+
+def rss_kb(process: "subprocess.Popen[bytes]") -> int:
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+def test_two_hundred_files_later_the_memory_is_the_same(traced: Cli, eventually: Eventually) -> None:
+    """And so is the disk: weeks, in a short time."""
+    traced.run("reg", "web u32 n; u32 usec")
+    log = traced.home / "log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            traced.command("record", "--switch-output", "signal", "--max-files", "3", "-e", "web"),
+            env=traced.env,
+            cwd=traced.home,
+            stderr=errors,
+        )
+    try:
+        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+        sizes = []
+        for number in range(1, 221):
+            process.send_signal(signal.SIGUSR2)
+            eventually(lambda: log.read_text().count("\n") >= number, "a file is written")  # noqa: B023
+            assert len(dumps(traced)) <= 3
+            if number in (20, 220):
+                sizes.append(rss_kb(process))
+        assert sizes[1] - sizes[0] < 2048, sizes
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 20
+    finally:
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+    assert " records in 221 files (218 removed, --max-files)" in log.read_text()
+
+
+def test_a_kill_leaves_complete_files_and_a_part(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--switch-output", "signal", "-e", "web", "--compress=zlib")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    process.send_signal(signal.SIGUSR2)
+    eventually(lambda: len(dumps(traced)) == 1, "it is written")
+    traced.run("emit", "web", "2", "1")
+
+    def recovered() -> str:
+        (part,) = traced.home.glob("trace.dat.part*")
+        return traced.run("report", "--recover", str(part)).stdout.decode()
+
+    eventually(lambda: " n=2" in recovered(), "the next one is in the part")
+    process.kill()
+    process.communicate()
+    assert [values(traced, file) for file in dumps(traced)] == [[1]]
+    assert " n=2" in recovered() and " n=1" not in recovered()
+
+
+def test_a_full_disk(traced: Cli, eventually: Eventually) -> None:
+    """The present file continues, and no record is lost before it is full, too."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--switch-output", "signal", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    eventually(lambda: any(p.stat().st_size > 4096 for p in traced.home.glob("*.part")), "it is in the part")
+    _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    process.send_signal(signal.SIGUSR2)
+    traced.run("emit", "web", "2", "1")
+    assert process.stderr is not None
+    assert b"the present file continues" in process.stderr.readline()
+    assert dumps(traced) == []
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    eventually(lambda: len(dumps(traced)) == 1, "it is written with space again")
+    _, error = interrupt(process, signal.SIGTERM)
+    assert [n for file in dumps(traced) for n in values(traced, file)] == [1, 2]
+    assert process.returncode == 0 and b"2 records in 2 files" in error and b"nothing lost" in error
+
+
+def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    process = traced.start(
+        "record", "--switch-output", "1h", *program(100, -1, 0, "wait"), stdin=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"\n"
+    eventually(lambda: traced.out("ls", "instances") != "", "it records")
+    process.send_signal(signal.SIGUSR2)
+    eventually(lambda: len(dumps(traced)) == 1, "it is written")
+    daemon.kill()
+    daemon.wait()
+    _, error = interrupt(process, signal.SIGTERM)
+    assert process.returncode in (1, 143) and b"trace.dat.* holds what came until then" in error, error
+    assert values(traced, dumps(traced)[0]) == list(range(100))
+
+
+@pytest.mark.parametrize("option", ["--compress", "--compress=zlib", "--compress=zstd"])
+def test_compressed(cli: Cli, option: str) -> None:
+    if option.endswith("zstd"):
+        pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    cli.run("record", option, "-b", "8000", *program(30_000))
+    path = cli.home / "trace.dat"
+    assert values(cli, path) == list(range(30_000))
+    assert path.stat().st_size < 300_000
+    name = path.read_bytes()[18:].split(b"\0")[0].decode()
+    assert name in option or option == "--compress"
+    if f"\t{name}, " in trace_cmd("list", "-c"):
+        assert trace_cmd("report", "-i", str(path)) == cli.out("report")
+    assert os.listdir(cli.home) == ["trace.dat"]
+
+
+def test_a_flight_recorder_compresses_too(cli: Cli) -> None:
+    cli.run("record", "--flight", "8M", "--compress=zlib", *program(5000, -1, -1), status=1)
+    (file,) = dumps(cli)
+    assert values(cli, file) == list(range(5000)) and file.read_bytes()[18:22] == b"zlib"
