@@ -217,6 +217,8 @@ def serve(fd: int) -> None:
     # to all of pytest's group if one process in it is stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_all()
+    if (coverage := sys.modules.get("coverage")) and (measured := coverage.Coverage.current()):
+        measured.save()  # so a fork saves only the lines that it has run itself: 50 ms less
     requests = socket.socket(fileno=fd)
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
