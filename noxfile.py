@@ -62,7 +62,7 @@ DEPENDING = [
     "tests/protocol/test_connection.py",
     "tests/protocol/test_frozen.py",
 ]
-"""What can differ between Pythons: compiled modules, the client in a program, forks, signals, trio. Logic and texts
+"""Tests whose result can differ between Pythons: compiled modules, the client in a program, forks, signals, trio. Logic and texts
 run once, on the Python of .venv."""
 USABLE = (
     "import ensurepip, os, sys, sysconfig, venv; "
