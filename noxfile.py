@@ -62,8 +62,8 @@ DEPENDING = [
     "tests/protocol/test_connection.py",
     "tests/protocol/test_frozen.py",
 ]
-"""Tests whose result can differ between Pythons: compiled modules, the client in a program, forks, signals, trio. Logic and texts
-run once, on the Python of .venv."""
+"""Tests whose result can differ between Pythons: compiled modules, the client in a program, forks, signals, trio.
+Logic and texts run once, on the Python of .venv."""
 USABLE = (
     "import ensurepip, os, sys, sysconfig, venv; "
     "assert os.path.exists(sysconfig.get_path('include') + '/Python.h'); "

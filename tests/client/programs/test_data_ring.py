@@ -124,8 +124,8 @@ def test_records_that_no_daemon_took_in_wait_for_the_next_one(
         assert session.flush(60)
     finally:
         starting.join()
-    with Tracefs(str(utracefsd.directory)) as tree:
-        assert numbers(tree) == list(range(100))
+    with Tracefs(str(utracefsd.directory)) as next_tree:
+        assert numbers(next_tree) == list(range(100))
     assert session.stats().sent == 100
 
 
