@@ -199,7 +199,6 @@ void ut_wake(void)
 static void start_child(void)
 {
 	process = getpid();
-	ut_rings_mark();
 	ut_rings_start_child();
 	ut_bell_close(&ut_bell); /* the parent's */
 	become_child();

@@ -37,6 +37,11 @@ static void find_cpu(void)
 #endif
 }
 
+static void mark(void)
+{
+	ut_views[0].size = 1; /* place 0 is none, so the rest of it is not read */
+}
+
 int ut_rings_init(void (*wake)(void))
 {
 	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + 65535) & ~(size_t)65535;
@@ -52,13 +57,8 @@ int ut_rings_init(void (*wake)(void))
 	/* (Kernels before 4.14 do not have it: then only the fork handlers empty it.) */
 	madvise(at, bytes, MADV_WIPEONFORK);
 	ut_views = at;
-	ut_rings_mark();
+	mark();
 	return 0;
-}
-
-void ut_rings_mark(void)
-{
-	ut_views[0].size = 1; /* place 0 is none, so the rest of it is not read */
 }
 
 int ut_rings_are_marked(void)
@@ -68,8 +68,11 @@ int ut_rings_are_marked(void)
 
 void ut_rings_start_child(void)
 {
+	int is_wiped = !ut_rings_are_marked();
+
 	ut_forget_tid();
-	for (uint32_t i = 1; i < UT_MAX_RINGS; i++)
+	mark();
+	for (uint32_t i = 1; !is_wiped && i < UT_MAX_RINGS; i++)
 		if (ut_views[i].header)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));
 }

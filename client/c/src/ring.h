@@ -45,7 +45,6 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 int ut_rings_init(void (*wake)(void));
 /* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so its writes are the parent's.) */
-void ut_rings_mark(void);
 int ut_rings_are_marked(void);
 /* In a child: all views are empty, also if the kernel did not do it. */
 void ut_rings_start_child(void);

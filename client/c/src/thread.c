@@ -135,14 +135,20 @@ static int add_variables(struct dl_phdr_info *object, size_t size, void *sum)
 	return 0;
 }
 
-/* Stack size: STACK_BYTES and the thread-local variables of all loaded libraries. pthread_create refuses a
- * stack only if these leave no space. */
+/* Stack size: STACK_BYTES and the thread-local variables of all libraries loaded at the first call; of later
+ * ones these are elsewhere. pthread_create refuses a stack only if these leave no space. A forked child does
+ * not look again: it would copy a page of each library. */
 static size_t stack_bytes(void)
 {
-	size_t sum = STACK_BYTES + 4095;
+	static size_t found;
 
-	dl_iterate_phdr(add_variables, &sum);
-	return sum & ~(size_t)4095;
+	if (!found) {
+		size_t sum = STACK_BYTES + 4095;
+
+		dl_iterate_phdr(add_variables, &sum);
+		found = sum & ~(size_t)4095;
+	}
+	return found;
 }
 
 int ut_thread_start(void)

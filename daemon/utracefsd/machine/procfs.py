@@ -83,7 +83,7 @@ def read_parent(pid: int) -> int | None:
 
 def _read_status(pid: int, name: bytes) -> int | None:
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             found = re.search(rb"^%s:.*\s(\d+)$" % name, file.read(), re.MULTILINE)
     except OSError:
         return None
