@@ -57,10 +57,13 @@ cdef class JsonText(RecordWriter):
     cdef _EventText _event
     cdef bytes _comm
     cdef str _instance
+    cdef bytes _place         # its host and file, of merged recordings
+    cdef dict _places
 
     def __init__(self, records):
         super().__init__(records)
         self._events = {}
+        self._places = {}
         self._cache = JsonCache()
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
@@ -69,6 +72,11 @@ cdef class JsonText(RecordWriter):
             self._event = self._events[event] = self._event_text(event)
         self._comm = self._cache.json(self._records.comm(raw.tid))
         self._instance = self._records.instance(raw.buffer)
+        if self._records.is_merged:
+            self._place = self._places.get(raw.recording)
+            if self._place is None:
+                texts = tuple([self._cache.json(text) for text in self._records.place(raw)])
+                self._place = self._places[raw.recording] = b',"host":%s,"file":%s' % texts
         return 0
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
@@ -96,6 +104,8 @@ cdef class JsonText(RecordWriter):
         if self._instance:
             put(line, b',"instance":', 12)
             put_bytes(line, self._cache.json(self._instance))
+        if self._place is not None:
+            put_bytes(line, self._place)
         put(line, b"}\n", 2)
         return 0
 

@@ -1,16 +1,29 @@
 """Shared by exporters: the result, progress, text for any reader."""
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
+from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs.recordings.partial_files import NoRoom
-from utracefs.recordings.recording import Reading, Record
+from utracefs.recordings.recording import Record
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
 
-__all__ = ["Exported", "Progress", "json_text", "plain", "watched", "write_pieces"]
+__all__ = [
+    "Exported",
+    "Progress",
+    "json_text",
+    "of_one_file",
+    "plain",
+    "watched",
+    "write_parts",
+    "write_pieces",
+]
 
 
 class SomePieces(Protocol):
@@ -58,6 +71,17 @@ class Exported:
             records.count, records.lost, records.lost_uncounted, begins_without_end, ends_without_begin
         )
 
+    def plus(self, other: "Exported") -> "Exported":
+        """Of two outputs."""
+        return Exported(
+            self.records + other.records,
+            self.lost + other.lost,
+            self.lost_uncounted or other.lost_uncounted,
+            no_room=self.no_room + other.no_room,
+            error=self.error or other.error,
+            day_guessed=self.day_guessed or other.day_guessed,
+        )
+
     def without(self, no_room: int, error: OSError | None) -> "Exported":
         """The same, less records without space."""
         if error is None:
@@ -86,6 +110,40 @@ def write_pieces(
     except ValueError as error:
         raise reading.broken(error) from None
     return (0, None) if full is None else (reading.records.count - kept, full)
+
+
+def of_one_file(recording: AnyRecording, path: str | os.PathLike[str], kind: str) -> None:
+    """TraceError(EINVAL) about the path: the format has records of one host."""
+    if recording.is_merged:
+        text = f"a {kind} has the records of one host: write one for each file"
+        raise TraceError(
+            errno.EINVAL, f"{os.fsdecode(path)}: {text}; `trace-cmd report -i A.dat -i B.dat` merges"
+        )
+
+
+def write_parts(
+    recording: AnyRecording,
+    write: Callable[[AnyRecording, Progress | None], Exported],
+    progress: Progress | None,
+) -> Exported:
+    """Write the records of each file with `write`; the sums of what it returned. TraceError at invalid data
+    in the first such file, after all files are written."""
+    parts = recording.parts
+    found = Exported(0, 0, False)
+    broken: TraceError | None = None
+    for number, part in enumerate(parts):
+        report = None if progress is None else _part_of(progress, number, len(parts))
+        try:
+            found = found.plus(write(part, report))
+        except TraceError as error:
+            broken = broken or error
+    if broken is not None:
+        raise broken
+    return found
+
+
+def _part_of(progress: Progress, number: int, count: int) -> Progress:
+    return lambda done: progress((number + done) / count)
 
 
 def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:

@@ -28,13 +28,14 @@ latest time before.
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Final, Literal
 
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
-from utracefs.export.common import Exported, Progress
+from utracefs.export.common import Exported, Progress, write_parts
 from utracefs.recordings._records import EventDecoder
+from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.partial_files import NoRoom, WholeFile, append
-from utracefs.recordings.recording import Recording
 from utracefs_protocol.text import clean
 
 __all__ = ["write_ctf"]
@@ -93,14 +94,22 @@ stream {{
 
 
 def write_ctf(
-    recording: Recording, directory: str | os.PathLike[str], *, progress: Progress | None = None
+    recording: AnyRecording, directory: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Exported:
-    """Write all records into a new directory.
+    """Write all records into a new directory; of several files a trace of each, in directories with the names
+    of the hosts, which readers merge.
 
     OSError: it exists (FileExistsError), or cannot be written. TraceError at invalid data, after all before
     it is written and the directory is complete.
     """
     os.mkdir(directory)
+    if recording.is_merged:
+        names = iter(_names(recording))
+
+        def write(part: AnyRecording, progress: Progress | None) -> Exported:
+            return write_ctf(part, os.path.join(directory, next(names)), progress=progress)
+
+        return write_parts(recording, write, progress)
     reading = recording.reading()
     trace = uuid.uuid4()
     packets = CtfPackets(reading.records, trace.bytes)
@@ -131,6 +140,19 @@ def write_ctf(
             metadata.free()
             metadata.write(text.encode())
     return Exported.of(reading).without(no_room, full)
+
+
+def _names(recording: AnyRecording) -> Iterator[str]:
+    """Of directories, all different."""
+    taken = set()
+    for part in recording.parts:
+        host = re.sub(r"[^A-Za-z0-9_.-]", "_", part.host).lstrip(".") or "unknown"
+        number, name = 1, host
+        while name in taken:
+            number += 1
+            name = f"{host}-{number}"
+        taken.add(name)
+        yield name
 
 
 def _event_metadata(number: int, event: EventDecoder) -> str:

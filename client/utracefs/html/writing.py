@@ -29,7 +29,7 @@ import attrs
 
 from utracefs.export.common import Exported, Progress, json_text
 from utracefs.html._columns import Columns, EventColumns, Integers, Texts
-from utracefs.recordings.recording import Reading, Recording
+from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
 
@@ -56,14 +56,14 @@ _READING: Final = 0.25
 """Reading's part of the time; the rest is packing."""
 
 
-def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+def write_html(recording: AnyRecording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write the page. Its content is held in memory until then: MAX_RECORDS records, or those with
     MAX_TEXT_BYTES of text, and counts of the others.
 
     OSError from `out`. TraceError(EINVAL) at invalid data, after a page with all before it, and a notice, is
     written.
     """
-    reading = recording.reading()
+    reading = recording.reading(apart=True)
     columns = Columns(
         reading.records, max_records=MAX_RECORDS, max_text_bytes=MAX_TEXT_BYTES, max_counts=MAX_COUNTS
     )
@@ -72,7 +72,7 @@ def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None
     data = _Data(columns, progress)
     head = data.head(recording, reading, columns)
     head["broken"] = "" if broken is None else str(broken)
-    before, after = _page(recording.path)
+    before, after = _page(_name(recording))
     out.write(before)
     out.write(b'<script id="head" type="application/json">%s</script>\n' % _json(head))
     out.writelines(
@@ -96,6 +96,10 @@ def _read(reading: Reading, columns: Columns, progress: Progress | None) -> Trac
     return None
 
 
+def _name(recording: AnyRecording) -> str:
+    return recording.path if recording.is_merged else os.path.basename(recording.path)
+
+
 class _Data:
     """The columns in the format of the page."""
 
@@ -106,19 +110,19 @@ class _Data:
         self._whole = 5 * columns.count + 2 * len(columns.lost)
         self._whole += sum(event.count * len(event.names) for event in columns.event_columns)
 
-    def head(self, recording: Recording, reading: Reading, columns: Columns) -> dict[str, Any]:
+    def head(self, recording: AnyRecording, reading: Reading, columns: Columns) -> dict[str, Any]:
         rest: dict[str, Integers] = {}
         if columns.rest is not None:
             names = ("rest_bin", "rest_event", "rest_task", "rest_count")
             rest = dict(zip(names, columns.rest.columns(), strict=True))
         return {
-            "name": os.path.basename(recording.path),
+            "name": _name(recording),
             "path": recording.path,
             "format": recording.format,
             "clock": recording.clock,
             "in_ns": recording.clock_in_ns,
             "unix_offset": None if recording.unix_offset_ns is None else str(recording.unix_offset_ns),
-            "host": recording.host,
+            "host": "; ".join(recording.notes) or recording.host,
             "moved": recording.origin.moved,
             "selection": recording.selection,
             "records": columns.count,
@@ -185,12 +189,12 @@ class _Data:
         return len(self.pieces) - 1
 
 
-def _page(path: str) -> tuple[bytes, bytes]:
+def _page(name: str) -> tuple[bytes, bytes]:
     """The parts before and after the data."""
     folder = resources.files("utracefs.html") / "page"
 
-    def text(name: str) -> str:
-        return (folder / name).read_text(encoding="utf-8")
+    def text(file: str) -> str:
+        return (folder / file).read_text(encoding="utf-8")
 
     style = text("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(text(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
@@ -198,7 +202,7 @@ def _page(path: str) -> tuple[bytes, bytes]:
     values = {
         "style_hash": _hash(style),
         "script_hash": _hash(script),
-        "title": html.escape(clean(os.path.basename(path))),
+        "title": html.escape(clean(name)),
         "style": style,
         "script": script,
     }

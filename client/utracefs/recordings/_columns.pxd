@@ -40,25 +40,26 @@ cdef class Column(Values):
 
 
 @cython.final
-cdef class Batch:
-    cdef readonly EventDecoder event
-    cdef readonly Py_ssize_t rows
-    cdef readonly list columns
-    cdef Py_ssize_t text_bytes
-    cdef Py_ssize_t _capacity     # rows that there is room for
-
-    cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1
-    cdef int grow(self) except -1
-    cdef int finish(self) except -1
-    cdef bint is_full(self) noexcept
-    cdef Py_ssize_t size_bytes(self) noexcept
-
-
-@cython.final
 cdef class CleanNames:
     cdef dict _known          # str to UTF-8
 
     cdef bytes clean(self, str text)
+
+
+@cython.final
+cdef class Batch:
+    cdef readonly EventDecoder event
+    cdef readonly Py_ssize_t rows
+    cdef readonly list columns
+    cdef readonly Py_ssize_t commons
+    cdef Py_ssize_t text_bytes
+    cdef Py_ssize_t _capacity     # rows that there is room for
+
+    cdef int put_common(self, const Raw *raw, Records records, CleanNames names) except -1
+    cdef int grow(self) except -1
+    cdef int finish(self) except -1
+    cdef bint is_full(self) noexcept
+    cdef Py_ssize_t size_bytes(self) noexcept
 
 
 cdef class ColumnBatches:

@@ -3,6 +3,7 @@ from typing import Self
 from utracefs.recordings._records import EventDecoder, Records
 
 COMMON_COLUMNS: tuple[str, ...]
+PLACE_COLUMNS: tuple[str, ...]
 
 class Values: ...
 
@@ -18,7 +19,10 @@ class Batch:
     event: EventDecoder
     rows: int
     columns: list[Column]
-    def __init__(self, event: EventDecoder, text_as_bytes: bool = False) -> None: ...
+    commons: int
+    def __init__(
+        self, event: EventDecoder, text_as_bytes: bool = False, with_place: bool = False
+    ) -> None: ...
 
 class CleanNames: ...
 

@@ -47,6 +47,9 @@ cdef enum:
 COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
 """The columns of each table in front of its fields."""
 
+PLACE_COLUMNS = ("host", "file")
+"""The next ones, in tables of several recordings."""
+
 cdef class _Buffer:
     """Bytes that can be read as a buffer."""
 
@@ -198,12 +201,12 @@ cdef class Column(Values):
 cdef class Batch:
     """Some records of one event, in the order of time.
 
-    event: their event; a new batch has none. rows: their number. columns: COMMON_COLUMNS, then the event's
-    fields in their order. Absent are `time_ns` of 2^63 or more, unknown `lost`, and all fields of a record
-    that is shorter than its event's fields.
+    event: their event; a new batch has none. rows: their number. columns: COMMON_COLUMNS, with_place
+    PLACE_COLUMNS, then the event's fields in their order, from number `commons` on. Absent are `time_ns` of
+    2^63 or more, unknown `lost`, and all fields of a record that is shorter than its event's fields.
     """
 
-    def __init__(self, EventDecoder event not None, bint text_as_bytes=False):
+    def __init__(self, EventDecoder event not None, bint text_as_bytes=False, bint with_place=False):
         cdef Py_ssize_t i
         self.event = event
         self.columns = [
@@ -215,12 +218,16 @@ cdef class Batch:
             new_column("instance", "string", 0, TEXT_VALUE),
             new_column("lost", "int64", 8, UNSIGNED_VALUE),
         ]
+        if with_place:
+            self.columns += [new_column(name, "string", 0, TEXT_VALUE) for name in PLACE_COLUMNS]
+        self.commons = len(self.columns)
         for i in range(event.count):
             self.columns.append(field_column(event.names[i], &event.getters[i], text_as_bytes))
         self.grow()
 
-    cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1:
-        """COMMON_COLUMNS of a new row; who calls puts the others, and counts it in `rows`."""
+    cdef int put_common(self, const Raw *raw, Records records, CleanNames names) except -1:
+        """The columns before the fields of a new row; the caller puts the others, and counts it in `rows`."""
+        cdef bytes comm = names.clean(records.comm(raw.tid))
         cdef list columns = self.columns
         cdef Column column
         if self.rows == self._capacity:
@@ -234,13 +241,18 @@ cdef class Batch:
         (<Column>columns[2]).put_number(<uint64_t><int64_t>raw.pid)
         (<Column>columns[3]).put_number(<uint64_t><int64_t>raw.tid)
         (<Column>columns[4]).put_object(comm)
-        (<Column>columns[5]).put_object(instance)
+        (<Column>columns[5]).put_object(names.clean(records.instance(raw.buffer)))
         column = <Column>columns[6]
         if raw.lost < 0:
             column.put_null(self.rows)
         else:
             column.put_number(raw.lost)
         self.text_bytes += PyBytes_GET_SIZE(comm)
+        if self.commons > COMMONS:
+            host, file = records.place(raw)
+            (<Column>columns[7]).put_object(names.clean(host))
+            (<Column>columns[8]).put_object(names.clean(file))
+            self.text_bytes += len(host) + len(file)
         return 0
 
     cdef int grow(self) except -1:
@@ -330,7 +342,6 @@ cdef class ColumnBatches:
         cdef EventDecoder before = None
         cdef Batch batch = None
         cdef Py_ssize_t size
-        cdef bytes comm
         try:
             while self._error is None and (event := self._records.next(&raw)) is not None:
                 table = event if self._table is None else self._table
@@ -341,8 +352,7 @@ cdef class ColumnBatches:
                         batch = self._pending[table] = self._begin(table)
                         self._bytes += batch.size_bytes()
                 size = batch.size_bytes()
-                comm = self._names.clean(self._records.comm(raw.tid))
-                batch.put_common(&raw, comm, self._names.clean(self._records.instance(raw.buffer)))
+                batch.put_common(&raw, self._records, self._names)
                 self._put(batch, event, &raw)
                 batch.rows += 1
                 self._bytes += batch.size_bytes() - size
@@ -360,16 +370,16 @@ cdef class ColumnBatches:
 
     cdef Batch _begin(self, EventDecoder event):
         """A batch of a table."""
-        return Batch(event, text_as_bytes=self._text_as_bytes)
+        return Batch(event, text_as_bytes=self._text_as_bytes, with_place=self._records.is_merged)
 
     cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
         """Fill the further columns of a table, in a row that has COMMON_COLUMNS."""
         cdef list columns = batch.columns
         cdef Py_ssize_t i
         if event.fits(raw):
-            batch.text_bytes += put_fields(event, raw, columns, COMMONS)
+            batch.text_bytes += put_fields(event, raw, columns, batch.commons)
         else:
-            for i in range(COMMONS, len(columns)):
+            for i in range(batch.commons, len(columns)):
                 (<Column>columns[i]).put_null(batch.rows)
         return 0
 

@@ -2,7 +2,7 @@
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr
+from libc.string cimport memchr, memcpy
 
 from utracefs.recordings.trace_dat._merge cimport Merge
 from utracefs_protocol.events._fields cimport Place
@@ -11,6 +11,7 @@ from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
 cdef enum:
     HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
+    KNOWN_NAMES = 1 << 16 # of threads, in a cache
     NR_SLOTS = 256        # events that are found without a dict; a power of two
 
 cdef struct Raw:
@@ -22,6 +23,7 @@ cdef struct Raw:
     int32_t tid
     const uint8_t *entry  # valid until the next one
     size_t size
+    uint32_t recording    # of several that are merged: its number
 
 cdef enum ValueKind:
     SIGNED_VALUE
@@ -38,7 +40,7 @@ cdef struct Getter:
 
 cdef struct EventSlot:
     bint known
-    uint16_t id
+    uint32_t key          # see event_key
     void *decoder         # borrowed from Records._events; NULL: not selected
 
 
@@ -85,6 +87,10 @@ cdef class Records:
     cdef dict _events
     cdef EventSlot _slots[NR_SLOTS]
     cdef list _instances
+    cdef list _places
+    cdef list _apart
+    cdef int32_t _shift       # of the present record's ids
+    cdef dict _labelled
     cdef object _pids
     cdef object _cpus
     cdef uint64_t _since
@@ -95,20 +101,34 @@ cdef class Records:
     cdef readonly uint64_t last_ns
     cdef readonly uint64_t lost
     cdef readonly bint lost_uncounted
+    cdef readonly bint is_merged
 
     cdef bint within(self, const Raw *raw) except -1
     cdef EventDecoder selected(self, const Raw *raw)
     cdef EventDecoder next(self, Raw *raw)
     cdef EventDecoder next_original(self, Raw *raw)
-    cdef EventDecoder _selected(self, uint16_t id)
+    cdef EventDecoder _selected(self, uint32_t key)
     cdef str comm(self, int32_t tid)
     cdef str instance(self, uint32_t buffer)
+    cdef tuple place(self, const Raw *raw)
 
 cdef str comm_of(dict comms, int32_t tid)
 cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
 cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
 cdef value_of(ValueKind kind, const uint8_t *data, size_t length)
+
+
+cdef inline uint32_t event_key(const Raw *raw) noexcept nogil:
+    """Number of an event in all recordings that are merged. The entry has its header."""
+    cdef uint16_t id
+    memcpy(&id, raw.entry, 2)
+    return raw.recording << 16 | id
+
+
+cdef inline uint32_t slot_of(uint32_t key) noexcept nogil:
+    """A slot for a number with that of its recording in the upper half."""
+    return (key ^ (key >> 16) * 37) & (NR_SLOTS - 1)
 
 
 cdef inline size_t text_length(const uint8_t *data, size_t length) noexcept nogil:

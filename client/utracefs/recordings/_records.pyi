@@ -42,6 +42,8 @@ class Record:
     system: str
     name: str
     instance: str
+    host: str
+    file: str
     fields: dict[str, Any]
 
 class Records:
@@ -49,12 +51,15 @@ class Records:
     last_ns: int
     lost: int
     lost_uncounted: bool
+    is_merged: bool
     def __init__(
         self,
         source: RecordSource,
         find_event: Callable[[int], EventDecoder | None],
         *,
         instances: list[str] = ...,
+        places: list[tuple[str, str]] = ...,
+        apart: list[tuple[int, str]] | None = None,
         pids: Collection[int] | None = None,
         cpus: Collection[int] | None = None,
         since_ns: int | None = None,

@@ -63,6 +63,7 @@ cdef class MergedPages(RecordSource):
         raw.lost = stream.lost
         raw.cpu = stream.cpu
         raw.buffer = stream.buffer
+        raw.recording = 0
         raw.entry = stream.page.page + stream.page.data
         raw.size = stream.page.length
         raw.tid = 0
@@ -257,6 +258,8 @@ cdef class Record:
     for a record that is shorter than the event's fields |
     | lost | number of records lost before this one, on any cpu; -1: unknown |
     | instance | the instance of its buffer; empty for the top instance |
+    | host | the host where it was recorded; empty if unknown |
+    | file | the path of its recording |
     """
 
     cdef readonly uint64_t time_ns
@@ -268,6 +271,8 @@ cdef class Record:
     cdef readonly str system
     cdef readonly str name
     cdef readonly str instance
+    cdef readonly str host
+    cdef readonly str file
     cdef readonly dict fields
 
     def __repr__(self):
@@ -280,8 +285,12 @@ cdef class Record:
 cdef class Records:
     """Iterates over the selected records of a source.
 
-    find_event: event id to EventDecoder, None for an event that is not selected; called once per id.
-    instances: names of the buffers. pids: process or thread ids, cpus: numbers, None: all.
+    find_event: event id to EventDecoder, None for an event that is not selected; called once per id. Of
+    merged recordings it gets `event_key`.
+    instances: names of the buffers. places: (host, file) of each recording; is_merged: there are several.
+    apart: for viewers, which know one host only: for each recording a number that is added to process and
+    thread ids, and a prefix for names of threads; None: ids and names are unchanged.
+    pids: process or thread ids, cpus: numbers, None: all.
     since_ns, until_ns: times from the first and before the second, None: all.
     count: records returned. last_ns: time of the last one.
     lost: records known by the file to be lost, within the selected cpus and times, of any event;
@@ -291,13 +300,17 @@ cdef class Records:
     """
 
     def __init__(
-        self, RecordSource source not None, find_event, *, list instances not None=[], pids=None, cpus=None,
-        since_ns=None, until_ns=None
+        self, RecordSource source not None, find_event, *, list instances not None=[],
+        list places not None=[], list apart=None, pids=None, cpus=None, since_ns=None, until_ns=None
     ):
         self._source = source
         self._find_event = find_event
         self._events = {}
         self._instances = instances
+        self._places = places
+        self._apart = apart
+        self._labelled = {}
+        self.is_merged = len(places) > 1
         self._pids = pids
         self._cpus = cpus
         self._since = 0 if since_ns is None else min(max(since_ns, 0), 2**64 - 1)
@@ -324,6 +337,7 @@ cdef class Records:
         record.system = event.system
         record.name = event.name
         record.instance = self.instance(raw.buffer)
+        record.host, record.file = self.place(&raw)
         record.fields = event.fields(&raw)
         return record
 
@@ -352,11 +366,9 @@ cdef class Records:
     cdef EventDecoder selected(self, const Raw *raw):
         """The decoder of a record that is `within`; None where it was not asked for."""
         cdef EventDecoder event
-        cdef uint16_t id
         if raw.size < HEADER:
             return None
-        memcpy(&id, raw.entry, 2)
-        event = self._selected(id)
+        event = self._selected(event_key(raw))
         if event is None:
             return None
         if self._pids is not None and raw.pid not in self._pids and raw.tid not in self._pids:
@@ -385,6 +397,10 @@ cdef class Records:
             self._pending = 0
             self.count += 1
             self.last_ns = raw.time_ns
+            if self._apart is not None:
+                self._shift = self._apart[raw.recording][0]
+                raw.pid += self._shift
+                raw.tid += self._shift
             return event
         if self._last == <uint64_t>-1 and self._cpus is None:
             self.lost += max(self._source.lost_behind, 0)
@@ -399,19 +415,33 @@ cdef class Records:
             self._source.original(raw)
         return event
 
-    cdef EventDecoder _selected(self, uint16_t id):
-        cdef EventSlot *slot = &self._slots[id & (NR_SLOTS - 1)]
-        if not slot.known or slot.id != id:
-            if id not in self._events:
-                self._events[id] = self._find_event(id)
-            found = self._events[id]
+    cdef EventDecoder _selected(self, uint32_t key):
+        cdef EventSlot *slot = &self._slots[slot_of(key)]
+        if not slot.known or slot.key != key:
+            if key not in self._events:
+                self._events[key] = self._find_event(key)
+            found = self._events[key]
             slot.decoder = NULL if found is None else <void *><EventDecoder?>found
             slot.known = True
-            slot.id = id
+            slot.key = key
         return None if slot.decoder == NULL else <EventDecoder>slot.decoder
 
     cdef str comm(self, int32_t tid):
-        return comm_of(self._source.comms, tid)
+        """Of the present record, or of its process."""
+        cdef str comm = comm_of(self._source.comms, tid - self._shift)
+        if self._apart is None:
+            return comm
+        found = self._labelled.get((self._shift, comm))
+        if found is None:
+            if len(self._labelled) > KNOWN_NAMES:
+                self._labelled.clear()
+            label = next(label for shift, label in self._apart if shift == self._shift)
+            found = self._labelled[self._shift, comm] = f"{label}{comm}"
+        return found
 
     cdef str instance(self, uint32_t buffer):
         return self._instances[buffer] if buffer < <size_t>len(self._instances) else ""
+
+    cdef tuple place(self, const Raw *raw):
+        """(host, file) of a record."""
+        return <tuple>self._places[raw.recording] if self._places else ("", "")

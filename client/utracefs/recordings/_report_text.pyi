@@ -11,7 +11,7 @@ class ReportText(Pieces):
         prefixes: list[bytes],
         in_ns: list[bool],
         printer: Callable[[int], tuple[bytes, EventPrinter]],
-        task: Callable[[int], bytes],
+        task: Callable[[int, int], bytes],
         *,
         full_ns: bool = False,
     ) -> None: ...

@@ -8,26 +8,26 @@ doubled and the line printed again. A file may demand lines of any length (many 
 64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]`, as in the daemon's text.
 """
 
-from libc.stdint cimport int32_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from utracefs.recordings._output_buffer cimport Pieces, put_bytes
-from utracefs.recordings._records cimport EventDecoder, Raw, Records
+from utracefs.recordings._records cimport NR_SLOTS, EventDecoder, Raw, Records, event_key, slot_of
 from utracefs_protocol.events._event_printer cimport EventPrinter
 from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal
 
 cdef enum:
     LINE_ROOM = 4 << 10     # kept free for a line
     LONGEST = 16 << 20      # limit of a piece's buffer; records of the kernel have 64 KiB at most
-    SLOTS = 256             # threads and events found without a dict; a power of two
     NS = 1000000000
 
 cdef struct TaskSlot:
+    uint32_t recording
     int32_t pid
     void *text              # borrowed from ReportText._tasks; NULL: none yet
 
 cdef struct EventSlot:
-    uint16_t id
+    uint32_t key
     bint known
     void *label             # borrowed from ReportText._events
     void *printer
@@ -38,8 +38,8 @@ cdef class ReportText(Pieces):
 
     prefixes: by buffer, the prefix of its lines.
     in_ns: by buffer, whether its clock counts nanoseconds.
-    printer: event id to (label, EventPrinter). Called once per id.
-    task: thread id to the text about the thread, up to the cpu.
+    printer: event id to (label, EventPrinter). Called once per id; of merged recordings it gets `event_key`.
+    task: number of the recording and thread id to the text about the thread, up to the cpu.
     full_ns: all nine digits of the time.
     """
 
@@ -51,8 +51,8 @@ cdef class ReportText(Pieces):
     cdef bint _full_ns
     cdef list _tasks
     cdef dict _events
-    cdef TaskSlot _task_slots[SLOTS]
-    cdef EventSlot _event_slots[SLOTS]
+    cdef TaskSlot _task_slots[NR_SLOTS]
+    cdef EventSlot _event_slots[NR_SLOTS]
 
     def __cinit__(
         self, Records records not None, list prefixes, list in_ns, printer, task, *, bint full_ns=False
@@ -63,7 +63,7 @@ cdef class ReportText(Pieces):
         self._find_printer = printer
         self._find_task = task
         self._full_ns = full_ns
-        self._tasks = [None] * SLOTS
+        self._tasks = [None] * NR_SLOTS
         self._events = {}
         memset(self._task_slots, 0, sizeof(self._task_slots))
         memset(self._event_slots, 0, sizeof(self._event_slots))
@@ -80,11 +80,9 @@ cdef class ReportText(Pieces):
         cdef EventSlot *event = NULL
         cdef TaskSlot *task = NULL
         cdef Line line
-        cdef uint16_t id
         if selected is not None:
-            memcpy(&id, raw.entry, 2)
-            event = self._event(id)
-            task = self._task(raw.tid)
+            event = self._event(event_key(raw))
+            task = self._task(raw.recording, raw.tid)
         elif not raw.lost:
             return 0
         if self._used + LINE_ROOM > self._capacity:
@@ -143,25 +141,27 @@ cdef class ReportText(Pieces):
         put(line, b": ", 2)
         return 0
 
-    cdef EventSlot *_event(self, uint16_t id) except NULL:
-        cdef EventSlot *slot = &self._event_slots[id & (SLOTS - 1)]
-        if slot.known and slot.id == id:
+    cdef EventSlot *_event(self, uint32_t key) except NULL:
+        cdef EventSlot *slot = &self._event_slots[slot_of(key)]
+        if slot.known and slot.key == key:
             return slot
-        if id not in self._events:
-            self._events[id] = self._find_printer(id)
-        found = self._events[id]
+        if key not in self._events:
+            self._events[key] = self._find_printer(key)
+        found = self._events[key]
         slot.label = <void *><bytes?>found[0]
         slot.printer = <void *><EventPrinter?>found[1]
         slot.known = True
-        slot.id = id
+        slot.key = key
         return slot
 
-    cdef TaskSlot *_task(self, int32_t pid) except NULL:
-        cdef TaskSlot *slot = &self._task_slots[<uint32_t>pid & (SLOTS - 1)]
-        if slot.text != NULL and slot.pid == pid:
+    cdef TaskSlot *_task(self, uint32_t recording, int32_t pid) except NULL:
+        cdef uint32_t number = (<uint32_t>pid + recording * 37) & (NR_SLOTS - 1)
+        cdef TaskSlot *slot = &self._task_slots[number]
+        if slot.text != NULL and slot.pid == pid and slot.recording == recording:
             return slot
-        text = <bytes?>self._find_task(pid)
-        self._tasks[<uint32_t>pid & (SLOTS - 1)] = text
+        text = <bytes?>self._find_task(recording, pid)
+        self._tasks[number] = text
+        slot.recording = recording
         slot.pid = pid
         slot.text = <void *>text
         return slot

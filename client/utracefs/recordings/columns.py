@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from utracefs.recordings._columns import COMMON_COLUMNS, Batch
+from utracefs.recordings._columns import COMMON_COLUMNS, PLACE_COLUMNS, Batch
 from utracefs_protocol.text import bytes_of, clean, text_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMON_COLUMNS",
+    "PLACE_COLUMNS",
     "arrow_batch",
     "arrow_schema",
     "column_names",
@@ -68,8 +69,9 @@ def arrow_schema(
     `event` are added. taken, key: further names that columns must not have, and their equality; see
     `column_names`."""
     pa = library("pyarrow")
-    common, own = batch.columns[: len(COMMON_COLUMNS)], batch.columns[len(COMMON_COLUMNS) :]
-    names = column_names((column.name for column in own), [*COMMON_COLUMNS, *taken], key)
+    common, own = batch.columns[: batch.commons], batch.columns[batch.commons :]
+    taken = [*(column.name for column in common), *taken]
+    names = column_names((column.name for column in own), taken, key)
     told = {"system": batch.event.system, "event": batch.event.name, **metadata}
     return pa.schema(
         [pa.field(column.name, getattr(pa, column.type)()) for column in common]

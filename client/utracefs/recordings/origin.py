@@ -6,18 +6,20 @@ of files store that as lines of text:
     host: NAME
     boot id: /proc/sys/kernel/random/boot_id; times of different boots cannot be compared
     clock: NANOSECONDS at NANOSECONDS since 1970-01-01 UTC
+    uncertainty: NANOSECONDS; of the time of day in the line before, if known
 
 in a trace.dat among the statistics (`trace-cmd report --stat` prints them), in a perf.data as a feature
 unknown to perf, which it skips.
 """
 
+import ctypes
 import os
 import time
 from typing import Final, Self
 
 import attrs
 
-__all__ = ["ClockPair", "Origin", "read_clocks"]
+__all__ = ["ClockPair", "Origin", "clock_id", "read_clocks"]
 
 _CLOCKS: Final = {
     "local": time.CLOCK_MONOTONIC,
@@ -36,6 +38,8 @@ _NAME: Final = 255
 _STEP_NS: Final = 10**9
 """Smaller steps are normal for continuously adjusted clocks."""
 
+_STA_UNSYNC: Final = 0x40
+
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -48,6 +52,9 @@ class ClockPair:
     """CLOCK_REALTIME, since 1970."""
     uncertainty_ns: int = attrs.field(default=0, eq=False)
     """The two readings are at most that far from one moment; files do not store it."""
+    error_ns: int | None = None
+    """Limit of the difference between unix_ns and UTC: the kernel's own (`maxerror` of adjtimex(2), which NTP
+    keeps small), and half the time that reading took. None: unknown, as without NTP."""
 
     @property
     def offset_ns(self) -> int:
@@ -57,7 +64,12 @@ class ClockPair:
     @property
     def is_sane(self) -> bool:
         """Whether both are in the range of 0 to 63 bits: until 2262."""
-        return not (self.clock_ns >> 63 or self.unix_ns >> 63)
+        return not (self.clock_ns >> 63 or self.unix_ns >> 63 or (self.error_ns or 0) >> 63)
+
+
+def clock_id(name: str) -> int | None:
+    """The clock of clock_gettime(2) that a trace clock of that name is here; None: it is none of them."""
+    return _CLOCKS.get(name)
 
 
 def read_clocks(name: str) -> ClockPair | None:
@@ -71,8 +83,38 @@ def read_clocks(name: str) -> ClockPair | None:
         before = time.clock_gettime_ns(clock)
         unix_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
         after = time.clock_gettime_ns(clock)
-        tries.append((after - before, ClockPair((before + after) // 2, unix_ns, -(-(after - before) // 2))))
-    return min(tries, key=lambda one: one[0])[1]
+        tries.append((after - before, (before + after) // 2, unix_ns))
+    took, clock_ns, unix_ns = min(tries)
+    error_ns = _max_error_ns()
+    half_ns = (took + 1) // 2
+    error_ns = None if error_ns is None else error_ns + half_ns
+    return ClockPair(clock_ns, unix_ns, half_ns, error_ns)
+
+
+class _Timex(ctypes.Structure):
+    """The begin of struct timex of adjtimex(2), with room for the rest."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 256),
+    )
+
+
+def _max_error_ns() -> int | None:
+    """The kernel's limit of the error of CLOCK_REALTIME; None: the clock is not synchronized."""
+    timex = _Timex()
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
+    except (OSError, AttributeError):
+        return None
+    if state < 0 or timex.status & _STA_UNSYNC or timex.maxerror < 0:
+        return None
+    return int(timex.maxerror) * 1000
 
 
 def _one_line(text: str) -> str:
@@ -132,7 +174,9 @@ class Origin:
     def lines(self) -> str:
         """The lines stored in a file."""
         found = [f"host: {self.host}", f"boot id: {self.boot_id}"]
-        found += [f"clock: {pair.clock_ns} at {pair.unix_ns}" for pair in self.clocks]
+        for pair in self.clocks:
+            found.append(f"clock: {pair.clock_ns} at {pair.unix_ns}")
+            found += [] if pair.error_ns is None else [f"uncertainty: {pair.error_ns}"]
         return "".join(f"{line}\n" for line in found)
 
     @classmethod
@@ -142,9 +186,12 @@ class Origin:
         if [key for key, _ in words[:2]] != ["host", "boot id"]:
             return None
         try:
-            pairs = [
-                ClockPair(*map(int, value.split(" at ", 1))) for key, value in words[2:] if key == "clock"
-            ]
+            pairs: list[ClockPair] = []
+            for key, value in words[2:]:
+                if key == "clock":
+                    pairs.append(ClockPair(*map(int, value.split(" at ", 1))))
+                elif key == "uncertainty" and pairs:
+                    pairs[-1] = attrs.evolve(pairs[-1], error_ns=int(value))
         except (TypeError, ValueError):
             return None
         found = cls(words[0][1], words[1][1], tuple(pairs))

@@ -5,50 +5,50 @@ with utracefs.open("trace.dat", events=["http_*"]) as recording:
         print(record.time_ns, record.comm, record.name, record.fields)
 
 file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records ─▶ Record
-                                                                 ─▶ Batch ─▶ Arrow, pandas, polars
+                                              │    ▲              ─▶ Batch ─▶ Arrow, pandas, polars
+           of several files (several/)        └────┘
 """
 
 import builtins
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, overload
 
-from utracefs.recordings import columns
-from utracefs.recordings._columns import Batch, ColumnBatches
+from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder, MergedPages, Record, Records, RecordSource
+from utracefs.recordings.any_recording import OneFile, Reading
 from utracefs.recordings.event_filters import EventFilters
 from utracefs.recordings.event_header import HeaderEvents
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.recordings.perf_data.reader import PerfDataReader
+from utracefs.recordings.several.merged import MergedRecording
+from utracefs.recordings.several.timeline import Clocked
 from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs.recordings.trace_dat.reader import TraceDatReader
-from utracefs.tree.event_names import EventName, matches, no_such_event
+from utracefs.tree.event_names import EventName, matches
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import EventFormat
+from utracefs_protocol.filter import FilterError
 from utracefs_protocol.text import bytes_of, text_of
 
-if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
-
-__all__ = ["Batch", "Record", "Recording", "open"]
-
-T = TypeVar("T")
+__all__ = ["Batch", "MergedRecording", "Reading", "Record", "Recording", "open"]
 
 _READ_BYTES: Final = 16 << 20
-"""Larger files are mapped: memory does not grow with the file."""
+"""Larger files are mapped: memory does not grow with the file. Of several files each has its part of it."""
 
 
-class Recording:
+class Recording(OneFile):
     """A recording, opened by `open`: an iterable of Record in the order of time, and a context manager that
     closes the file. Each iteration starts from the beginning; several may run at a time.
 
     Iterating raises TraceError(EINVAL) at invalid data, after all records before it.
+
+    is_part: its events are looked for among those of other files, too: `missing` and `filter_error` are not
+    raised.
     """
 
     def __init__(
@@ -63,26 +63,23 @@ class Recording:
         until_ns: int | None = None,
         filter: str | bytes | None = None,
         raw_eventheader: bool = False,
+        is_part: bool = False,
     ) -> None:
-        self.path: Final = path
-        self.reader: Final = reader
-        """Of the file; it has what this class does not offer."""
+        self.path = path
+        self.paths = (path,)
+        self.reader = reader
         self._patterns = tuple([events] if isinstance(events, str) else events)
         self._pids = None if pids is None else frozenset(pids)
         self._cpus = None if cpus is None else frozenset(cpus)
         self._since_ns = since_ns
         self._until_ns = until_ns
         self._decoders: dict[int, EventDecoder | None] = {}
-        self.tgids: Mapping[int, int] = {}
-        """Thread id to process id, for a trace.dat, which has no processes."""
+        self.tgids = {}
         is_perf = isinstance(reader, PerfDataReader)
-        self.format: Final = "perf.data" if is_perf else "trace.dat"
-        self.clock: Final = _clock(reader)
-        """The name of the clock of all times, `mono` for CLOCK_MONOTONIC."""
-        self.origin: Final = _origin(reader)
-        """Host, boot, and pairs of this recording's times and times of day."""
-        self.clock_in_ns: Final = is_perf or self.clock in CLOCKS_IN_NS - {"uptime"} | {"boot"}
-        """False: the clock has another unit, and values called nanoseconds are in that unit."""
+        self.format = "perf.data" if is_perf else "trace.dat"
+        self.clock = _clock(reader)
+        self.origin = _origin(reader)
+        self.clock_in_ns = is_perf or self.clock in CLOCKS_IN_NS - {"uptime"} | {"boot"}
         self._header_events: Final = HeaderEvents()
         self._all_found = True
         """Whether these are all of the file."""
@@ -91,15 +88,21 @@ class Recording:
                 self._header_events.add(reader.systems.get(event.id, ""), event)
             self._all_found = not self._header_events.tracepoints
         events_there = [*self.events, *map(self._name, reader.formats.values())] if self._patterns else []
-        missing = [one for one in self._patterns if not any(matches(one, e) for e in events_there)]
-        if missing:
-            raise self._no_such_event(missing[0])
+        self.missing = [p for p in self._patterns if not any(matches(p, e) for e in events_there)]
+        if self.missing and not is_part:
+            raise self.no_such_event(self.missing[0])
         self._filters: EventFilters | None = None
+        self.filter_error = None
         if filter is not None:
             text = bytes_of(filter) if isinstance(filter, str) else filter
             nr_cpus = 0 if isinstance(reader, PerfDataReader) else reader.nr_cpus
             selected = [event for _, event in self.formats if self._is_wanted(event)]
-            self._filters = EventFilters(text, selected, nr_cpus)
+            try:
+                self._filters = EventFilters(text, selected, nr_cpus)
+            except FilterError as error:
+                if not is_part:
+                    raise
+                self.filter_error = error
 
     @property
     def events(self) -> list[EventName]:
@@ -138,12 +141,12 @@ class Recording:
         there = {
             event.tracepoint
             for id_, event in self._header_events.events.items()
-            if self._decoder(id_) is not None
+            if self.decoder(id_) is not None
         }
         return [
             (self._system(event), event)
             for event in self.reader.formats.values()
-            if event.id in there or self._decoder(event.id) is not None
+            if event.id in there or self.decoder(event.id) is not None
         ]
 
     def _find_header_events(self) -> None:
@@ -152,7 +155,7 @@ class Recording:
             return
         self._all_found = True
         with contextlib.suppress(ValueError):
-            Records(self._source(is_all=True)[0], lambda _: None).events()
+            Records(self.source(None, None, all_cpus=True)[0], lambda _: None).events()
 
     def label(self, event_id: int) -> str:
         """Name of an event in a report: with the provider for one of EventHeader."""
@@ -161,140 +164,25 @@ class Recording:
         name = text_of(event.name)
         return name if header_event is None or header_event.opcode < 0 else f"{header_event.system}:{name}"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file. Running iterations keep it mapped until they end."""
         self.reader.close()
 
-    def __iter__(self) -> "Reading":
-        return self.reading()
-
-    def reading(self, *events: EventDecoder) -> "Reading":
-        """An iterator over the records, with its progress. events: only their records; see `find_events`."""
-        source, progress = self._source()
-        instances = [] if isinstance(self.reader, PerfDataReader) else [b.name for b in self.reader.buffers]
+    def reading(self, *events: EventDecoder, apart: bool = False) -> Reading:
+        """An iterator over the records, with its progress. events: only their records; see `find_events`.
+        apart: there is one host, so it changes nothing."""
+        source, progress = self.source(self._since_ns, self._until_ns)
         records = Records(
             source,
-            self._decoder if not events else lambda n: one if (one := self._decoder(n)) in events else None,
-            instances=instances,
+            self.decoder if not events else lambda n: one if (one := self.decoder(n)) in events else None,
+            instances=self.instances,
+            places=[(self.host, self.path)],
             pids=self._pids,
             cpus=self._cpus,
             since_ns=self._since_ns,
             until_ns=self._until_ns,
         )
-        return Reading(self.path, records, progress)
-
-    def events_with_records(self) -> list[EventDecoder]:
-        """The selected events with records, in the order of the first ones. Reads the whole file, up to an
-        error."""
-        return self.reading().events()
-
-    # Columns. Each event has a table of its own: utracefs.recordings.columns.COMMON_COLUMNS, then its fields.
-
-    def batches(self, event: str | None = None, *, text_as_bytes: bool = False) -> Iterator[Batch]:
-        """The records as columns, batch by batch, without any other library; batches of different events are
-        interleaved. event: only this one, `SYSTEM:NAME` or `NAME`.
-
-        text_as_bytes: texts are unchanged bytes; else UTF-8, with U+FFFD for other bytes.
-        TraceError(ENOENT): no such event; EINVAL: several events have the name, or the data is invalid.
-        """
-        found = () if event is None else self.find_events(event)
-        yield from self.reading(*found).batches(text_as_bytes=text_as_bytes)
-
-    def arrow_reader(self, event: str, *, text_as_bytes: bool = False) -> "pyarrow.RecordBatchReader":
-        """The table of one event, read batch by batch. Errors and parameters as `batches`."""
-        found = self.find_event(event)
-        schema = columns.arrow_schema(Batch(found, text_as_bytes=text_as_bytes), self.metadata)
-        batches = self.reading(found).batches(text_as_bytes=text_as_bytes)
-        return columns.library("pyarrow").RecordBatchReader.from_batches(
-            schema, (columns.arrow_batch(batch, schema) for batch in batches)
-        )
-
-    @overload
-    def to_arrow(self, event: str, *, text_as_bytes: bool = ...) -> "pyarrow.Table": ...
-    @overload
-    def to_arrow(self, event: None = None, *, text_as_bytes: bool = ...) -> dict[str, "pyarrow.Table"]: ...
-    def to_arrow(
-        self, event: str | None = None, *, text_as_bytes: bool = False
-    ) -> "pyarrow.Table | dict[str, pyarrow.Table]":
-        """The table of one event; without `event` those of all events with records, by `SYSTEM:NAME`.
-        ImportError: pyarrow is missing. Other errors and parameters as `batches`.
-
-        Types: integers as declared, texts `string` (with text_as_bytes `binary`), arrays and structs
-        `binary`; `time_ns` is int64. The clock is in the schema's metadata, `utracefs.clock`.
-        """
-        return self._tables(event, text_as_bytes, lambda table: table)
-
-    @overload
-    def to_pandas(self, event: str, *, text_as_bytes: bool = ...) -> "pandas.DataFrame": ...
-    @overload
-    def to_pandas(
-        self, event: None = None, *, text_as_bytes: bool = ...
-    ) -> dict[str, "pandas.DataFrame"]: ...
-    def to_pandas(
-        self, event: str | None = None, *, text_as_bytes: bool = False
-    ) -> "pandas.DataFrame | dict[str, pandas.DataFrame]":
-        """Like `to_arrow`; integers keep their size and sign also in columns with absent values. The metadata
-        are in `attrs`."""
-        return self._tables(event, text_as_bytes, columns.pandas_table)
-
-    @overload
-    def to_polars(self, event: str, *, text_as_bytes: bool = ...) -> "polars.DataFrame": ...
-    @overload
-    def to_polars(
-        self, event: None = None, *, text_as_bytes: bool = ...
-    ) -> dict[str, "polars.DataFrame"]: ...
-    def to_polars(
-        self, event: str | None = None, *, text_as_bytes: bool = False
-    ) -> "polars.DataFrame | dict[str, polars.DataFrame]":
-        """Like `to_arrow`; polars has no metadata."""
-        return self._tables(event, text_as_bytes, columns.library("polars").from_arrow)
-
-    def _tables(
-        self, event: str | None, text_as_bytes: bool, convert: Callable[["pyarrow.Table"], T]
-    ) -> T | dict[str, T]:
-        pa = columns.library("pyarrow")
-        if event is not None and len(self.find_events(event)) == 1:
-            return convert(self.arrow_reader(event, text_as_bytes=text_as_bytes).read_all())
-        schemas: dict[EventDecoder, pyarrow.Schema] = {}
-        found: dict[EventDecoder, list[pyarrow.RecordBatch]] = {}
-        for batch in self.batches(event, text_as_bytes=text_as_bytes):
-            decoder = batch.event
-            if decoder not in found:
-                schemas[decoder] = columns.arrow_schema(batch, self.metadata)
-                found[decoder] = []
-            found[decoder].append(columns.arrow_batch(batch, schemas[decoder]))
-        tables: dict[str, pyarrow.Table] = {}
-        layouts: set[str] = set()
-        for decoder, batches in found.items():
-            name = str(EventName(decoder.system, decoder.name))
-            table = pa.Table.from_batches(batches, schemas[decoder])
-            if name in layouts and decoder.opcode >= 0:
-                table = columns.joined(tables.pop(name), table)
-            elif decoder.opcode >= 0:
-                layouts.add(name)
-            # A file may describe one event twice.
-            while name in tables:
-                name += "'"
-            tables[name] = table
-        if event is not None:
-            return convert(next(iter(tables.values())))
-        return {name: convert(table) for name, table in tables.items()}
-
-    @property
-    def host(self) -> str:
-        """The name of the host; empty if unknown."""
-        return self.origin.host
-
-    @property
-    def unix_offset_ns(self) -> int | None:
-        """Offset from a time to nanoseconds since 1970-01-01 UTC; None if unknown."""
-        return self.origin.unix_offset_ns
+        return Reading(lambda: self.path, records, progress)
 
     def last_ns(self) -> int:
         """Time of the last record, of any event; 0 without records. Reads all of a perf.data."""
@@ -304,33 +192,17 @@ class Recording:
         reading.events()
         return reading.records.last_ns
 
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """Metadata of tables: the clock, and the known parts of `origin`."""
-        known = {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
-        if self.unix_offset_ns is not None:
-            known["unix_offset_ns"] = str(self.unix_offset_ns)
-        known |= {"host": self.origin.host} if self.origin.host else {}
-        return known | ({"boot_id": self.origin.boot_id} if self.origin.boot_id else {})
-
     def decoders(self) -> list[EventDecoder]:
         """Formats of all selected events that the file describes."""
-        return [d for _, event in self.formats if (d := self._decoder(event.id)) is not None]
-
-    def find_event(self, event: str) -> EventDecoder:
-        """As `find_events`; EINVAL also for one with several layouts."""
-        found = self.find_events(event)
-        if len(found) > 1:
-            raise TraceError(errno.EINVAL, f"{self.path}: {event} has records of {len(found)} layouts")
-        return found[0]
+        return [d for _, event in self.formats if (d := self.decoder(event.id)) is not None]
 
     def find_events(self, event: str) -> list[EventDecoder]:
         """The selected event `SYSTEM:NAME` or `NAME`, of EventHeader all its layouts. TraceError(ENOENT):
         there is none; EINVAL: there are several."""
         named = [e.id for _, e in self.formats if event in (text_of(e.name), str(self._name(e)))]
-        found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
+        found = [decoder for number in named if (decoder := self.decoder(number)) is not None]
         if not found:
-            raise self._no_such_event(event)
+            raise self.no_such_event(event)
         if len(found) == 1 or (all(d.opcode >= 0 for d in found) and len({d.system for d in found}) == 1):
             return found
         names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
@@ -344,31 +216,50 @@ class Recording:
         selections = (self._pids, self._since_ns, self._until_ns, self._filters)
         if self._patterns or any(selection is not None for selection in selections):
             return None
-        return self._merged(self.reader)
+        return self._pages(self.reader, self._cpus)
 
-    def _no_such_event(self, word: str) -> TraceError:
-        return TraceError(errno.ENOENT, f"{self.path}: {no_such_event(word, self.events)}")
+    @property
+    def recordings(self) -> "Sequence[Recording]":
+        return (self,)
 
-    def __repr__(self) -> str:
-        return f"<Recording {self.path}: {self.format}, clock {self.clock}, {len(self.events)} events>"
+    @property
+    def labels(self) -> list[str]:
+        return [""]
 
-    def _source(self, *, is_all: bool = False) -> tuple[RecordSource, Callable[[], float]]:
-        """The records, and the part read of them. is_all: of all cpus and times."""
+    @property
+    def instances(self) -> list[str]:
+        """The names of the buffers."""
+        return [""] if isinstance(self.reader, PerfDataReader) else [b.name for b in self.reader.buffers]
+
+    @property
+    def clocked(self) -> Clocked:
+        """Description of its times."""
+        added_ns = 0 if isinstance(self.reader, PerfDataReader) else self.reader.offset_ns
+        return Clocked(self.path, self.reader.origin, self.clock, self.clock_in_ns, added_ns)
+
+    def source(
+        self, since_ns: int | None, until_ns: int | None, *, all_cpus: bool = False
+    ) -> tuple[RecordSource, Callable[[], float]]:
+        """The records of these times, and others, and the part read of them."""
         if isinstance(self.reader, PerfDataReader):
             samples = self.reader.samples()
             whole = self.reader.data_bytes
             return self._header_events.source(samples), lambda: samples.read_bytes / whole if whole else 1.0
-        merged, done = self._merged(self.reader, is_all=is_all)
-        return self._header_events.source(merged), done
+        pages, done = self._pages(self.reader, None if all_cpus else self._cpus, since_ns, until_ns)
+        return self._header_events.source(pages), done
 
-    def _merged(
-        self, reader: TraceDatReader, *, is_all: bool = False
+    def _pages(
+        self,
+        reader: TraceDatReader,
+        cpus: Collection[int] | None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
     ) -> tuple[MergedPages, Callable[[], float]]:
         offset = reader.offset_ns
         merge = reader.merge(
-            None if is_all else self._cpus,
-            None if is_all or self._since_ns is None else self._since_ns - offset,
-            None if is_all or self._until_ns is None else self._until_ns - offset,
+            cpus,
+            None if since_ns is None else since_ns - offset,
+            None if until_ns is None else until_ns - offset,
         )
         source = MergedPages(merge, offset_ns=offset, tgids=self.tgids)
         source.comms = reader.cmdlines
@@ -389,7 +280,7 @@ class Recording:
             return found.format
         return self.reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
 
-    def _decoder(self, event_id: int) -> EventDecoder | None:
+    def decoder(self, event_id: int) -> EventDecoder | None:
         """None for an event that is not selected."""
         if event_id not in self._decoders:
             event = self.format_of(event_id)
@@ -402,6 +293,8 @@ class Recording:
             if decoder is not None and self._filters is not None:
                 decoder.filter = self._filters.of(event)
                 decoder = decoder if decoder.filter is not None else None
+            if self.filter_error is not None:
+                decoder = None
             self._decoders[event_id] = decoder
         return self._decoders[event_id]
 
@@ -425,49 +318,34 @@ def _origin(reader: TraceDatReader | PerfDataReader) -> Origin:
     return reader.origin.with_added(added_ns)
 
 
-class Reading:
-    """One iteration over a Recording."""
-
-    def __init__(self, path: str, records: Records, progress: Callable[[], float]) -> None:
-        self._path = path
-        self._progress = progress
-        self.records: Final = records
-        """Source for compiled readers."""
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Record:
-        try:
-            return next(self.records)
-        except ValueError as error:
-            raise self.broken(error) from None
-
-    def batches(self, *, text_as_bytes: bool = False) -> Iterator[Batch]:
-        """The remaining records as columns; see Recording.batches."""
-        try:
-            yield from ColumnBatches(self.records, text_as_bytes=text_as_bytes)
-        except ValueError as error:
-            raise self.broken(error) from None
-
-    @property
-    def done(self) -> float:
-        """The part of the file read so far, 0 to 1."""
-        return min(self._progress(), 1.0)
-
-    def events(self) -> list[EventDecoder]:
-        """Events with records, up to the end or an error."""
-        return self.records.events()
-
-    def broken(self, error: ValueError) -> TraceError:
-        """The error to raise for an error of the compiled readers."""
-        return TraceError(
-            errno.EINVAL, f"{self._path}: broken: {error}; --recover (recover=True) reads what is behind it"
-        )
-
-
+@overload
 def open(
     path: str | os.PathLike[str],
+    *,
+    events: Iterable[str] = ...,
+    pids: Collection[int] | None = ...,
+    cpus: Collection[int] | None = ...,
+    since_ns: int | None = ...,
+    until_ns: int | None = ...,
+    filter: str | bytes | None = ...,
+    recover: bool = ...,
+    raw_eventheader: bool = ...,
+) -> Recording: ...
+@overload
+def open(
+    path: Sequence[str | os.PathLike[str]],
+    *,
+    events: Iterable[str] = ...,
+    pids: Collection[int] | None = ...,
+    cpus: Collection[int] | None = ...,
+    since_ns: int | None = ...,
+    until_ns: int | None = ...,
+    filter: str | bytes | None = ...,
+    recover: bool = ...,
+    raw_eventheader: bool = ...,
+) -> Recording | MergedRecording: ...
+def open(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     events: Iterable[str] = (),
     pids: Collection[int] | None = None,
@@ -477,44 +355,74 @@ def open(
     filter: str | bytes | None = None,
     recover: bool = False,
     raw_eventheader: bool = False,
-) -> Recording:
-    """Open a trace.dat (version 6 or 7, not compressed) or a perf.data of tracepoint samples.
+) -> Recording | MergedRecording:
+    """Open a trace.dat (version 6 or 7, not compressed) or a perf.data of tracepoint samples; several are
+    merged by time.
+
+    Of several files the times are times of day, by their `origin`; or, if all are of one boot and clock,
+    those of that clock, so that their order is exact. Records of different hosts that are closer than the
+    hosts' uncertainties (`MergedRecording.notes`) may be in the wrong order. A file given twice is read once.
 
     events: `SYSTEM:NAME`, `NAME`, or globs of either; empty: all.
     pids: process or thread ids. cpus: their numbers.
-    since_ns, until_ns: from the first time on, before the second; in nanoseconds of the recording's clock.
+    since_ns, until_ns: from the first time on, before the second; in nanoseconds of the recording's clock, of
+    several files in their common times.
     filter: an expression in the syntax of an event's filter file, `status >= 500 && comm == "nginx"`; events
     for which it is invalid, because a field is missing, say, have no records.
     recover: read as much as possible of a truncated or invalid file; `lost` is -1 where a page is missing.
     raw_eventheader: leave records of EventHeader tracepoints as the kernel describes them, instead of showing
     the events in them (docs/kernel-abi.md), which are called `PROVIDER:EVENT`.
-    Do not truncate the file while it is open: it is mapped (SIGBUS), unless it is small.
+    Do not truncate a file while it is open: it is mapped (SIGBUS), unless it is small.
 
-    OSError: the file cannot be opened. TraceError(EINVAL): not such a file, or an invalid head; ENOENT: one
-    of `events` matches no event; FilterError: the filter is invalid for all events.
+    OSError: the file cannot be opened. TraceError(EINVAL): not such a file, or an invalid head, or several
+    files, and the time of day is unknown for one; ENOENT: one of `events` matches no event; FilterError: the
+    filter is invalid for all events.
     """
+    paths = [path] if isinstance(path, str | bytes | os.PathLike) else list(path)
+    if not paths:
+        raise ValueError("no recording was given")
+    found: dict[tuple[int, int], str | os.PathLike[str]] = {}
+    for one in paths:
+        found.setdefault(_identity(one), one)
+    paths = list(found.values())
+    selection: dict[str, Any] = {
+        "events": [events] if isinstance(events, str) else list(events),
+        "pids": pids,
+        "cpus": cpus,
+        "filter": filter,
+        "raw_eventheader": raw_eventheader,
+    }
+    if len(paths) == 1:
+        return _open(paths[0], _READ_BYTES, recover, since_ns=since_ns, until_ns=until_ns, **selection)
+    with contextlib.ExitStack() as stack:
+        parts = [
+            stack.enter_context(_open(one, _READ_BYTES // len(paths), recover, is_part=True, **selection))
+            for one in paths
+        ]
+        merged = MergedRecording(parts, pids=pids, cpus=cpus, since_ns=since_ns, until_ns=until_ns)
+        stack.pop_all()
+        return merged
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Equal for names of one file."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def _open(path: str | os.PathLike[str], read_bytes: int, recover: bool, **selection: Any) -> Recording:
     name = os.fspath(path)
     with builtins.open(name, "rb") as file:
         magic = file.read(len(TRACE_DAT_MAGIC))
     reader: TraceDatReader | PerfDataReader
     if magic == TRACE_DAT_MAGIC:
-        reader = TraceDatReader(name, read_bytes=_READ_BYTES, recover=recover)
+        reader = TraceDatReader(name, read_bytes=read_bytes, recover=recover)
     elif magic[:8] in (PERF_MAGIC, PERF_MAGIC[::-1]):
-        reader = PerfDataReader(name, read_bytes=_READ_BYTES, recover=recover)
+        reader = PerfDataReader(name, read_bytes=read_bytes, recover=recover)
     else:
         raise TraceError(errno.EINVAL, f"{os.fsdecode(name)}: is neither a trace.dat nor a perf.data")
     try:
-        return Recording(
-            reader,
-            os.fsdecode(name),
-            events=events,
-            pids=pids,
-            cpus=cpus,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            filter=filter,
-            raw_eventheader=raw_eventheader,
-        )
+        return Recording(reader, os.fsdecode(name), **selection)
     except BaseException:
         reader.close()
         raise

@@ -20,17 +20,15 @@ line with `one_line`), except where that is wrong:
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from utracefs.recordings._report_text import ReportText
+from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.events._event_printer import EventPrinter
 from utracefs_protocol.terminal import in_one_line
-from utracefs_protocol.text import bytes_of
-
-if TYPE_CHECKING:
-    from utracefs.recordings.recording import Recording
+from utracefs_protocol.text import bytes_of, clean
 
 __all__ = ["report_text"]
 
@@ -41,31 +39,45 @@ _PIECE_BYTES: Final = 64 << 10
 """Bytes of text at a time: it stays in the cache, and `| head` need not wait."""
 
 
-def report_text(recording: "Recording", *, full_ns: bool = False, one_line: bool = False) -> Iterator[bytes]:
-    """Yields the report of a trace.dat, many whole lines at a time. full_ns: all nine digits of the time.
-    one_line: `?` for LF and CR in strings and names; trace-cmd prints them. ValueError at an invalid page,
-    after the lines before it."""
-    reader = recording.reader
-    assert isinstance(reader, TraceDatReader)
+def report_text(recording: AnyRecording, *, full_ns: bool = False, one_line: bool = False) -> Iterator[bytes]:
+    """Yields the report of a trace.dat, many whole lines at a time; of several, lines begin with the host or
+    file. full_ns: all nine digits of the time. one_line: `?` for LF and CR in strings and names;
+    trace-cmd prints them. TraceError at an invalid page, after the lines before it."""
+    readers = [one.reader for one in recording.recordings if isinstance(one.reader, TraceDatReader)]
+    assert len(readers) == len(recording.recordings)
     shown = in_one_line if one_line else str
-    names = [shown(buffer.name) for buffer in reader.buffers]
+    labels = [shown(clean(label)) for label in recording.labels]
+    label_width = max(map(len, labels), default=0)
+    heads = [f"{label}: ".ljust(label_width + 2) if label else "" for label in labels]
+    names = [shown(buffer.name) for reader in readers for buffer in reader.buffers]
     width = max(map(len, names), default=0)
     prefixes = [(f"{name:>{width}}: " if name else " " * (width + 2)) if width else "" for name in names]
+    of_buffer = [head for head, reader in zip(heads, readers, strict=True) for _ in reader.buffers]
 
     def printer(event_id: int) -> tuple[bytes, EventPrinter]:
         event = recording.format_of(event_id)
-        system = reader.systems.get(event_id, "")
+        reader = readers[event_id >> 16]
+        system = reader.systems.get(event_id & 0xFFFF, "")
         made = EventPrinter(event, system=system, symbols=reader.kallsyms, one_line=one_line)
         return bytes_of(f"{shown(recording.label(event_id))}: ".ljust(_NAME_WIDTH + 2)), made
 
+    reading = recording.reading()
     text = ReportText(
-        recording.reading().records,
-        [bytes_of(prefix) for prefix in prefixes],
-        [buffer.clock in CLOCKS_IN_NS for buffer in reader.buffers],
+        reading.records,
+        [bytes_of(head + prefix) for head, prefix in zip(of_buffer, prefixes, strict=True)],
+        [
+            recording.is_merged or buffer.clock in CLOCKS_IN_NS
+            for reader in readers
+            for buffer in reader.buffers
+        ],
         printer,
-        lambda pid: bytes_of(f"{shown(reader.comm(pid)):>16}-{pid:<5} ["),
+        lambda number, pid: bytes_of(f"{shown(readers[number].comm(pid)):>16}-{pid:<5} ["),
         full_ns=full_ns,
     )
-    yield b"cpus=%d\n" % reader.nr_cpus
-    while piece := text.read(_PIECE_BYTES):
-        yield piece
+    for head, reader in zip(heads, readers, strict=True):
+        yield bytes_of(f"{head}cpus={reader.nr_cpus}\n")
+    try:
+        while piece := text.read(_PIECE_BYTES):
+            yield piece
+    except ValueError as error:
+        raise reading.broken(error) from None

@@ -97,7 +97,7 @@ def test_the_name_open_stays_the_builtin() -> None:
     ],
 )
 def test_selection(file: Path, selection: dict[str, object], chosen: list[int]) -> None:
-    with utracefs.open(file, **selection) as recording:  # type: ignore[arg-type]
+    with utracefs.open(file, **selection) as recording:  # type: ignore[call-overload]
         assert rows(recording) == [ALPHA[n] for n in chosen]
 
 

@@ -50,7 +50,7 @@ class Report:
             [b"box: "],
             [in_ns],
             self._printer,
-            lambda pid: b"task-%d [" % pid,
+            lambda _number, pid: b"task-%d [" % pid,
             full_ns=full_ns,
         )
 

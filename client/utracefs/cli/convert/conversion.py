@@ -10,7 +10,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast
 
@@ -49,8 +49,8 @@ _QUIET_S: Final = 1.0
 
 if TYPE_CHECKING:
     from utracefs.export.common import Exported, Progress
+    from utracefs.recordings.any_recording import AnyRecording
     from utracefs.recordings.origin import Origin
-    from utracefs.recordings.recording import Recording
 
     _CpusType = click.ParamType[frozenset[int]]
     _TimeType = click.ParamType[int]
@@ -107,7 +107,7 @@ class Selection:
     raw_eventheader: bool = False
     """See `utracefs.open`."""
 
-    def open(self, path: str, source: str, *, recover: bool) -> "Recording":
+    def open(self, path: str | Sequence[str], source: str, *, recover: bool) -> "AnyRecording":
         """Open the recording. Failure about `source`: the filter is invalid for all its events; other errors
         as `utracefs.open`."""
         with about_the_filter(source, self.filter):
@@ -122,10 +122,13 @@ class Selection:
                 recover=recover,
                 raw_eventheader=self.raw_eventheader,
             )
-        tell_if_moved(source, recording.origin)
+        for one in recording.recordings:
+            tell_if_moved(one.path if recording.is_merged else source, one.origin)
+        for note in recording.notes:
+            tell(note)
         return recording
 
-    def of_the_last(self, seconds: float | None, path: str, *, recover: bool) -> "Selection":
+    def of_the_last(self, seconds: float | None, path: str | Sequence[str], *, recover: bool) -> "Selection":
         """The same for the last seconds of a recording; None: for all. UsageError: it has times already."""
         if seconds is None:
             return self
@@ -219,20 +222,21 @@ def said(done: "Exported", source: str, output: str | None) -> None:
         click.echo(f"utracefs: {source}: {done.records} records{lost}", err=True)
 
 
-def check_is_not_input(path: str, source: str) -> None:
-    """Failure if the output would overwrite the input."""
-    if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-        raise Failure(path, "is the input")
+def check_is_not_input(path: str, *sources: str) -> None:
+    """Failure if the output would overwrite an input."""
+    for source in sources:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise Failure(path, "is the input")
 
 
 @contextlib.contextmanager
-def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
+def output_file(path: str | None, *sources: str) -> Iterator[BinaryIO]:
     """Open the output. A file gets its name when it is complete, or complete up to an error in the input."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    check_is_not_input(path, source)
+    check_is_not_input(path, *sources)
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
         with open(path, "wb") as out:
             yield out

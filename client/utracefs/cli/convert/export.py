@@ -50,8 +50,8 @@ from utracefs.export import (
 )
 from utracefs.export.common import Progress
 from utracefs.export.perf_data import check_clock
+from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.columns import library
-from utracefs.recordings.recording import Recording
 from utracefs_protocol.errors import TraceError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class _TrackType(_AnyType):
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.argument("file", metavar="[INPUT]", required=False, type=click.Path())
+@click.argument("files", metavar="[INPUT]...", nargs=-1, type=click.Path())
 @click.option(
     "--daemon",
     "from_daemon",
@@ -191,7 +191,7 @@ class _TrackType(_AnyType):
 )
 def export(
     directory: str | None,
-    file: str | None,
+    files: tuple[str, ...],
     from_daemon: bool,
     live: bool,
     duration_s: float | None,
@@ -206,16 +206,17 @@ def export(
     counters: tuple[Counter, ...],
     tracks_file: str | None,
 ) -> None:
-    """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools.
+    """Convert INPUT (trace.dat, perf.data) for other tools; several are merged by time of day.
 
     \b
       utracefs export trace.dat -o trace.json
+      utracefs export hostA.dat hostB.dat -o hosts.parquet
       utracefs export --daemon -o now.jsonl
       utracefs export --live -e 'http_*' | jq .fields
     """
     if output == "-":
         output = None
-    if (file is not None) + from_daemon + live > 1:
+    if bool(files) + from_daemon + live > 1:
         raise click.UsageError("give INPUT, --daemon or --live")
     if duration_s is not None and not live:
         raise click.UsageError("--for goes with --live")
@@ -249,21 +250,23 @@ def export(
     if FORMATS[kind].makes and output is None:
         raise click.UsageError(f"--to {kind} needs -o {FORMATS[kind].makes}")
     with contextlib.ExitStack() as stack:
-        path, tgids = file or "trace.dat", dict[int, int]()
-        source = path
+        paths = list(files or ["trace.dat"])
+        source = ", ".join(paths)
+        tgids: dict[int, int] = {}
         if from_daemon:
             source = "the daemon's ring buffer"
-            path, tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
-        selection = selection.of_the_last(last_s, path, recover=recover)
-        recording = stack.enter_context(selection.open(path, source, recover=recover))
-        recording.tgids = tgids
+            paths[0], tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+        selection = selection.of_the_last(last_s, paths, recover=recover)
+        recording = stack.enter_context(selection.open(paths, source, recover=recover))
+        for one in recording.recordings:
+            one.tgids = tgids
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)
         tracks.check(recording)
         try:
             done = convert(recording, kind, output, tracks)
         except TraceError as error:
-            raise TraceError(error.errno, error.text.replace(path, source)) from None
+            raise TraceError(error.errno, error.text.replace(", ".join(paths), source)) from None
     said_whole(done, source, output)
 
 
@@ -293,19 +296,19 @@ def check_target(kind: str, output: str) -> None:
         raise Failure(output, os.strerror(errno.EISDIR))
 
 
-def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
+def convert(recording: AnyRecording, kind: str, output: str | None, tracks: Tracks) -> Exported:
     """Write a recording in that format; output: None is stdout, if the format allows it."""
     row = FORMATS[kind]
     if output is None or not row.makes:
         options = {"tracks": tracks} if row.has_tracks else {}
-        with output_file(output, recording.path) as out, progress_bar() as progress:
+        with output_file(output, *recording.paths) as out, progress_bar() as progress:
             return row.write(recording, out, progress=progress, **options)
-    check_is_not_input(output, recording.path)
+    check_is_not_input(output, *recording.paths)
     with with_extras(), progress_bar() as progress:
         if row.library:
             library(row.library)
         if row.write_event is not None and (event := _only_event(row, recording, output)) is not None:
-            with output_file(output, recording.path) as out:
+            with output_file(output, *recording.paths) as out:
                 return row.write_event(recording, out, event=event, progress=progress)
         if row.makes == "DIRECTORY":
             return _write_directory(row, recording, output, progress)
@@ -334,7 +337,7 @@ def _buffer_of_the_daemon(
         yield path, recorder.texts.tgids
 
 
-def _tracks_of(path: str, recording: Recording) -> Tracks:
+def _tracks_of(path: str, recording: AnyRecording) -> Tracks:
     """Read them from a file. Events that the recording does not have are reported and skipped."""
     with open(path, "rb") as file:
         data = file.read(_TRACKS_BYTES + 1)
@@ -355,7 +358,7 @@ def _check_new(kind: str, path: str) -> None:
         raise Failure(path, f"exists; {kind} makes a new directory")
 
 
-def _only_event(row: Format, recording: Recording, output: str) -> str | None:
+def _only_event(row: Format, recording: AnyRecording, output: str) -> str | None:
     """The one event of the recording, or with records, if the path demands a single file."""
     if row.is_folder(output):
         return None
@@ -365,7 +368,7 @@ def _only_event(row: Format, recording: Recording, output: str) -> str | None:
     return events[0] if len(events) == 1 else None
 
 
-def _write_directory(row: Format, recording: Recording, path: str, progress: Progress) -> Exported:
+def _write_directory(row: Format, recording: AnyRecording, path: str, progress: Progress) -> Exported:
     """The file gets its name when it is complete, or complete up to an error in the input."""
     _check_new(row.name, path)
     real = os.path.realpath(path)

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import shlex
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -23,14 +23,22 @@ from utracefs.recordings.report import report_text
 from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
-    from utracefs.recordings.recording import Recording
+    from utracefs.recordings.any_recording import AnyRecording
 
 __all__ = ["report"]
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
-@click.argument("file", default="trace.dat", type=click.Path())
-@click.option("-i", "--input", "also_file", metavar="FILE", help="The same as FILE, as trace-cmd has it.")
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path())
+@click.option(
+    "-i",
+    "--input",
+    "also_files",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="The same as FILE, as trace-cmd has it.",
+)
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
 @selection_options
 @seconds_option("--last", "last_s", "The last S seconds.")
@@ -44,7 +52,7 @@ __all__ = ["report"]
     "--output",
     metavar="OUT",
     type=click.Path(),
-    help="html: the page, - for stdout. [default: FILE.html]",
+    help="html: the page, - for stdout. [default: FILE.html; several files need it]",
 )
 @click.option(
     "--recover",
@@ -52,8 +60,8 @@ __all__ = ["report"]
     help="Read what can be saved of a broken file, or of a recording that was killed.",
 )
 def report(
-    file: str,
-    also_file: str | None,
+    files: tuple[str, ...],
+    also_files: tuple[str, ...],
     full_ns: bool,
     selection: Selection,
     show_stat: bool,
@@ -63,20 +71,23 @@ def report(
     last_s: float | None,
     recover: bool,
 ) -> None:
-    """Print the records of FILE (trace.dat), in the order of time.
+    """Print the records of FILE (trace.dat), in the order of time. Several are merged by time of day.
 
     With --json (FILE also perf.data) one object per line, as `export --to jsonl`: time_ns, cpu, pid, tid,
     comm, system, name, fields.
 
     With --html a page with timeline, rates, fields, records and losses. It needs no network.
     """
-    path = also_file or file
+    paths = [*also_files, *files] or ["trace.dat"]
     if not show_stat:
-        selection = selection.of_the_last(last_s, path, recover=recover)
+        selection = selection.of_the_last(last_s, paths, recover=recover)
+    source = ", ".join(paths)
     if as_html:
         if show_stat or as_json:
             raise click.UsageError("--html cannot be combined with --stat or --json")
-        with selection.open(path, path, recover=recover) as recording:
+        if output is None and len(paths) > 1:
+            raise click.UsageError("give -o: a page of several files has no name of its own")
+        with selection.open(paths, source, recover=recover) as recording:
             _write_html(recording, output)
         return
     if output is not None:
@@ -84,32 +95,43 @@ def report(
     if as_json and not show_stat:
         from utracefs.export import write_json_lines
 
-        with selection.open(path, path, recover=recover) as recording:
+        with selection.open(paths, source, recover=recover) as recording:
             write_json_lines(recording, sys.stdout.buffer)
-            _tell_losses(path, recording.cpu_stats)
+            _tell_losses(recording)
         return
-    if _is_perf_data(path):
-        prints = f"`utracefs perf script -i {path}{' --recover' if recover else ''}` prints it"
-        raise Failure(path, f"is a perf.data: {prints}; --json, --html and `export` take it")
-    with (Selection() if show_stat else selection).open(path, path, recover=recover) as recording:
+    for path in paths:
+        if _is_perf_data(path):
+            prints = f"`utracefs perf script -i {path}{' --recover' if recover else ''}` prints it"
+            raise Failure(path, f"is a perf.data: {prints}; --json, --html and `export` take it")
+    with (Selection() if show_stat else selection).open(paths, source, recover=recover) as recording:
         out = sys.stdout.buffer
         if show_stat:
-            for text in recording.cpu_stats:
-                out.write(bytes_of("".join(f"{line}\n" for line in text.splitlines())))
+            for one, label in zip(recording.recordings, recording.labels, strict=True):
+                head = f"{label}: " if label else ""
+                lines = [line for text in one.cpu_stats for line in text.splitlines()]
+                out.write(bytes_of("".join(f"{head}{line}\n" for line in lines)))
+            if recording.is_merged:
+                out.write(bytes_of(f"{_of_trace_cmd(recording)}\n"))
             return
-        try:
-            for piece in report_text(recording, full_ns=full_ns, one_line=True):
-                out.write(piece)
-                out.flush()
-        except ValueError as error:
-            raise Failure(path, f"broken: {error}; --recover reads what is behind it") from None
-        _tell_losses(path, recording.cpu_stats)
+        for piece in report_text(recording, full_ns=full_ns, one_line=True):
+            out.write(piece)
+            out.flush()
+        _tell_losses(recording)
 
 
-def _tell_losses(path: str, cpu_stats: Sequence[str]) -> None:
-    lost = lost_in_file(cpu_stats)
-    if any(lost.values()):
-        tell(f"{path}: of all that was emitted {lost_text(lost)}")
+def _of_trace_cmd(recording: "AnyRecording") -> str:
+    """The command by which trace-cmd merges the files; its times are the first file's."""
+    words = ["trace-cmd", "report"]
+    for path, offset in zip(recording.paths, recording.ts_offsets, strict=True):
+        words += ["-i", path, *(["--ts-offset", str(offset)] if offset else [])]
+    return shlex.join(words)
+
+
+def _tell_losses(recording: "AnyRecording") -> None:
+    for one in recording.recordings:
+        lost = lost_in_file(one.cpu_stats)
+        if any(lost.values()):
+            tell(f"{one.path}: of all that was emitted {lost_text(lost)}")
 
 
 def _is_perf_data(path: str) -> bool:
@@ -118,12 +140,12 @@ def _is_perf_data(path: str) -> bool:
     return False
 
 
-def _write_html(recording: "Recording", output: str | None) -> None:
+def _write_html(recording: "AnyRecording", output: str | None) -> None:
     from utracefs.html import write_html
 
     if output is None:
         output = os.path.splitext(os.path.basename(recording.path))[0] + ".html"
     target = None if output == "-" else output
-    with output_file(target, recording.path) as out, progress_bar() as progress:
+    with output_file(target, *recording.paths) as out, progress_bar() as progress:
         done = write_html(recording, out, progress=progress)
     said(done, recording.path, target)

@@ -46,7 +46,8 @@ def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool, raw_
     """Query INPUT (trace.dat, perf.data, or Parquet of `utracefs export`) in the SQL of DuckDB.
 
     Each event is a table: the columns of `records` up to `lost`, and its fields. `records` has the records of
-    all events. With several inputs the column `file` names the input. Without QUERY: lists the tables.
+    all events. With several inputs the columns `host` and `file` say where a record is from. Without QUERY:
+    lists the tables.
 
     \b
       utracefs sql trace.dat "select status, count(*) from http_request group by all"
@@ -60,6 +61,8 @@ def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool, raw_
     if query is None and " " in words[0].strip() and not os.path.exists(words[0]):
         raise click.UsageError("INPUT comes first: utracefs sql trace.dat QUERY")
     with with_extras("sql"), open_tables(*files, recover=recover, raw_eventheader=raw_eventheader) as tables:
+        for note in tables.notes:
+            tell(note)
         write = _write_csv if as_csv else _write_json if as_json else _write_table
         with contextlib.closing(tables.connect(query)) as connection, _plainly(tables):
             if query is None:

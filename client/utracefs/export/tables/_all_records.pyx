@@ -12,14 +12,9 @@ from utracefs.recordings._records cimport TEXT_VALUE, EventDecoder, Raw, Records
 from utracefs.export._json_text cimport json_keys, put_fields
 from utracefs_protocol.events._line cimport Line, put_char
 
-from utracefs.recordings._columns import COMMON_COLUMNS
-
 cdef enum:
     FIRST_ROOM = 4 << 10
     LONGEST = 16 << 20      # many fields may refer to the same 64 KiB
-
-cdef Py_ssize_t COMMONS = len(COMMON_COLUMNS)
-
 
 cdef class AllRecords(ColumnBatches):
     """Iterates over `records` as Batches of an event without a name.
@@ -41,7 +36,7 @@ cdef class AllRecords(ColumnBatches):
         return self._begin(self._table)
 
     cdef Batch _begin(self, EventDecoder event):
-        cdef Batch batch = Batch(event)
+        cdef Batch batch = Batch(event, with_place=self._records.is_merged)
         cdef Column column
         for name in ("system", "name", "fields"):
             column = new_column(name, "string", 0, TEXT_VALUE)
@@ -51,14 +46,14 @@ cdef class AllRecords(ColumnBatches):
 
     cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
         cdef list columns = batch.columns
-        cdef Column fields = <Column>columns[COMMONS + 2]
+        cdef Column fields = <Column>columns[batch.commons + 2]
         cdef Line line
         cdef tuple known = self._known.get(event)
         if known is None:
             keys = json_keys(event.names, True, event.paths)
             known = self._known[event] = self._names.clean(event.system), self._names.clean(event.name), keys
-        (<Column>columns[COMMONS]).put_object(<bytes>known[0])
-        (<Column>columns[COMMONS + 1]).put_object(<bytes>known[1])
+        (<Column>columns[batch.commons]).put_object(<bytes>known[0])
+        (<Column>columns[batch.commons + 1]).put_object(<bytes>known[1])
         if not event.fits(raw):
             fields.put_null(batch.rows)
             return 0

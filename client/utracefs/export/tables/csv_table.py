@@ -14,7 +14,8 @@ import io
 from typing import Any, BinaryIO, Final
 
 from utracefs.export.common import Exported, Progress, plain, write_pieces
-from utracefs.recordings.recording import Reading, Recording
+from utracefs.recordings._columns import PLACE_COLUMNS
+from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs_protocol.text import clean
 
 __all__ = ["write_csv"]
@@ -22,11 +23,11 @@ __all__ = ["write_csv"]
 _COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
 
 
-def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+def write_csv(recording: AnyRecording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written."""
     fields = dict.fromkeys(name for event in recording.events_with_records() for name in event.names)
-    taken = set(_COLUMNS)
-    header = list(_COLUMNS)
+    header = [*_COLUMNS, *(PLACE_COLUMNS if recording.is_merged else ())]
+    taken = set(header)
     for field in fields:
         name = clean(field)
         while name in taken:
@@ -57,6 +58,7 @@ class _Rows:
     def __init__(self, reading: Reading, header: list[str], fields: list[str]) -> None:
         self._records = iter(reading.records)
         self._fields = fields
+        self._with_place = reading.records.is_merged
         self._text = io.StringIO(newline="")
         # RFC 4180 ends lines by CR LF; then a cell with either is quoted.
         self._writer = csv.writer(self._text, lineterminator="\r\n")
@@ -71,6 +73,7 @@ class _Rows:
             for r in self._records:
                 row = [r.time_ns, r.cpu, r.pid, r.tid, clean(r.comm), clean(r.system), clean(r.name)]
                 get = _flat(r.fields).get
+                row += [clean(r.host), clean(r.file)] if self._with_place else []
                 self._writer.writerow(row + [plain(get(name, "")) for name in self._fields])
                 if self._text.tell() >= max_bytes:
                     break

@@ -25,12 +25,12 @@ from urllib.parse import quote
 
 import attrs
 
-from utracefs.export.common import Exported, Progress
+from utracefs.export.common import Exported, Progress, write_parts
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder
+from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs.recordings.partial_files import NO_ROOM, NoRoom, WholeFile
-from utracefs.recordings.recording import Reading, Recording
 from utracefs_protocol.text import bytes_of, clean
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _COLUMN_BYTES: Final = 4 << 10
 
 
 def write_parquet(
-    recording: Recording,
+    recording: AnyRecording,
     directory: str | os.PathLike[str],
     *,
     host: str | None = None,
@@ -72,37 +72,44 @@ def write_parquet(
     """
     columns.library("pyarrow.parquet")
     os.mkdir(directory)
-    where = _folder("host", host or recording.host or "unknown")
-    offset, day_guessed = _unix_offset(recording)
-    reading = recording.reading()
     files = _Files(os.fspath(directory))
     room = _Room()
-    schemas: dict[EventDecoder, pyarrow.Schema] = {}
     try:
-        for batch in _watched(reading, progress):
-            event = batch.event
-            if event not in schemas:
-                schemas[event] = columns.arrow_schema(
-                    batch, recording.metadata, taken=PARTITIONS, key=str.casefold
-                )
-            name = _folder("event", f"{event.system}:{event.name}")
-            table = columns.arrow_batch(batch, schemas[event])
-            for day, begin, end in _days(table, offset):
-                write = functools.partial(files.write, f"{name}/day={day}/{where}", event)
-                room.write(table.slice(begin, end - begin), write)
+        done = write_parts(recording, functools.partial(_write_part, files, room, host), progress)
     finally:
         files.close()
-    done = attrs.evolve(Exported.of(reading), day_guessed=day_guessed)
     return done.without(room.missing, room.error)
 
 
+def _write_part(
+    files: "_Files", room: "_Room", host: str | None, recording: AnyRecording, progress: Progress | None
+) -> Exported:
+    where = _folder("host", host or recording.host or "unknown")
+    offset, day_guessed = _unix_offset(recording)
+    reading = recording.reading()
+    schemas: dict[EventDecoder, pyarrow.Schema] = {}
+    for batch in _watched(reading, progress):
+        event = batch.event
+        if event not in schemas:
+            schemas[event] = columns.arrow_schema(
+                batch, recording.metadata, taken=PARTITIONS, key=str.casefold
+            )
+        name = _folder("event", f"{event.system}:{event.name}")
+        table = columns.arrow_batch(batch, schemas[event])
+        for day, begin, end in _days(table, offset):
+            write = functools.partial(files.write, f"{name}/day={day}/{where}", event)
+            room.write(table.slice(begin, end - begin), write)
+    return attrs.evolve(Exported.of(reading), day_guessed=day_guessed)
+
+
 def write_parquet_file(
-    recording: Recording, out: BinaryIO, *, event: str, progress: Progress | None = None
+    recording: AnyRecording, out: BinaryIO, *, event: str, progress: Progress | None = None
 ) -> Exported:
     """Write the records of one event, named as for `Recording.find_event`. Errors as `write_parquet`."""
     parquet = columns.library("pyarrow.parquet")
     found = recording.find_event(event)
-    schema = columns.arrow_schema(Batch(found), recording.metadata, taken=PARTITIONS, key=str.casefold)
+    batch = Batch(found, with_place=recording.is_merged)
+    schema = columns.arrow_schema(batch, recording.metadata, taken=PARTITIONS, key=str.casefold)
     reading = recording.reading(found)
     room = _Room()
     with parquet.ParquetWriter(out, schema, compression=_COMPRESSION) as writer:
@@ -202,7 +209,7 @@ def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:
             progress(reading.done)
 
 
-def _unix_offset(recording: Recording) -> tuple[int | None, bool]:
+def _unix_offset(recording: AnyRecording) -> tuple[int | None, bool]:
     """Offset from a time to nanoseconds since 1970 (None: times are no nanoseconds), and whether that is a
     guess."""
     if recording.unix_offset_ns is not None:

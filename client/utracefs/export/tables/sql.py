@@ -9,8 +9,9 @@
     http_request                the same, if only one system has an event of that name
     records                     time_ns, cpu, pid, tid, comm, instance, lost, system, name, fields (JSON)
 
-With several inputs a table has the records of all with that event, and an additional column `file`, or
-`file_` if a field has that name.
+With several inputs a table has the records of all with that event, and additional columns `host` and `file`;
+a field with such a name gets the prefix `field_`. Times of several recordings are those of `utracefs.open` of
+them all. If one does not know its time of day, each has its own times, and `Tables.notes` says so.
 
 DuckDB ignores case: of names that differ only in case the later ones get the suffix `_`, and fields the
 prefix `field_`. The same applies to systems with a name used by DuckDB.
@@ -24,7 +25,7 @@ import errno
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,8 @@ from utracefs.export.tables.parquet import PARTITIONS
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder
-from utracefs.recordings.recording import Recording
+from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.several.timeline import NotMergeableError
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean, text_of
@@ -50,6 +52,7 @@ __all__ = ["RECORDS", "Scannable", "Source", "Table", "Tables", "open_tables", "
 _PARQUET_MAGIC: Final = b"PAR1"
 RECORDS: Final = "records"
 _OF_DUCKDB: Final = frozenset({"", "main", "temp", "system", "memory", "information_schema", "pg_catalog"})
+_OF_RECORDS: Final = (*columns.COMMON_COLUMNS, "system", "name", "fields")
 _FEW: Final = 200
 """Number of tables that are created even if the query does not name them; a millisecond each."""
 
@@ -90,7 +93,9 @@ class Source:
     scanned: Any
     """The object read by DuckDB: a Scannable or a dataset."""
     is_layout: bool = False
-    """One of several of an event of EventHeader; they share a table."""
+    """One of several of an event of EventHeader, or of several recordings; they share a table."""
+    host: str = ""
+    """Of all its records; empty if unknown."""
 
 
 @attrs.frozen
@@ -116,6 +121,8 @@ class Tables:
     records: list[Source]
     """Tables of recordings; for Parquet they are combined from its tables."""
     failures: list[TraceError]
+    notes: list[str]
+    """For people: how recordings were merged."""
 
     def connect(self, query: str | None = None) -> "duckdb.DuckDBPyConnection":
         """A database in memory with these tables; close it. query: if there are many tables, create only
@@ -141,7 +148,7 @@ class Tables:
         schemas = set()
         of_recordings = {source.file for source in self.records}
         wants_records = text is None or RECORDS in text
-        records: list[tuple[Source, str]] = []
+        records: list[tuple[Source, str, Sequence[str]]] = []
         for number, table in enumerate(self.events):
             for_records = [source for source in table.sources if source.file not in of_recordings]
             if not is_named[number] and not (wants_records and for_records):
@@ -149,13 +156,14 @@ class Tables:
             if table.schema not in schemas:
                 schemas.add(table.schema)
                 connection.execute(f"CREATE SCHEMA {quoted(table.schema)}")
-            parts: list[tuple[Source, str]] = []
+            parts: list[tuple[Source, str, Sequence[str]]] = []
             for source in table.sources:
                 part = f"{prefix}{number}_{len(parts)}"
                 connection.register(part, source.scanned)
-                parts.append((source, f"FROM {part}"))
+                parts.append((source, f"FROM {part}", source.columns.names))
                 if source in for_records:
-                    records.append((source, _as_records(table.event, source.columns, part)))
+                    query_of_it = _as_records(table.event, source.columns, part)
+                    records.append((source, query_of_it, _OF_RECORDS))
             place = f"{quoted(table.schema)}.{quoted(table.name)}"
             connection.execute(f"CREATE VIEW {place} AS {self._together(parts)}")
             if table.is_alone:
@@ -163,21 +171,30 @@ class Tables:
         for number, source in enumerate(self.records):
             part = f"{prefix}{RECORDS}_{number}"
             connection.register(part, source.scanned)
-            records.append((source, f"SELECT * REPLACE (fields::JSON AS fields) FROM {part}"))
+            with_json = f"SELECT * REPLACE (fields::JSON AS fields) FROM {part}"
+            records.append((source, with_json, source.columns.names))
         if records and wants_records:
             connection.execute(f"CREATE VIEW {RECORDS} AS {self._together(records)}")
         connection.execute("SET lock_configuration = true")
         return connection
 
-    def _together(self, parts: list[tuple[Source, str]]) -> str:
-        """A query for the rows of all these queries, with the file of each if there are several."""
-        if len(self.files) == 1:
-            return " UNION ALL BY NAME ".join(query for _, query in parts)
-        taken = {name.casefold() for source, _ in parts for name in source.columns.names}
-        file = _free_name("file", taken)
-        return " UNION ALL BY NAME ".join(
-            f"SELECT *, {_text(source.file)} AS {file} FROM ({query})" for source, query in parts
-        )
+    def _together(self, parts: list[tuple[Source, str, Sequence[str]]]) -> str:
+        """A query for the rows of all these queries, with the host and file of each if there are several."""
+        return " UNION ALL BY NAME ".join(self._with_place(*part) for part in parts)
+
+    def _with_place(self, source: Source, query: str, names: Sequence[str]) -> str:
+        """names: the columns of the query; of Parquet `host` is that of a directory, `file` a field."""
+        begin = len(columns.COMMON_COLUMNS)
+        if len(self.files) == 1 or tuple(names[begin : begin + 2]) == columns.PLACE_COLUMNS:
+            return query
+        there = {name.casefold(): name for name in names}
+        added = [] if "host" in there else [f"{_text(source.host)} AS host"]
+        kept = "*"
+        if "file" in there:
+            kept = f"* EXCLUDE ({quoted(there['file'])})"
+            added.append(f"{quoted(there['file'])} AS {_free_name('field_file', there)}")
+        wanted = ", ".join([kept, *added, f"{_text(source.file)} AS file"])
+        return f"SELECT {wanted} FROM ({query})"
 
 
 @contextlib.contextmanager
@@ -195,6 +212,8 @@ def open_tables(
     events: list[tuple[EventName, Source]] = []
     records: list[Source] = []
     names = [os.fspath(path) for path in dict.fromkeys(paths)]
+    notes: list[str] = []
+    recordings: list[str] = []
     with contextlib.ExitStack() as stack:
         for name in names:
             if os.path.isdir(name):
@@ -205,29 +224,44 @@ def open_tables(
             if is_parquet:
                 events += _of_parquet(name, [name])
                 continue
-            recording = stack.enter_context(
-                utracefs.recordings.recording.open(name, recover=recover, raw_eventheader=raw_eventheader)
-            )
-            events += _of_recording(recording, failures)
+            recordings.append(name)
+        read = functools.partial(
+            utracefs.recordings.recording.open, recover=recover, raw_eventheader=raw_eventheader
+        )
+        opened: list[AnyRecording] = []
+        try:
+            opened += [stack.enter_context(read(recordings))] if recordings else []
+        except NotMergeableError as error:
+            notes.append(f"{error.text}: times are those of each file's own clock")
+            opened += [stack.enter_context(read(name)) for name in recordings]
+        for recording in opened:
+            notes += recording.notes
+            events += _of_recording(recording, len(names) > 1, failures)
             schema = columns.arrow_schema(AllRecords(recording.reading().records).empty(), recording.metadata)
-            batches = functools.partial(_all_batches, recording)
-            records.append(Source(name, schema, Scannable(schema, batches, failures)))
-        yield Tables(names, _named(events), records, failures)
+            scanned = Scannable(schema, functools.partial(_all_batches, recording), failures)
+            records.append(Source(recording.path, schema, scanned, host=recording.host))
+        yield Tables(names, _named(events), records, failures, notes)
 
 
-def _of_recording(recording: Recording, failures: list[TraceError]) -> Iterator[tuple[EventName, Source]]:
+def _of_recording(
+    recording: AnyRecording, is_one_of_many: bool, failures: list[TraceError]
+) -> Iterator[tuple[EventName, Source]]:
+    """is_one_of_many: there are other inputs, so the tables have PLACE_COLUMNS in the end."""
+    taken = columns.PLACE_COLUMNS if is_one_of_many else ()
     for decoder in recording.decoders():
-        schema = columns.arrow_schema(Batch(decoder), recording.metadata, key=str.casefold)
+        batch = Batch(decoder, with_place=recording.is_merged)
+        schema = columns.arrow_schema(batch, recording.metadata, taken=taken, key=str.casefold)
         scanned = Scannable(schema, functools.partial(_batches, recording, decoder), failures)
-        source = Source(recording.path, schema, scanned, is_layout=decoder.opcode >= 0)
+        is_layout = decoder.opcode >= 0 or recording.is_merged
+        source = Source(recording.path, schema, scanned, is_layout=is_layout, host=recording.host)
         yield EventName(decoder.system, decoder.name), source
 
 
-def _batches(recording: Recording, decoder: EventDecoder) -> Iterator[Batch]:
+def _batches(recording: AnyRecording, decoder: EventDecoder) -> Iterator[Batch]:
     return recording.reading(decoder).batches()
 
 
-def _all_batches(recording: Recording) -> Iterator[Batch]:
+def _all_batches(recording: AnyRecording) -> Iterator[Batch]:
     reading = recording.reading()
     try:
         yield from AllRecords(reading.records)

@@ -171,10 +171,11 @@ cdef class TrackWriter(RecordWriter):
         cdef Thread thread = self.thread
         cdef str main = self._records.comm(raw.pid)
         cdef Track process = self._processes.get(raw.pid)
-        name = clean(comm if main == "<...>" else main)
+        cdef bint is_known = not main.endswith("<...>")
+        name = clean(main if is_known else comm)
         if process is None:
             process = self._processes[raw.pid] = self._track(PROCESS_TRACK, name, None, raw.pid, raw.pid)
-        elif main != "<...>" and process.name != name:
+        elif is_known and process.name != name:
             process.name = name
             self.new.append(process)
         thread.comm = comm

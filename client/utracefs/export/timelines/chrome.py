@@ -26,7 +26,7 @@ from typing import BinaryIO, Final
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.export.timelines._chrome_text import ChromeText
 from utracefs.export.timelines.tracks import Tracks
-from utracefs.recordings.recording import Recording
+from utracefs.recordings.any_recording import AnyRecording
 
 __all__ = ["write_chrome"]
 
@@ -36,13 +36,13 @@ _TAIL: Final = b"\n]}\n"
 
 
 def write_chrome(
-    recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
+    recording: AnyRecording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
 ) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written and
     the file is complete; for `tracks` see Tracks.check."""
     tracks = (tracks or Tracks()).with_spans(recording)
     tracks.check(recording)
-    reading = recording.reading()
+    reading = recording.reading(apart=True)
     text = ChromeText(reading.records, tracks)
     out.write(_HEAD)
     try:

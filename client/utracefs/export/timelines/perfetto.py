@@ -26,7 +26,7 @@ from typing import BinaryIO, Final
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.export.timelines._perfetto_packets import PerfettoPackets
 from utracefs.export.timelines.tracks import Tracks
-from utracefs.recordings.recording import Recording
+from utracefs.recordings.any_recording import AnyRecording
 
 __all__ = ["write_perfetto"]
 
@@ -35,13 +35,13 @@ _CLOCKS: Final = {"realtime": 1, "mono": 3, "mono_raw": 5, "boot": 6}
 
 
 def write_perfetto(
-    recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
+    recording: AnyRecording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
 ) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written; for
     `tracks` see Tracks.check."""
     tracks = (tracks or Tracks()).with_spans(recording)
     tracks.check(recording)
-    reading = recording.reading()
+    reading = recording.reading(apart=True)
     clock = _CLOCKS.get(recording.clock, _CLOCKS["mono"])
     packets = PerfettoPackets(reading.records, tracks, clock, recording.unix_offset_ns)
     try:

@@ -190,7 +190,7 @@ cdef class Samples(RecordSource):
                 raw.time_ns = first.time
                 raw.lost = self._lost
                 raw.cpu = load32(record + self._cpu_at)
-                raw.buffer = 0
+                raw.buffer = raw.recording = 0
                 raw.pid = <int>load32(record + self._tid_at)
                 raw.tid = <int>load32(record + self._tid_at + 4)
                 raw.size = load32(record + self._raw_at)

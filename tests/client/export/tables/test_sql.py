@@ -330,7 +330,7 @@ def test_several_inputs(source: Path, file: Path, tmp_path: Path) -> None:
             {"file": str(source), "n": 2, "later": None},
             {"file": str(other), "n": 1, "later": 8},
         ]
-        assert ask(tables, "SELECT file, file_ FROM mine") == [{"file": 9, "file_": str(other)}]
+        assert ask(tables, "SELECT field_file, file FROM mine") == [{"field_file": 9, "file": str(other)}]
         found = ask(tables, "SELECT file, fields->>'a' AS a FROM records WHERE name = 'ints' ORDER BY ALL")
         assert sorted((row["file"], row["a"]) for row in found) == sorted(
             [(str(source), "-128"), (str(source), "1"), (str(other), "7")]
