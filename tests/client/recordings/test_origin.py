@@ -1,9 +1,11 @@
 """Host, boot and time of day of recordings: kept by both kinds of files, and used by all exports."""
 
+import ctypes
 import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -35,7 +37,7 @@ OFFSET = 86_399 * SECOND
 
 names = st.text()
 numbers = st.integers(0, 2**63 - 1)
-pairs = st.builds(ClockPair, numbers, numbers)
+pairs = st.builds(ClockPair, numbers, numbers, st.none() | numbers)
 
 
 @given(st.builds(Origin, names, names, st.lists(pairs).map(tuple)))
@@ -56,6 +58,9 @@ def test_what_is_written_is_read(origin: Origin) -> None:
         "host: a\nboot id: b\nclock: -1 at 1\n",
         "host: a\nboot id: b\nclock: 1 at 1 at 1\n",
         "host: a\nboot id: b\nclock: 1\nclock: 1 at 1\n",
+        "host: a\nboot id: b\nclock: 1 at 1\nuncertainty: x\n",
+        "host: a\nboot id: b\nclock: 1 at 1\nuncertainty: -1\n",
+        "host: a\nboot id: b\nclock: 1 at 1\nuncertainty: 9223372036854775808\n",
     ],
 )
 def test_other_texts(text: str) -> None:
@@ -325,3 +330,41 @@ def test_a_recorder_that_was_killed(trace_dat: Path, tmp_path: Path) -> None:
     writer.add_page(0, page)
     with utracefs.open(writer.leave(), recover=True) as recording:
         assert (recording.origin, [record.fields for record in recording]) == (ORIGIN, [{"n": 7}])
+
+
+class _Kernel:
+    """adjtimex(2) of a library: its result, and the status and maxerror in microseconds that it stores."""
+
+    def __init__(self, result: int, status: int, maxerror: int) -> None:
+        self._told = result, status, maxerror
+
+    def adjtimex(self, timex: Any) -> int:
+        assert timex._obj.modes == 0, "only a reader"
+        result, timex._obj.status, timex._obj.maxerror = self._told
+        return result
+
+
+@pytest.mark.parametrize(
+    ("kernel", "known"),
+    [
+        (_Kernel(0, 0x2001, 1500), True),
+        (_Kernel(5, 0x40, 16_000_000), False),
+        (_Kernel(-1, 0, 0), False),
+        (object(), False),
+    ],
+)
+def test_the_uncertainty_is_the_kernels(monkeypatch: pytest.MonkeyPatch, kernel: object, known: bool) -> None:
+    """Without NTP, or where the system call is forbidden or missing, it is unknown."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: kernel)
+    pair = read_clocks("mono")
+    assert pair is not None
+    if known:
+        assert pair.uncertainty_ns is not None and 1_500_000 <= pair.uncertainty_ns < SECOND
+    else:
+        assert pair.uncertainty_ns is None
+
+
+def test_the_kernel_answers_as_a_struct_that_fits() -> None:
+    """Whether this machine has NTP or not."""
+    pair = read_clocks("mono")
+    assert pair is not None and (pair.uncertainty_ns is None or 0 <= pair.uncertainty_ns < 60 * SECOND)

@@ -21,9 +21,20 @@ cdef struct Member:
     int64_t step
     Raw raw                   # the record at hand, its time already that of all recordings
 
+cdef struct Entry:
+    uint64_t time_ns
+    uint64_t number
+    Member *member
 
-cdef inline bint earlier(const Member *a, const Member *b) noexcept nogil:
-    return a.raw.time_ns < b.raw.time_ns or (a.raw.time_ns == b.raw.time_ns and a.number < b.number)
+
+cdef inline bint earlier(const Entry *a, const Entry *b) noexcept nogil:
+    return a.time_ns < b.time_ns or (a.time_ns == b.time_ns and a.number < b.number)
+
+
+cdef inline void put(Entry *entry, Member *m) noexcept nogil:
+    entry.time_ns = m.raw.time_ns
+    entry.number = m.number
+    entry.member = m
 
 
 cdef inline uint64_t placed(const Member *m, uint64_t time) noexcept nogil:
@@ -44,7 +55,7 @@ cdef class MergedSources(RecordSource):
 
     cdef list _sources
     cdef Member *_members
-    cdef Member **_heap       # the members that have a record; the first is the earliest
+    cdef Entry *_heap         # of the members that have a record; the first is the earliest
     cdef Py_ssize_t _count
     cdef bint _begun
     cdef object _error
@@ -57,7 +68,7 @@ cdef class MergedSources(RecordSource):
         members = list(members)
         self._sources = [source for source, _, _ in members]
         self._members = <Member *>calloc(len(members) + 1, sizeof(Member))
-        self._heap = <Member **>calloc(len(members) + 1, sizeof(Member *))
+        self._heap = <Entry *>calloc(len(members) + 1, sizeof(Entry))
         if self._members == NULL or self._heap == NULL:
             raise MemoryError
         self.broken = -1
@@ -84,13 +95,16 @@ cdef class MergedSources(RecordSource):
             self._begun = True
             for i in range(self._count):
                 if self._advance(&self._members[i]):
-                    self._heap[count] = &self._members[i]
+                    put(&self._heap[count], &self._members[i])
                     count += 1
             self._count = count
             for i in range(count // 2 - 1, -1, -1):
                 self._sift_down(i)
         elif self._count:
-            if not self._advance(self._heap[0]):
+            m = self._heap[0].member
+            if self._advance(m):
+                self._heap[0].time_ns = m.raw.time_ns
+            else:
                 self._count -= 1
                 self._heap[0] = self._heap[self._count]
             self._sift_down(0)
@@ -99,14 +113,14 @@ cdef class MergedSources(RecordSource):
             if error is not None:
                 raise error
             return False
-        m = self._heap[0]
+        m = self._heap[0].member
         raw[0] = m.raw
         self.comms = (<RecordSource>m.source).comms
         return True
 
     cdef int original(self, Raw *raw) except -1:
         if self._count:
-            (<RecordSource>self._heap[0].source).original(raw)
+            (<RecordSource>self._heap[0].member.source).original(raw)
         return 0
 
     cdef bint _advance(self, Member *m) except -1:
@@ -130,7 +144,7 @@ cdef class MergedSources(RecordSource):
         return False
 
     cdef void _sift_down(self, Py_ssize_t i) noexcept:
-        cdef Member *moved
+        cdef Entry moved
         cdef Py_ssize_t child
         if i >= self._count:
             return
@@ -139,9 +153,9 @@ cdef class MergedSources(RecordSource):
             child = 2 * i + 1
             if child >= self._count:
                 break
-            if child + 1 < self._count and earlier(self._heap[child + 1], self._heap[child]):
+            if child + 1 < self._count and earlier(&self._heap[child + 1], &self._heap[child]):
                 child += 1
-            if earlier(moved, self._heap[child]):
+            if earlier(&moved, &self._heap[child]):
                 break
             self._heap[i] = self._heap[child]
             i = child
