@@ -38,7 +38,10 @@ from utracefs_protocol.text import bytes_of, text_of
 __all__ = ["Batch", "MergedRecording", "Reading", "Record", "Recording", "open"]
 
 _READ_BYTES: Final = 16 << 20
-"""Larger files are mapped: memory does not grow with the file. Of several files each has its part of it."""
+"""Larger files are mapped: memory does not grow with the file. Of several files each has its part of it,
+but at least _READ_LEAST: a mapped file needs a descriptor."""
+
+_READ_LEAST: Final = 64 << 10
 
 
 class Recording(OneFile):
@@ -394,10 +397,10 @@ def open(
     }
     if len(paths) == 1:
         return _open(paths[0], _READ_BYTES, recover, since_ns=since_ns, until_ns=until_ns, **selection)
+    read_bytes = max(_READ_BYTES // len(paths), _READ_LEAST)
     with contextlib.ExitStack() as stack:
         parts = [
-            stack.enter_context(_open(one, _READ_BYTES // len(paths), recover, is_part=True, **selection))
-            for one in paths
+            stack.enter_context(_open(one, read_bytes, recover, is_part=True, **selection)) for one in paths
         ]
         merged = MergedRecording(parts, pids=pids, cpus=cpus, since_ns=since_ns, until_ns=until_ns)
         stack.pop_all()

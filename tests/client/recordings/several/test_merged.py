@@ -200,8 +200,8 @@ def test_a_broken_file_ends_alone(tmp_path: Path) -> None:
         utracefs.open([b, a])
 
 
-def test_fifty_files_and_few_descriptors(tmp_path: Path) -> None:
-    """Small files are read at once, and closed."""
+def test_fifty_files_and_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are read at once, and closed; mapped ones need a descriptor, or are read."""
     files = [write(tmp_path / f"{n}.dat", origin(f"h{n}", DAY), [SECOND + n]) for n in range(50)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
@@ -209,6 +209,10 @@ def test_fifty_files_and_few_descriptors(tmp_path: Path) -> None:
         with utracefs.open(files) as recording:
             assert [r.host for r in recording] == [f"h{n}" for n in range(50)]
             assert recording.path.endswith("2.dat and 47 more")
+        monkeypatch.setattr("utracefs.recordings.recording._READ_BYTES", 0)
+        monkeypatch.setattr("utracefs.recordings.recording._READ_LEAST", 0)
+        with utracefs.open(files) as recording:
+            assert len(list(recording)) == 50
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
