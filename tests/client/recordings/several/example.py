@@ -14,7 +14,7 @@ PID = 11
 
 
 def origin(host: str, offset_ns: int, *, boot: str = "", uncertainty_ns: int | None = None) -> Origin:
-    pair = ClockPair(SECOND, SECOND + offset_ns, uncertainty_ns)
+    pair = ClockPair(SECOND, SECOND + offset_ns, error_ns=uncertainty_ns)
     return Origin(host, boot or f"boot of {host}", (pair,))
 
 

@@ -27,7 +27,10 @@ def test_names_of_one_clock(other: str) -> None:
 
 def test_of_two_boots_they_are_times_of_day() -> None:
     a, b = timelines(
-        [clocked("a", ClockPair(SECOND, DAY, 500)), clocked("b", ClockPair(7 * SECOND, DAY + SECOND))]
+        [
+            clocked("a", ClockPair(SECOND, DAY, error_ns=500)),
+            clocked("b", ClockPair(7 * SECOND, DAY + SECOND)),
+        ]
     )
     assert (a.place(2 * SECOND), b.place(7 * SECOND)) == (DAY + SECOND, DAY + SECOND)
     assert (a.uncertainty_ns, b.uncertainty_ns) == (500, None)
@@ -36,10 +39,10 @@ def test_of_two_boots_they_are_times_of_day() -> None:
 def test_of_one_boot_they_share_the_first_offset_beside_another_host() -> None:
     """The second one's own pairs are 3 us off; it keeps its order among the first one's records."""
     of_a = [
-        clocked("a", ClockPair(SECOND, DAY, 1)),
-        clocked("a", ClockPair(2 * SECOND, DAY + SECOND + 3000, 1)),
+        clocked("a", ClockPair(SECOND, DAY, error_ns=1)),
+        clocked("a", ClockPair(2 * SECOND, DAY + SECOND + 3000, error_ns=1)),
     ]
-    first, second, _ = timelines([*of_a, clocked("b", ClockPair(0, DAY, 0))])
+    first, second, _ = timelines([*of_a, clocked("b", ClockPair(0, DAY, error_ns=0))])
     assert attrs.evolve(first) == second
 
 
@@ -55,14 +58,16 @@ def test_times_of_day_of_a_recording_are_those_of_its_clock_again() -> None:
 
 
 def test_a_drift_is_interpolated() -> None:
-    drift = clocked("a", ClockPair(0, DAY, 5), ClockPair(1000 * SECOND, DAY + 1000 * SECOND + 1000, 7))
+    drift = clocked(
+        "a", ClockPair(0, DAY, error_ns=5), ClockPair(1000 * SECOND, DAY + 1000 * SECOND + 1000, error_ns=7)
+    )
     line, _ = timelines([drift, clocked("b", ClockPair(0, DAY))])
     assert [line.place(n * SECOND) - DAY - n * SECOND for n in (0, 500, 1000, 2000)] == [0, 500, 1000, 1000]
     assert line.uncertainty_ns == 7
 
 
 def test_a_step_is_a_part_of_the_uncertainty() -> None:
-    step = clocked("a", ClockPair(0, DAY, 5), ClockPair(SECOND, 2 * DAY + SECOND, 7))
+    step = clocked("a", ClockPair(0, DAY, error_ns=5), ClockPair(SECOND, 2 * DAY + SECOND, error_ns=7))
     line, _ = timelines([step, clocked("b", ClockPair(0, DAY))])
     assert [line.place(n) - DAY - n for n in (0, SECOND, 2 * SECOND)] == [0, 0, 0]
     assert line.uncertainty_ns == 7 + DAY
