@@ -96,9 +96,8 @@ def pytest_runtest_protocol(
 
 @pytest.fixture(scope="session", autouse=True)
 def left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftOver]:
-    """The last test of this process fails if the tests left files, daemons' folders or programs."""
-    tmp_path_factory.getbasetemp()  # pytest's own, which stays for inspection
-    left_over = watch()
+    """The last test of this process fails if the tests left files, daemons' folders, mounts or programs."""
+    left_over = watch(tmp_path_factory.getbasetemp())  # pytest's own, which stays for inspection
     yield left_over
     end_template()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Leftovers of tests: folders, daemons' folders in /dev/shm, processes, and open descriptors.
+"""Leftovers of tests: folders, daemons' folders in /dev/shm, mounts, processes, and open descriptors.
 
 Other runs of these tests may be in progress, so only what this run made counts: `watch` records, by Python's
 audit events, every temporary file and folder that this process makes, and the daemon directory of every
@@ -13,6 +13,7 @@ import gc
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -22,12 +23,15 @@ from utracefsd.server.runtime import directory_hash
 
 VARIABLE = "UTRACEFS_TESTS"
 SHARED_MEMORY = Path("/dev/shm")
+MOUNTS = Path("/proc/self/mounts")
 
 
 class LeftOver:
     """Things made since, and by which test."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: pytest's own, which stays; mounts in it are leftovers."""
+        self.folder = folder
         self.paths: dict[Path, str] = {}
         self.directories: dict[Path, str] = {}
         self.word = secrets.token_hex(8)
@@ -61,11 +65,22 @@ class LeftOver:
                 if mine in environ and int(folder.name) != self.pid and b"from multiprocessing." not in words:
                     yield f"{folder.name} {words.replace(bytes(1), b' ').decode(errors='replace')}"
 
+    def mounts(self) -> Iterator[str]:
+        """Mount points in folders of this run, also of a file system whose server has ended."""
+        folders = [*self.paths, *filter(None, [self.folder])]
+        for line in MOUNTS.read_text().splitlines():
+            point = line.split()[1].encode().decode("unicode_escape")  # a space is \040
+            if any(Path(point).is_relative_to(folder) for folder in folders):
+                yield point
+
     def report(self) -> list[str]:
         """All leftovers, a line each."""
-        return [*(f"{path}, made in {test}" for path, test in self.found()), *self.processes()]
+        made = [f"{path}, made in {test}" for path, test in self.found()]
+        return [*(f"{point} is mounted" for point in self.mounts()), *made, *self.processes()]
 
     def remove(self) -> None:
+        for point in list(self.mounts()):
+            subprocess.run(["umount", "--lazy", point], check=False)
         for path, _ in list(self.found()):
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -90,9 +105,9 @@ def descriptors_since(before: set[tuple[str, str]]) -> list[tuple[str, str]]:
     return sorted(left)
 
 
-def watch(environ: MutableMapping[str, str] = os.environ) -> LeftOver:
+def watch(folder: Path, environ: MutableMapping[str, str] = os.environ) -> LeftOver:
     """From now on to the end of this process: an audit hook cannot be removed."""
-    left_over = LeftOver()
+    left_over = LeftOver(folder)
     environ[VARIABLE] = left_over.word
     sys.addaudithook(left_over.note)
     return left_over

@@ -56,6 +56,30 @@ def test_programs() -> None:
     assert not list(left_over.processes())
 
 
+def test_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this run's folders; also those that no process serves any more."""
+    table = tmp_path / "mounts"
+    table.write_text(
+        f"a {tmp_path}/one\\040two fuse rw 0 0\nb /tmp/left/x fuse rw 0 0\nc /tmp/other fuse rw 0 0\n"
+    )
+    monkeypatch.setattr(module, "MOUNTS", table)
+    left_over = LeftOver(tmp_path)
+    left_over.note("tempfile.mkdtemp", ("/tmp/left",))
+    assert left_over.report() == [f"{tmp_path}/one two is mounted", "/tmp/left/x is mounted"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_mount_is_removed(tmp_path: Path) -> None:
+    left_over = LeftOver(tmp_path)
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "none", tmp_path], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mounting is not permitted here")
+    assert left_over.report() == [f"{tmp_path} is mounted"]
+    left_over.remove()
+    assert left_over.report() == []
+
+
 def test_a_forked_child_notes_nothing() -> None:
     left_over = LeftOver()
     left_over.pid += 1
