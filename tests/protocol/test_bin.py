@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "include"
 EXPORTED = """
 #include "bin.h"
-int begins(uint8_t first) { return bin_begins(first); }
 unsigned header_size(uint32_t size) { return bin_header_size(size); }
 unsigned put_header(uint8_t *at, uint32_t size) { return bin_put_header(at, size); }
 unsigned get_header(const uint8_t *at, size_t length, uint32_t *size)
@@ -72,5 +71,4 @@ def test_a_longer_header_than_needed_is_read(header: ctypes.CDLL) -> None:
 def test_what_begins_a_bin(header: ctypes.CDLL) -> None:
     for first in range(256):
         is_bin = 0xC4 <= first <= 0xC6
-        assert bool(header.begins(first)) == is_bin
         assert bool(get(header, bytes([first]) + bytes(5))[0]) == is_bin

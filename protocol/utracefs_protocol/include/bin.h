@@ -40,12 +40,6 @@
 /* Bytes of the longest header. */
 #define BIN_MAX_HEADER 5
 
-/* Whether an object that begins with this byte is a bin. */
-static inline int bin_begins(uint8_t first)
-{
-    return first >= BIN_8 && first <= BIN_32;
-}
-
 /* Bytes of the header in front of `size` bytes. */
 static inline unsigned bin_header_size(uint32_t size)
 {

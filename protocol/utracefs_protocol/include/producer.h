@@ -163,15 +163,6 @@ static inline void ut_remember(uint32_t names)
 	ut_thread.named = names;
 }
 
-/* The thread id, and whether the thread has given its name for `names`. */
-static inline uint32_t ut_tid_said(uint32_t names, int *has_said)
-{
-	uint32_t tid = ut_thread.tid;
-
-	*has_said = ut_thread.named == names || (tid && ut_has_said(names));
-	return tid ? tid : ut_tid();
-}
-
 /* Copy the name of the calling thread, DR_COMM bytes, to zeroed memory, as `names` requests. */
 static inline void ut_say_name(unsigned char *at, uint32_t names)
 {
@@ -244,24 +235,6 @@ static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_i
 	rec = dr_reserve(r, write_index, payload, half);
 	if (rec)
 		ut_sign(r, rec, tid);
-	return rec;
-}
-
-/* dr_reserve for a record of another thread of this process. comm: its name, DR_COMM bytes, or NULL. */
-static inline struct dr_record *ut_reserve_for(struct data_ring *r, uint32_t write_index, uint32_t payload,
-					       int *half, uint32_t tid, uint16_t cpu, const unsigned char *comm)
-{
-	struct dr_record *rec = dr_reserve(r, write_index, payload + (comm ? DR_COMM : 0), half);
-
-	if (rec) {
-		ut_stamp(r, rec);
-		rec->tid = tid;
-		rec->cpu = cpu;
-		if (comm) {
-			rec->flags |= DR_NAMED;
-			memcpy(rec->payload + payload, comm, DR_COMM);
-		}
-	}
 	return rec;
 }
 

@@ -29,7 +29,7 @@ MAX_VALUES = 3
 """TRACING_MAP_VALS_MAX, the count of hits included."""
 
 _MAX_SLOTS = 64
-"""As in program.py: a word has 64 bits."""
+"""Variables, fields needed by actions, and tracked values: a word has 64 bits."""
 
 MAX_SORT_KEYS = 2
 """TRACING_MAP_SORT_KEYS_MAX."""

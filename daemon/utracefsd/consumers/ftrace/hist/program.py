@@ -90,9 +90,6 @@ class Key(NamedTuple):
 STRING_WORDS = 32
 """Of a variable's string: STR_VAR_LEN_MAX bytes."""
 
-MAX_SLOTS = 64
-"""Variables, fields needed by actions, and tracked values: a word has 64 bits."""
-
 
 class When(enum.IntEnum):
     """When a variable of an entry is set."""
