@@ -57,7 +57,7 @@ def test_programs() -> None:
 
 
 def test_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this run's folders; also those that no process serves any more."""
+    """Mounts in folders of this run, also if no process serves them."""
     table = tmp_path / "mounts"
     table.write_text(
         f"a {tmp_path}/one\\040two fuse rw 0 0\nb /tmp/left/x fuse rw 0 0\nc /tmp/other fuse rw 0 0\n"
