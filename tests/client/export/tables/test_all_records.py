@@ -6,9 +6,12 @@ from pathlib import Path
 import utracefs
 from tests.client.export.example import write
 from tests.client.recordings.trace_dat import example
+from tests.judges import library
 from utracefs.export._json_text import JsonText
 from utracefs.export.tables._all_records import AllRecords
 from utracefs.recordings import columns
+
+library("pyarrow")
 
 
 def test_the_same_as_json_lines(tmp_path: Path) -> None:
