@@ -50,6 +50,7 @@ test-tools: tools
 	$(call need,command -v fusermount3,fuse3)
 	$(call need,command -v g++,g++)
 	$(call need,command -v pkg-config,pkg-config)
+	$(call need,command -v openssl,openssl)
 
 # The large ones.
 ci-tools: test-tools

@@ -44,6 +44,7 @@ PACKAGES = {
     "g++": "g++",
     "pkg-config": "pkg-config",
     "fusermount3": "fuse3",
+    "openssl": "openssl",
     "gcc": "gcc",
     "clang": "clang",
     "promtool": "prometheus",

@@ -16,7 +16,13 @@ from utracefsd.main import main
 from utracefsd.server import runtime
 
 FOLDER = Path(__file__).parents[2] / "systemd"
-UNITS = ["utracefsd.service", "utracefsd.socket", "utracefsd-tracefs.socket", "utracefs-metrics.service"]
+UNITS = [
+    "utracefsd.service",
+    "utracefsd.socket",
+    "utracefsd-tracefs.socket",
+    "utracefs-metrics.service",
+    "utracefs-forward@.service",
+]
 
 
 def unit(name: str) -> configparser.ConfigParser:
@@ -47,7 +53,9 @@ def test_systemd_analyze_verify_is_clean(tmp_path: Path) -> None:
 
 
 @needs("systemd-analyze")
-@pytest.mark.parametrize("name", ["utracefsd.service", "utracefs-metrics.service"])
+@pytest.mark.parametrize(
+    "name", ["utracefsd.service", "utracefs-metrics.service", "utracefs-forward@.service"]
+)
 def test_it_is_hardened(name: str) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(FOLDER / name)],

@@ -4,6 +4,7 @@ losses     records that do not arrive, by event and cause
 batch      records with everything to decode them; `_body` (compiled): their raw records
 spool      batches on disk
 target     the contract of targets, and finding one
-policy     what may leave the host
+otlp       the target `otlp`; `_otlp` (compiled): its log records and spans
+policy     the events that may leave the host
 forwarder  the two threads
 """

@@ -38,7 +38,9 @@ __all__ = ["GROUP", "Limits", "Refused", "Sent", "Settings", "Target", "TryAgain
 
 GROUP: Final = "utracefs.targets"
 
-BUILT_IN: Final[Mapping[str, str]] = {}
+BUILT_IN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("http", "https", "otlp"), "utracefs.forward.otlp:OtlpTarget"),
+}
 """Scheme to module:class."""
 
 Sent: TypeAlias = Mapping[str, int]

@@ -21,6 +21,7 @@ may be fewer messages, and then nothing is pending.
 """
 
 import errno
+import logging
 from collections.abc import Callable
 from itertools import islice
 
@@ -29,10 +30,11 @@ import attrs
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
-from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.wait_budget import WaitBudget
 from utracefsd.machine.peer import Peer
+
+logger = logging.getLogger("utracefsd")
 
 ACKNOWLEDGE_NS = 100_000_000
 """How long an operation waits for acknowledgements. A running program needs less than a millisecond."""
@@ -260,11 +262,9 @@ class Notifiers:
         overdue, self._overdue_pids = list(self._overdue_pids), {}
         named = ", ".join(map(str, overdue[:MOST_NAMED]))
         more = f" and {len(overdue) - MOST_NAMED} more" if len(overdue) > MOST_NAMED else ""
-        daemon_log.warning(
-            "enable-bits-overdue",
-            "enable bits were not acknowledged within %(after_ms)d ms by pid %(pids)s%(more)s: stopped, or"
-            " too busy",
-            after_ms=ACKNOWLEDGE_NS // 1_000_000,
-            pids=named,
-            more=more,
+        logger.warning(
+            "enable bits were not acknowledged within %d ms by pid %s%s: stopped, or too busy",
+            ACKNOWLEDGE_NS // 1_000_000,
+            named,
+            more,
         )

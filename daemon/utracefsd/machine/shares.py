@@ -22,12 +22,14 @@ by `Rings`. There is one `Shares` per daemon.
 import enum
 import errno
 import heapq
+import logging
 from collections.abc import Mapping
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.daemon_log import daemon_log
+
+logger = logging.getLogger("utracefsd")
 
 
 class Resource(enum.StrEnum):
@@ -218,13 +220,7 @@ class Shares:
         counts = self._refused[resource]
         counts[uid] = count = counts.get(uid, 0) + 1
         if str(count).strip("0") == "1":
-            daemon_log.warning(
-                "user-refused",
-                "user %(uid)d is refused, number %(count)d: %(reason)s",
-                uid=uid,
-                count=count,
-                reason=text,
-            )
+            logger.warning("user %d is refused, number %d: %s", uid, count, text)
 
     def scarce(self, resource: Resource, uid: int) -> bool:
         """Whether more than half is held of the user's limit, or of the limit in all."""

@@ -13,13 +13,14 @@ processes do not take themselves for the service.
 
 import contextlib
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import MutableMapping
 
 import attrs
 
-from utracefsd.daemon_log import daemon_log
+logger = logging.getLogger("utracefsd.server.sd_notify")
 
 FIRST_LISTEN_FD = 3
 
@@ -82,11 +83,7 @@ class Notifier:
         elif name.startswith("@"):
             address = b"\0" + os.fsencode(name[1:])
         elif name:
-            daemon_log.warning(
-                "notify-socket-invalid",
-                "NOTIFY_SOCKET=%(name)s is neither a path nor an abstract name; ignored",
-                name=name,
-            )
+            logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name; ignored", name)
         own = os.getpid() if pid is None else pid
         meant_for_us = not watchdog_pid or (watchdog_pid.isdecimal() and int(watchdog_pid) == own)
         interval_s = None
@@ -115,9 +112,4 @@ class Notifier:
                 sock.settimeout(SEND_TIMEOUT_S)
                 sock.sendto(state.encode(), self.address)
         except OSError as error:
-            daemon_log.warning(
-                "notify-failed",
-                "telling the service manager %(state)r failed: %(reason)s",
-                state=state.split("\n")[0],
-                reason=error,
-            )
+            logger.warning("telling the service manager %r failed: %s", state.split("\n")[0], error)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
 from utracefs.forward.target import Limits, Sent
 from utracefs.recordings.origin import ClockPair
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.events.layout import Layout
 
 FORMAT = b"""name: work
 ID: %d
@@ -52,6 +56,41 @@ def batch(numbers: Sequence[int] = (1, 2), *, losses: Sequence[Loss] = (), pad: 
         False,
         body,
     )
+
+
+def batch_of(
+    commands: Mapping[int, str],
+    records: Iterable[tuple[int, bytes]],
+    *,
+    losses: Sequence[Loss] = (),
+    forwarder: str = "00" * 8,
+    sequence: int = 1,
+    comms: Mapping[int, str] = {7: "main"},
+) -> Batch:
+    """Of records with event and payload, by declarations in user_events."""
+    events = {}
+    names = {}
+    for id_, command in commands.items():
+        declaration = parse(command.encode())
+        names[id_] = f"user_events:{declaration.name.decode()}"
+        events[id_] = ("user_events", format_text(declaration.name, id_, declaration.fields))
+    body = b""
+    counts: Counter[str] = Counter()
+    for n, (id_, payload) in enumerate(records):
+        entry = struct.pack("<HHi", id_, 0, 7) + payload
+        size = (24 + len(entry) + 7) & ~7
+        body += struct.pack("<IHHQiI", size, 0, 1, 1000 + n, 77, len(entry)) + entry
+        body += bytes(size - 24 - len(entry))
+        counts[names[id_]] += 1
+    clock = ClockPair(10, 10**18 + 10, 3)
+    return Batch(
+        forwarder, sequence, "here", "boot", clock, events, comms, counts, losses, 1000, 2000, False, body
+    )
+
+
+def packed(command: str, *values: object) -> bytes:
+    """A record's payload."""
+    return Layout(parse(command.encode()).fields).pack(*values)
 
 
 class Store:

@@ -1,10 +1,5 @@
 # cython: boundscheck=False, wraparound=False
 """Records as packets of a Perfetto trace; `perfetto` explains them.
-
-Protobuf: a message is a sequence of (number << 3 | type, value); type 0 is a varint (7 bits per byte, the
-lowest first, the top bit set in all but the last), type 2 a varint of the length and the bytes. Negative
-numbers are varints of 64 bit. Messages whose length is known only at their end get one of 4 bytes, `80 80 80
-00` being 0, as in Perfetto's own writer.
 """
 
 import struct
@@ -25,6 +20,20 @@ from utracefs.recordings._records cimport (
     text_length,
     unsigned_value,
 )
+from utracefs.export._protobuf cimport (
+    BYTES,
+    FIXED64,
+    VARINT,
+    begin_message,
+    end_message,
+    is_ascii,
+    message,
+    put_tagged,
+    put_varint,
+    size_of,
+    tagged,
+    utf8,
+)
 from utracefs.export.timelines._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export.timelines._track_writer cimport (
     BEGIN_PART,
@@ -39,16 +48,10 @@ from utracefs.export.timelines._track_writer cimport (
 from utracefs_protocol.events._fields cimport find_bytes
 from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal, put_hex_pairs
 
-from utracefs_protocol.text import clean
-
 
 # Names and numbers are those of protos/perfetto/trace, which `tests/client/export/perfetto_reader.py` reads,
 # too. A tag is number << 3 | type.
 cdef enum:
-    VARINT = 0
-    FIXED64 = 1
-    BYTES = 2
-
     TRACE_PACKET = 1 << 3 | BYTES
 
     PACKET_CLOCK_SNAPSHOT = 6 << 3 | BYTES
@@ -366,66 +369,6 @@ cdef bytes descriptor(Track track):
     return message(TRACE_PACKET, SEQUENCE + message(PACKET_TRACK, about))
 
 
-cdef bytes utf8(str text):
-    return clean(text).encode()
-
-
-cdef bytes varint(uint64_t value):
-    cdef list found = []
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-cdef bytes tagged(int tag, uint64_t value):
-    return varint(tag) + varint(value)
-
-
-cdef bytes message(int tag, bytes body):
-    return varint(tag) + varint(len(body)) + body
-
-
-cdef inline void put_varint(Line *line, uint64_t value) noexcept nogil:
-    if line.end - line.p < 10:
-        line.full = True
-        return
-    while value > 127:
-        line.p[0] = <char>(value & 127 | 128)
-        line.p += 1
-        value >>= 7
-    line.p[0] = <char>value
-    line.p += 1
-
-
-cdef inline void put_tagged(Line *line, int tag, uint64_t value) noexcept nogil:
-    put_varint(line, tag)
-    put_varint(line, value)
-
-
-cdef inline size_t begin_message(Line *line) noexcept nogil:
-    """Reserve the length; for end_message."""
-    if line.end - line.p < 4:
-        line.full = True
-        return 0
-    line.p += 4
-    return line.p - line.start
-
-
-cdef inline void end_message(Line *line, size_t begin) noexcept nogil:
-    cdef size_t size
-    cdef char *p
-    if line.full:
-        return
-    size = line.p - line.start - begin
-    p = line.start + begin - 4
-    p[0] = <char>(size & 127 | 128)
-    p[1] = <char>(size >> 7 & 127 | 128)
-    p[2] = <char>(size >> 14 & 127 | 128)
-    p[3] = <char>(size >> 21 & 127)
-
-
 cdef inline (size_t, size_t) begin_event(Line *line, uint64_t ns, int type, uint64_t track) noexcept nogil:
     cdef size_t packet, body
     put_varint(line, TRACE_PACKET)
@@ -443,15 +386,6 @@ cdef inline (size_t, size_t) begin_event(Line *line, uint64_t ns, int type, uint
 cdef inline void end_event(Line *line, size_t packet, size_t body) noexcept nogil:
     end_message(line, body)
     end_message(line, packet)
-
-
-cdef inline int size_of(uint64_t value) noexcept nogil:
-    """Number of bytes of the varint."""
-    cdef int size = 1
-    while value > 127:
-        value >>= 7
-        size += 1
-    return size
 
 
 cdef inline void put_number(Line *line, int tag, bytes name, int kind, uint64_t value) noexcept:
@@ -486,11 +420,3 @@ cdef inline void put_digits(Line *line, int tag, bytes name, uint64_t value) noe
     """Length of a number from 2^63 on: 19 digits, or 20."""
     put_string_head(line, tag, name, 19 if value < <uint64_t>10000000000000000000u else 20)
     put_decimal(line, value, 0, c' ')
-
-
-cdef inline bint is_ascii(const uint8_t *text, size_t size) noexcept nogil:
-    cdef size_t i
-    cdef uint8_t all = 0
-    for i in range(size):
-        all |= text[i]
-    return all < 0x80
