@@ -19,9 +19,10 @@ So an end always belongs to a span that began while tracing; if its begin is mis
 or the begin was overwritten, its duration says when that was.
 
 The variable is set back, not reset by its token: a generator may be closed in another context. (Often by
-putting back all variables of the begin: see context_vars.h.) If it holds another span then, this one is
-`misplaced`: the context where it began has it still, and passes over it. A span that ended regularly remains
-the parent in contexts that were copied from it (tasks).
+putting back all variables of the begin: see context_vars.h.) If it is another context then, as for an async
+generator that asyncio closes, or holds another span, this one is `misplaced`: the context where it began has
+it still, and passes over it. A span that ended regularly remains the parent in contexts that were copied from
+it (tasks).
 """
 
 from functools import partial
@@ -61,6 +62,7 @@ cdef extern from *:
     void use_vectorcall(object made, Py_ssize_t offset, unsigned long flags)
 
 cdef extern from "context_vars.h":
+    const void *ut_present_context()
     PyObject *ut_context_vars()
     void ut_put_context_vars_back(PyObject *own, PyObject *before)
 
@@ -350,6 +352,7 @@ cdef class Running:
     cdef Running parent
     cdef object vars_before # of the context, and those with this span: see context_vars.h
     cdef object vars_own
+    cdef const void *context    # where it began
     cdef SpanHead head
     cdef tuple values
     cdef State state
@@ -411,6 +414,7 @@ cdef class Running:
         if vars_before != NULL:
             self.vars_before = <object>vars_before
         PyContextVar_Set(context_variable, self)
+        self.context = ut_present_context()
         if vars_before != NULL:
             self.vars_own = <object>ut_context_vars()
         self.span.nr_on += self.by_span
@@ -419,6 +423,7 @@ cdef class Running:
     cdef int finish(self, kind) except -1:
         """kind: the exception's class, or None."""
         cdef PyObject *held = NULL
+        cdef bint is_here = self.context == ut_present_context()
         if self.state != BEGUN:
             return 0
         if self.depth:
@@ -426,7 +431,8 @@ cdef class Running:
             return 0
         self.span.nr_on -= self.by_span
         if (
-            self.vars_before is not None
+            is_here
+            and self.vars_before is not None
             and <PyObject *>self.vars_own == ut_context_vars()
             and in_place(self.parent) is self.parent
         ):
@@ -434,11 +440,9 @@ cdef class Running:
             ut_put_context_vars_back(<PyObject *>self.vars_own, <PyObject *>self.vars_before)
         else:
             PyContextVar_Get(context_variable, NULL, &held)
+            self.state = ENDED if is_here and held == <PyObject *>self else MISPLACED
             if held == <PyObject *>self:
-                self.state = ENDED
                 PyContextVar_Set(context_variable, in_place(self.parent))
-            else:
-                self.state = MISPLACED
             Py_XDECREF(held)
         self.vars_before = self.vars_own = None
         if status_of(self.span.end) or emits_strictly:

@@ -27,7 +27,6 @@ Four rules connect the parts:
 import errno
 import functools
 import itertools
-import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,6 +49,7 @@ from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.consumers.stream.streams import Streams
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Change
@@ -98,8 +98,6 @@ LOOK_AGAIN_NS = 50_000_000
 
 # How long events wait after a restart for the programs that used them. A client tries again within a second.
 GRACE_NS = 10_000_000_000
-
-logger = logging.getLogger("utracefsd")
 
 
 def _forget_in(journal: Journal) -> Callable[[Instance], None]:
@@ -193,7 +191,11 @@ class Daemon:
         if self._folder is not None:
             self.state = self._make_state(self._folder, former)
         if self._took_over:
-            logger.info("took over %d events of the previous daemon", len(former.events))
+            daemon_log.info(
+                "events-taken-over",
+                "took over %(events)d events of the previous daemon",
+                events=len(former.events),
+            )
         names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
@@ -308,12 +310,15 @@ class Daemon:
             )
         for path, refused in ((folder.cells, cells.refused), (folder.journal, journal.refused)):
             if refused:
-                logger.warning("%s is replaced: %s", path, refused)
+                daemon_log.warning(
+                    "state-file-replaced", "%(path)s is replaced: %(reason)s", path=path, reason=refused
+                )
         if cells.lost_deferred:
-            logger.warning(
-                "the daemon before this one was killed while %d synthetic events waited to be recorded,"
-                " which may be lost",
-                cells.lost_deferred,
+            daemon_log.warning(
+                "synthetic-records-unsure",
+                "the daemon before this one was killed while %(records)d synthetic events waited to be"
+                " recorded, which may be lost",
+                records=cells.lost_deferred,
             )
         return journal
 

@@ -9,7 +9,6 @@ utracefsd ── _process ── serve               the daemon itself (server/s
 import contextlib
 import ctypes
 import functools
-import logging
 import os
 import resource
 import signal
@@ -22,16 +21,15 @@ import trio
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
-from utracefs_protocol.terminal import harmless
 from utracefsd.consumers.plugins.plugins import Installed
 from utracefsd.daemon import Daemon
+from utracefsd.daemon_log import daemon_log
 from utracefsd.machine import collector
 from utracefsd.server import sd_notify
 from utracefsd.server.background import into_background, leave_terminal, stop
 from utracefsd.server.fd_store import FdStore, take_stored
+from utracefsd.server.log_formats import set_up_log
 from utracefsd.server.serve import Serving, serve
-
-logger = logging.getLogger("utracefsd")
 
 SWITCH_S = 0.0005
 """How long a plug-in's thread may hold the interpreter while the daemon waits; Python's default is 5 ms."""
@@ -44,32 +42,6 @@ def _version() -> str:
         return version("utracefs")
     except PackageNotFoundError:  # run from a source tree
         return "0"
-
-
-class _Formatter(logging.Formatter):
-    """A message is one line, without control characters, which a program could use to steer a terminal."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return harmless(super().formatMessage(record).replace("\n", " "))
-
-
-class _JournalFormatter(_Formatter):
-    """Lines for a journal that reads our stderr: begin with the level, in the format of sd-daemon(3)."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        level = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}.get(record.levelname, 6)
-        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
-
-
-def _set_up_log(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if os.environ.get("JOURNAL_STREAM"):
-        handler.setFormatter(_JournalFormatter("%(message)s"))
-    else:
-        handler.setFormatter(_Formatter("utracefsd: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
 
 
 def _raise_descriptor_limit() -> None:
@@ -85,7 +57,7 @@ def _raise_descriptor_limit() -> None:
 async def _until_signal(end: Callable[[int], None]) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
-            logger.info("ending: %s", signal.Signals(number).name)
+            daemon_log.info("ending", "ending: %(signal)s", signal=signal.Signals(number).name)
             end(number)
 
 
@@ -105,7 +77,7 @@ async def _until_parent_is_gone(end: Callable[[], None]) -> None:
         return
     try:
         await trio.lowlevel.wait_readable(pidfd)
-        logger.info("ending: the parent process is gone")
+        daemon_log.info("parent-gone", "ending: the parent process is gone")
         end()
     finally:
         os.close(pidfd)
@@ -166,7 +138,7 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
         os.write(fd, b"READY\n")
         os.close(fd)
     except OSError as error:
-        logger.warning("--ready-fd %d: %s", fd, error.strerror)
+        daemon_log.warning("ready-fd-failed", "--ready-fd %(fd)d: %(reason)s", fd=fd, reason=error.strerror)
         if end is not None:
             end()
 
@@ -254,6 +226,13 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     show_default=True,
     help="What is written to stderr.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="As text, or a JSON object in each line.",
+)
 @click.version_option(_version(), prog_name="utracefsd")
 def main(
     directory: str | None,
@@ -271,6 +250,7 @@ def main(
     keep_state: bool,
     discard_state: bool,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Bring user_events and tracefs to the processes of this machine, without the kernel's help.
 
@@ -295,7 +275,7 @@ def main(
         if exit_with_parent or ready_fd is not None:
             raise click.UsageError("--background goes with neither --exit-with-parent nor --ready-fd")
         ready_fd = into_background()
-    _set_up_log(log_level)
+    set_up_log(log_level, log_format)
     _raise_descriptor_limit()
     notifier = sd_notify.Notifier.from_environ()
     listen_fds = sd_notify.take_listen_fds()
@@ -336,7 +316,7 @@ def main(
 
 
 def _run(process: Callable[[], Awaitable[None]]) -> int:
-    """The process's exit status; its error is printed."""
+    """The process's exit status; its error is logged."""
     sys.setswitchinterval(SWITCH_S)
     collector.take_over()
     try:
@@ -344,7 +324,7 @@ def _run(process: Callable[[], Awaitable[None]]) -> int:
     except* (TraceError, OSError) as failures:
         failure = _first(failures)
         text = failure.text if isinstance(failure, TraceError) else str(failure)
-        click.echo(f"utracefsd: {text}", err=True)
+        daemon_log.error("failed", "%(reason)s", reason=text)
         status = 1
     else:
         status = 0

@@ -13,7 +13,7 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 from unittest import mock
 
@@ -404,6 +404,45 @@ def test_a_use_by_other_ways_than_with(on: Declare, off: Declare, records: Recor
             with pytest.raises(TypeError, match="__exit__"):
                 use.__exit__(*wrong)
     assert [r["error"] for r in records(span)[1]] == ["", "KeyError", ""]
+
+
+def test_an_end_in_a_copy_of_its_context(on: Declare, records: Records) -> None:
+    span = on("order")
+
+    def steps() -> Generator[None, None, None]:
+        with span():
+            yield
+
+    with span() as outer:
+        for _ in range(3):
+            generator = steps()
+            next(generator)
+            assert current() is not outer
+            contextvars.copy_context().run(generator.close)
+            assert current() is outer
+    assert current() is None
+    assert [r["error"] for r in records(span)[1]] == ["GeneratorExit"] * 3 + [""]
+
+
+def test_an_async_generator_that_asyncio_closes(on: Declare) -> None:
+    span = on("order")
+
+    async def steps() -> AsyncIterator[int]:
+        with span():
+            yield 1
+            yield 2
+
+    async def main() -> None:
+        with span() as outer:
+            async for _ in steps():
+                break
+            gc.collect()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert current() is outer
+        assert current() is None
+
+    asyncio.run(main())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30))

@@ -2,7 +2,7 @@
 
 import contextlib
 import grp
-import logging
+import json
 import mmap
 import os
 import re
@@ -24,7 +24,6 @@ import pytest
 
 from tests.judges import needs
 from utracefs_protocol.connection import encode_request
-from utracefsd.main import _Formatter, _JournalFormatter
 from utracefsd.server.runtime import locate
 
 pytestmark = pytest.mark.timeout(60)
@@ -121,6 +120,24 @@ def test_the_log_can_be_silent(start: Callable[..., Process]) -> None:
 def test_lines_for_the_journal(start: Callable[..., Process]) -> None:
     _, err = start(environ={"JOURNAL_STREAM": "8:1"}).end()
     assert all(line.startswith("<6>") for line in err.splitlines())
+
+
+def test_the_log_as_json(start: Callable[..., Process]) -> None:
+    """Also for a journal; every line, and the error that ends a daemon."""
+    process = start("--log-format", "json", environ={"JOURNAL_STREAM": "8:1"})
+    other = subprocess.run(
+        [*COMMAND, "--dir", os.fspath(process.place.directory), "--log-format", "json"],
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert other.returncode == 1
+    (failed,) = map(json.loads, other.stderr.splitlines())
+    assert (failed["id"], failed["level"], failed["reason"]) == ("failed", "error", failed["message"])
+    first, last = map(json.loads, process.end()[1].splitlines())
+    assert first["id"] == "listening"
+    assert first["directory"] == os.fspath(process.place.directory)
+    assert (last["id"], last["message"], last["signal"]) == ("ending", "ending: SIGTERM", "SIGTERM")
 
 
 def test_utracefs_dir_is_the_directory(tmp_path: Path) -> None:
@@ -411,9 +428,3 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], says:
     assert done.returncode == 2
     assert says in done.stderr
     assert not (tmp_path / "d").exists()
-
-
-def test_a_message_of_the_log_is_one_harmless_line() -> None:
-    record = logging.LogRecord("utracefsd", logging.WARNING, "", 1, "%s: no", ("a\x1b[2J\x9b\nFORGED",), None)
-    assert _Formatter("utracefsd: %(message)s").format(record) == "utracefsd: a?[2J? FORGED: no"
-    assert _JournalFormatter("%(message)s").format(record) == "<4>a?[2J? FORGED: no"

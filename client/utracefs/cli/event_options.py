@@ -42,6 +42,7 @@ from utracefs.cli.instance_option import Place
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import parse_format
+from utracefs_protocol.events.event_header import header_name
 from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:
@@ -391,10 +392,12 @@ class WantedEvents:
         if not refusal.is_about_a_field or not isinstance(event, EventName):
             return refusal
         try:
-            fields = parse_format(self._tree.read_file(f"{event.directory}/format")).fields
+            found = parse_format(self._tree.read_file(f"{event.directory}/format"))
         except (FileNotFoundError, TraceError):
             return refusal
-        names = ", ".join(text_of(field.name) for field in fields)
+        names = ", ".join(text_of(field.name) for field in found.fields)
+        if header_name(found.name, found.fields) is not None:
+            names += " (its own fields are in the records: record all, and filter with `report --filter`)"
         return attrs.evolve(refusal, hint=f"; it has {names or 'none'}")
 
     def finish(self) -> int:

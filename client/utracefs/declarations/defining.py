@@ -20,6 +20,8 @@
 | `str`, `bytes` | `__rel_loc char[]`, `__rel_loc u8[]` |
 | `Annotated[str, N]`, `Annotated[bytes, N]` | `char[N]`, `unsigned char[N]` |
 
+Fixed arrays are of characters or bytes, as in the kernel's user_events; numbers go into `bytes` packed.
+
 A class gives the same: its annotations are the fields. Only for a function do mypy and pyright check the
 arguments of `emit` and accept `if http_request:`: mypy ignores the result of a class decorator. They do, too,
 for `request = utracefs.define(HttpRequest)`, where HttpRequest is a NamedTuple or a dataclass.

@@ -25,6 +25,12 @@ struct ut_context_head {
     PyObject *vars;
 };
 
+/* The thread's context, to be compared only. NULL: it has none yet. */
+static inline const void *ut_present_context(void)
+{
+    return PyThreadState_Get()->context;
+}
+
 /* Borrowed. NULL: not known, or the thread has no context yet. */
 static inline PyObject *ut_context_vars(void)
 {

@@ -21,7 +21,7 @@ class EventFilters:
     invalid for all events; the error of the one whose parser got furthest.
     """
 
-    def __init__(self, text: bytes, events: Iterable[EventFormat], nr_cpus: int = 0) -> None:
+    def __init__(self, text: bytes, events: Iterable[EventFormat] = (), nr_cpus: int = 0) -> None:
         self.text = text
         self._nr_cpus = nr_cpus or MAX_CPUS
         refused: list[FilterError] = []

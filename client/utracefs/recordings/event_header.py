@@ -35,6 +35,7 @@ from utracefs.recordings._event_header import EventHeaders, Op, Plan, Repeated
 from utracefs.recordings._records import EventDecoder, RecordSource
 from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
+from utracefs_protocol.events.event_header import HEADER_SIZE, header_name
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.text import bytes_of, clean, text_of
 
@@ -53,18 +54,6 @@ MAX_ALL_FIELDS: Final = 1 << 17
 MAX_ALL_NAMES: Final = 8 << 20
 """Characters of the names in all layouts."""
 
-_NAME: Final = re.compile(
-    rb"(?P<provider>[^: ]+)_L(?P<level>[0-9a-f]{1,2})K(?P<keyword>[0-9a-f]{1,16})(?:[A-Z][0-9a-z]*)*"
-    rb"(?:\.[0-9a-f]+)?\Z"
-)
-_HEADER: Final = (
-    (b"eventheader_flags", 1),
-    (b"version", 1),
-    (b"id", 2),
-    (b"tag", 2),
-    (b"opcode", 1),
-    (b"level", 1),
-)
 _LITTLE: Final = 0x02
 
 _STRUCT: Final = 1
@@ -177,9 +166,8 @@ class HeaderEvents:
     def add(self, system: str, event: EventFormat) -> None:
         """A tracepoint, if it is one of EventHeader."""
         self._taken.add(event.id)
-        found = _NAME.match(event.name)
-        fields = tuple((field.name, field.size) for field in event.fields)
-        if found is None or fields != _HEADER or event.fields[0].offset != ENTRY_HEADER_SIZE:
+        found = header_name(event.name, event.fields)
+        if found is None:
             return
         self.tracepoints[event.id] = _Tracepoint(
             event, system, text_of(found["provider"]), int(found["level"], 16), int(found["keyword"], 16)
@@ -194,7 +182,7 @@ class HeaderEvents:
     def _rest(self, tracepoint_id: int) -> int | None:
         """The id of the event for records that cannot be decoded."""
         tracepoint = self.tracepoints[tracepoint_id]
-        header = ENTRY_HEADER_SIZE + sum(size for _, size in _HEADER)
+        header = ENTRY_HEADER_SIZE + HEADER_SIZE
         rest = Field(b"u8[]", b"rest", header, 0, False, FieldKind.STRUCT)
         fields = (*tracepoint.event.fields, rest)
         return self._event_id(

@@ -28,7 +28,8 @@ from typing import Any, Final, Generic, Self, TypeVar
 import attrs
 
 from utracefs.recordings._records import EventDecoder, Record, Records, RecordSource
-from utracefs.recordings.event_header import HeaderEvents
+from utracefs.recordings.event_filters import EventFilters
+from utracefs.recordings.event_header import HeaderEvent, HeaderEvents
 from utracefs.streaming._columns import columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs.streaming.waiting import Steps, Wait, awaited, blocking
@@ -57,8 +58,9 @@ T = TypeVar("T")
 class Batch:
     """Records read together, in the ring: valid until the next batch (RuntimeError after that).
 
-    counts: records of each tracepoint, `SYSTEM:NAME`, regardless of `pids` and `cpus`. lost: records lost
-    since the previous batch, likewise; a batch may have only losses."""
+    counts: records of each tracepoint, `SYSTEM:NAME`, regardless of `pids` and `cpus`, and of the filter for
+    those of EventHeader. lost: records lost since the previous batch, likewise; a batch may have only losses.
+    """
 
     def __init__(
         self, stream: "Stream", ring: StreamRing, counts: dict[str, int], lost: dict[str, int]
@@ -177,13 +179,15 @@ class Stream:
         self._cpus = None if cpus is None else frozenset(cpus)
         self._directory = directory
         self._raw_eventheader = raw_eventheader
+        self._filters = EventFilters(attr.filter) if attr.filter is not None and attr.eventheader else None
+        """For the events in records of EventHeader, in which the daemon cannot look."""
         self._attached: _Attached | None = None
         self._rest: StreamRing | None = None
         """The stream of an ended daemon: its rest is still to be read."""
         self._closed = False
         self._is_first = True
         self._names: dict[int, str] = {}
-        self._decoders: dict[int, EventDecoder] = {}
+        self._decoders: dict[int, EventDecoder | None] = {}
         self._header_events = HeaderEvents()
         self._comms: dict[int, str] = {}
         self._reading: Records | None = None
@@ -270,9 +274,17 @@ class Stream:
     def _decoder(self, id_: int) -> EventDecoder | None:
         found = self._header_events.events.get(id_)
         if found is not None and id_ not in self._decoders:
-            self._decoders[id_] = found.decoder()
+            self._decoders[id_] = self._filtered(found)
             self.formats[str(EventName(found.system, text_of(found.format.name)))] = found.format
         return self._decoders.get(id_)
+
+    def _filtered(self, event: HeaderEvent) -> EventDecoder | None:
+        decoder = event.decoder()
+        if self._filters is not None:
+            decoder.filter = self._filters.of(event.format)
+            if decoder.filter is None:
+                return None
+        return decoder
 
     def _attach_first(self) -> Steps[None]:
         if self._closed:
@@ -447,7 +459,8 @@ def attach(
     events: `SYSTEM:NAME`, `NAME`, or globs of either; later registered ones from their first record on.
     instances: names; only events enabled in one of them (`""`: the top one).
     filter: in the syntax of an event's file `filter`, evaluated by the daemon; events for which it is invalid
-    are left out. pids: process or thread ids, cpus: numbers; both are evaluated here, after the ring.
+    are left out. pids: process or thread ids, cpus: numbers; both are evaluated here, after the ring, as is
+    the filter for events of EventHeader, by the fields in their records.
     directory: of the daemon's sockets; None: UTRACEFS_DIR, then the user's, then the system's.
     ring_bytes: a power of two from 256 KiB to 64 MiB; records that find the ring full are lost and counted in
     `Stream.lost`. watermark: unread bytes at which to wake; fewer are returned after `timeout_s`.
@@ -463,6 +476,7 @@ def attach(
         None if filter is None else bytes_of(filter),
         ring_bytes,
         watermark,
+        eventheader=filter is not None and not raw_eventheader,
     )
     return Stream(
         attr,

@@ -16,7 +16,6 @@ survives, and the pause has the same length.
 
 import contextlib
 import errno
-import logging
 import os
 import select
 import socket
@@ -26,11 +25,10 @@ from collections.abc import Callable
 from utracefsd.connections.accepted_connection import Rules
 from utracefsd.connections.fair_scheduler import FairScheduler
 from utracefsd.connections.link import Link
+from utracefsd.daemon_log import daemon_log
 from utracefsd.machine import closing
 from utracefsd.machine.peer import stranger
 from utracefsd.machine.shares import Resource, Shares
-
-logger = logging.getLogger("utracefsd")
 
 # Sockets of a user that were taken off the queue and wait for a connection: half of the user's limit, so that
 # all of his programs can come back at once after a restart.
@@ -182,8 +180,11 @@ class Acceptor:
                 Link(refused, stranger(refused)).abandon()
             self._take_reserve()
             if self._reserve is not None:
-                logger.error(
-                    "%s: a connection was turned away: %s (raise LimitNOFILE=)", name, error.strerror
+                daemon_log.error(
+                    "connection-turned-away",
+                    "%(socket)s: a connection was turned away: %(reason)s (raise LimitNOFILE=)",
+                    socket=name,
+                    reason=error.strerror,
                 )
                 return True
         self._pause(listener, error.strerror, now_ns)
@@ -195,6 +196,11 @@ class Acceptor:
                 self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _pause(self, listener: socket.socket, why: str | None, now_ns: int) -> None:
-        logger.error("%s: accepting pauses: %s", self._rules.name, why)
+        daemon_log.error(
+            "accepting-pauses",
+            "%(socket)s: accepting pauses: %(reason)s",
+            socket=self._rules.name,
+            reason=why,
+        )
         self.again_ns = now_ns + ACCEPT_PAUSE_NS
         self._epoll.modify(listener, 0)

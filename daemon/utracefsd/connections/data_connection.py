@@ -49,7 +49,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -68,6 +67,7 @@ from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.params import Params
 from utracefsd.connections.write_errors import WriteErrors
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
@@ -100,9 +100,6 @@ REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted for the user in steps of this many: counting each would double the cost."""
 
 _NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
-
-
-logger = logging.getLogger("utracefsd")
 
 
 class Services(Protocol):
@@ -405,7 +402,9 @@ class DataConnection:
 
     def _fail(self, error: TraceError) -> None:
         """Send the last message to this peer, and end the connection."""
-        logger.debug("pid %d: its connection ends: %s", self.peer.pid, error.text)
+        daemon_log.debug(
+            "bad-peer", "pid %(pid)d: its connection ends: %(reason)s", pid=self.peer.pid, reason=error.text
+        )
         self._send(encode_notification("error", [error.errno, error.text]))
         self.closing = True
         self._drop_fds()
@@ -427,7 +426,13 @@ class DataConnection:
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}{hint}")
             _METHODS[kind](self, request.msgid, kind.from_params(request.params), now_ns)
         except TraceError as error:
-            logger.debug("pid %d: %s is refused: %s", self.peer.pid, request.method[:64], error.text)
+            daemon_log.debug(
+                "request-refused",
+                "pid %(pid)d: %(method)s is refused: %(reason)s",
+                pid=self.peer.pid,
+                method=request.method[:64],
+                reason=error.text,
+            )
             self._send(encode_error(request.msgid, error.errno, error.text))
 
     def _notified(self, notification: Notification, now_ns: int) -> None:

@@ -30,7 +30,6 @@ acceptor.py accepts connections and handles too many of them; connection_shares.
 
 import contextlib
 import errno
-import logging
 import os
 import select
 import socket
@@ -49,8 +48,6 @@ from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer, peer_of, stranger
 from utracefsd.machine.shares import Shares
-
-logger = logging.getLogger("utracefsd")
 
 # Size of one recvmsg(2), and of one when the user's messages take much memory, or when only records are
 # wanted.

@@ -24,7 +24,6 @@ no two connections share, since they also name consumers (`perf:5`).
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -44,12 +43,11 @@ from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.params import Params
+from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
-
-logger = logging.getLogger("utracefsd")
 
 # Limit of one `read`; a larger request is a short read, as for the kernel's files.
 MAX_READ = 1 << 20
@@ -354,7 +352,12 @@ class TracefsConnection:
             try:
                 self._handles.pop(handle).close()
             except TraceError as error:
-                logger.debug("closing handle %d: %s", handle, error)
+                daemon_log.debug(
+                    "handle-close-failed",
+                    "closing handle %(handle)d: %(reason)s",
+                    handle=handle,
+                    reason=error,
+                )
             except Exception as error:  # noqa: BLE001 - counted and logged
                 self._services.faults.note(error, f"closing handle {handle} failed")
         self._file_handles.clear()

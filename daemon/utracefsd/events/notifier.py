@@ -21,7 +21,6 @@ may be fewer messages, and then nothing is pending.
 """
 
 import errno
-import logging
 from collections.abc import Callable
 from itertools import islice
 
@@ -30,11 +29,10 @@ import attrs
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.wait_budget import WaitBudget
 from utracefsd.machine.peer import Peer
-
-logger = logging.getLogger("utracefsd")
 
 ACKNOWLEDGE_NS = 100_000_000
 """How long an operation waits for acknowledgements. A running program needs less than a millisecond."""
@@ -262,9 +260,11 @@ class Notifiers:
         overdue, self._overdue_pids = list(self._overdue_pids), {}
         named = ", ".join(map(str, overdue[:MOST_NAMED]))
         more = f" and {len(overdue) - MOST_NAMED} more" if len(overdue) > MOST_NAMED else ""
-        logger.warning(
-            "enable bits were not acknowledged within %d ms by pid %s%s: stopped, or too busy",
-            ACKNOWLEDGE_NS // 1_000_000,
-            named,
-            more,
+        daemon_log.warning(
+            "enable-bits-overdue",
+            "enable bits were not acknowledged within %(after_ms)d ms by pid %(pids)s%(more)s: stopped, or"
+            " too busy",
+            after_ms=ACKNOWLEDGE_NS // 1_000_000,
+            pids=named,
+            more=more,
         )

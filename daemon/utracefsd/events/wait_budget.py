@@ -10,13 +10,10 @@ Waits up to FREE_NS are free: a program that waits for a cpu takes that long. Si
 operations count once.
 """
 
-import logging
-
 import attrs
 
+from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.peer import Peer
-
-logger = logging.getLogger("utracefsd")
 
 FREE_NS = 50_000_000
 """Half of the longest wait."""
@@ -68,9 +65,10 @@ class WaitBudget:
         waited.full_ns = max(waited.full_ns, until_ns) + counted_ns * REFILL_DIVISOR
         if not waited.is_logged and not self.is_left(peer, until_ns):
             waited.is_logged = True
-            logger.warning(
-                "enable bits of user %d took %d ms of what operations have to wait; for a while none waits "
-                "for that user's programs",
-                peer.share,
-                MOST_NS // 1_000_000,
+            daemon_log.warning(
+                "enable-bits-slow",
+                "enable bits of user %(uid)d took %(took_ms)d ms of what operations have to wait; for a while"
+                " none waits for that user's programs",
+                uid=peer.share,
+                took_ms=MOST_NS // 1_000_000,
             )

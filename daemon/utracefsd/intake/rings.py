@@ -34,7 +34,6 @@ counter and clock diverge, the daemon asks the kernel again.
 """
 
 import errno
-import logging
 import os
 import select
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +43,7 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING
+from utracefsd.daemon_log import daemon_log
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
@@ -68,8 +68,6 @@ ROUND_RECORDS = 50_000
 
 # Part of the ring memory left to a user that a ring larger than the default may take.
 PART_OF_THE_REST = 16
-
-logger = logging.getLogger("utracefsd")
 
 
 class DescriptorStore(Protocol):
@@ -229,10 +227,11 @@ class Rings:
 
     def _miss(self, key: Key, known: KnownRing) -> None:
         if not self._missing:
-            logger.warning(
-                "a data ring of the daemon before this one did not come back (pid %d); what it held is lost,"
-                " and how many records that was is unknown; daemon_stats counts such rings",
-                known.pid,
+            daemon_log.warning(
+                "ring-lost",
+                "a data ring of the daemon before this one did not come back (pid %(pid)d); what it held is"
+                " lost, and how many records that was is unknown; daemon_stats counts such rings",
+                pid=known.pid,
             )
         self._missing[key] = known
         self._gone(known.event_ids, 1)
@@ -264,7 +263,12 @@ class Rings:
                 if self._journal is not None:
                     self._journal.resume(ring)
             except (ValueError, OSError, MemoryError) as error:
-                logger.warning("a data ring of pid %d cannot be taken over: %s", known.pid, error)
+                daemon_log.warning(
+                    "ring-not-taken-over",
+                    "a data ring of pid %(pid)d cannot be taken over: %(reason)s",
+                    pid=known.pid,
+                    reason=error,
+                )
                 self._let_go(known.event_ids)
                 self._store.drop(name_of(key))
                 self._miss(key, self._awaited.pop(key))
@@ -437,7 +441,12 @@ class Rings:
         self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
 
     def _end_corrupt_orphan(self, owned: _Owned) -> None:
-        logger.warning("a data ring of pid %d that has no connection ends: %s", owned.ring.pid, _CORRUPT)
+        daemon_log.warning(
+            "ring-corrupt",
+            "a data ring of pid %(pid)d that has no connection ends: %(reason)s",
+            pid=owned.ring.pid,
+            reason=_CORRUPT,
+        )
         self._forget(owned)
 
     def end_orphans(self, *, all_of_them: bool = False) -> None:

@@ -5,9 +5,7 @@ file `daemon_stats` shows the count. A client may find a bug and trigger it repe
 each place in the code is logged once.
 """
 
-import logging
-
-logger = logging.getLogger("utracefsd")
+from utracefsd.daemon_log import daemon_log
 
 _MAX_PLACES = 256
 """Places whose traceback was logged; further places are not logged."""
@@ -26,9 +24,9 @@ class Faults:
         place = _place(error)
         if place not in self._places and len(self._places) < _MAX_PLACES:
             self._places.add(place)
-            logger.error("%s: a bug of the daemon", what, exc_info=error)
+            daemon_log.error("fault", "%(what)s: a bug of the daemon", what=what, exc_info=error)
         else:
-            logger.debug("%s: %r again", what, error)
+            daemon_log.debug("fault-again", "%(what)s: %(error)r again", what=what, error=error)
 
 
 def _place(error: BaseException) -> tuple[type[BaseException], str, int]:

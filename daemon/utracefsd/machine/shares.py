@@ -22,14 +22,12 @@ by `Rings`. There is one `Shares` per daemon.
 import enum
 import errno
 import heapq
-import logging
 from collections.abc import Mapping
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
-
-logger = logging.getLogger("utracefsd")
+from utracefsd.daemon_log import daemon_log
 
 
 class Resource(enum.StrEnum):
@@ -220,7 +218,13 @@ class Shares:
         counts = self._refused[resource]
         counts[uid] = count = counts.get(uid, 0) + 1
         if str(count).strip("0") == "1":
-            logger.warning("user %d is refused, number %d: %s", uid, count, text)
+            daemon_log.warning(
+                "user-refused",
+                "user %(uid)d is refused, number %(count)d: %(reason)s",
+                uid=uid,
+                count=count,
+                reason=text,
+            )
 
     def scarce(self, resource: Resource, uid: int) -> bool:
         """Whether more than half is held of the user's limit, or of the limit in all."""

@@ -12,15 +12,13 @@ so the queue is bounded by the rings in use plus the manager's.
 """
 
 import errno
-import logging
 import os
 import socket
 from collections.abc import Callable, MutableMapping, Sequence
 
+from utracefsd.daemon_log import daemon_log
 from utracefsd.intake.rings import STORED
 from utracefsd.server.sd_notify import ListenFd, Notifier
-
-logger = logging.getLogger("utracefsd")
 
 DEFAULT_MAX = 1024
 """The value in systemd/utracefsd.service, for managers that do not pass it."""
@@ -123,7 +121,9 @@ class FdStore:
             self.on_blocked()
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("the service manager keeps no data rings: %s", error.strerror)
+        daemon_log.warning(
+            "fd-store-failed", "the service manager keeps no data rings: %(reason)s", reason=error.strerror
+        )
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()

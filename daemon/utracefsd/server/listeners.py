@@ -7,7 +7,6 @@ answers, and is removed at the end. For a socket from systemd, mode, group and f
 import contextlib
 import errno
 import grp
-import logging
 import os
 import socket
 import stat
@@ -16,9 +15,8 @@ from pathlib import Path
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+from utracefsd.daemon_log import daemon_log
 from utracefsd.server.sd_notify import ListenFd
-
-logger = logging.getLogger("utracefsd")
 
 # Length of the queue of connections that wait to be accepted. It is first come, first served, so a flood
 # in it delays every other connection until it is accepted (20 us each). With a full queue connect(2) waits,
@@ -51,7 +49,12 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
                     # container).
                     if error.errno not in (errno.EPERM, errno.EINVAL):
                         raise
-                    logger.info("%s: only for this user, who is not in the group %d", path, gid)
+                    daemon_log.info(
+                        "group-not-usable",
+                        "%(path)s: only for this user, who is not in the group %(gid)d",
+                        path=path,
+                        gid=gid,
+                    )
             sock.listen(BACKLOG)
             yield sock
         finally:
@@ -98,7 +101,9 @@ def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
         names = (listen_fd.name, Path(os.fsdecode(address)).name)
         name = next((n for n in names if n in (DATA_SOCKET, TRACEFS_SOCKET)), None)
         if name is None or name in given or sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
-            logger.warning("unexpected socket %r from systemd; closed", listen_fd.name)
+            daemon_log.warning(
+                "socket-unexpected", "unexpected socket %(name)r from systemd; closed", name=listen_fd.name
+            )
             sock.close()
         else:
             given[name] = sock

@@ -32,7 +32,6 @@ import enum
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import secrets
 import stat
@@ -44,9 +43,8 @@ import attrs
 from utracefs_protocol import places
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.kept_file import remove
-
-logger = logging.getLogger("utracefsd")
 
 STATUS_FILE = "user_events_status"
 LOCK_FILE = "utracefsd.lock"
@@ -210,7 +208,11 @@ def _remove_marked(mark: Path, uid: int) -> None:
         stack.callback(os.close, folder_fd)
         if not _try_lock(folder_fd) or not mark.exists():
             return
-        logger.info("removing %s: its daemon was killed, and ended with its parent", folder)
+        daemon_log.info(
+            "folder-removed",
+            "removing %(folder)s: its daemon was killed, and ended with its parent",
+            folder=folder,
+        )
         if ours:
             for name in (DATA_SOCKET, TRACEFS_SOCKET):
                 with contextlib.suppress(OSError):
@@ -296,7 +298,12 @@ def _free_name(folder: Path, uid: int) -> Path:
         return folder
     if owner == uid:
         return folder
-    logger.warning("%s is taken by uid %d; another name is used", folder, owner)
+    daemon_log.warning(
+        "status-folder-taken",
+        "%(folder)s is taken by uid %(uid)d; another name is used",
+        folder=folder,
+        uid=owner,
+    )
     return folder.with_name(f"{folder.name}.{secrets.token_hex(8)}")
 
 

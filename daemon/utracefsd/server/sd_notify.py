@@ -13,14 +13,13 @@ processes do not take themselves for the service.
 
 import contextlib
 import fcntl
-import logging
 import os
 import socket
 from collections.abc import MutableMapping
 
 import attrs
 
-logger = logging.getLogger("utracefsd.server.sd_notify")
+from utracefsd.daemon_log import daemon_log
 
 FIRST_LISTEN_FD = 3
 
@@ -83,7 +82,11 @@ class Notifier:
         elif name.startswith("@"):
             address = b"\0" + os.fsencode(name[1:])
         elif name:
-            logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name; ignored", name)
+            daemon_log.warning(
+                "notify-socket-invalid",
+                "NOTIFY_SOCKET=%(name)s is neither a path nor an abstract name; ignored",
+                name=name,
+            )
         own = os.getpid() if pid is None else pid
         meant_for_us = not watchdog_pid or (watchdog_pid.isdecimal() and int(watchdog_pid) == own)
         interval_s = None
@@ -112,4 +115,9 @@ class Notifier:
                 sock.settimeout(SEND_TIMEOUT_S)
                 sock.sendto(state.encode(), self.address)
         except OSError as error:
-            logger.warning("telling the service manager %r failed: %s", state.split("\n")[0], error)
+            daemon_log.warning(
+                "notify-failed",
+                "telling the service manager %(state)r failed: %(reason)s",
+                state=state.split("\n")[0],
+                reason=error,
+            )

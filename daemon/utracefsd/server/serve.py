@@ -19,7 +19,6 @@ it, since it is useless without them.
 
 import contextlib
 import functools
-import logging
 import math
 import os
 import resource
@@ -33,13 +32,12 @@ import trio
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
+from utracefsd.daemon_log import daemon_log
 from utracefsd.intake.rings import LINGER_ROUNDS, POLL_S, ROUND_RECORDS, Rings
 from utracefsd.machine import collector
 from utracefsd.server import runtime, sd_notify
 from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.listeners import given_sockets, group_id, listening
-
-logger = logging.getLogger("utracefsd")
 
 DEFAULT_GROUP = "tracing"
 
@@ -146,8 +144,17 @@ async def serve(
         daemon.listens()
         async with trio.open_nursery() as nursery:
             Server(daemon).start(nursery, store)
-            logger.info("sockets in %s, status file %s", place.directory, place.status_file)
+            _log_place(place)
             task_status.started(Serving(place, daemon))
+
+
+def _log_place(place: runtime.Runtime) -> None:
+    daemon_log.info(
+        "listening",
+        "sockets in %(directory)s, status file %(status_file)s",
+        directory=place.directory,
+        status_file=place.status_file,
+    )
 
 
 def _close(

@@ -28,7 +28,6 @@ bring back data rings that are partly consumed.
 
 import contextlib
 import errno
-import logging
 import os
 import stat
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from pathlib import Path
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import shown
 from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
@@ -44,7 +44,6 @@ from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
 
 __all__ = ["BufferFolders", "StateFolder"]
 
-logger = logging.getLogger("utracefsd")
 
 LOG = "state"
 JOURNAL = "journal"
@@ -133,9 +132,10 @@ class StateFolder:
             self._buffers[number] = BufferFolders(self, number, instance.buffer, instance.buffer_folder)
         self.remove_unused_buffers()  # now, so that unused folders take no space from a new one
         if behind:
-            logger.warning(
+            daemon_log.warning(
+                "state-was-full",
                 "the daemon before this one had no room to write down what was set, enabled or removed last;"
-                " that is as it was before"
+                " that is as it was before",
             )
         return taken
 
@@ -165,16 +165,31 @@ class StateFolder:
                 aside.mkdir(0o700, exist_ok=True)
                 remove(aside / name)
                 path.rename(aside / name)
-                logger.warning("%s is not a file of this daemon; moved to %s", path, aside)
+                daemon_log.warning(
+                    "state-file-foreign",
+                    "%(path)s is not a file of this daemon; moved to %(aside)s",
+                    path=path,
+                    aside=aside,
+                )
             except FileNotFoundError:
                 pass
             except OSError as error:
-                logger.warning("%s is in the way: %s", path, error.strerror)
+                daemon_log.warning(
+                    "state-file-in-the-way",
+                    "%(path)s is in the way: %(reason)s",
+                    path=path,
+                    reason=error.strerror,
+                )
 
     def set_aside(self, why: str) -> None:
         """Move the files to set-aside/, replacing what was there, for a start with an empty state."""
         aside = self.path / SET_ASIDE
-        logger.warning("starting afresh, what was found is in %s: %s", aside, why)
+        daemon_log.warning(
+            "state-set-aside",
+            "starting afresh, what was found is in %(aside)s: %(reason)s",
+            aside=aside,
+            reason=why,
+        )
         self._buffers.clear()
         remove(aside)
         with contextlib.suppress(FileExistsError):
@@ -213,13 +228,14 @@ class StateFolder:
         if self._warned:
             return
         self._warned = True
-        logger.warning(
-            "ring buffers will not survive a restart of the daemon: %s has too little room for them (%s)."
-            " Mount a larger %s (docker run --shm-size) or choose a smaller buffer_size_kb, KiB per cpu; then"
-            " restart",
-            self.path,
-            why.strerror,
-            self.path.parent,
+        daemon_log.warning(
+            "buffer-in-memory",
+            "ring buffers will not survive a restart of the daemon: %(folder)s has too little room for them"
+            " (%(reason)s). Mount a larger %(mount)s (docker run --shm-size) or choose a smaller"
+            " buffer_size_kb, KiB per cpu; then restart",
+            folder=self.path,
+            reason=why.strerror,
+            mount=self.path.parent,
         )
 
     def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
@@ -240,11 +256,13 @@ class StateFolder:
     def _lose_buffer(self, instance: TakenInstance, error: Exception) -> None:
         """Keep the files of a damaged ring buffer in set-aside; the instance gets an empty one."""
         aside = self.path / SET_ASIDE
-        logger.warning(
-            "all records of %s are lost, what was found is in %s: the ring buffer cannot be taken over: %s",
-            f"the instance {shown(instance.name)}" if instance.name else "the top instance",
-            aside,
-            error,
+        daemon_log.warning(
+            "buffer-lost",
+            "all records of %(instance)s are lost, what was found is in %(aside)s: the ring buffer cannot be"
+            " taken over: %(reason)s",
+            instance=f"the instance {shown(instance.name)}" if instance.name else "the top instance",
+            aside=aside,
+            reason=error,
         )
         with contextlib.suppress(FileExistsError):
             aside.mkdir(0o700)
@@ -258,8 +276,11 @@ class StateFolder:
             return RingBuffer.adopt(folder)
         except (OSError, ValueError) as error:
             buffer = RingBuffer.adopt(folder, guess=True)
-            text = "which records are a snapshot is not known, the earlier ones are taken for it: %s"
-            logger.warning(text, error)
+            daemon_log.warning(
+                "snapshot-guessed",
+                "which records are a snapshot is not known, the earlier ones are taken for it: %(reason)s",
+                reason=error,
+            )
             return buffer
 
     def _read_log(self) -> tuple[bytes, bool] | None:

@@ -25,7 +25,6 @@ attached to plug-ins (they belong to connections that died with the daemon).
 
 import contextlib
 import errno
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +36,7 @@ from utracefsd.consumers.ftrace.event._sink import recorded_ids
 from utracefsd.consumers.ftrace.event.event_file import EventFile
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.known_rings import Key
@@ -49,7 +49,6 @@ from utracefsd.state.log_file import FIRST_ROOM, LogFile
 
 __all__ = ["State", "restore_events", "restore_instances"]
 
-logger = logging.getLogger("utracefsd")
 
 # A file is replaced by a smaller one when it has this many times the space that is needed.
 _TOO_MUCH = 8
@@ -165,7 +164,7 @@ class State:
         if self._wait:
             self._wait -= 1
         elif self._rewrite():
-            logger.info("the state is written again")
+            daemon_log.info("state-written-again", "the state is written again")
             self._instances.cells.recycle()
             self.folder.remove_unused_buffers()
         else:
@@ -318,10 +317,11 @@ class State:
         self._file.append(b"".join(map(self._pack, needed)))
         self._file.mark_behind()
         self._back_off = 0
-        logger.error(
-            "the state cannot be written, %s is full: new events and instances are refused, and what is set,"
-            " enabled or removed from now on is as before if this daemon is killed. Free some",
-            self.folder.path.parent,
+        daemon_log.error(
+            "state-full",
+            "the state cannot be written, %(folder)s is full: new events and instances are refused, and what"
+            " is set, enabled or removed from now on is as before if this daemon is killed. Free some",
+            folder=self.folder.path.parent,
         )
 
 

@@ -42,6 +42,7 @@ _SPACE_SET = frozenset(_SPACE)
 _NOT_SPACE = frozenset(range(256)) - _SPACE_SET
 _ALPHANUMERIC_SET = frozenset(_ALPHANUMERIC)
 _NAME = frozenset(_ALPHANUMERIC + b"_")
+_DOTTED_NAME = _NAME | frozenset(b".")
 
 _OPERATORS = (b"==", b"!=", b"~", b"<=", b"<", b">=", b">", b"&")
 """Longer operators before their prefixes."""
@@ -305,6 +306,9 @@ class _Parser:
         begin, at = at, self._behind(at, _NAME)
         if at == begin:
             raise FilterError("", None, errno.EPERM)
+        # A member of a struct of EventHeader; the kernel's filters have no such names.
+        dotted = self._behind(at, _DOTTED_NAME)
+        at = dotted if text[begin:dotted] in self._operands else at
         operand = self._operands.get(text[begin:at])
         if operand is None:
             raise FilterError(errors.FIELD_NOT_FOUND, at + 1)

@@ -450,6 +450,8 @@ class StreamAttr(_Attr, method="stream_open", takes="attr"):
     """Bytes of the ring's data area, a power of two; 0 means the default."""
     watermark: int = member(Kind("int", lambda value, _: value or 1), default=1)
     """Unread bytes at which the doorbell rings; 0 means 1."""
+    eventheader: bool = member(BOOL, default=False)
+    """The reader decodes records of EventHeader, and filters those itself: `filter` is for the others."""
 
     @classmethod
     def from_map(cls, attr: WireMap) -> Self:

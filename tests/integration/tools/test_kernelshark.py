@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.tools.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
 from tests.judges import judge
 
@@ -18,9 +20,10 @@ for n in range(5000):
 """
 
 
-def record(path: Path) -> None:
+def record(path: Path, *options: str) -> None:
+    record = [sys.executable, "-m", "utracefs", "record", *options, "-o", str(path)]
     done = subprocess.run(
-        [sys.executable, "-m", "utracefs", "record", "-o", str(path), "--", sys.executable, "-c", PROGRAM],
+        [*record, "--", sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         timeout=60,
@@ -32,11 +35,14 @@ def record(path: Path) -> None:
     path.chmod(0o644)
 
 
-def test_it_opens_a_recording() -> None:
+@pytest.mark.parametrize("options", [(), ("--compress=zstd",)])
+def test_it_opens_a_recording(options: tuple[str, ...]) -> None:
     for name in ("kernelshark", "Xvfb", "xwininfo", "import"):
         judge(name)
+    if options:
+        pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     with open_folder() as folder, screen() as display:
-        record(folder / "trace.dat")
+        record(folder / "trace.dat", *options)
         with shown_in_kernelshark(folder / "trace.dat", display, folder) as said:
             assert screenshot(display).startswith(b"\x89PNG")
         assert said == []

@@ -220,6 +220,18 @@ def test_a_name_with_letters_of_latin_1() -> None:
     assert refused(b"gr\xc3\xb6\xc3\x9f == 1", fields).position == 4
 
 
+def test_names_with_dots_are_only_those_of_fields() -> None:
+    fields = parse(b"ev u32 user.id; u32 a; u32 a.b.c").fields
+    for text in (b"user.id == 5", b"a.b.c == 1 && a == 2", b"a.b.c==1"):
+        assert parse_filter(text, fields, nr_cpus=2).text == text
+    for text, position in [(b"user == 5", 5), (b"user.x == 5", 5), (b"user.id.x == 5", 5), (b"x.id == 1", 2)]:
+        with pytest.raises(FilterError, match="Field not found") as caught:
+            parse_filter(text, fields, nr_cpus=2)
+        assert caught.value.position == position
+    with pytest.raises(FilterError, match="Invalid operator"):
+        parse_filter(b"a.b == 1", fields, nr_cpus=2)
+
+
 def test_a_field_of_its_own_goes_before_a_generic_one() -> None:
     fields = parse(b"e u32 cpu; u8 comm; u16 common_pid; u64 COMM").fields
     payload = (7).to_bytes(4, "little") + b"\x09" + (3).to_bytes(2, "little") + (5).to_bytes(8, "little")

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 
 import utracefs
 from utracefs.cli.common import connect, tell
+from utracefs.cli.filter_errors import syntax_refusal
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
@@ -38,7 +39,12 @@ def write_live(
     duration_s: float | None = None,
 ) -> Exported:
     """Run until SIGINT or SIGTERM, or for the given time. events: patterns; none: all. place: only events
-    enabled in that instance. OSError: no daemon, or `out` cannot be written."""
+    enabled in that instance. OSError: no daemon, or `out` cannot be written. Failure: the filter is invalid
+    for all events.
+    """
+    refusal = syntax_refusal(filter or "0", "filter")
+    if refusal is not None:
+        raise refusal.failure(", ".join(events))
     with connect(directory, place) as tree:
         found = tree.directory
     end = None if duration_s is None else time.monotonic() + duration_s

@@ -258,7 +258,9 @@ def _collect_spool(metrics: Metrics, folder: str, max_events: int) -> None:
     for member, name in (
         ("records_read", "utracefs_forward_read_records_total"),
         ("records_sent", "utracefs_forward_sent_records_total"),
+        ("lost_unknown", "utracefs_forward_unknown_losses_total"),
         ("spool_bytes", "utracefs_forward_spool_bytes"),
+        ("spool_size", "utracefs_forward_spool_limit_bytes"),
         ("lag_s", "utracefs_forward_lag_seconds"),
     ):
         if _is_number(status.get(member)):

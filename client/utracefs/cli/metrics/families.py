@@ -104,9 +104,11 @@ FAMILIES: Final = {
             "Records that were lost before they could be sent.",
             ("spool", "event", "cause"),
         ),
+        Family("utracefs_forward_unknown_losses_total", "Times that an unknown number was lost.", _S),
         Family("utracefs_forward_spool_bytes", "Size of the spool on disk.", _S),
-        Family("utracefs_forward_lag_seconds", "Age of the oldest record that is not sent.", _S),
-        Family("utracefs_forward_failing", "Whether the last attempt to send has failed.", _S),
+        Family("utracefs_forward_spool_limit_bytes", "Its maximum.", _S),
+        Family("utracefs_forward_lag_seconds", "Age of the oldest batch that is not sent.", _S),
+        Family("utracefs_forward_failing", "Whether the status has an error of target or disk.", _S),
         Family("utracefs_scrape_duration_seconds", "Time that reading these numbers took."),
     )
 }

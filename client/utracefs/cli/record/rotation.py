@@ -9,6 +9,9 @@ file, since it may be large, while the next one is recorded. One file at a time:
 Without space for the next file the present one continues, and loses what does not fit, as any recording.
 """
 
+import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +28,15 @@ from utracefs.recordings.partial_files import NO_ROOM, dumped_name
 
 __all__ = ["Rotation"]
 
+_NICE: Final = 10
 RETRY_S: Final = 1.0
 """Time until the next attempt, when there was no space for the next file."""
+
+
+def _yield_to_the_reader() -> None:
+    """Lower the priority of this thread: compressing must not keep the reader from the ring buffer."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class Rotation:
@@ -38,7 +48,7 @@ class Rotation:
         self._at = at
         self._about = about
         self._files = KeptFiles(most)
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1, initializer=_yield_to_the_reader)
         self._writing: Future[tuple[str, Summary]] | None = None
         self._begun = time.monotonic()
         self._retry_at = 0.0

@@ -27,6 +27,8 @@ __all__ = ["NAMES", "Compression", "Packed", "compression_of", "unpacked"]
 
 NAMES: Final = ("zstd", "zlib")
 
+_ZLIB_LEVEL: Final = 1
+"""A recorder competes with the recorded programs for the cpus."""
 _MAX_RATIO: Final = 1100
 """Limit of plain bytes for each byte of a file: zlib cannot do more than 1032. A small file that claims more
 would fill memory or disk."""
@@ -74,7 +76,10 @@ def compression_of(name: str) -> Compression | None:
         def unzip(data: "Buffer", size: int) -> bytes:
             return zlib.decompressobj().decompress(data, size)
 
-        return Compression(name, zlib.ZLIB_VERSION, zlib.compress, unzip, zlib.error)
+        def compress(data: "Buffer") -> bytes:
+            return zlib.compress(data, _ZLIB_LEVEL)
+
+        return Compression(name, zlib.ZLIB_VERSION, compress, unzip, zlib.error)
     if name == "zstd":
         try:
             from compression import zstd  # type: ignore[import-not-found, unused-ignore]

@@ -11,17 +11,16 @@ write to its file; the error is in that file (a filter) and in error_log.
 """
 
 import errno
-import logging
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event, shown
 
 __all__ = ["MAX_LINES", "StandingFile"]
 
-logger = logging.getLogger("utracefsd")
 
 _NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.E2BIG})
 """Errors that are not mistakes in the line; they are not in error_log."""
@@ -122,10 +121,12 @@ class StandingFile:
         """Log once for each line: programs decide how many events there are."""
         if text not in self._told:
             self._told.add(text)
-            logger.warning(
-                "%s: %s is not set for %s, nor for what else is refused for want of room: %s",
-                self._name,
-                shown(text),
-                shown(event.tracepoint_name),
-                why,
+            daemon_log.warning(
+                "standing-not-set",
+                "%(file)s: %(line)s is not set for %(event)s, nor for what else is refused for want of room:"
+                " %(reason)s",
+                file=self._name,
+                line=shown(text),
+                event=shown(event.tracepoint_name),
+                reason=why,
             )

@@ -17,7 +17,6 @@ others are only counted; so are batches that take longer than SLOW_S.
 """
 
 import errno
-import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -37,10 +36,9 @@ from utracefsd.consumers.plugins.contract import (
 )
 from utracefsd.consumers.plugins.worker import SLOW_S, Job, Worker
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
-
-logger = logging.getLogger("utracefsd")
 
 RING_BYTES = STREAM_RING_SIZE
 """The ring of a plug-in; its records take 48 bytes and more."""
@@ -153,7 +151,9 @@ class Plugin:
             worker.post(lambda: self._call("close", close))
         self._worker = self._loading = self._object = None
         if not worker.close(CLOSE_S):
-            logger.warning("plug-in %s does not end; it is left behind", self.name)
+            daemon_log.warning(
+                "plugin-left", "plug-in %(plugin)s does not end; it is left behind", plugin=self.name
+            )
 
     def _ready(self) -> Worker:
         """Its thread, after making its object. ConsumerError: EIO, EBUSY."""
@@ -208,10 +208,12 @@ class Plugin:
         self.slow += 1
         if "slow" not in self._logged:
             self._logged.add("slow")
-            logger.warning(
-                "plug-in %s: a batch takes %.0f ms; what finds no room meanwhile is lost for it, and counted",
-                self.name,
-                took_s * 1000,
+            daemon_log.warning(
+                "plugin-slow",
+                "plug-in %(plugin)s: a batch takes %(took_ms).0f ms; what finds no room meanwhile is lost for"
+                " it, and counted",
+                plugin=self.name,
+                took_ms=took_s * 1000,
             )
 
     def _tell(self, method: str, event: Event) -> None:
@@ -230,8 +232,12 @@ class Plugin:
         self.failures += 1
         if method not in self._logged:
             self._logged.add(method)
-            logger.warning(
-                "plug-in %s: %s raised %r; its further failures are only counted", self.name, method, error
+            daemon_log.warning(
+                "plugin-failed",
+                "plug-in %(plugin)s: %(method)s raised %(error)r; its further failures are only counted",
+                plugin=self.name,
+                method=method,
+                error=error,
             )
 
 

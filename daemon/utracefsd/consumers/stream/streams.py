@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.event_header import header_name
 from utracefs_protocol.events.event_names import is_glob
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
@@ -136,12 +137,16 @@ class Stream:
             return False
         return not self._instances or any(one.events.enabled(event) for one in self._instances)
 
+    def _is_filtered_by_the_reader(self, event: Event) -> bool:
+        declaration = event.declaration
+        return self._attr.eventheader and header_name(declaration.name, declaration.fields) is not None
+
     def _take(self, event: Event) -> FilterError | None:
         """Attach to it; returns the error if the filter is invalid for it."""
         if event in self._probes:
             return None
         filter_ = None
-        if self._attr.filter is not None:
+        if self._attr.filter is not None and not self._is_filtered_by_the_reader(event):
             try:
                 filter_ = self._parse(event, self._attr.filter)
             except FilterError as error:

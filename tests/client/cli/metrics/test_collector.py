@@ -143,9 +143,11 @@ def test_a_forwarder(tmp_path: Path, cli: Cli) -> None:
         "records_read": 10,
         "records_sent": 7,
         "lost": {"user_events:a": {"spool full": 1}, "b": {"x": 1}, "c": {"x": 1}, "d": {"x": 4}},
+        "lost_unknown": 2,
         "spool_bytes": 4096,
+        "spool_size": 1 << 20,
         "lag_s": 1.5,
-        "last_error": None,
+        "last_error": "",
     }
     (tmp_path / "status.json").write_text(json.dumps(status))
     metrics, spool = of_spool(tmp_path, cli), str(tmp_path)
@@ -154,6 +156,8 @@ def test_a_forwarder(tmp_path: Path, cli: Cli) -> None:
     assert metrics.get("utracefs_forward_sent_records_total", spool) == 7
     assert metrics.get("utracefs_forward_lost_records_total", spool, "user_events:a", "spool full") == 1
     assert metrics.get("utracefs_forward_lost_records_total", spool, "other", "x") == 5
+    assert metrics.get("utracefs_forward_unknown_losses_total", spool) == 2
+    assert metrics.get("utracefs_forward_spool_limit_bytes", spool) == 1 << 20
     assert metrics.get("utracefs_forward_lag_seconds", spool) == 1.5
     assert metrics.get("utracefs_forward_failing", spool) == 0
     assert metrics.get("utracefs_forward_status_age_seconds", spool) is not None

@@ -134,7 +134,8 @@ def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
 
 def test_the_daemon_is_killed(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     process = traced.start("record", "--flight", "1M")
-    eventually(lambda: "-dump" in traced.out("ls", "instances"), "it records")
+    eventually(lambda: "-dump" in traced.out("ls", "instances"), "it is about to record")
+    traced.run("dump")
     daemon.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -9,7 +9,6 @@ The top instance starts with the smallest buffer and gets the full one when some
 """
 
 import errno
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -18,6 +17,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.settings import MAX_SUBBUF_ORDER, Settings
+from utracefsd.daemon_log import daemon_log
 
 __all__ = ["EXPANDED_SIZE_KB", "NO_ROOM", "BufferStorage", "BufferStore", "memory_errors"]
 
@@ -34,8 +34,6 @@ NO_ROOM = frozenset(
 """Errors of posix_fallocate(3), open(2), mkdir(2): the file system or our quota is full, or a file may not
 be so large (RLIMIT_FSIZE); the folder was removed, or is not writable any more. Memory may still be
 available."""
-
-logger = logging.getLogger("utracefsd")
 
 
 class BufferStorage(Protocol):
@@ -201,8 +199,10 @@ class BufferStore:
         try:
             self._replace(sizes_kb, subbuf_size)
         except TraceError as error:
-            logger.warning(
-                "the ring buffer stays at its smallest size, write to buffer_size_kb: %s", error.text
+            daemon_log.warning(
+                "buffer-not-resized",
+                "the ring buffer stays at its smallest size, write to buffer_size_kb: %(reason)s",
+                reason=error.text,
             )
 
     def _sizes_kb(self) -> list[int]:

@@ -6,7 +6,6 @@ against the record's size before it is read; a missing field counts as 0, or as 
 """
 
 import contextlib
-import logging
 import os
 import secrets
 
@@ -18,6 +17,7 @@ from utracefs_protocol.pages.record cimport COMM_SIZE, common_word
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
 from utracefsd.events._tracepoint cimport defer
+from utracefsd.daemon_log import daemon_log
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap_memory "mmap"(void *, size_t, int, int, int, long)
@@ -43,8 +43,6 @@ cdef enum:
     MAX_STACK = 8
     DIV_SHIFT = 20
 
-logger = logging.getLogger("utracefsd")
-
 # Number of operands of a step, by its op.
 _TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromkeys(
     (Op.ADD, Op.SUB, Op.MULT, Op.DIV), 2
@@ -53,10 +51,11 @@ _TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromke
 
 def warn_of_memory(folder, error):
     """A table is in memory of this process, because there is no space for its file."""
-    logger.warning(
-        "a histogram will not survive a restart of the daemon: %s has too little room (%s)",
-        folder,
-        error.strerror,
+    daemon_log.warning(
+        "hist-in-memory",
+        "a histogram will not survive a restart of the daemon: %(folder)s has too little room (%(reason)s)",
+        folder=folder,
+        reason=error.strerror,
     )
 
 
@@ -157,7 +156,11 @@ cdef class HistTable:
                         raise
                     self.leave_file(error)
         except Exception as error:
-            logger.warning("a histogram drops its records: there is no memory for it: %s", error)
+            daemon_log.warning(
+                "hist-without-memory",
+                "a histogram drops its records: there is no memory for it: %(reason)s",
+                reason=error,
+            )
             return False
         self.has_memory = True
         return True

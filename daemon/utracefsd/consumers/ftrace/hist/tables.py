@@ -8,7 +8,6 @@ dropped, which `hist` shows, and the reason is logged.
 """
 
 import errno
-import logging
 import os
 import re
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist._hist import HistTable, warn_of_memory
 from utracefsd.consumers.ftrace.hist.parse import MAX_BITS, MIN_BITS
+from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.kept_file import remove
 
 __all__ = ["MAX_BYTES", "MAX_INSTANCE_BYTES", "Tables", "is_table_name"]
@@ -29,8 +29,6 @@ keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
 
 MAX_BYTES = 256 << 20
 """Of all tables of a daemon. Above that an administrator gets ENOMEM."""
-
-logger = logging.getLogger("utracefsd")
 
 
 def is_table_name(name: str) -> bool:
@@ -88,7 +86,9 @@ class Tables:
             try:
                 table = self._adopt(self._folder / name, bits, key_size, nr_words)
             except (OSError, ValueError, MemoryError) as error:
-                logger.warning("the counts of a histogram are lost: %s", error)
+                daemon_log.warning(
+                    "hist-lost", "the counts of a histogram are lost: %(reason)s", reason=error
+                )
             else:
                 return self._hold_first(table, instance)
         return self.make(instance, bits, key_size, nr_words)
@@ -123,7 +123,11 @@ class Tables:
             try:
                 table.remove()
             except OSError as error:
-                logger.warning("the file of a histogram cannot be removed: %s", error.strerror)
+                daemon_log.warning(
+                    "hist-file-left",
+                    "the file of a histogram cannot be removed: %(reason)s",
+                    reason=error.strerror,
+                )
 
     def bytes_of(self, instance: int) -> int:
         """Bytes of an instance's tables; a shared one counts for the first instance."""

@@ -1,7 +1,6 @@
 """The file `trigger` of an event in an instance: the table of kinds, reading, writing, restoring."""
 
 import errno
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,11 +20,11 @@ from utracefsd.consumers.ftrace.trigger.simple_kinds import (
     StacktraceKind,
     TracingSwitchKind,
 )
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event, shown
 
 __all__ = ["KINDS", "Triggers"]
 
-logger = logging.getLogger("utracefsd")
 
 KINDS: dict[bytes, Kind] = {
     kind.name: kind
@@ -123,11 +122,12 @@ class Triggers:
                 attached = KINDS[command.name].restore(self._place, event, command, one)
                 self._place.files.add_trigger(event, attached, at_end=True)
             except (KeyError, TraceError, OSError, MemoryError) as error:
-                logger.warning(
-                    "the trigger %s of %s is lost: %s",
-                    shown(one.command),
-                    shown(event.tracepoint_name),
-                    error,
+                daemon_log.warning(
+                    "trigger-lost",
+                    "the trigger %(trigger)s of %(event)s is lost: %(reason)s",
+                    trigger=shown(one.command),
+                    event=shown(event.tracepoint_name),
+                    reason=error,
                 )
 
 

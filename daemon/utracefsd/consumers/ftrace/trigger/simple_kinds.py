@@ -8,7 +8,6 @@ cell exists as long as such a trigger does; other code that changes the switch w
 """
 
 import errno
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,11 +33,10 @@ from utracefsd.consumers.ftrace.trigger.kind import (
     parse_count,
     separate_filter,
 )
+from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event, shown
 
 __all__ = ["EventSwitchKind", "Named", "SnapshotKind", "StacktraceKind", "TracingSwitchKind"]
-
-logger = logging.getLogger("utracefsd")
 
 
 @attrs.frozen
@@ -113,7 +111,10 @@ class StacktraceKind(_Simple):
         self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
     ) -> AttachedTrigger:
         if not kept:
-            logger.info("trigger stacktrace: it counts, and records nothing; there is no stack of the kernel")
+            daemon_log.info(
+                "trigger-stacktrace",
+                "trigger stacktrace: it counts, and records nothing; there is no stack of the kernel",
+            )
         trigger = Stacktrace(place.cells, count, filter=filter, kept=kept[0] if kept else None)
         named = Named(self.name, text)
         return AttachedTrigger(
