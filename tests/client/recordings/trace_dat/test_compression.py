@@ -12,7 +12,7 @@ import pytest
 import utracefs.recordings.trace_dat.format as layout
 from tests.client.recordings.events import trace_cmd
 from tests.client.recordings.trace_dat.example import contents, many_records, pages, records_of, report, write
-from tests.judges import judge
+from tests.judges import judge, missing
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
@@ -25,7 +25,7 @@ def found(name: str) -> Compression:
     try:
         made = compression_of(name)
     except ImportError:
-        pytest.skip(f"the library of {name} is not installed")
+        missing(f"the library of {name}", "the dependency group `judges`")
     assert made is not None
     return made
 
