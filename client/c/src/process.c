@@ -245,14 +245,14 @@ int ut_process_is_own(void)
 	return process && process == getpid();
 }
 
-int ut_process_init(void (*in_children)(void))
+int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t))
 {
 	int error;
 
 	if (process)
 		return 0;
 	become_child = in_children;
-	error = ut_rings_init(ut_wake);
+	error = ut_rings_init(wake);
 	if (error)
 		return error;
 	ut_bell_init(&ut_bell);

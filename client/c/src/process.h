@@ -30,8 +30,9 @@ void ut_unlock(void);
 
 uint64_t ut_clock_ns(void);
 
-/* Once per process, with the lock held: 0 or -errno. in_children: further initialization of a child. */
-int ut_process_init(void (*in_children)(void));
+/* Once per process, with the lock held: 0 or -errno. in_children: further initialization of a child. wake: of
+ * ut_rings_init. */
+int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t ring));
 /* With the lock held: initializes a child that was forked without the fork handlers. */
 void ut_process_look(void);
 /* Whether this process called ut_process_init, or is an initialized child. */

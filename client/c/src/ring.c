@@ -14,7 +14,7 @@ ptrdiff_t ut_own_cpu;
 extern __thread struct ut_own_thread utb_thread __attribute__((alias("ut_own"), visibility("default")));
 extern ptrdiff_t utb_cpu_offset __attribute__((alias("ut_own_cpu"), visibility("default")));
 
-static void (*wake_taker)(void);
+static void (*wake_taker)(uint32_t ring);
 struct data_ring *ut_views;
 extern struct data_ring *utb_views __attribute__((alias("ut_views"), visibility("default")));
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
@@ -42,7 +42,7 @@ static void mark(void)
 	ut_views[0].size = 1; /* place 0 is none, so the rest of it is not read */
 }
 
-int ut_rings_init(void (*wake)(void))
+int ut_rings_init(void (*wake)(uint32_t))
 {
 	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + 65535) & ~(size_t)65535;
 	void *at;
@@ -215,6 +215,6 @@ void ut_ring_wake(uint32_t number)
 		if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
 		}
 	} else {
-		wake_taker(); /* a local ring, or the program has closed the doorbell */
+		wake_taker(number); /* a local ring, or the program has closed the doorbell */
 	}
 }

@@ -42,7 +42,7 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 
 /* Once per process. wake: wakes the thread that empties local rings; callable from signal handlers. 0 or
  * -errno. */
-int ut_rings_init(void (*wake)(void));
+int ut_rings_init(void (*wake)(uint32_t ring));
 /* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so its writes are the parent's.) */
 int ut_rings_are_marked(void);

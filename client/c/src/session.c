@@ -62,6 +62,7 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 	s = new_memory();
 	if (!s)
 		return NULL;
+	ut_held_init();
 	s->flags = flags;
 	s->settings = settings ? *settings : ut_settings;
 	s->owner = owner;
@@ -508,6 +509,7 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 		return -EDEADLK;
 	ut_lock();
 	ut_process_look();
+	ut_held_collect();
 	emitted = bytes_emitted(s);
 	if (emitted == s->bytes_flushed && !ut_ring_has_records(s)) {
 		ut_unlock();
@@ -539,6 +541,7 @@ void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 		return;
 	ut_lock();
 	ut_process_look();
+	ut_held_collect();
 	if (s->local && s->state == UT_UP)
 		ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
 	end_session(s);
@@ -566,6 +569,7 @@ __attribute__((destructor(101))) static void end(void)
 		uint64_t now = ut_clock_ns();
 
 		ut_lock();
+		ut_held_collect();
 		for (s = ut_sessions; s && !(s->local && s->state == UT_UP && ut_ring_has_records(s)); s = s->next)
 			;
 		ut_unlock();

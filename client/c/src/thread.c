@@ -63,6 +63,7 @@ static void *run(void *unused)
 		if (ut_bell_open(&ut_bell))
 			due = now + 100000000;
 		ut_bell_silence(&ut_bell);
+		ut_held_collect();
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
 			ut_step(s, now);
 			ut_futex_wake(&s->changes);
@@ -232,9 +233,15 @@ static void start_child(void)
 		}
 }
 
+static void wake(uint32_t ring)
+{
+	ut_held_count(ring);
+	ut_wake();
+}
+
 int ut_thread_init(void)
 {
-	return is_ending ? -ECANCELED : ut_process_init(start_child);
+	return is_ending ? -ECANCELED : ut_process_init(start_child, wake);
 }
 
 void ut_thread_end(void)

@@ -11,8 +11,8 @@ __all__ = ["IN_RINGS", "LOSSES", "Loss", "lost_in_file", "lost_lines", "lost_tex
 
 
 IN_RINGS: Final = (
-    "in data rings (UTRACEFS_RING_KB of the program, without a ring UTRACEFS_BUFFER_KB; or children that gave"
-    " up their rights before they were connected: docs/operations.md, Forked children)"
+    "in data rings (UTRACEFS_RING_KB of the program, without a ring UTRACEFS_BUFFER_KB; or forked children"
+    " that could not connect, or ended before the daemon answered: docs/operations.md, Forked children)"
 )
 """The daemon has one number for both."""
 

@@ -15,6 +15,7 @@ LAYERS = """
     process
     connection.h
     registration warnings connecting
+    held
     local_ring enable_bits requests
     connection.c
     thread

@@ -271,6 +271,56 @@ def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work
     assert (emitted, consumers["ftrace"]["recorded"], consumers["ftrace"]["lost"]) == (21, 1, 20)
 
 
+@pytest.mark.parametrize("ring", ["0", "1"])
+@pytest.mark.parametrize("connects", [True, False])
+@pytest.mark.parametrize("end", ["_exit", "kill", "sys.exit", "later"])
+def test_what_a_child_holds_at_its_end_is_counted_as_lost(
+    work: Work, monkeypatch: pytest.MonkeyPatch, end: str, connects: bool, ring: str
+) -> None:
+    """The daemon does not answer it meanwhile, or has no room in its queue. Its parent counts, when it ends.
+    The records of a child that lives longer are recorded."""
+    if end == "later" and not connects:
+        pytest.skip("it holds nothing")
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.05")
+    monkeypatch.setenv("UTRACEFS_DATA_RING", ring)
+    assert work.daemon.process is not None
+    work.run(
+        f"""
+        import socket
+        own = os.getpid()
+        daemon = {work.daemon.process.pid}
+        while not event:
+            time.sleep(0.01)
+        event.emit(7, 0)
+        assert utracefs.flush(20)
+        os.kill(daemon, signal.SIGSTOP)
+        is_full = {connects}
+        while not is_full:
+            one = socket.socket(socket.AF_UNIX)
+            one.setblocking(False)
+            is_full = one.connect_ex(os.environ["UTRACEFS_DIR"] + "/user_events_data") != 0
+            one.detach()
+        def work(who):
+            emit(who)
+            if {end!r} != "later":
+                {ENDS.get(end, "pass")}
+            os.kill(daemon, signal.SIGCONT)
+            os._exit(0 if utracefs.flush(20) else 1)
+        try:
+            assert set(children(work, 3)) <= {{0, signal.SIGKILL}}
+        finally:
+            if os.getpid() == own:
+                os.kill(daemon, signal.SIGCONT)
+        """
+    )
+    lost = 0 if end == "later" else 30
+    wait_for(
+        lambda: work.numbers() == {7: [0], **{who: list(range(10)) for who in range(3 if not lost else 0)}}
+    )
+    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
+    assert (emitted, consumers["ftrace"]["recorded"], consumers["ftrace"]["lost"]) == (31, 31 - lost, lost)
+
+
 # ---- the first emit talks to the daemon itself
 
 

@@ -19,7 +19,7 @@
 
 #define LAST_BACK_OFF_NS 1000000000ull
 #define BUSY_NS 5000000ull /* until the next attempt, if the daemon's socket is full of new programs */
-struct ut_session *ut_sessions;
+
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
 #define MAX_FDS 3	   /* descriptors beside one byte */
@@ -73,11 +73,13 @@ static void back_off(struct ut_session *s, uint64_t now)
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
 	/* A child that never had a connection and cannot connect. (If there is a socket that does not
 	 * answer, it may connect later.) */
-	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -EAGAIN && s->error != -ECONNREFUSED;
-	if (s->is_cut_off)
+	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -ECONNREFUSED;
+	if (s->is_cut_off) {
 		ut_session_give_up(s, &s->local, count_cut_off, s);
-	else
+		ut_held_free(s);
+	} else {
 		unmap_status(s);
+	}
 	give_up_waiting(s);
 }
 
@@ -632,6 +634,7 @@ void ut_connection_start_child(struct ut_session *s)
 	s->nr_asked = 0;
 	s->bytes_before = s->bytes_flushed = 0;
 	s->forked_at = ut_clock_ns();
+	s->is_holding = 0;
 	s->out.size = s->out_sent = s->kept_at = s->kept_size = 0; /* its parent's */
 	ut_go(s, UT_FORK);
 	s->due = 0;

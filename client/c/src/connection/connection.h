@@ -170,6 +170,8 @@ struct ut_session {
 	uint32_t ring;	  /* of the daemon; outlives a connection. 0: none */
 	uint32_t local;	  /* local ring, if the daemon gives none. 0: none */
 	struct dr_consumer taker; /* of the local ring */
+	uint64_t held_to;	  /* position there: held.c has counted the records before it */
+	int is_holding;		  /* held.c has entries of this process */
 
 	uint8_t *memory; /* UT_MEMORY_BYTES; NULL before the first connection */
 	size_t in_size;
@@ -199,6 +201,8 @@ static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_
 
 /* ---- registration.c: with the lock held */
 
+/* All sessions, newest first. */
+extern struct ut_session *ut_sessions;
 /* Points reg and its events at this byte. */
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
 void ut_reg_free(struct ut_reg *reg); /* later */
@@ -224,8 +228,6 @@ void ut_free_later(void *block);
 
 /* ---- connection.c: with the lock held; nothing here waits */
 
-/* All sessions, newest first. */
-extern struct ut_session *ut_sessions;
 extern uint64_t ut_patience_for_answers;
 /* Does everything that is due. */
 void ut_step(struct ut_session *session, uint64_t now);
@@ -255,6 +257,18 @@ void ut_ask_registrations(struct ut_session *session);
 int ut_send_out(struct ut_session *session);
 /* The request `adopt_ring`, with both descriptors beside its first byte: nothing else is being sent. */
 int ut_send_offer(struct ut_session *session);
+
+/* ---- held.c: with the lock held, but ut_held_count */
+
+/* Makes the memory that relatives share, once. */
+void ut_held_init(void);
+/* A child has committed records to this local ring: counts them if they must wait for the daemon. */
+void ut_held_count(uint32_t ring);
+/* One is sent, or counted otherwise; all of them are. */
+void ut_held_sent(struct ut_session *session, uint32_t number);
+void ut_held_free(struct ut_session *session);
+/* Counts as lost what ended relatives held. */
+void ut_held_collect(void);
 
 /* ---- connecting.c */
 

@@ -28,6 +28,8 @@ int ut_ring_make_local(struct ut_session *s)
 		return made;
 	s->taker.ring = ut_outlets[s->local].ring;
 	dr_consumer_start(&s->taker);
+	dr_want_wakeup(&s->taker, 1);
+	s->held_to = 0;
 	return 0;
 }
 
@@ -227,6 +229,8 @@ static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken 
 		return 0;
 	if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
 		return 1;
+	if (is_new && !kind)
+		ut_held_sent(s, number);
 	if (is_new && s->taker.tail < reg->unheard_until) {
 		reg->unheard += !kind;
 		return 0;
@@ -305,5 +309,7 @@ void ut_take_records(struct ut_session *s)
 		/* A second look after asking to be woken: point 3 of data_ring.h. */
 		dr_want_wakeup(&s->taker, 1);
 	}
+	if (!ut_ring_has_records(s))
+		ut_held_free(s);
 	take_lost(s);
 }

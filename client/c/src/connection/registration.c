@@ -1,8 +1,10 @@
-/* Registrations of a session, found by number, by the daemon's write_index, or in their order. */
+/* All sessions; the registrations of one, found by number, by the daemon's write_index, or in their order. */
 #include <stdlib.h>
 
 #include "connection.h"
 #include "utracefs.h"
+
+struct ut_session *ut_sessions;
 
 const uint8_t ut_off = 0, ut_pending = UT_PENDING;
 
