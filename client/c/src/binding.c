@@ -7,7 +7,6 @@
 #include "session.h"
 #include "thread.h"
 
-#define END_NS 500000000ull
 #define OF_BINDING 1u /* utracefs_event.reserved[0] */
 
 _Static_assert(UTB_REFUSALS == UT_REFUSALS, "struct utb_event_stats");
@@ -122,29 +121,15 @@ void utb_wake(uint32_t ring)
 int utb_flush(struct utb_session *session, uint64_t timeout_ns, utb_interrupted call, void *arg)
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
-	struct ut_session *s;
-	int error;
+	int error = ut_owner_flush(&session->owner, timeout_ns);
 
-	ut_lock();
-	s = session->owner.session;
-	ut_unlock();
-	error = s ? ut_session_flush(s, timeout_ns) : 0;
 	ut_interrupt_by(before);
 	return error;
 }
 
 void utb_close(struct utb_session *session)
 {
-	int saved = errno;
-	struct ut_session *s;
-
-	ut_lock();
-	s = session->owner.session;
-	session->owner.is_closed = 1;
-	ut_unlock();
-	errno = saved;
-	if (s)
-		ut_session_close(s);
+	ut_owner_close(&session->owner, UT_CLOSE_NS);
 }
 
 void utb_stats(struct utb_session *session, struct utb_stats *stats)
@@ -214,26 +199,18 @@ static void detach_all(struct ut_session *s)
 
 void utb_end(void)
 {
-	uint64_t until = ut_clock_ns() + END_NS, now;
+	uint64_t until = ut_clock_ns() + UT_CLOSE_NS, now;
 	int saved = errno;
-	struct ut_session *s;
 
 	ut_lock();
 	has_ended = 1;
 	ut_on_warning(NULL);
-	s = ut_process_events.owner.session;
 	ut_unlock();
-	if (s)
-		ut_session_flush(s, END_NS);
+	ut_owner_flush(&ut_process_events.owner, UT_CLOSE_NS);
 	/* (From now on the list only loses entries, by the thread that ends the interpreter.) */
 	for (struct utb_session *session = sessions; session; session = session->next) {
 		now = ut_clock_ns();
-		ut_lock();
-		s = session->owner.session;
-		session->owner.is_closed = 1;
-		ut_unlock();
-		if (s)
-			ut_session_close_within(s, now < until ? until - now : 0);
+		ut_owner_close(&session->owner, now < until ? until - now : 0);
 	}
 	ut_lock();
 	if (ut_process_events.owner.session)

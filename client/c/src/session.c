@@ -12,9 +12,6 @@
 #include "session.h"
 #include "thread.h"
 
-/* Time for sending pending records of local rings at the end of a session, of the process or of the
- * library. */
-#define CLOSE_NS 500000000ull
 #define TURN_NS 100000000ull
 #define FOLLOW_NS 1000000000ull /* time that a child follows its parent's bytes before it needs a
 				 * connection */
@@ -553,14 +550,40 @@ void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 
 void ut_session_close(struct ut_session *s)
 {
-	ut_session_close_within(s, CLOSE_NS);
+	ut_session_close_within(s, UT_CLOSE_NS);
+}
+
+int ut_owner_flush(struct ut_owner *owner, uint64_t timeout_ns)
+{
+	int saved = errno;
+	struct ut_session *s;
+
+	ut_lock();
+	s = owner->session;
+	ut_unlock();
+	errno = saved;
+	return s ? ut_session_flush(s, timeout_ns) : 0;
+}
+
+void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns)
+{
+	int saved = errno;
+	struct ut_session *s;
+
+	ut_lock();
+	s = owner->session;
+	owner->is_closed = 1;
+	ut_unlock();
+	errno = saved;
+	if (s)
+		ut_session_close_within(s, timeout_ns);
 }
 
 /* The end of the process, or of a program's library that contains this one. Rings of the daemon need no
  * flush: it takes in all committed records. */
 __attribute__((destructor(101))) static void end(void)
 {
-	uint64_t until = ut_clock_ns() + CLOSE_NS;
+	uint64_t until = ut_clock_ns() + UT_CLOSE_NS;
 
 	if (!ut_process_is_own())
 		return;

@@ -11,6 +11,10 @@
 
 #define UT_WAIT 1u /* ut_session_open: connect now */
 
+/* Time for sending pending records of local rings at the end of a session, of the process, of the library or
+ * of an interpreter. */
+#define UT_CLOSE_NS 500000000ull
+
 /* Bytes of a command string, or of a name to be deleted: MAX_EVENT_DESC of the kernel less its NUL. */
 #define UT_MAX_COMMAND 511u
 
@@ -91,6 +95,9 @@ int ut_reg_lose(struct ut_reg *reg);
 int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
 /* As ut_session_close. */
 void ut_session_close_within(struct ut_session *session, uint64_t timeout_ns);
+/* The same for the session of a user, if it has one; after a close it gets none. */
+int ut_owner_flush(struct ut_owner *owner, uint64_t timeout_ns);
+void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns);
 /* While this thread waits, `call` is called after a signal and every 100 ms; a result other than 0 ends
  * the wait. Returns the previous setting. */
 struct ut_interruption {

@@ -279,26 +279,10 @@ void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_ev
 
 int utracefs_flush(unsigned timeout_ms)
 {
-	int saved = errno;
-	struct ut_session *s;
-
-	ut_lock();
-	s = ut_process_events.owner.session;
-	ut_unlock();
-	errno = saved;
-	return s ? ut_session_flush(s, timeout_ms * UINT64_C(1000000)) : 0;
+	return ut_owner_flush(&ut_process_events.owner, timeout_ms * UINT64_C(1000000));
 }
 
 void utracefs_close(void)
 {
-	struct ut_session *s;
-	int saved = errno;
-
-	ut_lock();
-	s = ut_process_events.owner.session;
-	ut_process_events.owner.is_closed = 1;
-	ut_unlock();
-	errno = saved;
-	if (s)
-		ut_session_close(s);
+	ut_owner_close(&ut_process_events.owner, UT_CLOSE_NS);
 }

@@ -253,7 +253,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 		s->ring = (uint32_t)ring;
 		s->bytes_before -= ut_ring_position(s->ring);
 	} else if (ring != -EPROTO) {
-		ut_warn(s, "no data ring: %s", strerrordesc_np(-ring));
+		ut_warn(s, "no data ring: %s", ut_error_name(-ring));
 	}
 	return ring == -EPROTO ? ring : 0;
 }
@@ -286,7 +286,7 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 	if (message->error) {
 		if (reg->error != message->error)
 			ut_warn(reg->session, "event %.*s is off: %s (%s)", (int)strcspn(reg->command, " "), reg->command,
-				message->text, strerrorname_np(message->error));
+				message->text, ut_error_name(message->error));
 		reg->state = UT_REFUSED;
 		reg->error = message->error;
 		memcpy(reg->text, message->text, sizeof(reg->text));

@@ -310,6 +310,8 @@ int ut_write_enabler(struct ut_enabler *enabler, int on);
 /* A warning for the program's user, delivered by a binding. */
 void ut_warn(struct ut_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int ut_next_warning(char *text, size_t size);
+/* "EINVAL"; where the C library has no names, as musl, its description. */
+const char *ut_error_name(int error);
 void ut_on_warning(void (*hook)(void));
 
 /* Status bytes of events without a place: off, or not known yet. */

@@ -32,6 +32,17 @@ void ut_warn(struct ut_session *s, const char *format, ...)
 	hook();
 }
 
+const char *ut_error_name(int error)
+{
+#ifdef __GLIBC__
+	const char *name = strerrorname_np(error);
+
+	return name ? name : "unknown error";
+#else
+	return strerror(error);
+#endif
+}
+
 int ut_next_warning(char *text, size_t size)
 {
 	if (!count || !size)
