@@ -66,6 +66,7 @@ ci-tools: test-tools
 	$(call need,command -v systemd-socket-activate,systemd)
 	$(call need,command -v perf,linux-perf)
 	$(call need,command -v prometheus,prometheus)
+	$(call need,command -v nats-server,nats-server)
 	$(call need,command -v babeltrace2,babeltrace2)
 	$(call need,/usr/bin/python3 -c 'import bt2',python3-bt2)
 

@@ -49,6 +49,7 @@ PACKAGES = {
     "clang": "clang",
     "promtool": "prometheus",
     "prometheus": "prometheus",
+    "nats-server": "nats-server",
 }
 """A program, and the Debian package that has it."""
 

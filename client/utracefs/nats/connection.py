@@ -1,0 +1,405 @@
+"""A connection to one of several servers: publish, subscribe, request.
+
+All calls block, up to a time. One thread uses a connection. Nothing is read while no call waits; the server
+closes connections that do not answer its pings for some minutes, and then the next call connects again.
+Subscriptions end with their connection: `generation` is another one.
+
+Answers to all requests come over one subscription, INBOX.ID.*.
+"""
+
+import contextlib
+import secrets
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import attrs
+
+from utracefs.nats.errors import NoResponders
+from utracefs.nats.login import Login
+from utracefs.nats.wire import (
+    MAX_MESSAGE,
+    Error,
+    Info,
+    Message,
+    Parser,
+    Ping,
+    Pong,
+    checked_subject,
+    connect_line,
+    publish_lines,
+)
+
+__all__ = ["PORT", "Connection", "Server", "Subscription", "servers"]
+
+PORT: Final = 4222
+_READ_BYTES: Final = 256 << 10
+_DROP_BYTES: Final = 2 * MAX_MESSAGE
+"""Unread messages of a subscription, at most."""
+
+
+@attrs.frozen
+class Server:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def servers(text: str) -> list[Server]:
+    """`HOST[:PORT],...`; addresses of IPv6 in brackets. ValueError."""
+    found = []
+    for one in text.split(","):
+        host, colon, port = one.rpartition(":")
+        if not colon or one.endswith("]"):
+            host, port = one, str(PORT)
+        if host.startswith("["):
+            host = host[1:-1] if host.endswith("]") else ""
+        elif ":" in host:
+            host = ""
+        if not host or "@" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{one!r} is no HOST:PORT; names and passwords do not belong there")
+        found.append(Server(host, int(port)))
+    return found
+
+
+class Subscription:
+    """Made by `Connection.subscribe`."""
+
+    def __init__(self, connection: "Connection", subject: str, sid: int) -> None:
+        self.subject: Final = subject
+        self.sid: Final = sid
+        self.dropped = 0
+        """Messages that were not read in time."""
+        self._connection: Final = connection
+        self._generation: Final = connection.generation
+        self._messages: Final[deque[Message]] = deque()
+        self._bytes = 0
+
+    def next(self, timeout_s: float) -> Message | None:
+        """None: no message came in time. ConnectionError: the connection is over, and the subscription."""
+        deadline = time.monotonic() + timeout_s
+        while not self._messages:
+            if not self._is_alive:
+                raise ConnectionResetError(f"the subscription of {self.subject} ended with its connection")
+            if not self._connection.wait(deadline):
+                return None
+        message = self._messages.popleft()
+        self._bytes -= len(message.payload)
+        return message
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._connection.is_open and self._connection.generation == self._generation
+
+    def put(self, message: Message) -> None:
+        if self._bytes + len(message.payload) > _DROP_BYTES:
+            self.dropped += 1
+            return
+        self._bytes += len(message.payload)
+        self._messages.append(message)
+
+    def end(self) -> None:
+        """More than once is harmless."""
+        if self._is_alive:
+            self._connection.unsubscribe(self.sid)
+
+
+class Connection:
+    """tls: makes the context, at each connection; None: TLS only if the server requires it, with the system's
+    authorities. login: read at each connection. timeout_s: of connecting and of each call without a time of
+    its own. inbox: subjects of answers begin so, as accounts permit it."""
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        *,
+        login: Callable[[], Login] = Login,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        timeout_s: float = 10.0,
+        name: str = "utracefs",
+        inbox: str = "_INBOX",
+    ) -> None:
+        self.info = Info({})
+        self.generation = 0
+        """Number of connections so far."""
+        self.timeout_s: Final = timeout_s
+        self._servers: Final = deque(servers)
+        self._login: Final = login
+        self._tls: Final = tls
+        self._name: Final = name
+        self._inbox: Final = f"{checked_subject(inbox)}.{secrets.token_hex(8)}"
+        self._socket: socket.socket | None = None
+        self._parser = Parser()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._answers: dict[str, Message | None] = {}
+        """Those of requests that wait, by the last word of the subject."""
+        self._sid = self._request = 0
+        self._pongs = 0
+        self._error = ""
+        """The last that the server reported and that no call has raised."""
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    @property
+    def server(self) -> Server:
+        """The one of this connection, or the next one to try."""
+        return self._servers[0]
+
+    def close(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+        self._subscriptions.clear()
+        self._answers.clear()
+
+    def open(self) -> None:
+        """Connect to the first server that answers, unless there is a connection. OSError: that of the last
+        server that was tried. ValueError, ImportError: see `Login.members`."""
+        if self._socket is not None:
+            try:
+                while self._read(0):
+                    pass
+                return
+            except ConnectionError:  # it ended in the meantime
+                pass
+        failed: OSError | None = None
+        for _ in range(len(self._servers)):
+            try:
+                self._open()
+            except OSError as error:
+                self.close()
+                kinds = (kind for kind in (PermissionError, TimeoutError) if isinstance(error, kind))
+                failed = next(kinds, ConnectionError)(f"{self.server}: {error.strerror or error}")
+                self._servers.rotate(-1)
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return
+        assert failed is not None
+        raise failed
+
+    def _open(self) -> None:
+        deadline = time.monotonic() + self.timeout_s
+        self._parser = Parser()
+        self._error = ""
+        self._socket = socket.create_connection((self.server.host, self.server.port), self.timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.generation += 1
+        self.info = Info({})
+        while not self.info.values:
+            self._need(deadline, "a greeting")
+        if self._tls is not None and not (
+            self.info.values.get("tls_required") or self.info.values.get("tls_available")
+        ):
+            raise PermissionError("the server offers no TLS, and it is required here")
+        if self._tls is not None or self.info.values.get("tls_required"):
+            context = ssl.create_default_context() if self._tls is None else self._tls()
+            self._parser = Parser()  # bytes before TLS were not protected
+            self._socket.settimeout(self._left(deadline))
+            self._socket = context.wrap_socket(self._socket, server_hostname=self.server.host)
+        nonce = self.info.values.get("nonce")
+        options = {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": isinstance(self._socket, ssl.SSLSocket),
+            "name": self._name,
+            "lang": "python-utracefs",
+            "version": "1",
+            "protocol": 1,
+            "headers": True,
+            "no_responders": True,
+            **self._login().members(nonce if isinstance(nonce, str) else ""),
+        }
+        self._send(connect_line(options) + f"SUB {self._inbox}.* 1\r\nPING\r\n".encode(), deadline)
+        self._sid = 1
+        self._pongs = 0
+        while not self._pongs:
+            self._need(deadline, "an answer to CONNECT")
+            self._raise_error()
+
+    # Bytes
+
+    def _left(self, deadline: float) -> float:
+        """A time for the socket: positive."""
+        return max(0.001, deadline - time.monotonic())
+
+    def _send(self, data: bytes, deadline: float, *more: bytes) -> None:
+        """A failure in the middle ends the connection, since a part may have been sent."""
+        sock = self._socket
+        if sock is None:
+            raise ConnectionResetError("not connected")
+        try:
+            for one in (data, *more):
+                sock.settimeout(self._left(deadline))
+                sock.sendall(one)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the reason is there
+                self._read(0)
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(f"{self.server} takes no more data") from None
+            raise ConnectionResetError(self._error or f"{self.server} closed the connection") from None
+
+    def wait(self, deadline: float) -> bool:
+        """Read once and pass it on. False: nothing came until the deadline. ConnectionError: it is over."""
+        return self._read(self._left(deadline))
+
+    def _read(self, timeout_s: float) -> bool:
+        if self._socket is None:
+            raise ConnectionResetError("not connected")
+        try:
+            self._socket.settimeout(timeout_s)
+            data = self._socket.recv(_READ_BYTES)
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError as error:
+            self.close()
+            raise ConnectionResetError(f"{self.server}: {error.strerror or error}") from None
+        try:
+            if not data:
+                raise ConnectionResetError(self._error or f"{self.server} closed the connection")
+            self._parser.feed(data)
+            for one in self._parser:
+                self._take(one)
+        except ConnectionError:
+            self.close()
+            raise
+        return True
+
+    def _need(self, deadline: float, what: str) -> None:
+        if time.monotonic() >= deadline or not self.wait(deadline):
+            raise TimeoutError(f"{self.server} did not send {what} in time")
+
+    def _take(self, one: Info | Message | Error | Ping | Pong) -> None:
+        match one:
+            case Message(sid=1):
+                word = one.subject.rpartition(".")[2]
+                if word in self._answers:
+                    self._answers[word] = one
+            case Message():
+                if (subscription := self._subscriptions.get(one.sid)) is not None:
+                    subscription.put(one)
+            case Ping():
+                if self.info.values:
+                    self._send(b"PONG\r\n", time.monotonic() + self.timeout_s)
+            case Pong():
+                self._pongs += 1
+            case Error():
+                self._error = one.text
+            case Info():
+                self.info = one
+
+    def _raise_error(self) -> None:
+        if self._error:
+            text, self._error = self._error, ""
+            if "violation" in text.lower() or "authentication" in text.lower():
+                raise PermissionError(text)
+            raise ConnectionError(text)
+
+    # Calls
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when the server has read all. PermissionError: it refused something."""
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        wanted = self._pongs + 1
+        self._send(b"PING\r\n", deadline)
+        while self._pongs < wanted:
+            self._need(deadline, "an answer to PING")
+        self._raise_error()
+
+    def subscribe(self, subject: str) -> Subscription:
+        self.open()
+        self._sid += 1
+        made = Subscription(self, checked_subject(subject), self._sid)
+        self._subscriptions[made.sid] = made
+        self._send(f"SUB {subject} {made.sid}\r\n".encode(), time.monotonic() + self.timeout_s)
+        return made
+
+    def unsubscribe(self, sid: int) -> None:
+        if self._subscriptions.pop(sid, None) is not None:
+            self._send(f"UNSUB {sid}\r\n".encode(), time.monotonic() + self.timeout_s)
+
+    def new_inbox(self) -> str:
+        """A subject for a subscription."""
+        self._request += 1
+        return f"{self._inbox}.{secrets.token_hex(4)}.{self._request}"
+
+    def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: Mapping[str, str] = {},
+        *,
+        reply: str = "",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Without an acknowledgement. ValueError: the payload is larger than the server takes."""
+        self.open()
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        line, head = publish_lines(checked_subject(subject), reply, headers, len(payload))
+        if len(head) + len(payload) > self.info.max_payload:
+            raise ValueError(
+                f"a message of {len(payload)} bytes; {self.server} takes {self.info.max_payload}"
+            )
+        if len(payload) < 1 << 14:
+            self._send(line + head + payload + b"\r\n", deadline)
+        else:
+            self._send(line + head, deadline, payload, b"\r\n")
+
+    def begin(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] = {}) -> str:
+        """Send a request. Returns its number for `end`."""
+        self.open()
+        self._request += 1
+        word = str(self._request)
+        self._answers[word] = None
+        try:
+            self.publish(subject, payload, headers, reply=f"{self._inbox}.{word}")
+        except BaseException:
+            self._answers.pop(word, None)
+            raise
+        return word
+
+    def end(self, word: str, timeout_s: float | None = None) -> Message:
+        """The answer. TimeoutError. PermissionError: the server refused the subject. NoResponders."""
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        if word not in self._answers:
+            raise ConnectionResetError("the connection ended before the answer came")
+        try:
+            while (answer := self._answers[word]) is None:
+                self._need(deadline, "an answer")
+                if self._answers[word] is None:
+                    self._raise_error()
+        finally:
+            self._answers.pop(word, None)
+        if answer.status == 503 and not answer.payload:
+            raise NoResponders("nobody answers to that subject", 503)
+        return answer
+
+    def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: Mapping[str, str] = {},
+        *,
+        timeout_s: float | None = None,
+    ) -> Message:
+        """Publish and wait for the answer; errors as of `publish` and `end`."""
+        return self.end(self.begin(subject, payload, headers), timeout_s)

@@ -1,0 +1,300 @@
+"""Connections to a real nats-server, and to servers that break the protocol, hang, or refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.nats.server import WAIT_S, NatsServer, serving
+from utracefs.nats.connection import Connection, Server, servers
+from utracefs.nats.errors import NoResponders
+from utracefs.nats.login import Login
+
+INFO = b'INFO {"max_payload": 1000, "headers": true}\r\n'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with serving(tmp_path / "nats") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def fake(talk: Callable[[socket.socket], object]) -> Iterator[Server]:
+    """A server of one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                accepted, _ = listening.accept()
+                with accepted:
+                    talk(accepted)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield Server(*listening.getsockname())
+        finally:
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def greeted(*after: bytes) -> Callable[[socket.socket], object]:
+    """Accepts the login, sends these bytes after the next that it reads, and waits for the end."""
+
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(INFO)
+        seen = b""
+        while b"PING\r\n" not in seen:
+            seen += sock.recv(1000)
+        sock.sendall(b"PONG\r\n")
+        sock.recv(1000)
+        sock.sendall(b"".join(after))
+        while sock.recv(1 << 16):
+            pass
+
+    return talk
+
+
+# Calls
+
+
+def test_publish_and_subscribe(server: NatsServer) -> None:
+    with server.connection() as one, server.connection() as two:
+        subscription = two.subscribe("a.*")
+        two.flush()
+        one.publish("a.b", b"text", {"K": "v"})
+        one.publish("a.c", bytes(100_000), reply="r")
+        first, second = subscription.next(WAIT_S), subscription.next(WAIT_S)
+        assert first and (first.subject, first.payload, first.headers) == ("a.b", b"text", {"K": "v"})
+        assert second and (second.reply, len(second.payload)) == ("r", 100_000)
+        assert subscription.next(0) is None
+        subscription.end()
+        subscription.end()
+        one.publish("a.b")
+        one.flush()
+        two.flush()
+        assert subscription.next(0) is None
+
+
+def test_requests(server: NatsServer) -> None:
+    with server.connection() as one, server.connection() as two:
+        subscription = two.subscribe("ask")
+        two.flush()
+        numbers = [one.begin("ask", b"%d" % number) for number in range(3)]
+        for _ in numbers:
+            question = subscription.next(WAIT_S)
+            assert question
+            two.publish(question.reply, question.payload * 2)
+        assert [one.end(number).payload for number in reversed(numbers)] == [b"22", b"11", b"00"]
+        with pytest.raises(TimeoutError):
+            one.request("ask", timeout_s=0.01)
+        with pytest.raises(NoResponders):
+            one.request("nobody")
+
+
+def test_too_large_a_message(server: NatsServer) -> None:
+    with server.connection() as connection:
+        connection.publish("a", bytes(connection.info.max_payload))
+        for headers in ({}, {"K": "v"}):
+            with pytest.raises(ValueError, match="takes 1048576"):
+                connection.publish("a", bytes(connection.info.max_payload + 1 - 10 * bool(headers)), headers)
+        connection.flush()
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a\r\nPUB x 0"])
+def test_invalid_subjects(server: NatsServer, subject: str) -> None:
+    with server.connection() as connection:
+        for call in (connection.publish, connection.subscribe, connection.request):
+            with pytest.raises(ValueError, match="is no subject"):
+                call(subject)
+        connection.flush()
+
+
+# Failures
+
+
+def test_it_connects_again(server: NatsServer) -> None:
+    with server.connection() as connection:
+        subscription = connection.subscribe("a")
+        server.kill()
+        with pytest.raises(ConnectionError):
+            connection.flush()
+        with pytest.raises(ConnectionError, match="refused"):
+            connection.publish("a")
+        server.start()
+        connection.publish("a")
+        connection.flush()
+        assert connection.generation == 2
+        with pytest.raises(ConnectionError, match="ended with its connection"):
+            subscription.next(0)
+
+
+def test_a_restart_that_nobody_saw(server: NatsServer) -> None:
+    with server.connection() as connection:
+        server.kill()
+        server.start()
+        connection.publish("a")
+        connection.flush()
+
+
+def test_the_next_server(server: NatsServer, tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        serving(tmp_path / "second") as second,
+        Connection([Server(*silent.getsockname()), server.at, second.at], timeout_s=1) as connection,
+    ):
+        assert connection.server == server.at
+        server.kill()
+        with pytest.raises(ConnectionError):
+            connection.flush()
+        connection.open()
+        assert connection.server == second.at
+        connection.flush()
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        lambda sock: None,
+        lambda sock: sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"),
+        lambda sock: sock.sendall(b"x" * (1 << 20)),
+        lambda sock: sock.sendall(INFO),
+        lambda sock: (sock.sendall(INFO), sock.sendall(b"MSG a 1 9999999999\r\n")),
+        greeted(b"nonsense\r\n"),
+        greeted(b"MSG a 1 999999999\r\n"),
+    ],
+)
+def test_broken_servers(talk: Callable[[socket.socket], object]) -> None:
+    with fake(talk) as at, pytest.raises(ConnectionError), Connection([at], timeout_s=WAIT_S) as connection:
+        connection.flush()
+
+
+def test_silent_servers() -> None:
+    for talk in (lambda sock: sock.recv(1), greeted()):
+        with fake(talk) as at:
+            connection = Connection([at], timeout_s=0.2)
+            before = time.monotonic()
+            with pytest.raises(TimeoutError, match="in time"):
+                connection.open()
+                connection.flush()
+            assert time.monotonic() - before < WAIT_S
+            connection.close()
+
+
+def test_a_server_that_takes_no_data() -> None:
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(b'INFO {"max_payload": 60000000}\r\n')
+        sock.recv(1000)
+        sock.sendall(b"PONG\r\n")
+        over.wait(WAIT_S)
+
+    over = threading.Event()
+    with fake(talk) as at:
+        connection = Connection([at], timeout_s=0.3)
+        try:
+            with pytest.raises(TimeoutError, match="takes no more data"):
+                connection.publish("a", bytes(50_000_000))
+            assert not connection.is_open
+        finally:
+            over.set()
+
+
+def test_messages_for_nobody_and_unread_ones() -> None:
+    message = b"MSG a 2 1000000\r\n" + bytes(1_000_000) + b"\r\n"
+    talk = greeted(b"MSG x 99 1\r\na\r\n", *[message] * 140, b"PONG\r\n")
+    with fake(talk) as at, Connection([at], timeout_s=WAIT_S) as connection:
+        subscription = connection.subscribe("a")
+        connection.flush()
+        assert subscription.dropped == 140 - (2 * 64 << 20) // 1_000_000
+        assert subscription.next(0)
+
+
+def test_pings_are_answered() -> None:
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(INFO)
+        while b"PING" not in sock.recv(1000):
+            pass
+        sock.sendall(b"PONG\r\n")
+        sock.recv(1000)
+        sock.sendall(b"PING\r\n")
+        answers.append(sock.recv(1000))
+        sock.sendall(b"PONG\r\n")
+        sock.recv(1000)
+
+    answers: list[bytes] = []
+    with fake(talk) as at, Connection([at], timeout_s=WAIT_S) as connection:
+        connection.flush()
+    assert answers == [b"PONG\r\n"]
+
+
+# Logins
+
+
+USERS = """
+authorization { users: [
+    { user: a, password: secret, permissions: { publish: ["ok", "_INBOX.>"], subscribe: ["_INBOX.>"] } }
+] }
+"""
+
+
+def test_passwords(tmp_path: Path) -> None:
+    logins = [Login(), Login("a", "wrong"), Login(token="t"), Login("a", "secret")]
+    with serving(tmp_path / "nats", USERS) as server:
+        connection = server.connection(login=lambda: logins[0])
+        for _ in range(3):
+            with pytest.raises(PermissionError, match=r"127\.0\.0\.1:\d+: Authorization Violation"):
+                connection.open()
+            del logins[0]
+        connection.open()
+        connection.publish("ok")
+        connection.flush()
+        with pytest.raises(PermissionError, match='Publish to "no"'):
+            connection.request("no")
+        connection.subscribe("no")
+        with pytest.raises(PermissionError, match='Subscription to "no"'):
+            connection.flush()
+        connection.flush()
+        connection.close()
+
+
+def test_a_token(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "nats", "authorization { token: t }") as server,
+        server.connection(login=lambda: Login(token="t")) as connection,
+    ):
+        connection.flush()
+
+
+def test_tls_is_missing(server: NatsServer) -> None:
+    with pytest.raises(PermissionError, match="no TLS"):
+        server.connection(tls=ssl.create_default_context).open()
+
+
+def test_a_secret_is_in_no_text() -> None:
+    assert "secret" not in repr(Login("a", "secret", "secret", "secret", "secret"))
+
+
+# Addresses
+
+
+def test_servers() -> None:
+    assert servers("a") == [Server("a", 4222)]
+    assert servers("a:1,[::1]:2,[fe80::1],b") == [
+        Server("a", 1),
+        Server("::1", 2),
+        Server("fe80::1", 4222),
+        Server("b", 4222),
+    ]
+    assert str(Server("::1", 2)) == "[::1]:2"
+    for text in ("", "a,", "a:0", "a:x", "a:99999", "::1", "[::1", "a:", "user:pass@host:1", "a:٣"):
+        with pytest.raises(ValueError, match="is no HOST:PORT"):
+            servers(text)
