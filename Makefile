@@ -6,6 +6,7 @@
 # make docs   the documentation as a site, in build/docs, with every link checked
 # make screenshots  the pictures of the documentation
 # make wheels  a source distribution and a wheel for every Python of this machine, in dist/, each tried
+# make deb     packages for Debian, in build/deb, tried in a Debian of their own; needs root and the network
 # make bench  the figures of docs/performance.md, as ratios in one run
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
@@ -33,7 +34,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize docs screenshots wheels clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize docs screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -176,6 +177,22 @@ sanitize: build $(VENV)/.judges
 wheels: build $(VENV)/.developer
 	$(BIN)/python -m pip install -qq --group wheels
 	$(BIN)/python wheels.py
+
+# The system's Python and compiler, so that no other version of a library is found.
+deb: build
+	$(call need,dpkg-buildpackage --version,dpkg-dev)
+	$(call need,dh --help,debhelper)
+	$(call need,test -e /usr/share/dh-python/dhpython/build/plugin_pyproject.py,pybuild-plugin-pyproject)
+	$(call need,test -e /usr/share/doc/python3-all-dev,python3-all-dev)
+	$(call need,help2man --version,help2man)
+	$(call need,lintian --version,lintian)
+	$(call need,debootstrap --version,debootstrap)
+	$(call need,systemd-nspawn --version,systemd-container)
+	$(call need,/usr/bin/python3 -c 'import attr$(comma) click$(comma) msgpack$(comma) rich$(comma) trio',python3-attr python3-click python3-msgpack python3-rich python3-trio)
+	debian/source-package
+	cd build/deb/utracefs-* && env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEB_BUILD_OPTIONS=noautodbgsym \
+		dpkg-buildpackage -b -us -uc >../build.log 2>&1 || { tail -n 30 ../build.log; exit 1; }
+	env PATH=/usr/sbin:/usr/bin:/sbin:/bin debian/try-packages
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.developer
 	@$(BIN)/python -m pip install -qq --group docs

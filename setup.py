@@ -7,7 +7,10 @@ A module in place that was built with the flags of the other is built again.
 
 The C client (client/c) is built first, by its own Makefile, and installed into the package, as utracefs/c.
 The modules that bind it (they cimport utracefs._binding) find it there when they are loaded, unless a library
-with its soname is in the process already.
+with its soname is in the process already. For a distribution's package `UTRACEFS_LIBRARY=DIR` binds the
+libutracefs.so in DIR instead, which the loader then must find by itself, and nothing is installed as utracefs/c.
+
+Without Cython the C files that it made must be beside their .pyx.
 """
 
 import json
@@ -18,10 +21,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.modified import newer, newer_group
+
+try:
+    from Cython.Build import cythonize
+    from setuptools.modified import newer, newer_group
+except ImportError:  # a distribution's package, with an old setuptools
+    cythonize = None
 
 FOLDERS = ["protocol", "client", "daemon"]
 MODULES = {
@@ -56,6 +63,7 @@ def flags_of(name):
 
 
 wanted = {name for name in os.environ.get("EXT", "").split(",") if name}
+LIBRARY = os.environ.get("UTRACEFS_LIBRARY")
 C_CLIENT = Path("client/c")
 INSTALLED = Path("client/utracefs/c")
 headers = sorted(
@@ -130,7 +138,7 @@ class BuildAll(build_ext):
     def run(self):
         if self.inplace:
             remove_without_source()
-        if not wanted or wanted & {"utracefs.c", *BINDING}:
+        if not LIBRARY and (not wanted or wanted & {"utracefs.c", *BINDING}):
             self.build_c_client()
         super().run()
 
@@ -154,36 +162,37 @@ class BuildAll(build_ext):
         return Path(self.build_lib) / "utracefs" / "c"
 
     def get_outputs(self):
-        files = [] if self.inplace else sorted(self.c_client_in_the_wheel().rglob("*"))
+        files = [] if self.inplace or LIBRARY else sorted(self.c_client_in_the_wheel().rglob("*"))
         return [*super().get_outputs(), *(str(path) for path in files if not path.is_dir())]
 
 
-if not SANITIZE:
+if cythonize and not SANITIZE:
     for name, path in MODULES.items():
         if not wanted or name in wanted:
             remove_if_made_otherwise(Path(path).with_suffix(".c"), flags_of(name))
 
-setup(
-    cmdclass={"build_ext": BuildAll},
-    ext_modules=cythonize(
-        [
-            Extension(
-                name,
-                [path],
-                include_dirs=sorted(
-                    {str(header.parent) for header in [*headers, *(C_HEADERS if name in BINDING else [])]}
-                ),
-                libraries=["utracefs"] if name in BINDING else [],
-                extra_compile_args=flags_of(name),
-                extra_link_args=[
-                    *LINK,
-                    *(["-Wl,--enable-new-dtags,-rpath,$ORIGIN/c/lib"] if name in BINDING else []),
-                ],
-                depends=headers_of(path),
-            )
-            for name, path in MODULES.items()
-            if not wanted or name in wanted
+
+def extension(name, path):
+    binds = name in BINDING
+    return Extension(
+        name,
+        [path if cythonize else str(Path(path).with_suffix(".c"))],
+        include_dirs=sorted({str(header.parent) for header in [*headers, *(C_HEADERS if binds else [])]}),
+        libraries=["utracefs"] if binds else [],
+        library_dirs=[LIBRARY] if binds and LIBRARY else [],
+        extra_compile_args=flags_of(name),
+        extra_link_args=[
+            *LINK,
+            *(["-Wl,--enable-new-dtags,-rpath,$ORIGIN/c/lib"] if binds and not LIBRARY else []),
         ],
+        depends=headers_of(path),
+    )
+
+
+extensions = [extension(name, path) for name, path in MODULES.items() if not wanted or name in wanted]
+if cythonize:
+    extensions = cythonize(
+        extensions,
         include_path=FOLDERS,
         nthreads=PROCESSORS,
         quiet="-q" in sys.argv,
@@ -196,5 +205,5 @@ setup(
             "embedsignature": True,
             "embedsignature.format": "clinic",
         },
-    ),
-)
+    )
+setup(cmdclass={"build_ext": BuildAll}, ext_modules=extensions)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -78,7 +79,32 @@ def test_an_application_installs_no_packages_of_the_commands(wheel: Path) -> Non
         metadata = email.message_from_bytes(archive.read(name))
     needed = metadata.get_all("Requires-Dist", [])
     assert [line for line in needed if "extra ==" not in line] == []
-    assert 'trio>=0.25; extra == "daemon"' in needed
+    assert 'trio>=0.22; extra == "daemon"' in needed
+
+
+def test_the_packages_of_debian_need_what_the_extras_need() -> None:
+    control = (ROOT / "debian" / "control").read_text()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = settings["optional-dependencies"]
+    for name, extra in [("utracefs", "tools"), ("utracefsd", "daemon")]:
+        (paragraph,) = re.findall(rf"^Package: {name}\n(.*?)\n\n", control, re.DOTALL | re.MULTILINE)
+        for requirement in extras[extra]:
+            package, _, version = requirement.partition(">=")
+            if package != "utracefs[tools]":
+                assert f"python3-{package.removesuffix('s')} (>= {version})" in paragraph
+    assert (ROOT / "debian" / "changelog").read_text().startswith(f"utracefs ({settings['version']}-1)")
+
+
+def test_the_files_for_containers(tmp_path: Path) -> None:
+    folder = ROOT / "examples" / "containers"
+    validate = pytest.importorskip("kubernetes_validate")
+    yaml = pytest.importorskip("yaml")
+    daemon_set = yaml.safe_load((folder / "daemonset.yaml").read_text())
+    validate.validate(daemon_set, "1.30", strict=True)
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    service = yaml.safe_load((folder / "compose.yaml").read_text())["services"]["utracefsd"]
+    command = [re.sub(r"^\$\{GID:-(\d+)\}$", r"\1", word) for word in service["command"]]
+    assert container["command"] == command
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -127,15 +127,19 @@ def _usage(error: click.UsageError) -> str:
     return f"{text} (see {path} --help)"
 
 
+_NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""click 8.2 raises it for a group of commands without arguments; older versions print the help themselves."""
+
+
 def _guarded(run: Callable[[], Any]) -> int:
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # see utracefs/command.py
     try:
         result = run()
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
+    except _NO_ARGUMENTS as error:
         error.show()
-        return error.exit_code
+        return int(error.exit_code)
     except click.UsageError as error:
         return _say(_command_of(error), _usage(error), error.exit_code)
     except click.ClickException as error:

@@ -82,7 +82,7 @@ async def serve(
     discard_state: bool = False,
     store: FdStore | None = None,
     ends_with_parent: bool = False,
-    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
+    task_status: "trio.TaskStatus[Serving]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
 
