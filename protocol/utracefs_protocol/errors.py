@@ -13,7 +13,10 @@ it.
 
 import errno as errno_numbers
 
-__all__ = ["ProtocolError", "TraceError"]
+__all__ = ["TOO_OLD", "ProtocolError", "TraceError"]
+
+TOO_OLD = "this daemon does not have what its client uses; upgrade utracefsd"
+"""Advice for methods and members that a later version may have added."""
 
 
 class TraceError(Exception):

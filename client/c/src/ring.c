@@ -118,6 +118,10 @@ int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint
 	else if (dr_valid_size(size) && seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(memory.fd, &found) == 0 &&
 		 (uint64_t)found.st_size >= dr_file_bytes((uint32_t)size))
 		error = dr_map(&outlet->ring, memory.fd, (uint32_t)size);
+	if (!error && (outlet->ring.header->magic != DR_MAGIC || outlet->ring.header->version != DR_VERSION)) {
+		dr_unmap(&outlet->ring);
+		error = -EPROTONOSUPPORT;
+	}
 	if (error) {
 		ut_close(&doorbell);
 		ut_close(&memory);

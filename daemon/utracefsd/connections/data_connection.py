@@ -61,7 +61,7 @@ from utracefs_protocol.connection import (
     encode_notification,
     encode_response,
 )
-from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.errors import TOO_OLD, ProtocolError, TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
@@ -422,8 +422,8 @@ class DataConnection:
         kind = messages.METHODS.get(request.method)
         try:
             if kind is None:
-                hint = "; it belongs to the tracefs socket" if request.method in tracefs.METHODS else ""
-                raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}{hint}")
+                hint = "it belongs to the tracefs socket" if request.method in tracefs.METHODS else TOO_OLD
+                raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}: {hint}")
             _METHODS[kind](self, request.msgid, kind.from_params(request.params), now_ns)
         except TraceError as error:
             daemon_log.debug(
@@ -558,11 +558,8 @@ class DataConnection:
         self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
-        answer = encode_response(
-            msgid,
-            messages.StatusMapped(
-                self.table.status_file.size, self._services.all_writers is not None
-            ).to_wire(),
+        status = messages.StatusMapped(
+            self.table.status_file.size, self._services.all_writers is not None, messages.PROTOCOL_VERSION
         )
         try:
             fd = self.table.status_file.readonly_fd()
@@ -570,7 +567,7 @@ class DataConnection:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
             ) from error
-        self._send(answer, [fd])
+        self._send(encode_response(msgid, status.to_wire()), [fd])
 
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
         time_ns = self._services.time_of_records(self._packet_ns)

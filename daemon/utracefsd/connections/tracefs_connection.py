@@ -39,7 +39,7 @@ from utracefs_protocol.connection import (
     encode_notification,
     encode_response,
 )
-from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.errors import TOO_OLD, ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.params import Params
@@ -372,7 +372,9 @@ class TracefsConnection:
         began = False
         try:
             if kind is None:
-                raise TraceError(errno.ENOSYS, f"no method {request.method!r} on the tracefs socket")
+                raise TraceError(
+                    errno.ENOSYS, f"no method {request.method!r} on the tracefs socket: {TOO_OLD}"
+                )
             self._services.take_in_all()
             self._services.begin_change()
             began = True

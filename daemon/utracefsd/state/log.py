@@ -206,7 +206,14 @@ def parse_log(data: bytes) -> Taken:
     match lines[0] if lines else None:
         case [str(magic), int(version), *rest] if magic == MAGIC:
             if not _OLDEST <= version <= VERSION:
-                raise StateError(f"the log has version {version}, this daemon reads {_OLDEST} to {VERSION}")
+                advice = (
+                    "upgrade utracefsd"
+                    if version > VERSION
+                    else "start the daemon that wrote it, or discard it"
+                )
+                raise StateError(
+                    f"the log has version {version}, this daemon reads {_OLDEST} to {VERSION}: {advice}"
+                )
             if rest:
                 raise StateError("the log does not begin like one")
         case _:

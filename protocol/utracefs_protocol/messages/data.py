@@ -54,6 +54,7 @@ from utracefs_protocol.messages.values import (
 
 __all__ = [
     "METHODS",
+    "PROTOCOL_VERSION",
     "RING_VERSION",
     "AdoptRing",
     "Enabler",
@@ -74,6 +75,9 @@ __all__ = [
     "Sync",
     "Write",
 ]
+
+PROTOCOL_VERSION: Final = 1
+"""Grows when methods or members are added to either socket: a client that needs one can look here first."""
 
 RING_VERSION: Final = 2
 """Version of the data ring's layout: DR_VERSION of include/data_ring.h."""
@@ -295,6 +299,8 @@ class StatusMapped(Result, of="mmap_status"):
     """Bytes to map."""
     writers: bool = member(Kind("int", lambda value, _: value == 1, int), default=False)
     """The daemon accepts bare records that name their writer."""
+    protocol: int = member(INT, 1, default=0)
+    """PROTOCOL_VERSION of the daemon; 0: one before version 1."""
 
 
 class Write(Params, method="write", takes="bin"):

@@ -12,7 +12,7 @@ import errno
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
-from utracefs_protocol.errors import TraceError
+from utracefs_protocol.errors import TOO_OLD, TraceError
 from utracefs_protocol.text import bytes_of
 
 __all__ = [
@@ -103,7 +103,7 @@ def refuse_unknown(members: WireMap, known: Collection[str], what: str) -> None:
     """copy_struct_from_user(): E2BIG for a tail that is not zero."""
     for key, value in members.items():
         if key not in known and value:
-            raise TraceError(errno.E2BIG, f"{what} has a member {key!r} that is not known here")
+            raise TraceError(errno.E2BIG, f"{what} has the unknown member {key!r}: {TOO_OLD}")
 
 
 class Kind:

@@ -362,7 +362,7 @@ def test_query_loc_offset(client: Client) -> None:
 
 
 def test_mmap_status(client: Client, table: EventTable) -> None:
-    assert client.call("mmap_status") == {"size": PAGE}
+    assert client.call("mmap_status") == {"size": PAGE, "protocol": 1}
     (fd,) = client.fds
     page = mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ)
     index = client.reg("t")["status_index"]

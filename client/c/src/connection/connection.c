@@ -252,6 +252,9 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 	if (ring > 0) {
 		s->ring = (uint32_t)ring;
 		s->bytes_before -= ut_ring_position(s->ring);
+	} else if (ring == -EPROTONOSUPPORT) {
+		ut_warn(s, "no data ring: the daemon's has another version; upgrade the older of utracefsd and "
+			   "this program's utracefs. Meanwhile records go over the socket");
 	} else if (ring != -EPROTO) {
 		ut_warn(s, "no data ring: %s", ut_error_name(-ring));
 	}
