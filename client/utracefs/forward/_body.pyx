@@ -126,7 +126,7 @@ cdef class BodyRecords(RecordSource):
                 self._gap = False
                 raw.time_ns = record.time_ns
                 raw.cpu = record.cpu
-                raw.buffer = 0
+                raw.buffer = raw.recording = 0
                 raw.pid = record.pid
                 memcpy(&raw.tid, record.entry + 4, 4)
                 raw.entry = record.entry
