@@ -3,14 +3,24 @@
 from libc.stdint cimport uint8_t, uint16_t
 
 from utracefs.recordings._records cimport RecordSource
+from utracefs_protocol.events._fields cimport Place
+from utracefs_protocol.pages.stream_ring cimport ss_record
+
+cdef class Edit:
+    cdef Place place
+    cdef bint is_text
+    cdef object digest
+
 
 cdef class Cutter:
     cdef object _allows
+    cdef dict _edits           # by event id: a tuple of Edit
     cdef Py_ssize_t _max_records
     cdef Py_ssize_t _max_bytes
-    cdef uint8_t *_judged      # by event id: 0 unknown, 1 kept, 2 left out
+    cdef uint8_t *_judged      # by event id: 0 unknown, 1 kept, 2 left out, 3 edited
 
-    cdef bint keeps(self, uint16_t id) except -1
+    cdef uint8_t judge(self, uint16_t id) except 0
+    cdef int edit(self, uint16_t id, ss_record *record) except -1
 
 
 cdef class BodyRecords(RecordSource):

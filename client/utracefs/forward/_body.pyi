@@ -1,10 +1,16 @@
 from collections.abc import Callable
 
 from utracefs.recordings._records import RecordSource
+from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.pages._stream_ring import StreamRing
 
+class Edit:
+    def __init__(self, field: Field, digest: Callable[[bytes], bytes] | None = None) -> None: ...
+
 class Cutter:
-    def __init__(self, allows: Callable[[int], bool], max_records: int, max_bytes: int) -> None: ...
+    def __init__(
+        self, allows: Callable[[int], bool | tuple[Edit, ...]], max_records: int, max_bytes: int
+    ) -> None: ...
     def cut(
         self, ring: StreamRing, room: int
     ) -> tuple[list[tuple[bytes, dict[int, int], set[int], int, int]], dict[int, int]]: ...

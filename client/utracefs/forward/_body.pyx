@@ -10,7 +10,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-from utracefs.recordings._records cimport Raw, RecordSource
+from utracefs.recordings._records cimport TEXT_VALUE, Raw, RecordSource, kind_of, text_length
+from utracefs_protocol.events._fields cimport find_bytes, set_place
 from utracefs_protocol.pages._stream_ring cimport StreamRing
 from utracefs_protocol.pages.stream_ring cimport *
 
@@ -19,13 +20,24 @@ cdef enum:
     FIRST_BYTES = 65536
 
 
+cdef class Edit:
+    """Hides a field in its place. digest: of the value's bytes, to be stored instead, cut to the size of the
+    value; None: zeros."""
+
+    def __init__(self, field not None, digest=None):
+        set_place(&self.place, field)
+        self.is_text = kind_of(field) == TEXT_VALUE
+        self.digest = digest
+
+
 cdef class Cutter:
     """Cuts the batches of a stream ring into bodies of at most max_records records and, unless one record is
-    larger, max_bytes bytes. allows: event id to whether its records are kept; called once per batch and
-    event."""
+    larger, max_bytes bytes. allows: event id to whether its records are kept, or to a tuple of Edit for
+    them; called once per batch and event."""
 
     def __cinit__(self, allows, Py_ssize_t max_records, Py_ssize_t max_bytes):
         self._allows = allows
+        self._edits = {}
         self._max_records = max(max_records, 1)
         self._max_bytes = max_bytes
         self._judged = <uint8_t *>calloc(NR_IDS, 1)
@@ -35,10 +47,32 @@ cdef class Cutter:
     def __dealloc__(self):
         free(self._judged)
 
-    cdef bint keeps(self, uint16_t id) except -1:
+    cdef uint8_t judge(self, uint16_t id) except 0:
         if not self._judged[id]:
-            self._judged[id] = 1 if self._allows(id) else 2
-        return self._judged[id] == 1
+            found = self._allows(id)
+            self._judged[id] = 2 if found is False else 1 if found is True else 3
+            if self._judged[id] == 3:
+                self._edits[id] = <tuple?>found
+        return self._judged[id]
+
+    cdef int edit(self, uint16_t id, ss_record *record) except -1:
+        """Hide fields of a copied record: all of them if one cannot be found."""
+        cdef Edit one
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0, size
+        cdef bytes digest
+        for one in <tuple>self._edits[id]:
+            if not find_bytes(&one.place, record.entry, record.length, &data, &length):
+                memset(record.entry + SS_COMMON, 0, record.length - SS_COMMON)
+                return 0
+            if one.digest is None:
+                memset(<uint8_t *>data, 0, length)
+                continue
+            size = text_length(data, length) if one.is_text else length
+            digest = one.digest(data[:size])
+            memset(<uint8_t *>data, 0, length)
+            memcpy(<uint8_t *>data, PyBytes_AS_STRING(digest), min(size, <size_t>PyBytes_GET_SIZE(digest)))
+        return 0
 
     def cut(self, StreamRing ring not None, Py_ssize_t room):
         """The ring's present batch: a list of (body, event id to number of records, thread ids, time of the
@@ -48,6 +82,7 @@ cdef class Cutter:
         cdef uint8_t *data = NULL
         cdef Py_ssize_t size = 0, capacity = 0, records = 0
         cdef uint16_t id
+        cdef uint8_t verdict
         cdef int32_t tid, last_tid = 0
         cdef dict counts = {}, refused = {}
         cdef set tids = set()
@@ -60,7 +95,8 @@ cdef class Cutter:
                 if record.kind != SS_RECORD and record.kind != SS_LOST:
                     continue
                 memcpy(&id, record.entry, 2)
-                if not self.keeps(id):
+                verdict = self.judge(id)
+                if verdict == 2:
                     continue
                 if record.kind == SS_RECORD and not room:
                     refused[id] = refused.get(id, 0) + 1
@@ -78,6 +114,8 @@ cdef class Cutter:
                         raise MemoryError
                     data = grown
                 memcpy(data + size, record, record.size)
+                if verdict == 3 and record.kind == SS_RECORD:
+                    self.edit(id, <ss_record *>(data + size))
                 size += record.size
                 if record.kind == SS_LOST:
                     continue

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import attrs
 
-from utracefs.forward._body import Cutter
+from utracefs.forward._body import Cutter, Edit
 from utracefs.forward.batch import Batch
-from utracefs.forward.losses import ANY, AWAY, LIMIT, RING
-from utracefs.forward.policy import Policy, Rate
+from utracefs.forward.losses import ANY, AWAY, LIMIT, POLICY, RING
+from utracefs.forward.policy import Policy, Rate, Verdict
 from utracefs.forward.spool import SEGMENTS, Spool
 from utracefs.forward.target import Refused, Target, TryAgain
 from utracefs.recordings.origin import Origin
@@ -91,8 +91,8 @@ class Forwarder:
         self._tell: Final = tell
         self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())
         self._described: dict[int, tuple[str, bytes]] = {}
-        self._events: dict[int, tuple[EventName, bool]] = {}
-        """Event id to name, and whether its records may leave."""
+        self._events: dict[int, tuple[EventName, Verdict]] = {}
+        """Event id to name, and what the policy says about it."""
         self._is_after_gap = False
         self._cutter: Final = Cutter(
             self._allows, target.limits.records, min(target.limits.bytes, spool.size // SEGMENTS)
@@ -256,12 +256,16 @@ class Forwarder:
         ring = batch.ring
         for id_, described in stream.described.items():
             if self._described.get(id_) is not described:
-                name = EventName(described[0], text_of(parse_format(described[1]).name))
+                format = parse_format(described[1])
+                name = EventName(described[0], text_of(format.name))
                 self._described[id_] = described
-                self._events[id_] = (name, self._policy.allows(name))
+                self._events[id_] = (name, self._policy.verdict(name, format))
         for event, count in batch.lost.items():
             if self._policy.allows(EventName(*event.split(":", 1))):
                 self._spool.lose(event, RING, count)
+        for id_, count in ring.counts().items():
+            if id_ in self._events and self._events[id_][1] is None:
+                self._spool.lose(str(self._events[id_][0]), POLICY, count)
         parts, above = self._cutter.cut(ring, self._rate.room(time.monotonic()))
         for id_, count in above.items():
             self._spool.lose(str(self._events[id_][0]), LIMIT, count)
@@ -282,9 +286,9 @@ class Forwarder:
             )
             self._is_after_gap = False
 
-    def _allows(self, id_: int) -> bool:
+    def _allows(self, id_: int) -> bool | tuple[Edit, ...]:
         known = self._events.get(id_)
-        return known is not None and known[1]
+        return known is not None and known[1] is not None and known[1]
 
     def _batch(self, **members: Any) -> Batch:
         """Of this host, now; the spool adds the rest."""

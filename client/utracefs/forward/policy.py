@@ -2,55 +2,119 @@
 
     events = ["user_events:http_*", "shop_order"]   # SYSTEM:NAME, NAME, or globs; default: all
     max_records_per_s = 50000                       # more are counted as lost; default: no limit
+    hash_key = "/etc/utracefs/policy.key"           # at least 16 bytes
+
+    [fields."user_events:login*"]
+    password = "redact"
+    user = "hash"
 
 Applied before records reach the spool. Records of other events are dropped uncounted: their names stay here,
-too."""
+too. Values are hidden in their places, so they keep their size: redacted ones are zeros, hashed ones the
+beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. A text
+of a few bytes, or a small integer, has few hashes: others have the same. Fields of EventHeader are not in a
+fixed place: records of such a tracepoint are lost, by the cause `policy`, if it matches a table of fields.
+"""
 
+import hmac
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import attrs
 
+from utracefs.forward._body import Edit
+from utracefs.recordings.event_header import HeaderEvents
 from utracefs.tree.event_names import EventName, matches
+from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.event_format import EventFormat
+from utracefs_protocol.text import text_of
 
-__all__ = ["Policy", "Rate"]
+__all__ = ["Policy", "Rate", "Verdict"]
 
-_KEYS: Final = {"events", "max_records_per_s"}
+_KEYS: Final = {"events", "fields", "hash_key", "max_records_per_s"}
+_SHORTEST_KEY: Final = 16
+
+
+Verdict: TypeAlias = bool | tuple[Edit, ...] | None
+"""Whether an event's records may leave, or the fields to hide before. None: they may not, because the fields
+cannot be found."""
 
 
 @attrs.frozen
 class Policy:
     events: tuple[str, ...] = ("*:*",)
     max_records_per_s: float | None = None
+    fields: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict[str, dict[str, str]])
+    """Pattern of events to field to `redact` or `hash`."""
+    key: bytes = attrs.field(default=b"", repr=False)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """ValueError: what is wrong in the file. OSError."""
+        """ValueError: what is wrong in the file. OSError, also for the file of the key."""
+        text = path.read_bytes()
         try:
-            told = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        try:
-            return cls._of(told)
+            return cls._of(tomllib.loads(text.decode()), path.parent)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def _of(cls, told: Mapping[str, Any]) -> Self:
+    def _of(cls, told: Mapping[str, Any], folder: Path) -> Self:
         if unknown := sorted(told.keys() - _KEYS):
             raise ValueError(f"{unknown[0]!r} is not known; there are: {', '.join(sorted(_KEYS))}")
         events = told.get("events", ["*:*"])
         if not isinstance(events, list) or not all(isinstance(one, str) and one for one in events):
             raise ValueError('`events` is not a list of texts: events = ["user_events:*"]')
         rate = told.get("max_records_per_s")
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0):
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
             raise ValueError("`max_records_per_s` is not a number above 0")
-        return cls(tuple(events), rate)
+        fields = told.get("fields", {})
+        if not isinstance(fields, dict) or not all(isinstance(table, dict) for table in fields.values()):
+            raise ValueError('`fields` has no table for each event: [fields."user_events:login"]')
+        actions = [action for table in fields.values() for action in table.values()]
+        for action in actions:
+            if action not in ("redact", "hash"):
+                raise ValueError(f"{action!r} is not redact or hash")
+        key = b""
+        if "hash" in actions:
+            if not isinstance(told.get("hash_key"), str):
+                raise ValueError("hash needs `hash_key`, the name of a file")
+            key = (folder / told["hash_key"]).read_bytes()
+            if len(key) < _SHORTEST_KEY:
+                raise ValueError(f"{told['hash_key']} has less than {_SHORTEST_KEY} bytes")
+        return cls(tuple(events), rate, fields, key)
 
     def allows(self, event: EventName) -> bool:
         return any(matches(pattern, event) for pattern in self.events)
+
+    def verdict(self, event: EventName, format: EventFormat) -> Verdict:
+        if not self.allows(event):
+            return False
+        actions: dict[str, str] = {}
+        for pattern, table in self.fields.items():
+            if matches(pattern, event):
+                # Redaction wins.
+                actions |= {name: what for name, what in table.items() if actions.get(name) != "redact"}
+        if not actions:
+            return True
+        header_events = HeaderEvents()
+        header_events.add(event.system, format)
+        if header_events.tracepoints:
+            return None
+        return tuple(
+            Edit(field, self._digest(field) if actions[name] == "hash" else None)
+            for field in format.fields
+            if (name := text_of(field.name)) in actions
+        )
+
+    def _digest(self, field: Field) -> Callable[[bytes], bytes]:
+        is_text = field.is_string or (field.kind is FieldKind.CHAR_ARRAY)
+
+        def digest(value: bytes) -> bytes:
+            made = hmac.digest(self.key, b"%s\0%s" % (field.name, value), "sha256")
+            return made.hex().encode() if is_text else made
+
+        return digest
 
 
 class Rate:

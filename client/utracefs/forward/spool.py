@@ -424,7 +424,7 @@ class Spool:
     def _recover(self, found: Losses) -> None:
         """Find the batches that are there; cut off a damaged end."""
         stored, last = self._next, 0
-        firsts = sorted(int(path.stem) for path in self.directory.glob("*.segment"))
+        firsts = sorted(int(path.stem) for path in self.directory.glob("[0-9]" * 20 + ".segment"))
         for first in firsts:
             if last and first > last + 1 and first - 1 > self._acked:
                 found.add(ANY, SPOOL, None)

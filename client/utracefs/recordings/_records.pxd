@@ -112,6 +112,7 @@ cdef class Records:
     cdef str instance(self, uint32_t buffer)
     cdef tuple place(self, const Raw *raw)
 
+cdef ValueKind kind_of(field) except *
 cdef str comm_of(dict comms, int32_t tid)
 cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept

@@ -1,11 +1,23 @@
 """The policy file, and the rate."""
 
+import hmac
+import struct
 from pathlib import Path
 
+import attrs
 import pytest
 
+from tests.client.forward.kit import batch_of, packed
+from tests.client.recordings.event_headers import FIELDS
+from tests.protocol.pages.stream_writer import PlainWriter
+from utracefs.forward._body import Cutter
+from utracefs.forward.batch import Batch
 from utracefs.forward.policy import Policy, Rate
 from utracefs.tree.event_names import EventName
+from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text, parse_format
+from utracefs_protocol.pages._stream_ring import StreamRing
+from utracefs_protocol.text import text_of
 
 
 def read(tmp_path: Path, text: str) -> Policy:
@@ -29,20 +41,100 @@ def test_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("event = []", "'event' is not known; there are: events, max_records_per_s"),
+        ("event = []", "'event' is not known; there are: events, fields, hash_key, max_records_per_s"),
         ('events = "x"', "`events` is not a list of texts"),
         ("events = [1]", "`events` is not a list of texts"),
         ('events = [""]', "`events` is not a list of texts"),
         ("max_records_per_s = 0", "not a number above 0"),
         ("max_records_per_s = true", "not a number above 0"),
         ('max_records_per_s = "5"', "not a number above 0"),
+        ("max_records_per_s = nan", "not a number above 0"),
         ("events = [", "policy.toml: "),
+        ("fields = 1", "`fields` has no table for each event"),
+        ("[fields]\na = 1", "`fields` has no table for each event"),
+        ("[fields.a]\nb = 'hide'", "'hide' is not redact or hash"),
+        ("[fields.a]\nb = ['hash']", "['hash'] is not redact or hash"),
+        ("[fields.a]\nb = 'hash'", "hash needs `hash_key`, the name of a file"),
+        ("hash_key = 'short'\n[fields.a]\nb = 'hash'", "short has less than 16 bytes"),
     ],
 )
 def test_invalid(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "short").write_bytes(b"abc")
     with pytest.raises(ValueError, match=r"policy.toml: ") as refused:
         read(tmp_path, text)
     assert reason in str(refused.value)
+
+
+COMMAND = "login u32 uid; u8 small; char[8] user; __rel_loc char[] password; __rel_loc u8[] blob; u64 other"
+
+
+def left(policy: Policy, *values: object, command: str = COMMAND) -> tuple[Batch, bytes]:
+    """The only record that leaves, and its raw bytes."""
+    writer = PlainWriter()
+    try:
+        writer.describe(20, command.encode())
+        writer.record(20, packed(command, *values))
+        writer.publish()
+        ring = StreamRing(writer.fd)
+        ring.next_batch()
+        format = parse_format(ring.described[20].partition(b"\0")[2])
+        verdict = policy.verdict(EventName("user_events", text_of(format.name)), format)
+        assert verdict is not None
+        (((body, *_),), _) = Cutter(lambda _: verdict, 10, 1000).cut(ring, 10)
+        ring.close()
+    finally:
+        writer.close()
+    return attrs.evolve(batch_of({20: command}, []), body=body), body
+
+
+def test_fields_are_hidden(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k" * 16)
+    policy = read(
+        tmp_path,
+        "hash_key = 'key'\n[fields.'log*']\nuid = 'hash'\nuser = 'hash'\npassword = 'redact'\nblob = 'hash'\n"
+        "nothing = 'hash'\n[fields.login]\nsmall = 'redact'\npassword = 'hash'\n[fields.x]\nother = 'redact'",
+    )
+    batch, body = left(policy, 12345, 7, "miller", "geheim", b"\1\2\3", 99)
+
+    def of(name: bytes, value: bytes) -> bytes:
+        return hmac.digest(b"k" * 16, name + b"\0" + value, "sha256")
+
+    (record,) = batch
+    assert record.fields == {
+        "uid": int.from_bytes(of(b"uid", (12345).to_bytes(4, "little"))[:4], "little"),
+        "small": 0,
+        "user": of(b"user", b"miller").hex()[:6],
+        "password": "",
+        "blob": of(b"blob", b"\1\2\3")[:3],
+        "other": 99,
+    }
+    assert b"miller" not in body and b"geheim" not in body
+
+
+def test_a_field_that_cannot_be_found_hides_the_record(tmp_path: Path) -> None:
+    policy = read(tmp_path, "[fields.login]\npassword = 'redact'")
+    writer = PlainWriter()
+    writer.describe(20, b"login __rel_loc char[] password; u32 a")
+    writer.record(20, struct.pack("<HHI4s", 900, 900, 5, b"abcd"))
+    writer.publish()
+    ring = StreamRing(writer.fd)
+    ring.next_batch()
+    format = parse_format(ring.described[20].partition(b"\0")[2])
+    verdict = policy.verdict(EventName("user_events", "login"), format)
+    assert isinstance(verdict, tuple)
+    (((body, *_),), _) = Cutter(lambda _: verdict, 10, 1000).cut(ring, 10)
+    assert b"abcd" not in body
+    ring.close()
+    writer.close()
+
+
+def test_eventheader_does_not_leave_with_hidden_fields(tmp_path: Path) -> None:
+    declared = parse(b"Shop_L4K1f " + FIELDS)
+    format = parse_format(format_text(declared.name, 5, declared.fields))
+    name = EventName("user_events", "Shop_L4K1f")
+    assert read(tmp_path, "[fields.'Shop*']\nuser = 'redact'").verdict(name, format) is None
+    assert read(tmp_path, "[fields.other]\nuser = 'redact'").verdict(name, format) is True
+    assert read(tmp_path, "events = []\n[fields.'*']\nuser = 'redact'").verdict(name, format) is False
 
 
 def test_rate() -> None:
