@@ -75,14 +75,6 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 	return s;
 }
 
-static void count_local_lost(void *session, uint32_t number)
-{
-	struct ut_reg *reg = number & DR_REFUSED ? NULL : ut_reg_of(session, number);
-
-	if (reg)
-		atomic_fetch_add(&reg->lost, 1);
-}
-
 static void end_session(struct ut_session *s)
 {
 	struct ut_session **at = &ut_sessions;
@@ -97,10 +89,10 @@ static void end_session(struct ut_session *s)
 		s->owner->session = NULL;
 		s->owner->is_closed = 1;
 	}
+	ut_lose_rest(s);
 	ut_disconnect(s);
 	ut_go(s, UT_CLOSE);
 	ut_futex_wake(&s->changes);
-	ut_session_give_up(s, &s->local, count_local_lost, s);
 	ut_lose_kept(s);
 	ut_count_pending(s, !is_up);
 	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
@@ -593,7 +585,7 @@ __attribute__((destructor(101))) static void end(void)
 
 		ut_lock();
 		ut_held_collect();
-		for (s = ut_sessions; s && !(s->local && s->state == UT_UP && ut_ring_has_records(s)); s = s->next)
+		for (s = ut_sessions; s && (!s->local || has_sent_all(s)); s = s->next)
 			;
 		ut_unlock();
 		if (!s || now >= until)

@@ -45,8 +45,8 @@ ssize_t ut_session_write(struct ut_session *session, const struct iovec *iov, in
  * Callable from signal handlers. */
 int ut_session_judge(struct ut_session *session, int32_t write_index, size_t payload);
 
-/* Removes the registrations, after sending pending records, for at most 0.5 s. The daemon takes in all
- * committed records. */
+/* Removes the registrations, after sending pending records, for at most 0.5 s; the rest is reported to the
+ * daemon as lost. It takes in all committed records of its own ring. */
 void ut_session_close(struct ut_session *session);
 
 /* Makes bit `bit` of the word of `size` bytes (4 or 8) at `addr` follow whether the event is enabled; its

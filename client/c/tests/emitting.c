@@ -5,6 +5,7 @@
  *     forks N             N children, one after another, emit one record each and end by _exit at once
  *     fork-threads N      the same while two threads emit without end
  *     signals COUNT       a handler emits while the main thread does; prints how often it ran
+ *     unread PID COUNT    emits a record, stops the daemon PID, emits and ends
  *     closefrom COUNT     closes all descriptors, then emits
  *     steady COUNT        a record for each line of stdin; answers with lost records, enabled and the error
  *     cancel              a thread that is cancelled while it emits
@@ -139,7 +140,18 @@ static int signals(void)
 	emit_many(NULL);
 	often.it_value.tv_usec = often.it_interval.tv_usec = 0;
 	setitimer(ITIMER_REAL, &often, NULL);
+	utracefs_flush(20000);
 	printf("handled %lu\n", (unsigned long)handled);
+	print_lost();
+	return 0;
+}
+
+static int unread(pid_t pid)
+{
+	UTRACEFS_EMIT(c_count, 0, 0);
+	utracefs_flush(20000);
+	kill(pid, SIGSTOP);
+	emit_many(NULL);
 	print_lost();
 	return 0;
 }
@@ -449,6 +461,8 @@ int main(int argc, char **argv)
 		return fork_threads(nr);
 	if (strcmp(scenario, "signals") == 0)
 		return signals();
+	if (strcmp(scenario, "unread") == 0)
+		return unread(nr);
 	if (strcmp(scenario, "closefrom") == 0)
 		return close_all(nr);
 	if (strcmp(scenario, "steady") == 0)

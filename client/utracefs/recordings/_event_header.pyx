@@ -624,7 +624,8 @@ cdef class EventHeaders(RecordSource):
     cdef size_t _decode(self, uint16_t id, const uint8_t *entry, size_t size) except? 0:
         """Write a record's entry; its size, or 0."""
         cdef const uint8_t *header = entry + HEADER
-        cdef const uint8_t *metadata = NULL, *activity = NULL
+        cdef const uint8_t *metadata = NULL
+        cdef const uint8_t *activity = NULL
         cdef size_t metadata_size = 0, activity_size = 0, extension
         cdef uint16_t kind = MORE_EXTENSIONS
         cdef uint8_t key[KEY_SIZE]
@@ -661,14 +662,13 @@ cdef class EventHeaders(RecordSource):
         return 0 if plan is None else plan.fill(entry, activity, payload, self._to, self._room)
 
     cdef Plan _plan(self, const uint8_t *key, const uint8_t *metadata, size_t size):
-        cdef uint64_t hash = size
+        cdef uint64_t hash = size, i
         cdef PlanSlot *slot
         cdef Plan plan
         cdef bytes whole
-        cdef size_t i
-        for i in range(KEY_SIZE):
+        for i in range(<uint64_t>KEY_SIZE):
             hash = (hash ^ key[i]) * FNV_PRIME
-        for i in range(min(size, <size_t>32)):
+        for i in range(<uint64_t>min(size, <size_t>32)):
             hash = (hash ^ metadata[i]) * FNV_PRIME
         slot = &self._slots[(hash ^ hash >> 32) & (NR_PLANS - 1)]
         if slot.plan != NULL and slot.hash == hash:

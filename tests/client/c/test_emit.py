@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.conftest import Run
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_conservation import stats
 from utracefs import Session
@@ -109,6 +110,26 @@ def test_a_signal_handler_emits_in_the_middle_of_an_emit(daemon: DaemonProcess, 
     handled, told = map(int, re.findall(r"\d+", printed))
     assert handled > 0
     assert numbers(daemon)[0] + told == 300_000 + handled
+
+
+@WAYS
+@pytest.mark.parametrize("count", [3, 20_000, 200_000])
+@pytest.mark.usefixtures("events_on")
+def test_a_daemon_that_reads_nothing_until_the_end_counts_all(
+    daemon: DaemonProcess, run: Run, way: str, count: int
+) -> None:
+    """A program waits half a second at most. Then it reports the records that the socket did not take."""
+    assert daemon.process is not None
+    pid = daemon.process.pid
+    try:
+        printed = run("emitting", "unread", pid, count, **of_way(way))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: sum(numbers(daemon)) == 1 + count, timeout_s=30)
+    recorded, lost = numbers(daemon)
+    told = int(printed.removeprefix("lost "))
+    assert recorded > 1 and lost >= told
+    assert lost == told or way == "socket"
 
 
 @WAYS

@@ -15,8 +15,8 @@ LAYERS = """
     process
     connection.h
     registration warnings connecting
-    held
-    local_ring enable_bits requests
+    held requests
+    local_ring enable_bits
     connection.c
     thread
     session

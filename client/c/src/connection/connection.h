@@ -293,6 +293,9 @@ void ut_take_records(struct ut_session *session);
 /* At the end of a connection: keeps records that were taken from there and not completely sent, for the
  * next connection. */
 void ut_keep_unsent(struct ut_session *session);
+/* The session ends, before its connection: the records of the local ring are lost, and so reported to the
+ * daemon as far as it has a connection. */
+void ut_lose_rest(struct ut_session *session);
 /* There is no next connection: the kept records are lost. */
 void ut_lose_kept(struct ut_session *session);
 

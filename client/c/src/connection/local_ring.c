@@ -1,5 +1,6 @@
 /* The local ring, used if the daemon gives none: moves its records into the socket. */
 #include <endian.h>
+#include <limits.h>
 #include <stdlib.h>
 
 #include "bin.h"
@@ -312,4 +313,59 @@ void ut_take_records(struct ut_session *s)
 	if (!ut_ring_has_records(s))
 		ut_held_free(s);
 	take_lost(s);
+}
+
+/* ---- the end of a session */
+
+static void count_rest(struct ut_reg *reg)
+{
+	count_lost(reg);
+	count_pending(reg);
+}
+
+static void count_rest_of(void *session, uint32_t number)
+{
+	struct ut_reg *reg = number & DR_REFUSED ? NULL : ut_reg_of(session, number);
+
+	if (reg)
+		count_rest(reg);
+}
+
+/* The kernel allows a larger queue than a socket has by default, so a full one has room once more. */
+static int send_at_last(struct ut_session *s)
+{
+	int error = ut_send_out(s);
+
+	if (error != -EAGAIN)
+		return error;
+	setsockopt(s->socket.fd, SOL_SOCKET, SO_SNDBUF, &(int){INT_MAX}, sizeof(int));
+	return ut_send_out(s);
+}
+
+void ut_lose_rest(struct ut_session *s)
+{
+	const struct dr_taken taken = {.length = sizeof(uint32_t)};
+	int is_up = s->state == UT_UP && s->local && ut_views[s->local].header;
+
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		reg->pending = 0;
+	if (is_up) {
+		send_at_last(s);
+		atomic_fetch_or(&s->taker.ring.header->head, DR_CLOSED); /* no loss is counted there any more */
+		take_lost(s);
+	}
+	ut_session_give_up(s, &s->local, count_rest_of, s);
+	for_kept(s, count_rest);
+	s->kept_at = s->kept_size = 0;
+	if (!is_up)
+		return;
+	for (struct ut_reg *reg = s->regs; reg && has_room(s); reg = reg->next) {
+		const uint32_t count = htole32((uint32_t)reg->pending);
+
+		if (count && reg->state == UT_ANSWERED)
+			s->out.size += put_record(s->out.data + s->out.size, reg->write_index | BIN_LOST, &taken,
+						  (const uint8_t *)&count, 0);
+	}
+	if (send_at_last(s) == 0)
+		ut_held_free(s); /* otherwise a relative counts them */
 }
