@@ -33,6 +33,7 @@ import attrs
 
 import utracefs.recordings.recording
 from utracefs.export.tables._all_records import AllRecords
+from utracefs.export.tables.layouts import Layouts
 from utracefs.export.tables.parquet import PARTITIONS
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch
@@ -62,7 +63,10 @@ class Scannable:
     DuckDB's threads."""
 
     def __init__(
-        self, schema: "pyarrow.Schema", batches: Callable[[], Iterator[Batch]], failures: list[TraceError]
+        self,
+        schema: "pyarrow.Schema",
+        batches: "Callable[[], Iterator[pyarrow.RecordBatch]]",
+        failures: list[TraceError],
     ) -> None:
         self._schema = schema
         self._batches = batches
@@ -77,8 +81,7 @@ class Scannable:
 
     def _read(self) -> "Iterator[pyarrow.RecordBatch]":
         try:
-            for batch in self._batches():
-                yield columns.arrow_batch(batch, self._schema)
+            yield from self._batches()
         except TraceError as error:
             self._failures.append(error)
             raise
@@ -92,8 +95,6 @@ class Source:
     columns: "pyarrow.Schema"
     scanned: Any
     """The object read by DuckDB: a Scannable or a dataset."""
-    is_layout: bool = False
-    """One of several of an event of EventHeader, or of several recordings; they share a table."""
     host: str = ""
     """Of all its records; empty if unknown."""
 
@@ -236,35 +237,48 @@ def open_tables(
             opened += [stack.enter_context(read(name)) for name in recordings]
         for recording in opened:
             notes += recording.notes
-            events += _of_recording(recording, len(names) > 1, failures)
+            events += _of_recording(recording, len(names) > 1, failures, notes)
             schema = columns.arrow_schema(AllRecords(recording.reading().records).empty(), recording.metadata)
-            scanned = Scannable(schema, functools.partial(_all_batches, recording), failures)
+            scanned = Scannable(schema, functools.partial(_all_batches, recording, schema), failures)
             records.append(Source(recording.path, schema, scanned, host=recording.host))
         yield Tables(names, _named(events), records, failures, notes)
 
 
 def _of_recording(
-    recording: AnyRecording, is_one_of_many: bool, failures: list[TraceError]
+    recording: AnyRecording, is_one_of_many: bool, failures: list[TraceError], notes: list[str]
 ) -> Iterator[tuple[EventName, Source]]:
     """is_one_of_many: there are other inputs, so the tables have PLACE_COLUMNS in the end."""
     taken = columns.PLACE_COLUMNS if is_one_of_many else ()
+    found: dict[object, dict[EventDecoder, pyarrow.Schema]] = {}
     for decoder in recording.decoders():
         batch = Batch(decoder, with_place=recording.is_merged)
         schema = columns.arrow_schema(batch, recording.metadata, taken=taken, key=str.casefold)
-        scanned = Scannable(schema, functools.partial(_batches, recording, decoder), failures)
+        # A file may describe an event twice; layouts of EventHeader, or of several files, share a table.
         is_layout = decoder.opcode >= 0 or recording.is_merged
-        source = Source(recording.path, schema, scanned, is_layout=is_layout, host=recording.host)
-        yield EventName(decoder.system, decoder.name), source
+        found.setdefault((decoder.system, decoder.name) if is_layout else decoder, {})[decoder] = schema
+    for schemas in found.values():
+        event = EventName(next(iter(schemas)).system, next(iter(schemas)).name)
+        layouts = Layouts(schemas)
+        if layouts.left_out:
+            beyond = f"{layouts.left_out} fields beyond {layouts.most} columns are left out"
+            notes.append(f"{event}: {beyond}; `{RECORDS}` has them")
+        scanned = Scannable(
+            layouts.schema, functools.partial(_batches, recording, layouts, schemas), failures
+        )
+        yield event, Source(recording.path, layouts.schema, scanned, host=recording.host)
 
 
-def _batches(recording: AnyRecording, decoder: EventDecoder) -> Iterator[Batch]:
-    return recording.reading(decoder).batches()
+def _batches(
+    recording: AnyRecording, layouts: Layouts, decoders: Iterable[EventDecoder]
+) -> "Iterator[pyarrow.RecordBatch]":
+    return layouts.read(recording.reading(*decoders).batches())
 
 
-def _all_batches(recording: AnyRecording) -> Iterator[Batch]:
+def _all_batches(recording: AnyRecording, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
     reading = recording.reading()
     try:
-        yield from AllRecords(reading.records)
+        for batch in AllRecords(reading.records):
+            yield columns.arrow_batch(batch, schema)
     except ValueError as error:
         raise reading.broken(error) from None
 
@@ -321,10 +335,7 @@ def _named(found: Iterable[tuple[EventName, Source]]) -> list[Table]:
     sources: dict[tuple[EventName, int], list[Source]] = {}
     for event, source in found:
         number = 0
-        while any(
-            source.file == other.file and not (source.is_layout and other.is_layout)
-            for other in sources.get((event, number), ())
-        ):
+        while any(source.file == other.file for other in sources.get((event, number), ())):
             number += 1
         sources.setdefault((event, number), []).append(source)
     schemas: dict[str, str] = {}
