@@ -36,6 +36,8 @@ _NAME_MAX: Final = 255
 """Bytes of a file name (NAME_MAX of Linux)."""
 _MORE: Final = 8
 """Bytes reserved for suffixes of the name of a .part."""
+_LEAST: Final = 16 << 10
+"""Reserved on any disk: the end of a file with few events."""
 
 
 def name_beside(path: str) -> str:
@@ -88,13 +90,15 @@ def dumped_name(path: str) -> str:
 
 
 class Reserve:
-    """Space reserved on the disk of a folder, in a file without a name. OSError: there is none."""
+    """Space reserved on the disk of a folder, in a file without a name: on a small disk a quarter of the free
+    space. OSError: there is none."""
 
     def __init__(self, folder: str, size: int) -> None:
         import tempfile  # not for readers
 
         self._file = tempfile.TemporaryFile(dir=folder, prefix=".utracefs-", buffering=0)  # noqa: SIM115
-        self._size = 0
+        self.size = 0
+        """Bytes reserved."""
         try:
             self.grow(size)
         except BaseException:
@@ -102,16 +106,19 @@ class Reserve:
             raise
 
     def grow(self, size: int) -> None:
-        """Grow to `size` bytes in total."""
-        if size <= self._size:
+        """Grow to `size` bytes in total, or to less on a small disk."""
+        disk = os.fstatvfs(self._file.fileno())
+        if disk.f_blocks:  # else its size is unknown
+            size = min(size, max(_LEAST, (self.size + disk.f_bavail * disk.f_frsize) // 4))
+        if size <= self.size:
             return
         try:
-            os.posix_fallocate(self._file.fileno(), self._size, size - self._size)
+            os.posix_fallocate(self._file.fileno(), self.size, size - self.size)
         except OSError as error:
             # Some libraries and file systems do not support it; then no space is guaranteed.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-        self._size = size
+        self.size = size
 
     def free(self) -> None:
         """Free the reserved space for its purpose."""

@@ -27,7 +27,7 @@ from utracefs_protocol.pages.subbuf import commit_of, join_pages, last_ts, misse
 __all__ = ["STEP", "Part"]
 
 STEP: Final = 256 << 10
-"""Bytes moved at a time: the space needed for it."""
+"""Bytes moved at a time, the space needed for it; less on a small disk."""
 
 _EXTENT: Final = 1 << 20
 _WAITING: Final = 16
@@ -50,7 +50,7 @@ class _Extent:
 class Part:
     """The file. OSError if it cannot be opened; no other call raises for a full disk."""
 
-    def __init__(self, path: str, *, nr_cpus: int, page_size: int) -> None:
+    def __init__(self, path: str, *, nr_cpus: int, page_size: int, step: int = STEP) -> None:
         self._file: Final[BinaryIO] = open_part(path)
         self.name: Final[str] = self._file.name
         self.given_up = 0
@@ -60,6 +60,7 @@ class Part:
         self.is_moved = False
         """Some pages have been moved out of this file."""
         self._page_size = page_size
+        self._step = max(step // page_size, 1) * page_size
         self._end = 0
         self._extents: list[_Extent] = []
         self._cpus = [_Cpu(page_size) for _ in range(nr_cpus)]
@@ -176,13 +177,13 @@ class Part:
     # The end.
 
     def give_up_last(self) -> bool:
-        """Drop the last pages of the file, up to STEP, to free space; False: there are none left."""
+        """Drop the last pages of the file, up to a step, to free space; False: there are none left."""
         while self._extents and not self._extents[-1].size:
             self._extents.pop()
         if not self._extents:
             return False
         extent = self._extents[-1]
-        at = extent.offset + max(0, extent.size - max(STEP, self._page_size))
+        at = extent.offset + max(0, extent.size - self._step)
         self._count(at, extent.offset + extent.size)
         extent.size = at - extent.offset
         os.truncate(self._file.fileno(), at)
@@ -196,7 +197,7 @@ class Part:
         for extent in self._extents:
             moves.append((extent, places[extent.cpu]))
             places[extent.cpu] += extent.size
-        source, step = self._file.fileno(), max(STEP, self._page_size)
+        source, step = self._file.fileno(), self._step
         for extent, place in reversed(moves):
             while extent.size:
                 size = extent.size % step or step
@@ -211,8 +212,8 @@ class Part:
                 extent.size = at
 
     def pages_of(self, cpu: int) -> Iterator[bytes]:
-        """The pages of a cpu, about STEP bytes of them at a time."""
-        step = max(STEP // self._page_size, 1) * self._page_size
+        """The pages of a cpu, a step of them at a time."""
+        step = self._step
         for extent in self._extents:
             for at in range(0, extent.size if extent.cpu == cpu else 0, step):
                 yield os.pread(self._file.fileno(), min(step, extent.size - at), extent.offset + at)

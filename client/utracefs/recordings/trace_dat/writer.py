@@ -91,7 +91,8 @@ class TraceDatWriter:
         with errors_about(self._shown):
             self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
             try:
-                self._part = Part(self.path, nr_cpus=nr_cpus, page_size=page_size)
+                step = self._reserve.size // (_RESERVE // STEP)
+                self._part = Part(self.path, nr_cpus=nr_cpus, page_size=page_size, step=step)
             except BaseException:
                 self._reserve.free()
                 raise
