@@ -5,6 +5,7 @@ batch      records with everything to decode them; `_body` (compiled): their raw
 spool      batches on disk
 target     the contract of targets, and finding one
 otlp       the target `otlp`; `_otlp` (compiled): its log records and spans
+parquet    the target `parquet`
 policy     the events that may leave the host
 forwarder  the two threads
 """

@@ -323,7 +323,8 @@ class Spool:
         oldest = self._peek()
         if oldest is None:
             return float("inf")
-        if at_once or self._unread_records >= limits.records or self._unread_bytes >= limits.bytes:
+        most = min(limits.bytes, self.size // 4)  # a small spool must not fill up while it gathers
+        if at_once or self._unread_records >= limits.records or self._unread_bytes >= most:
             return 0
         return limits.gather_s - abs(time.time() - oldest.clock.unix_ns / 1e9)
 

@@ -40,6 +40,7 @@ GROUP: Final = "utracefs.targets"
 
 BUILT_IN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("http", "https", "otlp"), "utracefs.forward.otlp:OtlpTarget"),
+    "parquet": "utracefs.forward.parquet:ParquetTarget",
 }
 """Scheme to module:class."""
 

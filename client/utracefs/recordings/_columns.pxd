@@ -42,6 +42,8 @@ cdef class Column(Values):
 @cython.final
 cdef class CleanNames:
     cdef dict _known          # str to UTF-8
+    cdef str _last            # mostly that of the record before
+    cdef bytes _cleaned
 
     cdef bytes clean(self, str text)
 

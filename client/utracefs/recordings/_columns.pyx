@@ -130,7 +130,13 @@ cdef class Column(Values):
         return 0
 
     cdef inline void put_number(self, uint64_t value) noexcept:
-        memcpy(self._values.data + self._values.size, &value, self._width)
+        cdef uint8_t *to = self._values.data + self._values.size
+        if self._width == 8:
+            memcpy(to, &value, 8)
+        elif self._width == 4:
+            memcpy(to, &value, 4)
+        else:
+            memcpy(to, &value, self._width)
         self._values.size += self._width
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
@@ -311,11 +317,16 @@ cdef class CleanNames:
         self._known = {}
 
     cdef bytes clean(self, str text):
+        if text is self._last:
+            return self._cleaned
+        if not text:
+            return b""
         found = self._known.get(text)
         if found is None:
             if len(self._known) > KNOWN_NAMES:
                 self._known.clear()
             found = self._known[text] = clean(text).encode()
+        self._last, self._cleaned = text, <bytes>found
         return <bytes>found
 
 

@@ -36,20 +36,28 @@ from utracefs_protocol.text import bytes_of, clean
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["PARTITIONS", "write_parquet", "write_parquet_file"]
+__all__ = [
+    "COMPRESSION",
+    "DAY_NS",
+    "PARTITIONS",
+    "day_text",
+    "partition",
+    "write_parquet",
+    "write_parquet_file",
+]
 
 PARTITIONS: Final = ("event", "day", "host")
 """The partitions, from the outer to the inner one."""
 
 _OPEN_FILES: Final = 64
 """Limit of files open for writing: a recording may have thousands of events."""
-_DAY_NS: Final = 86400 * 10**9
+DAY_NS: Final = 86400 * 10**9
 _FIRST_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _UPTIME_NS: Final = 10**18
 """Clocks above 31 years count from 1970."""
 _NAME_MAX: Final = 255
 """Bytes of a directory's name (NAME_MAX of Linux)."""
-_COMPRESSION: Final = "zstd"
+COMPRESSION: Final = "zstd"
 _ROW_GROUP: Final = 1 << 20
 _LEAST_ROWS: Final = 256
 """Rows dropped at a time."""
@@ -84,7 +92,7 @@ def write_parquet(
 def _write_part(
     files: "_Files", room: "_Room", host: str | None, recording: AnyRecording, progress: Progress | None
 ) -> Exported:
-    where = _folder("host", host or recording.host or "unknown")
+    where = partition("host", host or recording.host or "unknown")
     offset, day_guessed = _unix_offset(recording)
     reading = recording.reading()
     schemas: dict[EventDecoder, pyarrow.Schema] = {}
@@ -94,7 +102,7 @@ def _write_part(
             schemas[event] = columns.arrow_schema(
                 batch, recording.metadata, taken=PARTITIONS, key=str.casefold
             )
-        name = _folder("event", f"{event.system}:{event.name}")
+        name = partition("event", f"{event.system}:{event.name}")
         table = columns.arrow_batch(batch, schemas[event])
         for day, begin, end in _days(table, offset):
             write = functools.partial(files.write, f"{name}/day={day}/{where}", event)
@@ -112,7 +120,7 @@ def write_parquet_file(
     schema = columns.arrow_schema(batch, recording.metadata, taken=PARTITIONS, key=str.casefold)
     reading = recording.reading(found)
     room = _Room()
-    with parquet.ParquetWriter(out, schema, compression=_COMPRESSION) as writer:
+    with parquet.ParquetWriter(out, schema, compression=COMPRESSION) as writer:
         for batch in _watched(reading, progress):
             room.write(columns.arrow_batch(batch, schema), lambda rows: _write(writer, out, rows))
     return Exported.of(reading).without(room.missing, room.error)
@@ -149,8 +157,8 @@ def _write(writer: Any, out: BinaryIO, rows: "pyarrow.RecordBatch") -> None:
     writer.write_batch(rows, _ROW_GROUP)
 
 
-def _folder(key: str, value: str) -> str:
-    """With U+FFFD for bytes that are not UTF-8, which readers refuse."""
+def partition(key: str, value: str) -> str:
+    """Name of a directory, `KEY=VALUE`. With U+FFFD for bytes that are not UTF-8, which readers refuse."""
     name = f"{key}={quote(clean(value), safe=':')}"
     if len(name) <= _NAME_MAX:
         return name
@@ -191,7 +199,7 @@ class _Files:
             raise NoRoom(error.errno, error.strerror) if error.errno in NO_ROOM else error from None
         self._parts[folder] = number
         writer = columns.library("pyarrow.parquet").ParquetWriter
-        return writer(out, schema, compression=_COMPRESSION), out
+        return writer(out, schema, compression=COMPRESSION), out
 
     def close(self) -> None:
         while self._open:
@@ -222,14 +230,18 @@ def _unix_offset(recording: AnyRecording) -> tuple[int | None, bool]:
     return os.stat(recording.path).st_mtime_ns - last, True
 
 
+def day_text(number: int) -> str:
+    """number: days since 1970."""
+    return datetime.date.fromordinal(_FIRST_DAY + number).isoformat()
+
+
 def _days(batch: "pyarrow.RecordBatch", offset: int | None) -> Iterator[tuple[str, int, int]]:
     """The days, each with its range of rows."""
 
     def day(time: int | None) -> str:
         if offset is None:
             return "1970-01-01"
-        number = ((time or 0) + offset) // _DAY_NS
-        return datetime.date.fromordinal(_FIRST_DAY + number).isoformat()
+        return day_text(((time or 0) + offset) // DAY_NS)
 
     times = batch.column("time_ns")
     ends = columns.library("pyarrow.compute").min_max(times)

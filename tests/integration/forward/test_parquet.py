@@ -1,0 +1,230 @@
+"""`utracefs forward parquet:...` between real processes: the queries of docs/forward.md against the daemon's
+own numbers; forwarders killed while they write."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.client.forward.test_parquet import work
+from tests.client.recordings.event_headers import FIELDS, NAME, field, payload
+from tests.forked import Popen
+from tests.integration.conftest import DaemonProcess
+from tests.integration.pages import blocks
+from tests.judges import library
+from tests.soak.plain import PlainConnection
+from utracefs import Session
+from utracefs.forward.forwarder import STATUS_FILE
+from utracefs.forward.spool import Spool
+
+duckdb = library("duckdb")
+library("pyarrow.parquet")
+
+WAIT_S = 60
+EXAMPLE, SUM = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Start]:
+    """Start a forwarder, which is attached then."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str, spool: str = "spool") -> subprocess.Popen[bytes]:
+        status = tmp_path / spool / STATUS_FILE
+        status.unlink(missing_ok=True)
+        place = ["--spool", str(tmp_path / spool), f"parquet:{tmp_path / 'out'}", "-o", "gather=0.05"]
+        command = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "forward", *place, *words]
+        made.append(Popen(command, stderr=subprocess.PIPE))
+        wait_for(lambda: status.exists() and json.loads(status.read_text())["attached"])
+        return made[-1]
+
+    yield start
+    for process in made:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=WAIT_S)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, log
+
+
+@pytest.fixture
+def session(daemon: DaemonProcess) -> Iterator[Session]:
+    with Session(daemon.directory) as session:
+        yield session
+
+
+def emit(session: Session, declaration: str, *records: tuple[Any, ...]) -> None:
+    event = session.event(declaration)
+    wait_for(lambda: event)
+    for values in records:
+        event.emit(*values)
+    assert session.flush(WAIT_S)
+
+
+def query(text: str, folder: Path) -> list[dict[str, Any]]:
+    found = duckdb.execute(text.replace("/data/events", str(folder)))
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def emitted(daemon: DaemonProcess, event: str) -> int:
+    with daemon.tree() as tree:
+        found = re.match(rb"emitted: (\d+)\n", tree.read_file(f"events/user_events/{event}/stats"))
+    assert found is not None
+    return int(found[1])
+
+
+def test_emitted_is_arrived_and_lost(
+    daemon: DaemonProcess, session: Session, start: Start, tmp_path: Path
+) -> None:
+    """With losses by the policy. Records of EventHeader have their own names, and counts by tracepoint."""
+    (tmp_path / "policy").write_text("max_records_per_s = 500\n")
+    process = start("--policy", str(tmp_path / "policy"))
+    emit(session, "quiet u32 b", *((n,) for n in range(10)))
+    with contextlib.closing(PlainConnection(daemon.directory)) as connection:
+        index, _ = connection.register(f"{NAME.decode()} {FIELDS.decode()}")
+        sold = payload(b"sold", [field(b"status", 3)], struct.pack("<H", 500))
+        for _ in range(3):
+            connection.sock.sendall(msgpack.packb(struct.pack("<I", index) + sold))
+        connection.call("sync")
+        nr_sold = emitted(daemon, NAME.decode())
+    emit(session, "work u64 a", *((n,) for n in range(2000)))
+    stop(process)
+    rows = {row["tracepoint"]: row for row in query(SUM, tmp_path / "out")}
+    assert {row["host"] for row in rows.values()} == {os.uname().nodename}
+    for event in ("work", "quiet"):
+        row = rows[f"user_events:{event}"]
+        assert row["records"] == row["arrived"]
+        assert row["arrived"] + row["lost"] == emitted(daemon, event)
+        assert not row["is_unknown"]
+    assert rows["user_events:work"]["lost"] > 0
+    header = rows[f"user_events:{NAME.decode()}"]
+    assert (header["arrived"], header["records"]) == (nr_sold, None) == (3, None)
+    file = f"{tmp_path / 'out'}/event=Shop:sold/**/*.parquet"
+    assert (
+        duckdb.execute(f"select status, level, typeof(status) from '{file}'").fetchall()
+        == [(500, 4, "USMALLINT")] * 3
+    )
+
+
+def test_the_example(session: Session, start: Start, tmp_path: Path) -> None:
+    process = start()
+    emit(session, "http_request u32 status; u64 usec", *((200 + n, n * 1000) for n in range(100)))
+    stop(process)
+    today = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400))
+    rows = query(EXAMPLE.replace("2026-11-22", today), tmp_path / "out")
+    assert [row["status"] for row in rows] == list(range(202, 300))
+
+
+def test_killed_while_records_come(
+    daemon: DaemonProcess, session: Session, start: Start, tmp_path: Path
+) -> None:
+    """The records in the daemon's ring are lost, of an unknown number. No record is there twice."""
+    rnd = random.Random(3)
+    event = session.event("work u64 a")
+    number = 0
+    for _ in range(4):
+        process = start()
+        wait_for(lambda: event)
+        end = time.monotonic() + rnd.random()
+        while time.monotonic() < end:
+            event.emit(number)
+            number += 1
+        process.kill()
+        process.communicate(timeout=WAIT_S)
+    process = start()
+    emit(session, "work u64 a", (number,))
+    stop(process)
+    assert not list((tmp_path / "out").rglob(".*.new"))
+    (row,) = (row for row in query(SUM, tmp_path / "out") if row["tracepoint"] == "user_events:work")
+    assert row["records"] == row["arrived"] <= emitted(daemon, "work")
+    files = f"read_parquet('{tmp_path / 'out'}/event=*work/**/*.parquet')"
+    ((count, distinct, last),) = duckdb.execute(
+        f"select count(*), count(distinct a), max(a) from {files}"
+    ).fetchall()
+    assert count == distinct
+    assert last == number
+    (unknown,) = (row for row in query(SUM, tmp_path / "out") if row["tracepoint"] == "*")
+    assert unknown["is_unknown"]
+
+
+DRAIN = """
+import sys
+from pathlib import Path
+from utracefs.forward.spool import MIN_SIZE, Spool
+from utracefs.forward.target import Settings, open_target
+
+folder = Path(sys.argv[1])
+spool = Spool(folder / "spool", MIN_SIZE)
+settings = Settings({"records": sys.argv[2]}, directory=folder / "spool")
+target = open_target(f"parquet:{folder / 'out'}", settings)
+print("going", flush=True)
+while batches := spool.take(target.limits, 0):
+    assert not target.send(batches)
+    spool.done()
+"""
+
+
+@pytest.mark.long
+def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    """A full spool, drained by processes that are killed at random: everything is there, once; readers see
+    whole files at any time."""
+    rnd = random.Random(7)
+    spool = Spool(tmp_path / "spool", 1 << 20)
+    wanted = 0
+    for n in range(300):
+        assert spool.append(work(0, *range(wanted, wanted + 20), id_=5 + n % 2))
+        wanted += 20
+    spool.close()
+    (tmp_path / "out").mkdir()
+    killed = 0
+    while True:
+        command = [sys.executable, "-c", DRAIN, str(tmp_path), str(rnd.choice([100, 130, 700]))]
+        process = Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rnd.random() * 0.1 * (1 + killed))
+        process.send_signal(signal.SIGKILL)
+        _, log = process.communicate(timeout=WAIT_S)
+        assert process.returncode in (0, -signal.SIGKILL), log
+        if list((tmp_path / "out").rglob("*:*/**/*.parquet")):
+            files = f"read_parquet('{tmp_path / 'out'}/event=*:*/**/*.parquet')"
+            ((count, distinct),) = duckdb.execute(
+                f"select count(*), count(distinct a) from {files}"
+            ).fetchall()
+            assert count == distinct
+        if process.returncode == 0:
+            break
+        killed += 1
+    assert (count, distinct) == (wanted, wanted)
+    assert killed
+    assert not list((tmp_path / "out").rglob(".*.new"))
