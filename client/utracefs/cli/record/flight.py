@@ -14,6 +14,7 @@ Only this process swaps. If a file cannot be written, its records stay in the sp
 writes them first.
 """
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from utracefs.cli.losses import lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.kept_files import KeptFiles
-from utracefs.cli.record.requests import SUFFIX, Requests, is_snapshot
+from utracefs.cli.record.requests import SUFFIX, TRIGGER_SUFFIX, Requests, is_snapshot
 from utracefs.cli.record.target import Target
 from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.own_instance import own_instance
@@ -251,8 +252,13 @@ def fly(job: Job) -> int:
     """Run until the command or the recording ends; returns the exit status. The instance of `job` has the
     flight_settings."""
     plain, triggers = _split_triggers(job.wanted or (Wanted(ALL_USER_EVENTS),))
-    with own_instance(job.tree, "flight", job.place.name + SUFFIX) as asked_place:
-        requests = Requests(job.tree, asked_place, triggers)
+    has_triggers = any(one.triggers for one in triggers)
+    with contextlib.ExitStack() as stack:
+        places = [
+            stack.enter_context(own_instance(job.tree, "flight", job.place.name + suffix))
+            for suffix in (SUFFIX, TRIGGER_SUFFIX)[: 1 + has_triggers]
+        ]
+        requests = Requests(job.tree, places[0], places[1] if has_triggers else None, triggers)
         asked = WantedEvents(job.tree, job.place, plain)
         flight = Flight(job, requests)
         job.target.check_clock(flight.texts.clock)

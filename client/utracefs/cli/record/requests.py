@@ -1,9 +1,12 @@
-"""Requests to a flight recorder to write its records, by a second, small instance NAME-dump of the daemon:
+"""Requests to a flight recorder to write its records, by small instances of the daemon:
 
-    trigger of the recorder   `snapshot if EXPR` is the filter of the event there
-    utracefs dump             writes the marker `dump ID`; the recorder answers with the marker `done ID TEXT`
+    NAME-dump       `utracefs dump` writes the marker `dump ID`; the recorder answers with the marker
+                    `done ID TEXT`
+    NAME-trigger    `snapshot if EXPR` of --trigger is the filter of the event there
 
-The recorder reads that `trace`, and takes the snapshot itself. A trigger that took it could take another one
+Two, since frequent records would overwrite the markers, and a text in a record could look like one.
+
+The recorder reads each `trace`, and takes the snapshot itself. A trigger that took it could take another one
 while the recorder still reads the first, and swap half-read records back. Requests that come while one is
 carried out are one further request.
 
@@ -21,10 +24,12 @@ from utracefs.tree.event_names import EventName, matches
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["SUFFIX", "Requests", "answer_to", "ask", "is_snapshot"]
+__all__ = ["SUFFIX", "TRIGGER_SUFFIX", "Requests", "answer_to", "ask", "is_snapshot"]
 
 SUFFIX: Final = "-dump"
 """Of the instance's name."""
+TRIGGER_SUFFIX: Final = "-trigger"
+"""Likewise."""
 
 _MARKER: Final = "tracing_mark_write"
 _LINE: Final = re.compile(r"\[\d+\] \S+ +[\d.]+: ([^\s:]+): ?(.*)$")
@@ -40,17 +45,22 @@ def is_snapshot(trigger: str) -> bool:
 class Requests:
     """The recorder's side."""
 
-    def __init__(self, tree: Tracefs, place: Place, triggers: Iterable[Wanted]) -> None:
-        """triggers: only `snapshot` ones; their filters are not used. place: a new instance."""
+    def __init__(
+        self, tree: Tracefs, place: Place, trigger_place: Place | None, triggers: Iterable[Wanted]
+    ) -> None:
+        """triggers: only `snapshot` ones; their filters are not used. Both places: new instances. None:
+        there are no triggers."""
         self._tree = tree
-        self._place = place
-        self._seen: set[str] = set()
+        self._places = [one for one in (place, trigger_place) if one is not None]
+        self._seen: list[set[str]] = [set() for _ in self._places]
         self._left: dict[str, int] = {}
         """How often the events of a pattern may still ask."""
         self._unfiltered: set[str] = set()
         """Events that EXPR does not fit. They ask for nothing; else each of their records would."""
-        tree.write_file(place.path("buffer_size_kb"), b"1\n")
-        self.wanted = WantedEvents(tree, place, [self._asking(one) for one in triggers if one.triggers])
+        for one in self._places:
+            tree.write_file(one.path("buffer_size_kb"), b"1\n")
+        wanted = [self._asking(one) for one in triggers if one.triggers]
+        self.wanted = WantedEvents(tree, self._places[-1], wanted)
 
     def _asking(self, wanted: Wanted) -> Wanted:
         found = [match for trigger in wanted.triggers if (match := _TRIGGER.fullmatch(trigger))]
@@ -65,18 +75,18 @@ class Requests:
         self._unfiltered.update(
             event.name for event, *_ in self.wanted.refused if isinstance(event, EventName)
         )
-        lines = text_of(self._tree.read_file(self._place.path("trace"))).splitlines()
-        new = [line for line in lines if line not in self._seen]
-        self._seen = set(lines)
-        ids: list[str] = []
-        events: set[str] = set()
-        for found in filter(None, map(_LINE.search, new)):
-            if found[1] != _MARKER:
-                events.add(found[1])
-            elif asked := re.fullmatch(f"dump ({_ID})", found[2]):
-                ids.append(asked[1])
+        markers = [found[2] for found in self._new(0) if found[1] == _MARKER]
+        ids = [asked[1] for text in markers if (asked := re.fullmatch(f"dump ({_ID})", text))]
+        events = {found[1] for number in range(1, len(self._places)) for found in self._new(number)}
         asking = {event for event in events if self._may_ask(event)}
         return ids if ids or asking else None
+
+    def _new(self, number: int) -> list[re.Match[str]]:
+        """Lines of that place since the last call."""
+        lines = text_of(self._tree.read_file(self._places[number].path("trace"))).splitlines()
+        new = [line for line in lines if line not in self._seen[number]]
+        self._seen[number] = set(lines)
+        return list(filter(None, map(_LINE.search, new)))
 
     def _may_ask(self, name: str) -> bool:
         if name in self._unfiltered:
@@ -89,7 +99,7 @@ class Requests:
 
     def answer(self, ids: Iterable[str], text: str) -> None:
         for one in ids:
-            self._tree.write_file(self._place.path("trace_marker"), bytes_of(f"done {one} {text}"[:500]))
+            self._tree.write_file(self._places[0].path("trace_marker"), bytes_of(f"done {one} {text}"[:500]))
 
 
 def ask(tree: Tracefs, place: Place) -> str:
