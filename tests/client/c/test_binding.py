@@ -313,6 +313,7 @@ def test_what_was_not_sent_is_kept_for_the_next_daemon(built: Path, directory: P
             count = 40_000  # more than a socket takes
             for event in (0, 1):
                 assert program.number(f"emit {event} 0 {count}") == count
+            wait_for(lambda: int(program.ask("stats 0").split()[2]) < 2 * count)  # it is sending
             fake.stop()
             wait_for(lambda: program.number("look 0") == 0)
             pending = int(program.ask("stats 0").split()[2])

@@ -163,8 +163,10 @@ def test_prometheus_scrapes_it(
     (tmp_path / "spool" / "status.json").write_text(json.dumps(status))
     with utracefs.Session(daemon.directory) as session, daemon.tree() as tree:
         events = [session.event(f"{text_of(name)} u32 n") for name in NAMES]
-        assert session.flush(20)
+        active = f"Active: {len(NAMES)}\n".encode()
+        eventually(lambda: active in tree.read_file("user_events_status"), "they are registered", 60)
         tree.write_file("events/user_events/enable", b"1\n")
+        eventually(lambda: all(events), "they are on", 60)
         for number, event in enumerate(events):
             for _ in range(number + 1):
                 event.emit(7)
