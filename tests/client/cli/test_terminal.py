@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, interrupt
 from utracefs_protocol.terminal import harmless
+from utracefs_protocol.text import text_of
 
 HOSTILE = b"name\x1b]0;owned\x07\ta\x7f\xc2\x9b31m \x9b \xe2\x80\xae \xc3\xa4\n"
 WRITES = """
@@ -39,13 +40,16 @@ BIDI = "bidi\u202ename"
 TEXT = "a\x1b[31mb\u009b2J\nFORGED"
 
 
-def on_terminal(words: Sequence[str], env: dict[str, str], cwd: Path | str, for_s: float = 30) -> bytes:
-    """The command's output on a terminal until it ends; SIGINT ends it after that time."""
+def on_terminal(words: Sequence[str], env: dict[str, str], cwd: Path | str, until: bytes = b"") -> bytes:
+    """The command's output on a terminal until it ends; SIGINT ends it after this text, and after 30 s."""
     terminal, side = os.openpty()
     popen = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, cwd=cwd)
     os.close(side)
-    text, end = b"", time.monotonic() + for_s
+    text, end = b"", time.monotonic() + 30
     while True:
+        if until and until in text:
+            popen.send_signal(2)
+            until = b""
         if select.select([terminal], [], [], 0.1)[0]:
             try:
                 text += os.read(terminal, 1 << 16)
@@ -82,7 +86,7 @@ COMMANDS = [
     "perf stat --duration 0.2",
     "perf top --duration 0.2",
     "perf trace --duration 0.2",
-    "stream --duration 0.5",
+    "stream",
     "stream --json --duration 0.2",
     "top -b -n 1 -d 0.2",
     "top -n 1 -d 0.2",
@@ -108,14 +112,15 @@ def test_no_command_lets_a_program_steer_the_terminal(traced: Cli) -> None:
     seen: dict[str, bytes] = {}
     for command in COMMANDS:
         words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", command)]
-        text = seen[command] = OWN.sub(b"", on_terminal([*cli, *words], traced.env, traced.home))
+        until = b"FORGED" if command == "stream" else b""
+        text = seen[command] = OWN.sub(b"", on_terminal([*cli, *words], traced.env, traced.home, until))
         if command.startswith(("hist", "top")):  # renewed in place
             text = text.replace(b"\r", b"")
         assert harmless(text.decode("utf-8", "surrogateescape")).encode() == text, command
         if "cat" not in command:
             assert not any(line.lstrip().startswith(b"FORGED") for line in text.split(b"\n")), (command, text)
     assert b"c1?2Jname" in seen["list"]
-    for command in ("report t.dat", "perf script -i p.data", "stream --duration 0.5"):
+    for command in ("report t.dat", "perf script -i p.data", "stream"):
         assert b"text=a?[31mb?2J?FORGED\n" in seen[command], (command, seen[command])
 
 
@@ -132,6 +137,10 @@ def test_no_record_makes_a_line_of_its_own_in_a_pipe(traced: Cli) -> None:
     traced.run("enable", "--standing", "hostile")
     env = {**traced.env, "UTRACEFS_PATIENCE_S": "60"}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=100)
-    for command in ("report t.dat", "perf script -i p.data", "stream --duration 0.5"):
-        [line] = [line for line in traced.out(*command.split()).split("\n") if "FORGED" in line]
-        assert line.endswith("a?FORGED?FORGED") and "\r" not in line, command
+    process = traced.start("stream")
+    assert process.stdout is not None
+    streamed = process.stdout.readline() + interrupt(process)[0]
+    texts = traced.out("report", "t.dat"), traced.out("perf", "script", "-i", "p.data"), text_of(streamed)
+    for text in texts:
+        [line] = [line for line in text.split("\n") if "FORGED" in line]
+        assert line.endswith("a?FORGED?FORGED") and "\r" not in line, text

@@ -31,7 +31,8 @@ def test_dump_and_signals_while_a_program_emits(traced: Cli, eventually: Eventua
 
 def test_a_recorder_that_does_not_answer_or_is_killed(traced: Cli, eventually: Eventually) -> None:
     process = traced.start("record", "--flight", "1M", "-B", "mine")
-    eventually(lambda: "mine-dump" in traced.out("ls", "instances"), "it records")
+    eventually(lambda: "mine-dump" in traced.out("ls", "instances"), "it starts")
+    traced.run("dump", "-B", "mine")  # from its answer on, both instances end with it
     process.send_signal(signal.SIGSTOP)
     error = traced.fails("dump", "-B", "mine", "--timeout", "0.1")
     assert error == "utracefs: mine: the flight recorder does not answer; is it stopped?\n"
