@@ -12,8 +12,8 @@ the loop; the memory thread reads `keys` and `state`, one member at a time.
 
 **A bit is correct** because its last writer has the last state: answers and notifications of a connection
 arrive in order and update `state` at once; a job that sets bits reads the state when it runs. So jobs may run
-in any order. A word that cannot be written is retried for 0.1 s, as the kernel retries ten times, then left
-until the next change.
+in any order. A word that cannot be written is retried ten times, as by the kernel, then left until the next
+change; within 10 s, because memory may not answer for seconds on a busy machine.
 
 Without a daemon bits are clear. The next daemon gets all enablers again; if an event cannot be registered
 again, its bit stays clear, and it has no enabler any more.
@@ -53,7 +53,7 @@ logger = logging.getLogger("utracefs.mount")
 
 _RETRY_S: Final = 0.01
 _RETRIES: Final = 10
-"""Delays of retries of a word that could not be written."""
+"""Retries of a word that could not be written: the first delay, which doubles each time, and their number."""
 
 _ATTEMPTS: Final = 3
 """Retries for daemons that end while enablers are registered."""
@@ -85,6 +85,8 @@ class Told:
     """By token: enablers registered with the daemon."""
     state: dict[int, bool] = attrs.field(factory=dict)
     """By token: the daemon's last state of the bit."""
+    retried: set[int] = attrs.field(factory=set)
+    """Tokens whose bits are being retried."""
     is_gone: bool = False
     forget_process: Callable[[], object] = _nothing
     """Cancels waiting for its end."""
@@ -369,9 +371,14 @@ class Enablers:
     def _was_set(self, one: "_Due", missed: list[int]) -> None:
         if one.seq is not None and one.told.channel is not None:
             one.told.channel.notify(EnablersWritten(one.seq))
+        retried = one.told.retried
+        if one.retries < _RETRIES:
+            retried.difference_update(one.tokens)
+        missed = [token for token in missed if token not in retried]
         if missed and one.retries and not one.told.is_gone:
+            retried.update(missed)
             again = functools.partial(self._set, one.told, missed, retries=one.retries - 1)
-            self._connections.timers.later(_RETRY_S, again)
+            self._connections.timers.later(_RETRY_S * 2 ** (_RETRIES - one.retries), again)
 
     def _set_bits(self, told: Told, tokens: Iterable[int]) -> list[int]:
         """In the memory thread; returns the bits that could not be set."""

@@ -168,23 +168,37 @@ class TestChanges:
         assert world.channels[0].notified == [EnablersWritten(1), EnablersWritten(2)]
         assert world.channels[0].asked_for(EventUnregistration) == [EventUnregistration(token=one.token)]
 
-    def test_a_word_that_cannot_be_written_is_tried_again(self, world: World) -> None:
+    @pytest.mark.parametrize("seconds", [0.05, 5])
+    def test_a_word_that_cannot_be_written_is_tried_again(self, world: World, seconds: float) -> None:
         space = world.space()
         one = world.add(space, 0)
         space.read_only.add(WORD)
         world.change(1, (one, 1))
         assert world.channels[0].notified == [EnablersWritten(1)], "who enables does not wait for it"
-        world.kernel.pass_time(0.05)
+        world.kernel.pass_time(seconds)
         space.read_only.clear()
-        world.kernel.pass_time(0.05)
+        world.kernel.pass_time(1.2 * seconds)
         assert space.word(WORD) == 1
+
+    def test_changes_meanwhile_add_no_retries(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        space = world.space()
+        one, other = world.add(space, 0), world.add(space, 9)
+        world.kernel.timers.run()
+        tries: list[int] = []
+        monkeypatch.setattr(FakeSpace, "set_bit", lambda *arguments: tries.append(arguments[3]))
+        for seq in range(1, 101):
+            world.change(seq, (one, seq % 2))
+        world.change(101, (other, 1))
+        assert (tries.count(0), tries.count(9)) == (100, 1)
+        world.kernel.pass_time(11)
+        assert (tries.count(0), tries.count(9)) == (110, 11)
 
     def test_and_then_left_until_the_next_change(self, world: World) -> None:
         space = world.space()
         one = world.add(space, 0)
         space.read_only.add(WORD)
         world.change(1, (one, 1))
-        world.kernel.pass_time(1)
+        world.kernel.pass_time(11)
         assert world.kernel.timers.next_deadline() is None
         space.read_only.clear()
         world.kernel.pass_time(1)
