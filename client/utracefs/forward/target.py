@@ -41,6 +41,7 @@ GROUP: Final = "utracefs.targets"
 BUILT_IN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("http", "https", "otlp"), "utracefs.forward.otlp:OtlpTarget"),
     "parquet": "utracefs.forward.parquet:ParquetTarget",
+    "nats": "utracefs.forward.nats:NatsTarget",
 }
 """Scheme to module:class."""
 

@@ -241,7 +241,7 @@ class Connection:
         """A time for the socket: positive."""
         return max(0.001, deadline - time.monotonic())
 
-    def _send(self, data: bytes, deadline: float, *more: bytes) -> None:
+    def _send(self, data: bytes, deadline: float, *more: bytes | memoryview) -> None:
         """A failure in the middle ends the connection, since a part may have been sent."""
         sock = self._socket
         if sock is None:
@@ -345,7 +345,7 @@ class Connection:
     def publish(
         self,
         subject: str,
-        payload: bytes = b"",
+        payload: bytes | memoryview = b"",
         headers: Mapping[str, str] = {},
         *,
         reply: str = "",
@@ -360,11 +360,11 @@ class Connection:
                 f"a message of {len(payload)} bytes; {self.server} takes {self.info.max_payload}"
             )
         if len(payload) < 1 << 14:
-            self._send(line + head + payload + b"\r\n", deadline)
+            self._send(b"".join((line, head, payload, b"\r\n")), deadline)
         else:
             self._send(line + head, deadline, payload, b"\r\n")
 
-    def begin(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] = {}) -> str:
+    def begin(self, subject: str, payload: bytes | memoryview = b"", headers: Mapping[str, str] = {}) -> str:
         """Send a request. Returns its number for `end`."""
         self.open()
         self._request += 1
@@ -396,7 +396,7 @@ class Connection:
     def request(
         self,
         subject: str,
-        payload: bytes = b"",
+        payload: bytes | memoryview = b"",
         headers: Mapping[str, str] = {},
         *,
         timeout_s: float | None = None,

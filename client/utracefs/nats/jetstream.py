@@ -76,7 +76,12 @@ class JetStream:
         return self.call(f"STREAM.UPDATE.{config['name']}", config)
 
     def begin(
-        self, subject: str, payload: bytes, headers: Mapping[str, str] = {}, *, expected: int | None = None
+        self,
+        subject: str,
+        payload: bytes | memoryview,
+        headers: Mapping[str, str] = {},
+        *,
+        expected: int | None = None,
     ) -> str:
         """Publish into the stream of the subject. Returns a number for `end`. expected: the sequence of the
         last message of the subject, 0: there is none."""

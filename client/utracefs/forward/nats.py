@@ -1,0 +1,271 @@
+"""NATS JetStream: `nats://HOST[:4222][,HOST...]/STREAM`. Needs pyarrow.
+
+Each forwarder has a subject, `utracefs.records.HOST.FORWARDER`, on which it alone publishes, and each batch
+is a message there (nats_messages). A message says which sequence the last one of its subject must have, so
+the server refuses whatever is sent twice, after any time:
+
+    publish ── acknowledged ─────────────────────────▶ stored
+       ├────── no answer, or a new connection ──┐
+       └────── wrong last sequence (10071) ─────┴──▶ read the last message of the subject: it says which
+                                                      batch was stored; send those behind it
+
+The server acknowledges before fsync(2): see its `sync_interval`. Batches that it loses then are found by
+readers, since each message has the number of the batch before it.
+"""
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from utracefs.forward.batch import Batch
+from utracefs.forward.nats_messages import COMPRESSIONS, Encoder, Part, Position, headers, position
+from utracefs.forward.target import Limits, Sent, Settings, TryAgain
+from utracefs.nats.connection import Connection, servers
+from utracefs.nats.errors import ApiError, NoResponders, NotFound, WrongLastSequence
+from utracefs.nats.jetstream import NS, JetStream
+from utracefs.nats.login import Login
+from utracefs.nats.wire import checked_subject
+
+__all__ = ["NatsTarget"]
+
+SUBJECT: Final = "utracefs.records"
+
+_OPTIONS: Final = (
+    *("compression", "domain", "inbox", "max_age", "max_bytes", "replicas", "subject", "tls", "user"),
+)
+_STREAM: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SIZE: Final = re.compile(r"(\d{1,15})([KMGT]?)")
+_AGE: Final = re.compile(r"(\d{1,9})([smhd])")
+_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_HEADER_BYTES: Final = 2 << 10
+"""Room for the headers of a message."""
+_LEAST_PAYLOAD: Final = 16 << 10
+_TRIES: Final = 3
+"""A subject has one writer, so its last message changes at most once behind our back."""
+
+
+class NatsTarget:
+    """See `utracefs.forward.target`."""
+
+    limits: Final = Limits(records=50_000, bytes=1 << 20)
+    """Of raw records: with Arrow they are about half, so that nearly all batches are one message of the
+    server's default size."""
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        options = settings.options
+        for name in options:
+            if name not in _OPTIONS:
+                raise ValueError(f"no option {name!r}; there are: {', '.join(_OPTIONS)}")
+        parts = urlsplit(address)
+        self._stream: Final = unquote(parts.path.lstrip("/"))
+        if not _STREAM.fullmatch(self._stream) or parts.query or parts.fragment:
+            raise ValueError(f"{address!r} is not nats://HOST[:PORT][,HOST...]/STREAM")
+        self._settings: Final = settings
+        self._subject: Final = checked_subject(options.get("subject", SUBJECT))
+        self._config: Final = _config(self._stream, self._subject, options)
+        compression = options.get("compression", COMPRESSIONS[0])
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"option compression: {compression!r} is none of {', '.join(COMPRESSIONS)}")
+        if options.get("tls", "yes") != "yes":
+            raise ValueError("option tls: only `yes`; without it, TLS is for servers that require it")
+        is_tls = "tls" in options or settings.ca is not None or settings.cert is not None
+        self._encoder: Final = Encoder(compression)
+        self._connection: Final = Connection(
+            servers(parts.netloc),
+            login=self._login,
+            tls=settings.tls if is_tls else None,
+            timeout_s=settings.timeout_s,
+            name="utracefs forward",
+            inbox=options.get("inbox", "_INBOX"),
+        )
+        self._jetstream: Final = JetStream(self._connection, options.get("domain", ""))
+        self._generation = 0
+        """The connection for which the stream was looked at."""
+        self._limit = 0
+        """Bytes of a payload."""
+        self._at = ""
+        """The subject."""
+        self._last: int | None = None
+        """Sequence of the last message of the subject; None: unknown."""
+        self._stored = Position(0, 0, 0)
+        """That message."""
+        self._acked = 0
+        """Sequence of the last batch that the server has stored, as far as it said so."""
+        self._unacked: tuple[str, Position] | None = None
+        """Number of a request without an answer so far, and its message."""
+        self._refused: dict[int, Counter[str]] = {}
+        """Batch to records that cannot be sent."""
+        with contextlib.suppress(OSError):  # secrets are read again, and may be there then
+            self._login().members("")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, batches: Sequence[Batch]) -> Sent:
+        for _ in range(_TRIES):
+            try:
+                self._send(batches)
+            except WrongLastSequence:
+                self._forget()
+            except ApiError as error:
+                self._forget()
+                raise TryAgain(self._explained(error)) from None
+            except OSError:
+                self._forget()
+                raise
+            else:
+                refused: Counter[str] = Counter()
+                for one in self._refused.values():
+                    refused += one
+                self._refused.clear()
+                return refused
+        raise TryAgain(f"another writer uses the subject {self._at}")
+
+    def _forget(self) -> None:
+        self._last = self._unacked = None
+
+    def _send(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            if (subject := self._subject_of(batch)) != self._at:  # also if the host has another name now
+                self._finish()
+                self._at, self._last = subject, None
+            self._prepare()
+            stored = None
+            if batch.sequence == self._stored.sequence:
+                stored = self._stored.end
+            is_stored = batch.sequence < self._stored.sequence or (
+                stored is not None and self._stored.is_whole
+            )
+            if is_stored and batch.sequence in self._refused:
+                continue
+            parts, self._refused[batch.sequence] = self._encoder.parts(
+                batch, self._limit, None if is_stored else stored
+            )
+            for part in () if is_stored else parts:
+                self._finish()
+                self._begin(batch, part)
+        self._finish()
+
+    def _begin(self, batch: Batch, part: Part) -> None:
+        try:
+            number = self._jetstream.begin(
+                self._at,
+                memoryview(part.payload),
+                {**headers(batch, part, self._acked), "Nats-Expected-Stream": self._stream},
+                expected=self._last,
+            )
+        except ValueError as error:  # its limit has changed
+            self._generation = 0
+            raise TryAgain(str(error)) from None
+        self._unacked = number, Position(batch.sequence, part.end, batch.nr_records)
+
+    def _finish(self) -> None:
+        """Wait for the answer."""
+        if self._unacked is not None:
+            number, position = self._unacked
+            self._last = self._jetstream.end(number)
+            self._unacked = None
+            self._stored = position
+            if position.is_whole:
+                self._acked = position.sequence
+
+    def _subject_of(self, batch: Batch) -> str:
+        host = re.sub(r"[^A-Za-z0-9_-]", "_", batch.host) or "_"
+        return f"{self._subject}.{host}.{batch.forwarder}"
+
+    # Connecting
+
+    def _prepare(self) -> None:
+        """A connection, the stream, and the last message of the subject."""
+        if self._unacked is not None:
+            return
+        try:
+            self._connection.open()
+        except (ValueError, ImportError) as error:
+            raise TryAgain(f"cannot log in: {error}") from None
+        if self._generation != self._connection.generation:
+            self._last = None
+            self._look_at_stream()
+            self._generation = self._connection.generation
+        if self._last is None:
+            try:
+                last = self._jetstream.last(self._stream, self._at)
+            except NotFound:
+                self._last, self._stored = 0, Position(0, 0, 0)
+            else:
+                try:
+                    self._stored = position(last.headers)
+                except ValueError:
+                    raise TryAgain(
+                        f"message {last.sequence} of {last.subject} is not of utracefs; remove it"
+                    ) from None
+                self._last = last.sequence
+            self._acked = max(self._acked, self._stored.sequence - (not self._stored.is_whole))
+
+    def _look_at_stream(self) -> None:
+        try:
+            found = self._jetstream.stream(self._stream)
+        except NotFound:
+            if self._config is None:
+                raise TryAgain(
+                    f"there is no stream {self._stream}: create it with the subjects {self._subject}.>, or "
+                    "give -o max_bytes=10G or -o max_age=7d to create it with these limits"
+                ) from None
+            found = self._jetstream.create_stream(self._config)
+        most = found.get("config", {}).get("max_msg_size", -1)
+        taken = self._connection.info.max_payload
+        if isinstance(most, int) and most > 0:
+            taken = min(most, taken)
+        self._limit = taken - _HEADER_BYTES
+        if self._limit < _LEAST_PAYLOAD:
+            raise TryAgain(f"the server takes messages of {taken} bytes; records need more")
+
+    def _explained(self, error: ApiError) -> str:
+        if isinstance(error, NoResponders):
+            self._generation = 0
+            return (
+                f"no stream has the subjects {self._subject}.> (stream {self._stream}), or the server has no "
+                "JetStream"
+            )
+        return f"stream {self._stream}: {error}"
+
+    def _login(self) -> Login:
+        secret = self._settings.secret
+        return Login(
+            self._settings.options.get("user", ""),
+            secret("password") or "",
+            secret("token") or "",
+            secret("nkey") or "",
+            secret("creds") or "",
+        )
+
+
+def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, Any] | None:
+    """Of the stream, if it is to be made; None: it must be there. ValueError."""
+    size, age = options.get("max_bytes"), options.get("max_age")
+    found_size, found_age = _SIZE.fullmatch(size or "0"), _AGE.fullmatch(age or "0s")
+    replicas = options.get("replicas", "1")
+    if found_size is None:
+        raise ValueError(f"option max_bytes: {size!r} is no size: 500M, 10G")
+    if found_age is None:
+        raise ValueError(f"option max_age: {age!r} is no time: 12h, 7d")
+    if replicas not in ("1", "2", "3", "4", "5"):
+        raise ValueError(f"option replicas: {replicas!r} is not 1 to 5")
+    if size is None and age is None:
+        return None
+    return {
+        "name": stream,
+        "subjects": [f"{subject}.>"],
+        "storage": "file",
+        "retention": "limits",
+        "discard": "old",
+        "max_bytes": int(found_size[1]) << _UNITS[found_size[2]] or -1,
+        "max_age": int(found_age[1]) * _SECONDS[found_age[2]] * NS,
+        "num_replicas": int(replicas),
+        "allow_direct": True,
+    }

@@ -1,0 +1,377 @@
+"""Messages of the target `nats`: batches to messages, and back.
+
+The payload is several streams of Arrow's IPC format, one behind the other: first COUNTS (`tracepoint`,
+`cause`, `count`), then the records, a stream for each table of `Batch.to_arrow`. Headers say which batch it
+is:
+
+| header | value |
+|---|---|
+| `Utracefs-Version` | 1 |
+| `Utracefs-Host`, `Utracefs-Boot`, `Utracefs-Forwarder` | as in the batch; the host is percent-encoded |
+| `Utracefs-Sequence` | of the batch |
+| `Utracefs-Previous` | sequence of the batch that was stored before, 0: none, or it is unknown |
+| `Utracefs-Records` | `BEGIN-END/ALL`: which records of the batch; a large one is several messages |
+| `Utracefs-Clock` | CLOCK_MONOTONIC, CLOCK_REALTIME, uncertainty of the pair, limit of the error; ns |
+
+In COUNTS the cause `arrived` has the records of this message; other rows are the losses of the batch, in the
+first of its messages.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote, unquote
+
+import attrs
+
+from utracefs.forward.batch import Batch
+from utracefs.forward.losses import Loss
+from utracefs.nats.jetstream import Consumer, JetStream, Stored
+from utracefs.recordings import columns
+from utracefs.recordings.origin import ClockPair
+from utracefs.tree.event_names import EventName
+from utracefs_protocol.events.event_format import parse_format
+from utracefs_protocol.text import text_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = [
+    "ARRIVED",
+    "COMPRESSIONS",
+    "Arrived",
+    "Encoder",
+    "Part",
+    "Position",
+    "Reader",
+    "headers",
+    "position",
+]
+
+VERSION: Final = 1
+
+COMPRESSIONS: Final = ("lz4", "zstd", "none")
+
+ARRIVED: Final = "arrived"
+"""In place of a cause."""
+
+MOST_TABLES: Final = 1 << 16
+"""Of a message that is read."""
+
+_HEAD: Final = struct.Struct("<IHHQII")
+"""Of a raw record: size, kind, cpu, time, pid, length. include/stream_ring.h"""
+_RECORD: Final = 0
+
+
+@attrs.frozen
+class Part:
+    """The records of a batch from `begin` to `end`."""
+
+    begin: int
+    end: int
+    payload: "pyarrow.Buffer" = attrs.field(repr=False)
+
+
+class Encoder:
+    """ImportError: pyarrow is missing."""
+
+    def __init__(self, compression: str) -> None:
+        self._pa: Final = columns.library("pyarrow")
+        self._options: Final = self._pa.ipc.IpcWriteOptions(
+            compression=None if compression == "none" else compression
+        )
+        self._counts: Final = self._pa.schema(
+            {"tracepoint": self._pa.string(), "cause": self._pa.string(), "count": self._pa.uint64()}
+        )
+
+    def parts(self, batch: Batch, limit: int, stored: int | None = None) -> tuple[list[Part], Counter[str]]:
+        """Payloads of at most `limit` bytes, and by tracepoint the records that cannot be sent: those larger
+        than that, or that cannot be decoded. The last part ends with the batch. stored: so many records of
+        it, and its losses, are stored already. ValueError: its losses alone are too large."""
+        refused: Counter[str] = Counter()
+        try:
+            if stored:
+                list(self._split(batch, 0, stored, limit, refused))
+            parts = list(self._split(batch, stored or 0, batch.nr_records, limit, refused))
+        except ValueError:
+            parts, refused = [], Counter(batch.counts)
+        end = parts[-1].end if parts else 0
+        if stored is None and batch.losses and (not parts or parts[0].begin):
+            parts.insert(0, Part(0, 0, self._without_records(batch, limit)))
+        if not parts or end < batch.nr_records:
+            parts.append(
+                Part(end, batch.nr_records, self._without_records(attrs.evolve(batch, losses=()), limit))
+            )
+        return parts, refused
+
+    def _without_records(self, batch: Batch, limit: int) -> "pyarrow.Buffer":
+        payload = self._encoded(attrs.evolve(batch, body=b"", counts={}))
+        if payload.size > limit:
+            raise ValueError(f"the losses of a batch take {payload.size} bytes, and the server takes {limit}")
+        return payload
+
+    def _split(self, batch: Batch, begin: int, end: int, limit: int, refused: Counter[str]) -> Iterator[Part]:
+        part = batch if (begin, end) == (0, batch.nr_records) else _cut(batch, begin, end)
+        payload = self._encoded(part)
+        if payload.size <= limit:
+            yield Part(begin, end, payload)
+        elif end - begin > 1:
+            middle = (begin + end) // 2
+            yield from self._split(batch, begin, middle, limit, refused)
+            yield from self._split(batch, middle, end, limit, refused)
+        else:
+            refused.update(part.counts)
+
+    def _encoded(self, batch: Batch) -> "pyarrow.Buffer":
+        """ValueError: records cannot be decoded."""
+        out = self._pa.BufferOutputStream()
+        rows: list[tuple[str, str, int | None]] = [
+            *((event, ARRIVED, count) for event, count in batch.counts.items()),
+            *((loss.event, loss.cause, loss.count) for loss in batch.losses),
+        ]
+        values = zip(*rows, strict=True) if rows else ((), (), ())
+        arrays = [
+            self._pa.array(map(_clean, one) if n < 2 else one, field.type)
+            for n, (one, field) in enumerate(zip(values, self._counts, strict=True))
+        ]
+        tables = [self._pa.RecordBatch.from_arrays(arrays, schema=self._counts)]
+        for found in batch.to_arrow().values():
+            tables += found
+        if sum(table.num_rows for table in tables[1:]) != batch.nr_records:
+            raise ValueError("records are missing in the body")
+        for table in tables:
+            with self._pa.ipc.new_stream(out, table.schema, options=self._options) as writer:
+                writer.write_batch(table)
+        return out.getvalue()
+
+
+def _clean(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _cut(batch: Batch, begin: int, end: int) -> Batch:
+    """Those records; losses are with the first. ValueError: it has others."""
+    body, at, number = batch.body, 0, 0
+    first = last = 0
+    counts: Counter[int] = Counter()
+    while at < len(body) and number < end:
+        size, kind = _head(body, at)
+        if number == begin and not counts:
+            first = at
+        if kind == _RECORD:
+            if number >= begin:
+                counts[int.from_bytes(body[at + _HEAD.size : at + _HEAD.size + 2], "little")] += 1
+            number += 1
+        at += size
+        last = at
+    if number != end:
+        raise ValueError("records are missing in the body")
+    return attrs.evolve(
+        batch,
+        body=body[first:last],
+        counts={_tracepoint(*batch.events[id_]): count for id_, count in counts.items()},
+        losses=() if begin else batch.losses,
+        is_after_gap=batch.is_after_gap and not begin,
+    )
+
+
+def _tracepoint(system: str, text: bytes) -> str:
+    return str(EventName(system, text_of(parse_format(text).name)))
+
+
+def _head(body: bytes, at: int) -> tuple[int, int]:
+    """Size and kind. ValueError: it is none."""
+    try:
+        size, kind, *_ = _HEAD.unpack_from(body, at)
+    except struct.error:
+        size = kind = 0
+    if not _HEAD.size < size <= len(body) - at:
+        raise ValueError(f"no record at byte {at}")
+    return size, kind
+
+
+# Headers
+
+
+@attrs.frozen
+class Position:
+    """Of a message among those of its forwarder."""
+
+    sequence: int
+    end: int
+    """Records of the batch that this message and earlier ones have."""
+    all: int
+    """Records of the batch."""
+
+    @property
+    def is_whole(self) -> bool:
+        """The batch ends with the message."""
+        return self.end == self.all
+
+
+def headers(batch: Batch, part: Part, previous: int) -> dict[str, str]:
+    clock = batch.clock
+    return {
+        "Utracefs-Version": str(VERSION),
+        "Utracefs-Host": quote(batch.host, safe=" ", errors="surrogateescape"),
+        "Utracefs-Boot": quote(batch.boot_id),
+        "Utracefs-Forwarder": batch.forwarder,
+        "Utracefs-Sequence": str(batch.sequence),
+        "Utracefs-Previous": str(previous),
+        "Utracefs-Records": f"{part.begin}-{part.end}/{batch.nr_records}",
+        "Utracefs-Clock": f"{clock.clock_ns} {clock.unix_ns} {clock.uncertainty_ns}"
+        + (f" {clock.error_ns}" if clock.error_ns is not None else ""),
+    }
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise ValueError(f"{text[:30]!r} is no number")
+    return int(text)
+
+
+def _range(text: str) -> tuple[int, int, int]:
+    ends, _, all_ = text.partition("/")
+    begin, _, end = ends.partition("-")
+    found = _number(begin), _number(end), _number(all_)
+    if not found[0] <= found[1] <= found[2]:
+        raise ValueError(f"{text[:60]!r} is no range")
+    return found
+
+
+def position(found: Mapping[str, str]) -> Position:
+    """Of the headers of a message. ValueError: it is of nobody here."""
+    try:
+        _, end, all_ = _range(found["Utracefs-Records"])
+        return Position(_number(found["Utracefs-Sequence"]), end, all_)
+    except KeyError as error:
+        raise ValueError(f"no header {error}") from None
+
+
+# Reading
+
+
+@attrs.frozen
+class Arrived:
+    """A message that was read. Times of records are those of `clock.clock_ns`."""
+
+    host: str
+    boot_id: str
+    forwarder: str
+    sequence: int
+    previous: int
+    begin: int
+    end: int
+    all: int
+    """Which records of the batch: see the module's head."""
+    clock: ClockPair
+    counts: Mapping[str, int]
+    """Tracepoint to number of records in this message."""
+    losses: tuple[Loss, ...]
+    tables: Mapping[str, "list[pyarrow.RecordBatch]"] = attrs.field(repr=False)
+    """As of `Batch.to_arrow`."""
+    at: int = 0
+    """Sequence of the message in its stream."""
+
+    @classmethod
+    def of(cls, stored: Stored) -> Self:
+        """ValueError: it is no such message, or of a newer version."""
+        found = stored.headers
+        try:
+            if found["Utracefs-Version"] != str(VERSION):
+                raise ValueError(f"version {found['Utracefs-Version'][:20]}, not {VERSION}")
+            begin, end, all_ = _range(found["Utracefs-Records"])
+            clock = [_number(word) for word in found["Utracefs-Clock"].split()]
+            if not 3 <= len(clock) <= 4:
+                raise ValueError("no clock")
+            counts, losses, tables = _decoded(stored.payload)
+            return cls(
+                unquote(found["Utracefs-Host"], errors="surrogateescape"),
+                unquote(found["Utracefs-Boot"]),
+                found["Utracefs-Forwarder"],
+                _number(found["Utracefs-Sequence"]),
+                _number(found["Utracefs-Previous"]),
+                begin,
+                end,
+                all_,
+                ClockPair(*clock),
+                counts,
+                losses,
+                tables,
+                stored.sequence,
+            )
+        except KeyError as error:
+            raise ValueError(f"message {stored.sequence}: no header {error}") from None
+        except ValueError as error:
+            raise ValueError(f"message {stored.sequence}: {error}") from None
+
+
+def _decoded(payload: bytes) -> tuple[dict[str, int], tuple[Loss, ...], dict[str, list[Any]]]:
+    """ValueError, also of Arrow."""
+    pa = columns.library("pyarrow")
+    source = pa.BufferReader(payload)
+    streams: list[list[pyarrow.RecordBatch]] = []
+    try:
+        while source.tell() < len(payload):
+            streams.append(list(pa.ipc.open_stream(source)))
+            if len(streams) > MOST_TABLES:
+                raise ValueError("too many tables")
+        for table in (table for stream in streams for table in stream):
+            table.validate(full=True)
+        counts: dict[str, int] = {}
+        losses = []
+        for row in (row for table in streams[0] for row in table.to_pylist()):
+            if row["cause"] == ARRIVED:
+                counts[row["tracepoint"]] = row["count"]
+            else:
+                losses.append(Loss(row["tracepoint"], row["cause"], row["count"]))
+        tables: dict[str, list[pyarrow.RecordBatch]] = {}
+        for table in (table for stream in streams[1:] for table in stream):
+            about = table.schema.metadata
+            event = f"{about[b'utracefs.system'].decode()}:{about[b'utracefs.event'].decode()}"
+            tables.setdefault(event, []).append(table)
+    except (pa.ArrowException, OSError, KeyError, TypeError, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"no records of utracefs: {error}") from None
+    return counts, tuple(losses), tables
+
+
+class Reader:
+    """Messages of a stream in their order. A context manager. after: begin behind this message."""
+
+    def __init__(self, jetstream: JetStream, stream: str, subject: str = ">", *, after: int = 0) -> None:
+        self.vanished: Counter[str] = Counter()
+        """Host to number of gaps: the server had stored batches and lost them, or discarded them while this
+        was reading. Their number of records is unknown."""
+        self.invalid = 0
+        """Messages of others, or damaged."""
+        self._consumer: Final = Consumer(jetstream, stream, subject, after=after)
+        self._last: dict[str, int] = {}
+        """Forwarder to sequence."""
+
+    def __enter__(self) -> Self:
+        self._consumer.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    @property
+    def pending(self) -> int:
+        """Messages that are not read yet, as the server last reported."""
+        return self._consumer.pending
+
+    def next(self, timeout_s: float) -> Arrived | None:
+        """None: none came in time. OSError, ApiError: call again later, nothing is missed."""
+        while (stored := self._consumer.next(timeout_s)) is not None:
+            try:
+                arrived = Arrived.of(stored)
+            except ValueError:
+                self.invalid += 1
+                continue
+            last = self._last.get(arrived.forwarder)
+            if last is not None and arrived.previous > last:
+                self.vanished[arrived.host] += 1
+            self._last[arrived.forwarder] = arrived.sequence
+            return arrived
+        return None

@@ -1,0 +1,517 @@
+"""The target `nats` with a real nats-server: restarts, lost answers, full streams, limits, logins, TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.client.forward.kit import EVENT, batch
+from tests.client.nats.server import WAIT_S, NatsServer, serving
+from tests.judges import library
+from utracefs.forward.batch import Batch
+from utracefs.forward.losses import Loss
+from utracefs.forward.nats import NatsTarget
+from utracefs.forward.nats_messages import Arrived, Reader
+from utracefs.forward.target import Settings, TryAgain, open_target
+from utracefs.nats.connection import Server
+from utracefs.nats.jetstream import JetStream
+from utracefs.nats.login import Login
+
+library("pyarrow")
+
+LIMITS = {"max_bytes": "100M", "max_age": "7d"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with serving(tmp_path / "nats") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def target(
+    at: Server, options: dict[str, str] = LIMITS, *, timeout_s: float = WAIT_S, **settings: Any
+) -> Iterator[NatsTarget]:
+    made = open_target(f"nats://{at}/RECORDS", Settings(options, timeout_s, **settings))
+    assert isinstance(made, NatsTarget)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def batches(*sizes: int, first: int = 1, forwarder: str = "f1") -> list[Batch]:
+    """Of that many records; the values of `a` say which batch it is."""
+    return [
+        attrs.evolve(
+            batch([sequence * 100_000 + n for n in range(size)]), forwarder=forwarder, sequence=sequence
+        )
+        for sequence, size in enumerate(sizes, first)
+    ]
+
+
+def arrived(server: NatsServer) -> list[Arrived]:
+    with server.connection() as connection, Reader(JetStream(connection), "RECORDS") as reader:
+        found = []
+        while reader.pending:
+            one = reader.next(WAIT_S)
+            assert one is not None
+            found.append(one)
+        assert not reader.invalid
+    return found
+
+
+def values(found: Sequence[Arrived]) -> list[int]:
+    return [
+        value
+        for one in found
+        for table in one.tables.get(EVENT, ())
+        for value in table.column("a").to_pylist()
+    ]
+
+
+def expected(sent: Sequence[Batch]) -> list[int]:
+    return [record.fields["a"] for one in sent for record in one]
+
+
+# Delivery
+
+
+def test_records_arrive(server: NatsServer) -> None:
+    losses = [Loss(EVENT, "ring", 5), Loss("*", "away", None)]
+    one, two = batches(3, 2)
+    with target(server.at) as nats:
+        assert nats.send([attrs.evolve(one, losses=losses), two]) == {}
+    first, second = arrived(server)
+    assert (first.host, first.boot_id, first.forwarder, first.sequence) == ("here", "boot", "f1", 1)
+    assert (first.begin, first.end, first.all) == (0, 3, 3)
+    assert first.clock == one.clock and first.clock.uncertainty_ns == 3
+    assert first.counts == {EVENT: 3} and list(first.losses) == losses
+    assert (second.sequence, second.previous, second.losses) == (2, 1, ())
+    assert values([first, second]) == expected([one, two])
+    assert first.tables[EVENT][0].schema.metadata[b"utracefs.host"] == b"here"
+
+
+def test_losses_alone(server: NatsServer) -> None:
+    one = attrs.evolve(batch(()), forwarder="f1", sequence=1, losses=[Loss(EVENT, "spool", 7)])
+    with target(server.at) as nats:
+        assert nats.send([one]) == {}
+    (found,) = arrived(server)
+    assert (found.counts, found.tables) == ({}, {})
+    assert list(found.losses) == [Loss(EVENT, "spool", 7)]
+
+
+def test_the_stream_that_is_made(server: NatsServer) -> None:
+    with target(server.at) as nats:
+        nats.send(batches(1))
+    with server.connection() as connection:
+        config = JetStream(connection).stream("RECORDS")["config"]
+    assert config["subjects"] == ["utracefs.records.>"]
+    assert (config["max_bytes"], config["max_age"], config["discard"]) == (
+        100 << 20,
+        7 * 86400 * 10**9,
+        "old",
+    )
+
+
+def test_a_stream_is_not_made_without_limits(server: NatsServer) -> None:
+    with target(server.at, {}) as nats:
+        with pytest.raises(TryAgain, match="there is no stream RECORDS: create it with"):
+            nats.send(batches(1))
+        with server.connection() as connection:
+            jetstream = JetStream(connection)
+            jetstream.create_stream({"name": "RECORDS", "subjects": ["other"]})
+            with pytest.raises(TryAgain, match=r"no stream has the subjects utracefs\.records\.>"):
+                nats.send(batches(1))
+            jetstream.update_stream({"name": "RECORDS", "subjects": ["utracefs.records.>"]})
+        nats.send(batches(1))
+    assert len(arrived(server)) == 1
+
+
+def test_a_stream_of_an_operator_stays_unchanged(server: NatsServer) -> None:
+    with server.connection() as connection:
+        jetstream = JetStream(connection)
+        jetstream.create_stream({"name": "RECORDS", "subjects": ["utracefs.>"], "max_bytes": 1 << 20})
+        with target(server.at) as nats:
+            nats.send(batches(1))
+        assert jetstream.stream("RECORDS")["config"]["max_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+def test_compression(server: NatsServer, compression: str) -> None:
+    sent = batches(1000)
+    with target(server.at, {**LIMITS, "compression": compression}) as nats:
+        nats.send(sent)
+    assert values(arrived(server)) == expected(sent)
+
+
+def test_two_forwarders_on_a_host(server: NatsServer) -> None:
+    ours, theirs = batches(*[2] * 20), batches(*[3] * 20, forwarder="f2")
+    with target(server.at) as one, target(server.at) as two:
+        for first, second in zip(ours, theirs, strict=True):
+            one.send([first])
+            two.send([second])
+    found = arrived(server)
+    for forwarder, sent in (("f1", ours), ("f2", theirs)):
+        mine = [one for one in found if one.forwarder == forwarder]
+        assert [one.sequence for one in mine] == list(range(1, 21))
+        assert values(mine) == expected(sent)
+
+
+def test_a_host_that_changes_its_name(server: NatsServer) -> None:
+    one, two, three, four = batches(2, 3, 4, 5)
+    sent = [one, attrs.evolve(two, host="b.c"), three, attrs.evolve(four, host="b.c")]
+    with target(server.at) as nats:
+        nats.send(sent)
+        nats.send(sent)
+    found = arrived(server)
+    assert [one.host for one in found] == ["here", "b.c", "here", "b.c"]
+    assert [one.previous for one in found] == [0, 1, 2, 3]
+    assert values(found) == expected(sent)
+
+
+# Repeated batches
+
+
+def test_what_was_stored_is_not_stored_again(server: NatsServer) -> None:
+    sent = batches(*[2] * 5)
+    with target(server.at) as nats:
+        nats.send(sent[:3])
+    with target(server.at) as nats:  # it was killed before it knew that
+        nats.send(sent[:2])
+        nats.send(sent[2:])
+        nats.send(sent)
+    assert values(arrived(server)) == expected(sent)
+
+
+@contextlib.contextmanager
+def proxy(at: Server, swallow: threading.Event) -> Iterator[Server]:
+    """Passes all on, except, while it is set, what the server sends."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def pass_on(one: socket.socket) -> None:
+            with one, socket.create_connection((at.host, at.port)) as two:
+                while not over.is_set():
+                    for ready in select.select([one, two], [], [], 0.05)[0]:
+                        data = ready.recv(1 << 16)
+                        if not data:
+                            return
+                        if ready is one:
+                            two.sendall(data)
+                        elif not swallow.is_set():
+                            one.sendall(data)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted, _ = listening.accept()
+                    with contextlib.suppress(OSError):
+                        pass_on(accepted)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield Server(*listening.getsockname())
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_lost_answer(server: NatsServer) -> None:
+    sent = batches(2, 3, 4)
+    swallow = threading.Event()
+    with proxy(server.at, swallow) as at, target(at, timeout_s=5) as nats:
+        nats.send(sent[:1])
+        swallow.set()
+        nats._connection.timeout_s = 0.2  # type: ignore[misc]
+        with pytest.raises(OSError):
+            nats.send(sent[1:2])
+        with pytest.raises(OSError):
+            nats.send(sent[1:2])
+        swallow.clear()
+        nats._connection.timeout_s = WAIT_S  # type: ignore[misc]
+        nats._connection.close()
+        nats.send(sent[1:2])
+        nats.send(sent[2:])
+    found = arrived(server)
+    assert [one.sequence for one in found] == [1, 2, 3]
+    assert values(found) == expected(sent)
+
+
+def test_an_answer_lost_for_longer_than_any_window(server: NatsServer) -> None:
+    """The stream forgets ids of messages after 100 ms; a message of another forwarder makes sure of that."""
+    sent = batches(2, 3)
+    with server.connection() as connection:
+        jetstream = JetStream(connection)
+        jetstream.create_stream(
+            {"name": "RECORDS", "subjects": ["utracefs.records.>"], "duplicate_window": 10**8}
+        )
+        with target(server.at) as nats:
+            nats.send(sent)
+        ids = 0
+        window = {"Nats-Msg-Id": "x"}
+        while jetstream.publish("utracefs.records.o", b"", window) and ids < 2:  # until the window is over
+            ids = jetstream.stream("RECORDS")["state"]["messages"] - 2
+        jetstream.call("STREAM.PURGE.RECORDS", {"filter": "utracefs.records.o"})
+        with target(server.at) as nats:
+            nats.send(sent)
+    assert values(arrived(server)) == expected(sent)
+
+
+def test_killed_servers(server: NatsServer) -> None:
+    sent = batches(*range(1, 41))
+    with target(server.at) as nats:
+        for number, one in enumerate(sent):
+            if number % 10 == 5:
+                server.kill()
+                with pytest.raises(OSError):
+                    nats.send([one])
+                server.start()
+            nats.send([one])
+    found = arrived(server)
+    assert [one.sequence for one in found] == list(range(1, 41))
+    assert values(found) == expected(sent)
+
+
+def test_killed_in_the_middle(server: NatsServer) -> None:
+    """At any moment: the batch is stored, or it is not."""
+    sent = batches(*[300] * 300)
+    half = threading.Event()
+
+    def kill() -> None:
+        half.wait(WAIT_S)
+        server.kill()
+        server.start()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with target(server.at) as nats:
+        for number, one in enumerate(sent):
+            if number == 20:
+                half.set()
+            while True:
+                try:
+                    nats.send([one])
+                except (OSError, TryAgain):
+                    continue
+                break
+    killer.join()
+    assert [one.sequence for one in arrived(server)] == list(range(1, 301))
+
+
+def test_a_server_that_lost_its_store(server: NatsServer) -> None:
+    sent = batches(2, 2, 2, 2)
+    with target(server.at) as nats:
+        nats.send(sent[:2])
+        server.kill()
+        server.empty()
+        server.start()
+        nats.send(sent[2:3])
+        nats.send(sent[3:])
+    found = arrived(server)
+    assert [(one.sequence, one.previous) for one in found] == [(3, 2), (4, 3)]
+
+
+def test_a_server_that_lost_the_last_messages(server: NatsServer) -> None:
+    sent = batches(2, 2, 2, 2)
+    with target(server.at) as nats, server.connection() as connection:
+        jetstream = JetStream(connection)
+        nats.send(sent[:3])
+        for sequence in (2, 3):
+            jetstream.call("STREAM.MSG.DELETE.RECORDS", {"seq": sequence})
+        nats.send(sent[3:])
+        with Reader(jetstream, "RECORDS") as reader:
+            assert [one and one.sequence for one in (reader.next(WAIT_S), reader.next(WAIT_S))] == [1, 4]
+            assert reader.vanished == {"here": 1}
+
+
+# Limits
+
+
+def test_a_full_stream(server: NatsServer) -> None:
+    with server.connection() as connection:
+        jetstream = JetStream(connection)
+        config = {
+            "name": "RECORDS",
+            "subjects": ["utracefs.records.>"],
+            "discard": "new",
+            "max_bytes": 20_000,
+        }
+        jetstream.create_stream(config)
+        sent = batches(*[10] * 20)
+        with target(server.at) as nats:
+            done = 0
+            with pytest.raises(TryAgain, match="stream RECORDS: maximum bytes exceeded"):
+                for one in sent:
+                    nats.send([one])
+                    done += 1
+            assert done
+            with pytest.raises(TryAgain, match="maximum bytes"):
+                nats.send(sent[done:])
+            jetstream.update_stream({**config, "max_bytes": 1 << 20})
+            nats.send(sent[done:])
+    assert values(arrived(server)) == expected(sent)
+
+
+def test_a_large_batch_is_several_messages(tmp_path: Path) -> None:
+    losses = [Loss(EVENT, "ring", 5)]
+    sent = [attrs.evolve(one, losses=losses) for one in batches(10, 5000, 10)]
+    with serving(tmp_path / "nats", "max_payload: 20000") as server:
+        with target(server.at, {**LIMITS, "compression": "none"}) as nats:
+            assert nats.send(sent) == {}
+            nats.send(sent)
+        found = arrived(server)
+    assert len(found) > 6
+    assert values(found) == expected(sent)
+    assert sum(one.counts[EVENT] for one in found) == 5020
+    assert sum(loss.count or 0 for one in found for loss in one.losses) == 15
+    parts = [one for one in found if one.sequence == 2]
+    assert parts[0].begin == 0 and parts[-1].end == parts[0].all == 5000
+    assert all(one.end == two.begin for one, two in itertools.pairwise(parts))
+
+
+def test_a_batch_of_which_a_part_is_stored(tmp_path: Path) -> None:
+    (sent,) = batches(5000)
+    with serving(tmp_path / "nats", "max_payload: 20000") as server:
+        options = {**LIMITS, "compression": "none"}
+        with target(server.at, options) as nats:
+            nats._at = nats._subject_of(sent)
+            nats._prepare()
+            parts, _ = nats._encoder.parts(sent, nats._limit)
+            assert len(parts) > 4
+            for part in parts[:3]:
+                nats._begin(sent, part)
+                nats._finish()
+        with target(server.at, options) as nats:
+            nats.send([sent])
+        assert values(arrived(server)) == expected([sent])
+
+
+def test_max_msg_size_of_the_stream(server: NatsServer) -> None:
+    (sent,) = batches(5000)
+    with server.connection() as connection:
+        JetStream(connection).create_stream(
+            {"name": "RECORDS", "subjects": ["utracefs.records.>"], "max_msg_size": 20_000}
+        )
+    with target(server.at, {"compression": "none"}) as nats:
+        nats.send([sent])
+    assert values(arrived(server)) == expected([sent])
+
+
+def test_too_small_a_server(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "nats", "max_payload: 1000") as server,
+        target(server.at) as nats,
+        pytest.raises(TryAgain, match="takes messages of 1000 bytes"),
+    ):
+        nats.send(batches(1))
+
+
+def test_records_that_cannot_be_decoded(server: NatsServer) -> None:
+    losses = [Loss(EVENT, "ring", 5)]
+    one, broken, three = (attrs.evolve(one, losses=losses) for one in batches(2, 3, 4))
+    broken = attrs.evolve(broken, body=broken.body[:-7])
+    with target(server.at) as nats:
+        assert nats.send([one, broken, three]) == {EVENT: 3}
+        assert nats.send([one, broken, three]) == {EVENT: 3}
+    found = arrived(server)
+    assert sum(one.counts.get(EVENT, 0) for one in found) == 6
+    assert sum(loss.count or 0 for one in found for loss in one.losses) == 15
+
+
+# Logins and mistakes
+
+
+ACCOUNT = """authorization { users: [ { user: box, password: right, permissions: {
+    publish: [ "$JS.API.STREAM.INFO.RECORDS", "$JS.API.STREAM.MSG.GET.RECORDS", "utracefs.records.here.>" ]
+    subscribe: ["_INBOX_box.>"] } }, { user: admin, password: admin } ] }"""
+
+
+def test_logins(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    options = {"user": "box", "inbox": "_INBOX_box"}
+    with serving(tmp_path / "nats", ACCOUNT) as server:
+        with server.connection(login=lambda: Login("admin", "admin")) as connection:
+            JetStream(connection).create_stream({"name": "RECORDS", "subjects": ["utracefs.records.>"]})
+        with target(server.at, options, secrets={"password": str(secret)}) as nats:
+            with pytest.raises(OSError, match="No such file"):
+                nats.send(batches(1))
+            secret.write_text("wrong")
+            with pytest.raises(PermissionError, match="Authorization Violation"):
+                nats.send(batches(1))
+            secret.write_text("right\n")
+            nats.send(batches(1))
+            stranger = attrs.evolve(batches(1, first=2)[0], host="there")
+            with pytest.raises(PermissionError, match=r'Publish to "utracefs.records.there'):
+                nats.send([stranger])
+            nats.send(batches(1, first=2))
+        with server.connection(login=lambda: Login("admin", "admin")) as connection:
+            assert JetStream(connection).stream("RECORDS")["state"]["messages"] == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "text"),
+    [
+        ("nats://host", {}, "is not nats://HOST"),
+        ("nats://host/", {}, "is not nats://HOST"),
+        ("nats://host/a.b", {}, "is not nats://HOST"),
+        ("nats://host/a/b", {}, "is not nats://HOST"),
+        ("nats://host/S?max_bytes=1", {}, "is not nats://HOST"),
+        ("nats:///S", {}, "is no HOST:PORT"),
+        ("nats://user:secret@host/S", {}, "is no HOST:PORT"),
+        ("nats://host:0/S", {}, "is no HOST:PORT"),
+        ("nats://host/S", {"max_byte": "1"}, "no option 'max_byte'; there are: compression, "),
+        ("nats://host/S", {"max_bytes": "1.5G"}, "is no size"),
+        ("nats://host/S", {"max_age": "7"}, "is no time"),
+        ("nats://host/S", {"replicas": "9"}, "is not 1 to 5"),
+        ("nats://host/S", {"compression": "gzip"}, "is none of lz4, zstd, none"),
+        ("nats://host/S", {"tls": "no"}, "option tls"),
+        ("nats://host/S", {"subject": "a b"}, "is no subject"),
+        ("nats://host/S", {"inbox": "a..b"}, "is no subject"),
+    ],
+)
+def test_mistakes(address: str, options: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        open_target(address, Settings(options))
+
+
+def test_an_invalid_key(tmp_path: Path) -> None:
+    (tmp_path / "nkey").write_text("SUxxx")
+    with pytest.raises(ValueError, match="no seed"):
+        open_target("nats://host/S", Settings(secrets={"nkey": str(tmp_path / "nkey")}))
+
+
+def test_foreign_messages(server: NatsServer) -> None:
+    with target(server.at) as nats, server.connection() as connection:
+        nats.send(batches(1))
+        JetStream(connection).publish("utracefs.records.here.f1", b"hello")
+        with pytest.raises(TryAgain, match=r"message 2 of utracefs\.records\.here\.f1 is not of utracefs"):
+            nats.send(batches(1, first=2))
+        with Reader(JetStream(connection), "RECORDS") as reader:
+            assert reader.next(WAIT_S)
+            assert reader.next(0) is None
+            assert reader.invalid == 1
+
+
+def test_sums(server: NatsServer) -> None:
+    """The query of docs/forward.md."""
+    sent = [attrs.evolve(one, losses=[Loss(EVENT, "ring", 2)]) for one in batches(5, 6, 7)]
+    with target(server.at) as nats:
+        nats.send(sent)
+    found: Counter[str] = Counter()
+    for one in arrived(server):
+        found.update(one.counts)
+        found.update({loss.event: loss.count or 0 for loss in one.losses})
+    assert found == {EVENT: 18 + 6}
