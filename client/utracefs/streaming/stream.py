@@ -453,6 +453,7 @@ def attach(
     timeout_s: float | None = None,
     reconnect: bool = True,
     raw_eventheader: bool = False,
+    filtered: bool = False,
 ) -> Stream:
     """A stream of the running daemon's records, from its entry (`with`, `async with`) on.
 
@@ -460,7 +461,8 @@ def attach(
     instances: names; only events enabled in one of them (`""`: the top one).
     filter: in the syntax of an event's file `filter`, evaluated by the daemon; events for which it is invalid
     are left out. pids: process or thread ids, cpus: numbers; both are evaluated here, after the ring, as is
-    the filter for events of EventHeader, by the fields in their records.
+    the filter for events of EventHeader, by the fields in their records. filtered: by each event's own filter
+    in the instance, of which there must be one.
     directory: of the daemon's sockets; None: UTRACEFS_DIR, then the user's, then the system's.
     ring_bytes: a power of two from 256 KiB to 64 MiB; records that find the ring full are lost and counted in
     `Stream.lost`. watermark: unread bytes at which to wake; fewer are returned after `timeout_s`.
@@ -477,6 +479,7 @@ def attach(
         ring_bytes,
         watermark,
         eventheader=filter is not None and not raw_eventheader,
+        filtered=filtered,
     )
     return Stream(
         attr,

@@ -452,12 +452,16 @@ class StreamAttr(_Attr, method="stream_open", takes="attr"):
     """Unread bytes at which the doorbell rings; 0 means 1."""
     eventheader: bool = member(BOOL, default=False)
     """The reader decodes records of EventHeader, and filters those itself: `filter` is for the others."""
+    filtered: bool = member(BOOL, default=False)
+    """Only records that pass their event's filter in the instance; there is one, and no `filter`."""
 
     @classmethod
     def from_map(cls, attr: WireMap) -> Self:
         """EINVAL; E2BIG for too many words, or a filter that is too long."""
         made = super().from_map(attr)
         wire_int(made.watermark, "watermark", 1, made.size)
+        if made.filtered and (len(made.instances) != 1 or made.filter is not None):
+            raise TraceError(errno.EINVAL, "filtered: name the one instance with the filters, and no filter")
         return made
 
 

@@ -73,6 +73,10 @@ def over_the_wire(params: list[Any]) -> list[Any]:
             StreamAttr((b"a",), (b"web",), b"x > 1", 1 << 20, 4096),
             [{"events": ["a"], "instances": ["web"], "filter": "x > 1", "size": 1 << 20, "watermark": 4096}],
         ),
+        (
+            StreamAttr((b"a",), (b"web",), filtered=True),
+            [{"events": ["a"], "instances": ["web"], "size": 4 << 20, "filtered": True}],
+        ),
     ],
 )
 def test_there_and_back(message: Params, params: list[Any]) -> None:
@@ -271,6 +275,9 @@ def test_any_params_are_read_or_refused(params: list[Any]) -> None:
         ({"size": "x"}, errno.EINVAL),
         ({"watermark": -1}, errno.EINVAL),
         ({"size": 1 << 18, "watermark": 1 << 19}, errno.EINVAL),
+        ({"filtered": True}, errno.EINVAL),
+        ({"filtered": True, "instances": ["a", "b"]}, errno.EINVAL),
+        ({"filtered": True, "instances": ["a"], "filter": "x > 1"}, errno.EINVAL),
         ({"else": 1}, errno.E2BIG),
     ],
 )

@@ -81,8 +81,10 @@ class Stream:
             instance.events.followers.append(self.look)
 
     def look(self, event: Event) -> None:
-        """The event is new, or was enabled or disabled in an instance."""
+        """The event is new, or was enabled, disabled or got another filter in an instance."""
         if self._wants(event):
+            if self._attr.filtered and event in self._probes and not self._has_its_filter(event):
+                self.let_go(event)
             self._take(event)
         elif event in self._probes:
             self.let_go(event)
@@ -141,12 +143,20 @@ class Stream:
         declaration = event.declaration
         return self._attr.eventheader and header_name(declaration.name, declaration.fields) is not None
 
+    def _has_its_filter(self, event: Event) -> bool:
+        found, text = self._instances[0].events.filter_of(event)
+        return self._probes[event].filter is found and (found is not None or text is None)
+
     def _take(self, event: Event) -> FilterError | None:
         """Attach to it; returns the error if the filter is invalid for it."""
         if event in self._probes:
             return None
         filter_ = None
-        if self._attr.filter is not None and not self._is_filtered_by_the_reader(event):
+        if self._attr.filtered:
+            filter_, text = self._instances[0].events.filter_of(event)
+            if filter_ is None and text is not None:
+                return None  # invalid
+        elif self._attr.filter is not None and not self._is_filtered_by_the_reader(event):
             try:
                 filter_ = self._parse(event, self._attr.filter)
             except FilterError as error:

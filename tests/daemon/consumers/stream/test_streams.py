@@ -194,6 +194,38 @@ def test_an_idle_event_goes_where_there_is_no_room(table: EventTable) -> None:
     reader.close()
 
 
+def test_the_filters_of_an_instance() -> None:
+    world = World()
+    bench = Bench(world.table, instances=world.instances)
+    event, other = bench.register(b"ev u32 a"), bench.register(b"other u32 b")
+    events = world.instances.make(b"web").events
+    with pytest.raises(TraceError):
+        events.set_filter(other, b"a > 1")
+    for one in (event, other):
+        events.enable(one)
+    stream, reader = bench.open(b"*", instances=(b"web",), filtered=True)
+    assert stream.events() == [event]  # the other's filter is invalid
+    emit(event, 1)
+    events.set_filter(event, b"a > 1")
+    emit(event, 1, 2)
+    assert values(bench, reader) == [(event.id, 1), (event.id, 2)]
+    events.set_filter(event, b"a > 1")
+    events.set_filter(other, b"0")
+    assert set(stream.events()) == {event, other}
+    with pytest.raises(TraceError):
+        events.set_filter(event, b"no == 1")
+    assert stream.events() == [other]
+    events.set_filter(event, b"0")
+    emit(event, 3)
+    assert values(bench, reader) == [(event.id, 3)]
+    events.disable(event)
+    events.set_filter(event, b"a > 1")
+    assert stream.events() == [other]
+    stream.close()
+    reader.close()
+    world.close()
+
+
 def test_events_that_instances_have_enabled() -> None:
     world = World()
     instances = world.instances

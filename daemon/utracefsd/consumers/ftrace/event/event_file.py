@@ -157,7 +157,7 @@ class EventFiles:
         self.on_changed: Callable[[EventFile], None] | None = None
         """Called with each file that was enabled or disabled."""
         self.followers: list[Callable[[Event], None]] = []
-        """Called, after `on_changed`, with its event."""
+        """Called, after `on_changed` and `on_filter_changed`, with its event."""
         self.on_filter_changed: Callable[[EventFile], None] | None = None
         """Called with each file whose `filter_text` changed."""
         self.on_triggers_changed: Callable[[EventFile], None] | None = None
@@ -341,6 +341,11 @@ class EventFiles:
         file = self._files.get(event)
         return b"none\n" if file is None or file.filter_text is None else file.filter_text + b"\n"
 
+    def filter_of(self, event: Event) -> tuple[Filter | None, bytes | None]:
+        """The filter and its text. Only a text: it is invalid. Neither: there is none."""
+        file = self._files.get(event)
+        return (None, None) if file is None else (file.filter, file.filter_text)
+
     def _set_filter(self, event: Event, found: Filter | None, text: bytes | None) -> None:
         file = self._files.get(event)
         if file is None:
@@ -354,6 +359,8 @@ class EventFiles:
             file.probe.filter = found
         if is_news and self.on_filter_changed is not None:
             self.on_filter_changed(file)
+        for follower in list(self.followers) if is_news else ():
+            follower(event)
 
     def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
         """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""
