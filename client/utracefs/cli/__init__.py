@@ -13,6 +13,8 @@
 | live/hist | hist |
 | look/instance | instance create, remove, list |
 | look/events | reg, emit |
+| forward/forward | forward |
+| fleet/fleet, fleet/show | fleet enable, disable, status, events, top |
 | live/attach | attach |
 | live/top | top |
 | perf/perf | perf stat, record, script, top, trace |
@@ -220,6 +222,7 @@ COMMANDS = {
         "utracefs.cli.forward.forward:forward",
         "Send records to another host, over a spool on disk.",
     ),
+    "fleet": ("utracefs.cli.fleet.fleet:fleet", "Control the forwarders of many hosts, and see them."),
     "attach": ("utracefs.cli.live.attach:attach", "Give events to a plug-in, and show its report."),
     "top": ("utracefs.cli.live.top:top", "Show rates, bytes and losses of events and processes, live."),
     "perf": ("utracefs.cli.perf.perf:perf", "Count and sample events."),

@@ -17,10 +17,14 @@ cdef class Cutter:
     cdef dict _edits           # by event id: a tuple of Edit
     cdef Py_ssize_t _max_records
     cdef Py_ssize_t _max_bytes
+    cdef object _sample
+    cdef dict _seen            # event id to number of records since the last one of the sample
+    cdef readonly dict sampled
     cdef uint8_t *_judged      # by event id: 0 unknown, 1 kept, 2 left out, 3 edited
 
     cdef uint8_t judge(self, uint16_t id) except 0
     cdef int edit(self, uint16_t id, ss_record *record) except -1
+    cdef bint leaves_out(self, uint16_t id, dict every) except -1
 
 
 cdef class BodyRecords(RecordSource):

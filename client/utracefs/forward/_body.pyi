@@ -8,8 +8,13 @@ class Edit:
     def __init__(self, field: Field, digest: Callable[[bytes], bytes] | None = None) -> None: ...
 
 class Cutter:
+    sampled: dict[int, int]
     def __init__(
-        self, allows: Callable[[int], bool | tuple[Edit, ...]], max_records: int, max_bytes: int
+        self,
+        allows: Callable[[int], bool | tuple[Edit, ...]],
+        max_records: int,
+        max_bytes: int,
+        sample: Callable[[int], int] | None = None,
     ) -> None: ...
     def cut(
         self, ring: StreamRing, room: int

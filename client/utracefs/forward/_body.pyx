@@ -33,11 +33,15 @@ cdef class Edit:
 cdef class Cutter:
     """Cuts the batches of a stream ring into bodies of at most max_records records and, unless one record is
     larger, max_bytes bytes. allows: event id to whether its records are kept, or to a tuple of Edit for
-    them; called once per batch and event."""
+    them. sample: event id to n, of which one of n records is kept. Both are called once per batch and event.
+    sampled: event id to number of records of the last batch that were left out for that."""
 
-    def __cinit__(self, allows, Py_ssize_t max_records, Py_ssize_t max_bytes):
+    def __cinit__(self, allows, Py_ssize_t max_records, Py_ssize_t max_bytes, sample=None):
         self._allows = allows
         self._edits = {}
+        self._sample = sample
+        self._seen = {}
+        self.sampled = {}
         self._max_records = max(max_records, 1)
         self._max_bytes = max_bytes
         self._judged = <uint8_t *>calloc(NR_IDS, 1)
@@ -74,6 +78,20 @@ cdef class Cutter:
             memcpy(<uint8_t *>data, PyBytes_AS_STRING(digest), min(size, <size_t>PyBytes_GET_SIZE(digest)))
         return 0
 
+    cdef bint leaves_out(self, uint16_t id, dict every) except -1:
+        """Whether a record of the event is none of the sample."""
+        n = every.get(id)
+        if n is None:
+            n = every[id] = self._sample(id)
+        if n <= 1:
+            return False
+        seen = self._seen.get(id, 0) + 1
+        self._seen[id] = seen % n
+        if seen >= n:
+            return False
+        self.sampled[id] = self.sampled.get(id, 0) + 1
+        return True
+
     def cut(self, StreamRing ring not None, Py_ssize_t room):
         """The ring's present batch: a list of (body, event id to number of records, thread ids, time of the
         first record, of the last), and event id to number of the records above `room`."""
@@ -86,7 +104,9 @@ cdef class Cutter:
         cdef int32_t tid, last_tid = 0
         cdef dict counts = {}, refused = {}
         cdef set tids = set()
+        cdef dict every = {}
         cdef list found = []
+        self.sampled = {}
         memset(self._judged, 0, NR_IDS)
         try:
             while at != ring.end:
@@ -97,6 +117,12 @@ cdef class Cutter:
                 memcpy(&id, record.entry, 2)
                 verdict = self.judge(id)
                 if verdict == 2:
+                    continue
+                if (
+                    self._sample is not None
+                    and record.kind == SS_RECORD
+                    and self.leaves_out(id, every)
+                ):
                     continue
                 if record.kind == SS_RECORD and not room:
                     refused[id] = refused.get(id, 0) + 1

@@ -12,6 +12,7 @@ import random
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import attrs
 
 from utracefs.forward._body import Cutter, Edit
 from utracefs.forward.batch import Batch
-from utracefs.forward.losses import ANY, AWAY, LIMIT, POLICY, RING
+from utracefs.forward.losses import ANY, AWAY, LIMIT, POLICY, RING, SAMPLE
 from utracefs.forward.policy import Policy, Rate, Verdict
 from utracefs.forward.spool import SEGMENTS, Spool
 from utracefs.forward.target import Refused, Target, TryAgain
@@ -65,10 +66,13 @@ class Wanted:
     filter: str | None = None
     instances: Sequence[str] = ()
     directory: str | None = None
+    filtered: bool = False
+    """By the filters in the one instance, which another thread makes: wait for it."""
 
 
 class Forwarder:
-    """tell: gets lines for people. drain_s: at the end, how long to send. The spool and the target remain the
+    """tell: gets lines for people. drain_s: at the end, how long to send. host: its name, if not the
+    system's. sample: event to n, of which one of n records is forwarded. The spool and the target remain the
     caller's."""
 
     def __init__(
@@ -80,6 +84,8 @@ class Forwarder:
         policy: Policy | None = None,
         address: str = "",
         drain_s: float = 5.0,
+        host: str = "",
+        sample: Callable[[EventName], int] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._target: Final = target
@@ -88,6 +94,8 @@ class Forwarder:
         self._wanted: Final = wanted
         self._address: Final = address
         self._drain_s: Final = drain_s
+        self._host: Final = host
+        self._sample: Final = sample
         self._tell: Final = tell
         self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())
         self._described: dict[int, tuple[str, bytes]] = {}
@@ -95,7 +103,10 @@ class Forwarder:
         """Event id to name, and what the policy says about it."""
         self._is_after_gap = False
         self._cutter: Final = Cutter(
-            self._allows, target.limits.records, min(target.limits.bytes, spool.size // SEGMENTS)
+            self._allows,
+            target.limits.records,
+            min(target.limits.bytes, spool.size // SEGMENTS),
+            None if sample is None else self._every,
         )
         self._is_ending = False
         self._is_asked = False
@@ -107,6 +118,7 @@ class Forwarder:
         """The time to drain is over."""
         self._fatal: BaseException | None = None
         self._read = self._sent = self._batches = 0
+        self._read_of: Counter[str] = Counter()
         self._last_error = ""
         self._last_sent = 0.0
         self._is_attached = False
@@ -184,6 +196,7 @@ class Forwarder:
             "time": time.time(),
             "attached": self._is_attached,
             "records_read": self._read,
+            "events": dict(self._read_of),
             "records_sent": self._sent,
             "batches_sent": self._batches,
             "lost": self._spool.lost,
@@ -208,6 +221,7 @@ class Forwarder:
             ring_bytes=RING_BYTES,
             watermark=max(1, min(self._target.limits.bytes, RING_BYTES // 8)),
             timeout_s=GATHER_S,
+            filtered=self._wanted.filtered,
         )
         with contextlib.ExitStack() as stack:
             if not self._attach(stack, stream):
@@ -242,9 +256,10 @@ class Forwarder:
             try:
                 stack.enter_context(stream)
             except (FileNotFoundError, ConnectionError, TimeoutError, BlockingIOError) as error:
-                if not str(error.filename).endswith(TRACEFS_SOCKET):
+                if str(error.filename).endswith(TRACEFS_SOCKET):
+                    self._note(f"{error.filename}: no daemon answers there; waiting for it")
+                elif not self._wanted.filtered:
                     raise  # no such instance
-                self._note(f"{error.filename}: no daemon answers there; waiting for it")
                 time.sleep(WAIT_FOR_DAEMON_S)
             else:
                 self._is_attached = True
@@ -267,17 +282,20 @@ class Forwarder:
             if id_ in self._events and self._events[id_][1] is None:
                 self._spool.lose(str(self._events[id_][0]), POLICY, count)
         parts, above = self._cutter.cut(ring, self._rate.room(time.monotonic()))
-        for id_, count in above.items():
-            self._spool.lose(str(self._events[id_][0]), LIMIT, count)
+        for cause, those in ((LIMIT, above), (SAMPLE, self._cutter.sampled)):
+            for id_, count in those.items():
+                self._spool.lose(str(self._events[id_][0]), cause, count)
         for body, counts, tids, first_ns, last_ns in parts:
             nr_records = sum(counts.values())
             self._rate.take(nr_records)
             self._read += nr_records
+            by_event = {str(self._events[id_][0]): count for id_, count in counts.items()}
+            self._read_of.update(by_event)
             self._spool.append(
                 self._batch(
                     events={id_: self._described[id_] for id_ in counts},
                     comms={tid: ring.comms[tid] for tid in tids if tid in ring.comms},
-                    counts={str(self._events[id_][0]): count for id_, count in counts.items()},
+                    counts=by_event,
                     first_ns=first_ns,
                     last_ns=last_ns,
                     is_after_gap=self._is_after_gap,
@@ -290,6 +308,11 @@ class Forwarder:
         known = self._events.get(id_)
         return known is not None and known[1] is not None and known[1]
 
+    def _every(self, id_: int) -> int:
+        assert self._sample is not None
+        known = self._events.get(id_)
+        return 1 if known is None else self._sample(known[0])
+
     def _batch(self, **members: Any) -> Batch:
         """Of this host, now; the spool adds the rest."""
         empty = {"events": {}, "comms": {}, "counts": {}, "first_ns": 0, "last_ns": 0, "body": b""}
@@ -298,7 +321,7 @@ class Forwarder:
             forwarder="",
             sequence=0,
             losses=(),
-            host=origin.host,
+            host=self._host or origin.host,
             boot_id=origin.boot_id,
             clock=origin.clocks[0],
             **{"is_after_gap": False, **empty, **members},

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["ANY", "AWAY", "LIMIT", "POLICY", "REFUSED", "RING", "SPOOL", "Loss", "Losses"]
+__all__ = ["ANY", "AWAY", "LIMIT", "POLICY", "REFUSED", "RING", "SAMPLE", "SPOOL", "Loss", "Losses"]
 
 RING: Final = "ring"
 """The ring was full: the forwarder, or its disk, is too slow. Includes losses before the ring."""
@@ -22,6 +22,8 @@ POLICY: Final = "policy"
 """The policy hides fields, and the event is one of EventHeader."""
 REFUSED: Final = "refused"
 """The target does not take these records."""
+SAMPLE: Final = "sample"
+"""A wish of a fleet asks for one of n records."""
 AWAY: Final = "away"
 """The forwarder or the daemon was away."""
 

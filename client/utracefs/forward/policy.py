@@ -8,6 +8,10 @@
     password = "redact"
     user = "hash"
 
+    [fleet]                                         # of `--fleet`
+    max_wish_s = 3600                               # longer wishes are refused; default: a day
+    lease_s = 60                                    # wishes hold so long without the server; default: 60
+
 Applied before records reach the spool. Records of other events are dropped uncounted: their names stay here,
 too. Values are hidden in their places, so they keep their size: redacted ones are zeros, hashed ones the
 beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. A text
@@ -32,7 +36,8 @@ from utracefs_protocol.text import text_of
 
 __all__ = ["Policy", "Rate", "Verdict"]
 
-_KEYS: Final = {"events", "fields", "hash_key", "max_records_per_s"}
+_KEYS: Final = {"events", "fields", "fleet", "hash_key", "max_records_per_s"}
+_FLEET_KEYS: Final = {"max_wish_s", "lease_s"}
 _SHORTEST_KEY: Final = 16
 
 
@@ -48,6 +53,8 @@ class Policy:
     fields: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict[str, dict[str, str]])
     """Pattern of events to field to `redact` or `hash`."""
     key: bytes = attrs.field(default=b"", repr=False)
+    max_wish_s: float = 86400.0
+    lease_s: float = 60.0
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -82,7 +89,12 @@ class Policy:
             key = (folder / told["hash_key"]).read_bytes()
             if len(key) < _SHORTEST_KEY:
                 raise ValueError(f"{told['hash_key']} has less than {_SHORTEST_KEY} bytes")
-        return cls(tuple(events), rate, fields, key)
+        return cls(tuple(events), rate, fields, key, **_fleet(told.get("fleet", {})))
+
+    @property
+    def hidden(self) -> set[str]:
+        """Names of fields."""
+        return {name for table in self.fields.values() for name in table}
 
     def allows(self, event: EventName) -> bool:
         return any(matches(pattern, event) for pattern in self.events)
@@ -115,6 +127,15 @@ class Policy:
             return made.hex().encode() if is_text else made
 
         return digest
+
+
+def _fleet(told: Any) -> dict[str, float]:
+    if not isinstance(told, dict) or told.keys() - _FLEET_KEYS:
+        raise ValueError(f"`fleet` is a table of {' and '.join(sorted(_FLEET_KEYS))}")
+    for name, value in told.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise ValueError(f"`{name}` is not a number of seconds above 0")
+    return told
 
 
 class Rate:

@@ -37,7 +37,7 @@ def test_help_of_every_command(name: str) -> None:
     status, out = invoke(name, "--help")
     assert status == 0
     assert out.startswith("Usage: ")
-    if name not in ("report", "completion", "perf", "instance", "c-client", "export", "sql"):
+    if name not in ("report", "completion", "perf", "instance", "c-client", "export", "sql", "fleet"):
         assert "--dir" in out
 
 

@@ -41,7 +41,7 @@ def test_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("event = []", "'event' is not known; there are: events, fields, hash_key, max_records_per_s"),
+        ("event = []", "'event' is not known; there are: events, fields, fleet, hash_key, max_records_per_s"),
         ('events = "x"', "`events` is not a list of texts"),
         ("events = [1]", "`events` is not a list of texts"),
         ('events = [""]', "`events` is not a list of texts"),
@@ -54,6 +54,10 @@ def test_everything(tmp_path: Path) -> None:
         ("[fields]\na = 1", "`fields` has no table for each event"),
         ("[fields.a]\nb = 'hide'", "'hide' is not redact or hash"),
         ("[fields.a]\nb = ['hash']", "['hash'] is not redact or hash"),
+        ("fleet = 1", "`fleet` is a table of lease_s and max_wish_s"),
+        ("[fleet]\nlease = 1", "`fleet` is a table"),
+        ("[fleet]\nlease_s = 0", "`lease_s` is not a number of seconds above 0"),
+        ("[fleet]\nmax_wish_s = true", "`max_wish_s` is not a number of seconds above 0"),
         ("[fields.a]\nb = 'hash'", "hash needs `hash_key`, the name of a file"),
         ("hash_key = 'short'\n[fields.a]\nb = 'hash'", "short has less than 16 bytes"),
     ],

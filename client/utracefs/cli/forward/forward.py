@@ -1,26 +1,30 @@
 """`utracefs forward`: the daemon's records to another host."""
 
 import contextlib
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
-    TextType,
     directory_option,
     duration_option,
     tell,
     with_extras,
 )
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
+from utracefs.cli.forward.server_options import Pair, pairs, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.fleet.agent import Agent
+from utracefs.fleet.buckets import Fleet, connection_of
+from utracefs.fleet.instance import instance_name
+from utracefs.fleet.plan import Limits
 from utracefs.forward.forwarder import Forwarder
 from utracefs.forward.forwarder import Wanted as Records
 from utracefs.forward.policy import Policy
@@ -38,19 +42,6 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     if found is None or (size := int(found[1]) << _UNITS[found[2]]) < MIN_SIZE:
         raise click.BadParameter(f"{text!r} is not a size of at least 1M: 500M, 2G")
     return size
-
-
-class _Pair(TextType):
-    name = "pair"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.match(r"[^=]+=", str(value)):
-            self.fail(f"{value!r} has no NAME= at its begin", param, ctx)
-        return str(value)
-
-
-def _pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    return {name: text for name, _, text in (value.partition("=") for value in values)}
 
 
 @click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
@@ -83,38 +74,16 @@ def _pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
     help="Write the spool through to the disk: at each batch, each second, or not.",
 )
 @click.option("--policy", "policy_file", metavar="FILE", help="TOML: what may leave the host.")
-@click.option(
-    "--ca", metavar="FILE", help="Certificates of the authorities of the target. [default: the system's]"
-)
-@click.option("--cert", metavar="FILE", help="Client certificate.")
-@click.option("--key", metavar="FILE", help="Its key. [default: in --cert]")
-@click.option(
-    "--secret",
-    "secrets",
-    metavar="NAME=FILE",
-    type=_Pair(),
-    multiple=True,
-    callback=_pairs,
-    help="A secret of the target. [default: systemd's credential NAME]",
-)
+@server_options
 @click.option(
     "-o",
     "--option",
     "options",
     metavar="NAME=VALUE",
-    type=_Pair(),
+    type=Pair(),
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     help="An option of the target.",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="S",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="For one request to the target.",
 )
 @click.option(
     "--drain",
@@ -126,6 +95,22 @@ def _pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
     help="At the end, send for that long; the rest stays in the spool.",
 )
 @duration_option("End after S seconds.")
+@click.option("--host-name", metavar="NAME", default="", help="Of this host. [default: the system's]")
+@click.option(
+    "--fleet",
+    "fleet_address",
+    metavar="NATS",
+    help="nats://HOST: forward what `utracefs fleet` asks for there. Instead of -e, --filter and -B.",
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    type=Pair(),
+    multiple=True,
+    callback=pairs,
+    help="Of this host, for the wishes of --fleet.",
+)
 @click.argument("address", metavar="TARGET")
 def forward(
     directory: str | None,
@@ -143,6 +128,9 @@ def forward(
     timeout_s: float,
     drain_s: float,
     duration_s: float | None,
+    host_name: str,
+    fleet_address: str | None,
+    labels: dict[str, str],
     address: str,
 ) -> int:
     """Forward records to TARGET until SIGTERM or Ctrl-C, over a spool on disk, so that they survive restarts
@@ -153,17 +141,26 @@ def forward(
     filters = {one.filter for one in wanted}
     if len(filters) > 1:
         raise click.UsageError("the target gets one stream: give one --filter for all -e")
-    records = Records(
-        [one.pattern for one in wanted],
-        next(iter(filters), "") or None,
-        () if place == TOP else [place.name],
-        directory,
-    )
+    if fleet_address is not None and (wanted or place != TOP):
+        raise click.UsageError("--fleet decides about events and filters: give no -e, --filter and -B")
+    if fleet_address is None:
+        records = Records(
+            [one.pattern for one in wanted],
+            next(iter(filters), "") or None,
+            () if place == TOP else [place.name],
+            directory,
+        )
+    else:
+        records = Records(instances=[instance_name()], directory=directory, filtered=True)
+    host = host_name or os.uname().nodename
+    agent: Agent | None = None
     settings = Settings(options, timeout_s, ca, cert, key, secrets, spool)
     with contextlib.ExitStack() as stack:
         stack.enter_context(with_extras())
         try:
-            policy = None if policy_file is None else Policy.read(Path(policy_file))
+            policy = Policy() if policy_file is None else Policy.read(Path(policy_file))
+            if fleet_address is not None:
+                agent = _agent(fleet_address, settings, policy, host, labels, directory)
             target = open_target(address, settings)
         except (LookupError, ValueError) as error:
             raise Failure("", str(error.args[0])) from None
@@ -171,13 +168,38 @@ def forward(
         kept = Spool(spool, spool_size, Sync(fsync))
         stack.callback(kept.close)
         forwarder = Forwarder(
-            target, kept, records, policy=policy, address=address, drain_s=drain_s, tell=tell
+            target,
+            kept,
+            records,
+            policy=policy,
+            address=address,
+            drain_s=drain_s,
+            host=host,
+            sample=agent.sample if agent is not None else None,
+            tell=tell,
         )
+        if agent is not None:
+            stack.enter_context(agent.running(forwarder))
         stack.enter_context(_signals(forwarder))
         forwarder.run(duration_s)
         if not kept.is_empty:
             tell(f"{kept.used_bytes} bytes stay in the spool {spool}; the next forwarder sends them")
     return 0
+
+
+def _agent(
+    address: str, settings: Settings, policy: Policy, host: str, labels: dict[str, str], directory: str | None
+) -> Agent:
+    """ValueError: the address, the host's name or a label is invalid."""
+    return Agent(
+        Fleet(connection_of(address, settings, f"utracefs {host}")),
+        host,
+        labels,
+        limits=Limits(policy.events, policy.max_wish_s, frozenset(policy.hidden)),
+        lease_s=policy.lease_s,
+        directory=directory,
+        tell=tell,
+    )
 
 
 @contextlib.contextmanager

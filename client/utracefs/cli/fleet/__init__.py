@@ -1,0 +1,1 @@
+"""Many hosts: `utracefs fleet`."""

@@ -1,0 +1,140 @@
+"""`utracefs fleet`: the group, and its commands that change wishes."""
+
+import getpass
+import re
+from typing import Any
+
+import click
+
+from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup
+from utracefs.cli.common import EventPattern, TextType
+from utracefs.cli.event_options import all_filters, filter_option
+from utracefs.cli.fleet.options import fleet_options
+from utracefs.cli.forward.server_options import Pair, pairs
+from utracefs.fleet.buckets import Fleet
+from utracefs.fleet.wish import MAX_SAMPLE, NAME, Wish
+from utracefs.nats.errors import NotFound, WrongLastSequence
+
+__all__ = ["disable", "enable", "fleet"]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+COMMANDS = {
+    "enable": ("utracefs.cli.fleet.fleet:enable", "Ask hosts to forward events."),
+    "disable": ("utracefs.cli.fleet.fleet:disable", "End wishes."),
+    "status": ("utracefs.cli.fleet.show:status", "Wishes and hosts: who obeys, refuses, loses, lags."),
+    "events": ("utracefs.cli.fleet.show:events", "The events of all hosts."),
+    "top": ("utracefs.cli.fleet.show:top", "Rates by host and event, live."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, aliases={}, context_settings=COMMAND_SETTINGS)
+def fleet() -> None:
+    """Control the forwarders of many hosts (`utracefs forward --fleet`) over a server of NATS."""
+
+
+class _Name(TextType):
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not NAME.fullmatch(str(value)):
+            self.fail(f"{value!r} is no name of a wish: 1 to 64 letters, digits, _ and -", param, ctx)
+        return str(value)
+
+
+def _time(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    """Seconds."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", text)
+    if found is None or not (seconds := float(found[1]) * _UNITS[found[2] or "s"]):
+        raise click.BadParameter(f"{text!r} is no time: 90, 30s, 15m, 4h, 7d")
+    return seconds
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@fleet_options
+@click.option("--name", type=_Name(), help="Of the wish. [default: the first EVENT]")
+@filter_option("Only records for which this is true: 'status >= 500'.")
+@click.option(
+    "--sample",
+    metavar="N",
+    type=click.IntRange(1, MAX_SAMPLE),
+    default=1,
+    help="One of N records; the others are counted.",
+)
+@click.option(
+    "-l",
+    "--label",
+    "labels",
+    metavar="NAME=GLOB",
+    type=Pair(),
+    multiple=True,
+    callback=pairs,
+    help="Only hosts with such a label; `host` is the name.",
+)
+@click.option(
+    "--for",
+    "duration_s",
+    metavar="TIME",
+    default="1h",
+    show_default=True,
+    callback=_time,
+    help="End by itself then: 90, 30s, 15m, 4h, 7d.",
+)
+@click.option("--owner", help="[default: you]")
+@click.option("--replace", is_flag=True, help="Change the wish of that name.")
+@click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1, required=True)
+def enable(
+    fleet: Fleet,
+    name: str | None,
+    filters: tuple[str, ...],
+    sample: int,
+    labels: dict[str, str],
+    duration_s: float,
+    owner: str | None,
+    replace: bool,
+    events: tuple[str, ...],
+) -> None:
+    """Ask hosts to enable EVENTs (SYSTEM:NAME, NAME, or globs of either) and to forward their records."""
+    name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", events[0])[:64]
+    owner = getpass.getuser() if owner is None else owner
+    try:
+        wish = Wish(events, duration_s, all_filters(filters), sample, labels, owner)
+        data = wish.to_bytes()
+    except ValueError as error:
+        raise Failure(name, str(error)) from None
+    fleet.create()
+    try:
+        if replace:
+            fleet.wishes.update(name, data, fleet.wishes.get(name).revision)
+        else:
+            fleet.wishes.add(name, data)
+    except NotFound:
+        raise Failure(name, "there is no such wish to replace") from None
+    except WrongLastSequence:
+        reason = f"there is a wish of this name{_owner(fleet, name)}; --replace changes it, or use --name"
+        if replace:
+            reason = "another operator has just changed it: see `utracefs fleet status`, and try again"
+        raise Failure(name, reason) from None
+    click.echo(name)
+
+
+def _owner(fleet: Fleet, name: str) -> str:
+    try:
+        return f" by {Wish.from_bytes(fleet.wishes.get(name).value).owner}"
+    except (NotFound, ValueError):
+        return ""
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@fleet_options
+@click.option("--all", "is_all", is_flag=True, help="All of them.")
+@click.argument("names", metavar="NAME...", nargs=-1)
+def disable(fleet: Fleet, is_all: bool, names: tuple[str, ...]) -> None:
+    """End the wishes of these NAMEs (`fleet enable` printed them)."""
+    if is_all == bool(names):
+        raise click.UsageError("give NAMEs of wishes, or --all")
+    known = {value.key for value in fleet.values(fleet.wishes) if not value.is_deleted}
+    for name in known if is_all else names:
+        if name not in known:
+            raise Failure(name, "there is no such wish")
+        fleet.wishes.delete(name)

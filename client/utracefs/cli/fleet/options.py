@@ -1,0 +1,64 @@
+"""The server of a fleet: options, connection, errors."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.forward.server_options import server_options
+from utracefs.fleet.buckets import Fleet, connection_of
+from utracefs.forward.target import Settings
+from utracefs.nats.errors import ApiError, NotFound
+
+__all__ = ["fleet_options", "told_errors"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def fleet_options(function: F) -> Any:
+    """`--server` and those of the connection; the parameter `fleet` is a Fleet."""
+
+    @functools.wraps(function)
+    def run(
+        *args: Any,
+        server: str,
+        timeout_s: float,
+        ca: str | None,
+        cert: str | None,
+        key: str | None,
+        secrets: dict[str, str],
+        **options: Any,
+    ) -> Any:
+        settings = Settings({}, timeout_s, ca, cert, key, secrets)
+        try:
+            fleet = Fleet(connection_of(server, settings, "utracefs fleet"))
+        except ValueError as error:
+            raise click.UsageError(f"--server: {error}") from None
+        with contextlib.closing(fleet), told_errors(server):
+            return function(*args, fleet=fleet, **options)
+
+    return click.option(
+        "-s",
+        "--server",
+        metavar="NATS",
+        envvar="UTRACEFS_FLEET",
+        required=True,
+        help="nats://[USER@]HOST[:PORT]. [default: $UTRACEFS_FLEET]",
+    )(server_options(run))
+
+
+@contextlib.contextmanager
+def told_errors(server: str) -> Iterator[None]:
+    """Errors of the server as Failure."""
+    try:
+        yield
+    except NotFound as error:
+        reason = f"{error}: there is no fleet yet, `utracefs fleet enable` makes it"
+        raise Failure(server, reason) from None
+    except ApiError as error:
+        raise Failure(server, str(error)) from None
+    except (ConnectionError, PermissionError, TimeoutError) as error:
+        raise Failure(server, error.strerror or str(error)) from None

@@ -1,0 +1,61 @@
+"""Options of commands that talk to servers on other hosts: TLS, secrets, time limit."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from utracefs.cli.common import TextType
+
+__all__ = ["Pair", "pairs", "server_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Pair(TextType):
+    name = "pair"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.match(r"[^=]+=", str(value)):
+            self.fail(f"{value!r} has no NAME= at its begin", param, ctx)
+        return str(value)
+
+
+def pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    return {name: text for name, _, text in (value.partition("=") for value in values)}
+
+
+def server_options(function: F) -> F:
+    """`--ca`, `--cert`, `--key`, `--secret`, `--timeout`, as members of `forward.target.Settings`."""
+    for option in reversed(
+        [
+            click.option(
+                "--ca",
+                metavar="FILE",
+                help="Certificates of the authorities of the server. [default: the system's]",
+            ),
+            click.option("--cert", metavar="FILE", help="Client certificate."),
+            click.option("--key", metavar="FILE", help="Its key. [default: in --cert]"),
+            click.option(
+                "--secret",
+                "secrets",
+                metavar="NAME=FILE",
+                type=Pair(),
+                multiple=True,
+                callback=pairs,
+                help="A secret for the server. [default: systemd's credential NAME]",
+            ),
+            click.option(
+                "--timeout",
+                "timeout_s",
+                metavar="S",
+                type=click.FloatRange(min=0.1),
+                default=10.0,
+                show_default=True,
+                help="For one request to the server.",
+            ),
+        ]
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,321 @@
+"""The loop of a host: wishes in the bucket to standing lines in the daemon, and a report back.
+
+    bell, or each PERIOD_S ─▶ the bucket's state ─▶ new values ─▶ wishes that select this host
+    each LOOK_S            ─▶ Plan ─▶ PlannedInstance, events that are registered since
+    a change, or PERIOD_S  ─▶ report
+
+A wish ends `duration_s` after the server's time of storing it, by CLOCK_MONOTONIC here: neither the host's
+time of day nor the operator's matters. All wishes end when the bucket was unreachable, or is gone, for longer
+than the lease; they are back with the bucket.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import attrs
+
+import utracefs
+from utracefs.fleet import report
+from utracefs.fleet.buckets import Fleet, State, Value
+from utracefs.fleet.instance import PlannedInstance
+from utracefs.fleet.plan import Choice, Limits, Plan, choose
+from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
+from utracefs.nats.connection import Subscription
+from utracefs.nats.errors import ApiError
+from utracefs.tree.event_names import EventName
+
+__all__ = ["Agent", "Forwarding"]
+
+LOOK_S: Final = 1.0
+BACK_OFF_S: Final = (1.0, 30.0)
+"""Delays after failures of the server: the first, doubled up to the last."""
+
+OFFSET_S: Final = 60.0
+"""The server's clock is read that often."""
+
+END_S: Final = 5.0
+"""At the end, a server that hangs keeps the agent for that long."""
+
+MAX_READ: Final = 1000
+"""Keys of the bucket of wishes that a host reads; those behind are ignored, and that is reported."""
+
+_SAID: Final = 32
+"""Wishes of one kind in a report."""
+
+
+class Forwarding(Protocol):
+    """The host's forwarder."""
+
+    def status(self) -> dict[str, Any]: ...
+
+
+@attrs.frozen
+class _Selected:
+    wish: Wish
+    sequence: int
+    end_s: float
+    """CLOCK_MONOTONIC."""
+
+
+@attrs.define
+class _Reading:
+    """The part of the bucket that was read."""
+
+    created: str = ""
+    after: int = 0
+    keys: dict[str, int] = attrs.field(factory=dict[str, int])
+    """To sequence, also deleted ones."""
+    selected: dict[str, _Selected] = attrs.field(factory=dict[str, _Selected])
+    invalid: dict[str, str] = attrs.field(factory=dict[str, str])
+    """To reason."""
+    is_cut: bool = False
+
+
+class Agent:
+    """lease_s: how long wishes hold without the bucket. tell: gets lines for people. ValueError: the host's
+    name or a label is invalid."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        host: str,
+        labels: Mapping[str, str],
+        *,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        lease_s: float = 60.0,
+        directory: str | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        key_of(host)
+        self._labels: Final = {**labels, "host": host}
+        check_labels(self._labels)
+        self._fleet: Final = fleet
+        self._forwarding: Forwarding | None = None
+        self._host: Final = host
+        self._limits: Final = limits
+        self._lease_s: Final = lease_s
+        self._directory: Final = directory
+        self._tell: Final = tell
+        self._end: Final = threading.Event()
+        self._bell: Subscription | None = None
+        self._reading = _Reading()
+        self._instance: PlannedInstance | None = None
+        self._choice = Choice({}, {})
+        self._plan = Plan(())
+        self._applied: Plan | None = None
+        self._offset_s: float | None = None
+        """Time of the server less CLOCK_MONOTONIC."""
+        self._offset_at = -OFFSET_S
+        self._last_ok: float | None = None
+        """The bucket was read."""
+        self._ask_at = 0.0
+        self._pause = BACK_OFF_S[0]
+        self._report_at = 0.0
+        self._has_news = True
+        self._errors: dict[str, str] = {}
+
+    def sample(self, event: EventName) -> int:
+        """One of that many records of it is forwarded. For other threads."""
+        return max(1, self._plan.sample(event))
+
+    @contextlib.contextmanager
+    def running(self, forwarding: Forwarding) -> Iterator[None]:
+        """In a thread of its own, for as long as the context lasts."""
+        self._forwarding = forwarding
+        thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            thread.join(END_S)
+
+    @property
+    def _status(self) -> dict[str, Any]:
+        return self._forwarding.status() if self._forwarding is not None else {"attached": False}
+
+    def _run(self) -> None:
+        try:
+            while not self._end.is_set():
+                self._step()
+                self._wait()
+            self._report(is_last=True)
+        finally:
+            self._drop_instance()
+            self._fleet.close()
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._guarded("server", self._ask, self._server_failed)
+        self._guarded("daemon", self._follow, self._drop_instance)
+        if self._has_news or time.monotonic() >= self._report_at:
+            self._report()
+
+    def _guarded(self, what: str, act: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Tell each error once."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 (no content of the bucket ends the loop)
+            is_known = isinstance(error, OSError | ApiError)
+            text = f"fleet: {what}: {error if is_known else f'{type(error).__name__}: {error}'}"
+            if self._errors.get(what) != text:
+                self._errors[what] = text
+                self._tell(text)
+                self._has_news = True
+            failed()
+        else:
+            if self._errors.pop(what, None) is not None:
+                self._tell(f"fleet: {what}: answers again")
+
+    def _wait(self) -> None:
+        bell = self._bell
+        if bell is None:
+            self._end.wait(LOOK_S)
+            return
+        try:
+            if bell.next(LOOK_S) is not None:
+                while bell.next(0) is not None:
+                    pass
+                self._ask_at = 0.0
+        except OSError:
+            self._bell = None
+            self._ask_at = 0.0
+
+    # The bucket
+
+    def _ask(self) -> None:
+        if self._bell is None:
+            self._bell = self._fleet.bell()
+        now = time.monotonic()
+        self._ask_at = now + report.PERIOD_S
+        if self._offset_s is None:
+            self._report()
+        state = self._fleet.state(self._fleet.wishes)
+        self._read(state)
+        self._last_ok = time.monotonic()
+        self._pause = BACK_OFF_S[0]
+
+    def _server_failed(self) -> None:
+        self._bell = None
+        self._fleet.close()
+        self._ask_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, BACK_OFF_S[1], max(BACK_OFF_S[0], self._lease_s / 4))
+
+    def _read(self, state: State) -> None:
+        reading = self._reading
+        if (
+            state.created != reading.created
+            or state.last < reading.after
+            or (state.last == reading.after and state.messages != len(reading.keys))
+            or (reading.is_cut and state.last != reading.after)
+        ):
+            reading = _Reading(state.created)
+        if reading.is_cut or (state.last == reading.after and reading is self._reading):
+            return
+        for value in self._fleet.values(self._fleet.wishes, reading.after):
+            reading.after = value.sequence
+            if len(reading.keys) >= MAX_READ and value.key not in reading.keys:
+                reading.is_cut, reading.after = True, state.last
+                break
+            reading.keys[value.key] = value.sequence
+            self._take(reading, value)
+        self._reading = reading
+        self._has_news = True
+
+    def _take(self, reading: _Reading, value: Value) -> None:
+        reading.selected.pop(value.key, None)
+        reading.invalid.pop(value.key, None)
+        if value.is_deleted:
+            return
+        try:
+            if not NAME.fullmatch(value.key):
+                raise ValueError("its name is no name of a wish")
+            wish = Wish.from_bytes(value.data)
+        except ValueError as error:
+            reading.invalid[value.key] = str(error)
+            return
+        if wish.selects(self._labels):
+            offset_s = self._offset_s if self._offset_s is not None else time.time() - time.monotonic()
+            end_s = value.time_s + wish.duration_s - offset_s
+            reading.selected[value.key] = _Selected(wish, value.sequence, end_s)
+
+    # The daemon
+
+    def _follow(self) -> None:
+        now = time.monotonic()
+        is_held = self._last_ok is not None and now - self._last_ok <= self._lease_s
+        live = sorted(
+            (one.sequence, name, one.wish)
+            for name, one in self._reading.selected.items()
+            if is_held and now < one.end_s
+        )
+        choice = choose({name: wish for _, name, wish in live}, self._limits)
+        if choice != self._choice:
+            self._choice, self._has_news = choice, True
+            self._plan = Plan(choice.obeyed.values())
+        if self._instance is None:
+            self._instance, self._applied = PlannedInstance(self._directory), None
+        if self._applied != self._plan:
+            if not self._status["attached"]:
+                return  # so that no record is in front of the stream
+            self._instance.apply(self._plan)
+            self._applied, self._has_news = self._plan, True
+        elif self._instance.look():
+            self._has_news = True
+
+    def _drop_instance(self) -> None:
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.close()
+
+    # The report
+
+    def _report(self, *, is_last: bool = False) -> None:
+        self._report_at = time.monotonic() + report.PERIOD_S
+        if self._bell is None:
+            return  # `_ask` has met the error
+        self._has_news = False
+        self._guarded("report", lambda: self._store(report.pack(self._told(is_last))), lambda: None)
+
+    def _store(self, data: bytes) -> None:
+        now = time.monotonic()
+        if now - self._offset_at < OFFSET_S:
+            self._fleet.hosts.put(key_of(self._host), data)
+        else:
+            self._offset_s, self._offset_at = self._fleet.report(self._host, data), now
+
+    def _told(self, is_last: bool) -> dict[str, Any]:
+        status = self._status
+        instance, reading = self._instance, self._reading
+        misfits = "; ".join(
+            f"{event} {text}" for event, text in (instance.refused if instance else {}).items()
+        )
+        wishes = dict.fromkeys(
+            self._choice.obeyed, "obeyed" + (f", not by {misfits[:500]}" if misfits else "")
+        )
+        for name in list(reading.selected.keys() - wishes.keys() - self._choice.refused.keys())[:_SAID]:
+            wishes[name] = "ended"
+        for refused in (self._choice.refused, reading.invalid):
+            wishes |= {name[:64]: f"refused: {text}" for name, text in list(refused.items())[:_SAID]}
+        if reading.is_cut:
+            wishes["*"] = f"refused: the bucket has more than {MAX_READ} keys, the newest are not read"
+        return {
+            "host": self._host,
+            "labels": self._labels,
+            "utracefs": utracefs.__version__,
+            "time": time.time(),
+            "is_ended": is_last,
+            "wishes": wishes,
+            "events": [str(event) for event in instance.events] if instance else [],
+            "enabled": [str(event) for event in instance.enabled] if instance else [],
+            "forwarded": status.get("events", {}),
+            "error": next(iter(self._errors.values()), "") or status.get("last_error", ""),
+            **{
+                name: status.get(name)
+                for name in ("attached", "records_read", "records_sent", "lost", "lost_unknown", "lag_s")
+            },
+        }

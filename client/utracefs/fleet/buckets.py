@@ -1,0 +1,164 @@
+"""Both buckets of a fleet.
+
+    utracefs_wishes    name of a wish to Wish. Operators write, all read
+    utracefs_hosts     `key_of` a host to Report. Hosts write, all read
+
+Nothing here makes a consumer: by one, its maker may let the server publish to subjects where he may not
+publish himself. So nobody needs a permission to make one in these streams.
+"""
+
+import base64
+import re
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import attrs
+
+from utracefs.fleet.wish import key_of
+from utracefs.forward.target import Settings
+from utracefs.nats.bucket import Bucket
+from utracefs.nats.connection import Connection, Subscription, servers
+from utracefs.nats.errors import NotFound, WireError
+from utracefs.nats.jetstream import JetStream
+from utracefs.nats.login import Login
+
+__all__ = ["HOSTS", "WISHES", "Fleet", "State", "Value", "connection_of"]
+
+WISHES: Final = "utracefs_wishes"
+HOSTS: Final = "utracefs_hosts"
+
+MAX_WISHES_BYTES: Final = 16 << 20
+HOST_AGE_S: Final = 7 * 86400.0
+"""A host that did not report for that long is forgotten."""
+
+_NO_MESSAGE: Final = 10037
+"""The server's number of this error; there are others for a stream that is not there."""
+
+_SCHEMES: Final = ("nats", "tls")
+_SECRETS: Final = ("password", "token", "nkey", "creds")
+
+
+def connection_of(address: str, settings: Settings, name: str) -> Connection:
+    """address: nats://[USER@]HOST[:PORT],..., or tls://. Secrets as of the target `nats`: `password`,
+    `token`, `nkey`, `creds`. Answers come to _INBOX.USER, so that users can be kept from
+    reading those to others. ValueError."""
+    scheme, separator, rest = address.partition("://")
+    user, _, hosts = rest.rstrip("/").rpartition("@")
+    if scheme not in _SCHEMES or not separator or ":" in user:
+        raise ValueError(f"{address!r} is no address of NATS: nats://[USER@]HOST[:PORT], or tls://...")
+
+    def login() -> Login:
+        password, token, nkey, creds = (settings.secret(one) or "" for one in _SECRETS)
+        return Login(user, password, token, nkey, creds)
+
+    is_secure = scheme == "tls" or settings.ca is not None or settings.cert is not None
+    return Connection(
+        servers(hosts),
+        login=login,
+        tls=settings.tls if is_secure else None,
+        timeout_s=settings.timeout_s,
+        name=name,
+        inbox=f"_INBOX.{user}" if re.fullmatch(r"[A-Za-z0-9_-]+", user) else "_INBOX",
+    )
+
+
+@attrs.frozen
+class Value:
+    """One message of a bucket."""
+
+    key: str
+    data: bytes = attrs.field(repr=False)
+    sequence: int
+    """The revision."""
+    time_s: float
+    """Of the server, when it was stored: seconds since 1970."""
+    is_deleted: bool
+
+
+@attrs.frozen
+class State:
+    """Of a bucket. It is another bucket if `created` is another text."""
+
+    created: str
+    last: int
+    """Sequence of the last message."""
+    messages: int
+
+
+class Fleet:
+    """One thread uses it. OSError, ApiError of `utracefs.nats` from all methods: call again later."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Final = connection
+        self._jetstream: Final = JetStream(connection)
+        self.wishes: Final = Bucket(self._jetstream, WISHES)
+        self.hosts: Final = Bucket(self._jetstream, HOSTS)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def create(self) -> None:
+        """Both buckets, unless they are there."""
+        self.wishes.create(max_bytes=MAX_WISHES_BYTES)
+        self.hosts.create(max_age_s=HOST_AGE_S)
+
+    def state(self, bucket: Bucket) -> State:
+        """NotFound."""
+        told = self._jetstream.stream(bucket.stream)
+        try:
+            state = told["state"]
+            return State(str(told["created"]), int(state["last_seq"]), int(state["messages"]))
+        except (KeyError, TypeError, ValueError):
+            raise WireError("an answer without the state of a stream") from None
+
+    def values(self, bucket: Bucket, after: int = 0) -> Iterator[Value]:
+        """The last messages of all keys, also of deleted ones, in the order of their storing. NotFound:
+        there is no such bucket."""
+        while True:
+            try:
+                value = self._get(bucket, {"seq": after + 1, "next_by_subj": f"$KV.{bucket.name}.>"})
+            except NotFound as error:
+                if error.err_code != _NO_MESSAGE:
+                    raise
+                return
+            after = value.sequence
+            yield value
+
+    def last(self, bucket: Bucket, key: str) -> Value:
+        """NotFound."""
+        return self._get(bucket, {"last_by_subj": f"$KV.{bucket.name}.{key}"})
+
+    def bell(self) -> Subscription:
+        """Gets a message at each change of a wish. Its content is not to be trusted: others may send such
+        messages, too."""
+        return self.connection.subscribe(f"$KV.{WISHES}.>")
+
+    def report(self, host: str, data: bytes) -> float:
+        """Store a host's report; the time of the server less CLOCK_MONOTONIC."""
+        before = time.monotonic()
+        self.hosts.put(key_of(host), data)
+        at = (before + time.monotonic()) / 2
+        return self.last(self.hosts, key_of(host)).time_s - at
+
+    def _get(self, bucket: Bucket, what: dict[str, Any]) -> Value:
+        answer = self._jetstream.call(f"STREAM.MSG.GET.{bucket.stream}", what)
+        try:
+            told = answer["message"]
+            headers = base64.b64decode(told.get("hdrs") or "")
+            return Value(
+                str(told["subject"]).removeprefix(f"$KV.{bucket.name}."),
+                base64.b64decode(told.get("data") or ""),
+                int(told["seq"]),
+                _seconds(str(told["time"])),
+                b"KV-Operation: DEL" in headers or b"KV-Operation: PURGE" in headers,
+            )
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise WireError("no message in the answer") from None
+
+
+def _seconds(text: str) -> float:
+    """RFC 3339, with up to 9 digits behind the point."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")

@@ -1,0 +1,110 @@
+"""A host's report about itself, as JSON in the bucket of hosts. docs/fleet.md lists its members.
+
+A reader trusts none of it: a host may write anything into its own entry.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from utracefs.fleet.buckets import Value
+from utracefs.fleet.wish import name_of
+
+__all__ = ["MAX_BYTES", "PERIOD_S", "Host", "pack"]
+
+VERSION: Final = 1
+
+PERIOD_S: Final = 5.0
+"""Between two reports of a host."""
+
+AWAY_S: Final = 3 * PERIOD_S
+"""A host whose last report is older than that is away."""
+
+MAX_BYTES: Final = 64 << 10
+MAX_NAMES: Final = 500
+"""Events in a report."""
+
+_LISTS: Final = ("events", "enabled")
+
+
+def pack(told: Mapping[str, Any]) -> bytes:
+    """Lists and maps of events are cut to MAX_NAMES, and further if the report is too long; `left_out` counts
+    that."""
+    limit = MAX_NAMES
+    while True:
+        cut: dict[str, Any] = {"version": VERSION, **told}
+        left_out = 0
+        for name in (*_LISTS, "forwarded", "lost", "wishes"):
+            value = told.get(name, [])
+            left_out += max(0, len(value) - limit)
+            cut[name] = dict(list(value.items())[:limit]) if isinstance(value, Mapping) else value[:limit]
+        data = json.dumps({**cut, "left_out": left_out}).encode()
+        if len(data) <= MAX_BYTES or not limit:
+            return data[:MAX_BYTES]
+        limit //= 2
+
+
+@attrs.frozen
+class Host:
+    """A report that was read."""
+
+    name: str
+    seen_s: float
+    """The server's time of the report."""
+    told: Mapping[str, Any]
+    """Empty: it is invalid."""
+
+    @classmethod
+    def of(cls, value: Value) -> "Host":
+        try:
+            told = json.loads(value.data[:MAX_BYTES])
+        except (ValueError, RecursionError):
+            told = {}
+        is_known = isinstance(told, dict) and told.get("version") == VERSION
+        return cls(name_of(value.key), value.time_s, told if is_known else {})
+
+    def is_away(self, now_s: float) -> bool:
+        return now_s - self.seen_s > AWAY_S
+
+    def text(self, member: str) -> str:
+        value = self.told.get(member)
+        return value if isinstance(value, str) else ""
+
+    def number(self, member: str) -> float:
+        value = self.told.get(member)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+    def names(self, member: str) -> list[str]:
+        value = self.told.get(member)
+        return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+    def counts(self, member: str) -> dict[str, int]:
+        return {
+            name: count
+            for name, count in self._items(member)
+            if isinstance(count, int) and not isinstance(count, bool)
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {name: value for name, value in self._items("labels") if isinstance(value, str)}
+
+    @property
+    def wishes(self) -> dict[str, str]:
+        """Name to `obeyed`, or the reason of the refusal, or what else is to be said."""
+        return {name: value for name, value in self._items("wishes") if isinstance(value, str)}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """By event."""
+        found = {}
+        for name, causes in self._items("lost"):
+            if isinstance(causes, dict):
+                found[name] = sum(count for count in causes.values() if isinstance(count, int))
+        return found
+
+    def _items(self, member: str) -> Iterable[tuple[str, Any]]:
+        value = self.told.get(member)
+        return value.items() if isinstance(value, dict) else ()

@@ -1,0 +1,80 @@
+"""`utracefs fleet enable` and `disable`, on a real nats-server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Cli
+from tests.client.nats.server import NatsServer, serving
+from utracefs.fleet.buckets import Fleet
+from utracefs.fleet.wish import Wish
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with serving(tmp_path / "nats") as server:
+        yield server
+
+
+@pytest.fixture
+def operator(cli: Cli, server: NatsServer) -> Cli:
+    cli.env["UTRACEFS_FLEET"] = f"nats://127.0.0.1:{server.port}"
+    return cli
+
+
+def wishes(server: NatsServer) -> dict[str, Wish]:
+    with server.connection() as connection:
+        values = Fleet(connection).wishes.entries()
+    return {key: Wish.from_bytes(value.value) for key, value in values.items()}
+
+
+def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
+    words = ["fleet", "enable", "http_*", "db", "-f", "a > 1", "-f", "b < 2", "-l", "site=n*", "--for", "15m"]
+    assert operator.out(*words, "--owner", "alice", "--sample", "10") == "http__\n"
+    wish = Wish(("http_*", "db"), 900.0, "(a > 1) && (b < 2)", 10, {"site": "n*"}, "alice")
+    assert wishes(server) == {"http__": wish}
+    assert "by alice; --replace" in operator.fails("fleet", "enable", "http_*")
+    assert operator.out("fleet", "enable", "http_*", "--replace", "--owner", "bob") == "http__\n"
+    assert wishes(server)["http__"].owner == "bob"
+    operator.out("fleet", "enable", "db", "--name", "other")
+    operator.out("fleet", "disable", "other")
+    assert list(wishes(server)) == ["http__"]
+    operator.out("fleet", "disable", "--all")
+    operator.out("fleet", "enable", "db", "--name", "other")
+    assert list(wishes(server)) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["enable", "a", "-f", "((a"], "filter"),
+        (["enable", *"abcdefghi"], "9 events"),
+        (["enable", "a", "-l", "a b=c"], "label"),
+        (["enable", "a", "--name", "w", "--replace"], "no such wish"),
+        (["disable", "w"], "no such wish"),
+    ],
+)
+def test_failures(operator: Cli, words: list[str], reason: str) -> None:
+    operator.out("fleet", "enable", "first")
+    assert reason in operator.fails("fleet", *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["enable"],
+        ["enable", "a b"],
+        ["enable", "a", "--for", "0"],
+        ["enable", "a", "--for", "soon"],
+        ["enable", "a", "--name", "a.b"],
+        ["enable", "a", "--sample", "0"],
+        ["enable", "a", "-l", "site"],
+        ["disable"],
+        ["disable", "--all", "w"],
+    ],
+)
+def test_wrong_usage(operator: Cli, words: list[str]) -> None:
+    operator.fails("fleet", *words, status=2)

@@ -1,0 +1,23 @@
+"""The server of `utracefs fleet`: its address, and errors of the connection."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.client.cli.kit import Cli
+from tests.client.nats.server import serving
+
+
+def test_addresses(cli: Cli) -> None:
+    assert "--server" in cli.fails("fleet", "status", status=2)
+    assert "no address of NATS" in cli.fails("fleet", "status", "-s", "http://x", status=2)
+
+
+def test_no_server_no_fleet(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert "refused" in cli.fails("fleet", "status", "-s", f"nats://127.0.0.1:{port}")
+    with serving(cli.home / "nats") as server:
+        assert "no fleet yet" in cli.fails("fleet", "disable", "w", "-s", f"nats://127.0.0.1:{server.port}")
+    with serving(cli.home / "nats2", 'authorization: {user: "a", password: "b"}') as server:
+        assert "uthorization" in cli.fails("fleet", "status", "-s", f"nats://a@127.0.0.1:{server.port}")

@@ -1,0 +1,334 @@
+"""The loop of a host between a real server, a real daemon and a forwarder: wishes, ends, faults of each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
+from tests.client.forward.kit import Store
+from tests.client.nats.server import NatsServer, serving
+from utracefs import Session
+from utracefs.fleet import agent as agent_module
+from utracefs.fleet import report
+from utracefs.fleet.agent import Agent
+from utracefs.fleet.buckets import Fleet
+from utracefs.fleet.instance import instance_name
+from utracefs.fleet.plan import Limits
+from utracefs.fleet.report import Host
+from utracefs.fleet.wish import Wish, key_of
+from utracefs.forward import forwarder as forwarder_module
+from utracefs.forward.forwarder import Forwarder, Wanted
+from utracefs.forward.spool import MIN_SIZE, Spool
+from utracefs.nats.errors import ApiError
+from utracefs.tree.tracefs import Tracefs
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+WAIT_S = 30
+HOST = "web1.example.org"
+
+
+@pytest.fixture
+def utracefsd(directory: Path) -> Iterator[Utracefsd]:
+    yield from running(directory)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarder_module, "GATHER_S", 0.02)
+    monkeypatch.setattr(forwarder_module, "WAIT_FOR_DAEMON_S", 0.02)
+    monkeypatch.setattr(agent_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(agent_module, "BACK_OFF_S", (0.02, 0.1))
+    monkeypatch.setattr(report, "PERIOD_S", 0.2)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with serving(tmp_path / "nats") as server:
+        yield server
+
+
+class Operator:
+    def __init__(self, server: NatsServer) -> None:
+        self.fleet = Fleet(server.connection())
+        self.fleet.create()
+
+    def wish(self, name: str, *events: str, duration_s: float = 600, **members: Any) -> None:
+        self.fleet.wishes.put(name, Wish(events, duration_s, **members).to_bytes())
+
+    @property
+    def host(self) -> Host:
+        return Host.of(self.fleet.last(self.fleet.hosts, key_of(HOST)))
+
+    def wait(self, condition: Callable[[Host], Any]) -> Host:
+        """For such a report."""
+
+        def met() -> Host | None:
+            with contextlib.suppress(ApiError, OSError):
+                host = self.host
+                return host if condition(host) else None
+            return None
+
+        def told() -> str:
+            with contextlib.suppress(ApiError, OSError):
+                return json.dumps(self.host.told, indent=1)
+            return "no report"
+
+        found = wait_for(met, WAIT_S, what=told)
+        assert isinstance(found, Host)
+        return found
+
+
+@pytest.fixture
+def operator(server: NatsServer) -> Iterator[Operator]:
+    operator = Operator(server)
+    yield operator
+    operator.fleet.close()
+
+
+class OnHost:
+    def __init__(self, agent: Agent, store: Store, directory: str) -> None:
+        self.agent = agent
+        self.store = store
+        self.directory = directory
+        self.told: list[str] = []
+
+    def enabled(self) -> list[str]:
+        with Tracefs(self.directory) as tree:
+            return tree.read_file(f"instances/{instance_name()}/set_event").decode().split()
+
+
+@pytest.fixture
+def on_host(directory: Path, tmp_path: Path, server: NatsServer) -> Any:
+    @contextlib.contextmanager
+    def on_host(*, lease_s: float = 60, limits: Limits | None = None) -> Iterator[OnHost]:
+        store = Store()
+        told: list[str] = []
+        agent = Agent(
+            Fleet(server.connection(timeout_s=2)),
+            HOST,
+            {"site": "north"},
+            limits=limits or Limits(),
+            lease_s=lease_s,
+            directory=str(directory),
+            tell=told.append,
+        )
+        spool = Spool(tmp_path / "spool", MIN_SIZE)
+        wanted = Wanted(instances=[instance_name()], directory=str(directory), filtered=True)
+        forwarder = Forwarder(store, spool, wanted, drain_s=WAIT_S, host=HOST, sample=agent.sample)
+        thread = threading.Thread(target=forwarder.run)
+        try:
+            with agent.running(forwarder):
+                thread.start()
+                host = OnHost(agent, store, str(directory))
+                host.told = told
+                yield host
+                forwarder.stop()
+                thread.join()
+        finally:
+            forwarder.stop()
+            thread.join()
+            spool.close()
+
+    return on_host
+
+
+def emit(session: Session, *numbers: int, name: str = "work", wait: bool = True) -> None:
+    event = session.event(f"{name} u32 a")
+    if wait:
+        wait_for(lambda: event, WAIT_S)
+    for number in numbers:
+        event.emit(number)
+    assert session.flush(20)
+
+
+def test_a_wish_with_filter_and_sample(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+    with on_host() as host:
+        operator.wait(lambda one: one.told["attached"])
+        emit(session, 1, 2, wait=False)
+        operator.wish("w", "work*", filter="a >= 10", labels={"site": "n*"})
+        operator.wish("other", "work*", labels={"site": "south"})
+        told = operator.wait(lambda one: "user_events:work" in one.names("enabled"))
+        assert told.wishes == {"w": "obeyed"}
+        assert told.labels == {"site": "north", "host": HOST}
+        emit(session, *range(20))
+        wait_for(lambda: host.store.arrived.total() == 10, WAIT_S)
+        emit(session, 5, 15, name="work_later")
+        wait_for(lambda: host.store.arrived["user_events:work_later"] == 1, WAIT_S)
+
+        operator.fleet.wishes.delete("w")
+        operator.wish("tenth", "work", sample=10)
+        operator.wait(
+            lambda one: one.wishes == {"tenth": "obeyed"} and one.names("enabled") == ["user_events:work"]
+        )
+        emit(session, *range(100))
+        operator.wait(lambda one: one.lost == {"user_events:work": 90})
+        wait_for(lambda: host.store.arrived["user_events:work"] == 20, WAIT_S)
+        assert host.store.lost["user_events:work", "sample"] == 90
+
+        operator.fleet.wishes.delete("tenth")
+        operator.wait(lambda one: not one.names("enabled") and not one.wishes)
+        emit(session, 1, wait=False)
+    assert host.store.arrived["user_events:work"] == 20
+    assert operator.host.told["is_ended"]
+    assert next(iter(host.store.batches.values())).host == HOST
+    with Tracefs(host.directory) as tree:
+        assert tree.list_dir("instances") == []
+
+
+def test_wishes_end_by_themselves(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    emit(new_session(), wait=False)
+    with on_host() as host:
+        operator.wish("short", "work", duration_s=2)
+        operator.wait(lambda one: one.names("enabled"))
+        operator.wait(lambda one: one.wishes == {"short": "ended"})
+        assert host.enabled() == []
+        operator.wish("short", "work", duration_s=600)
+        operator.wait(lambda one: one.names("enabled"))
+
+
+def test_the_time_of_day_of_host_and_operator_does_not_matter(
+    utracefsd: Utracefsd,
+    operator: Operator,
+    on_host: Any,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emit(new_session(), wait=False)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 10**6)
+    with on_host():
+        operator.wish("w", "work", duration_s=30)
+        operator.wait(lambda one: one.names("enabled"))
+
+
+def test_refusals_are_reported(utracefsd: Utracefsd, operator: Operator, on_host: Any) -> None:
+    with on_host(limits=Limits(("user_events:work*",), 100)):
+        operator.wish("long", "work", duration_s=101)
+        operator.wish("others", "secret*", duration_s=50)
+        operator.fleet.wishes.put("bad", b"{")
+        operator.fleet.wishes.put("dots.in.it", b"{}")
+        operator.fleet.wishes.put("huge", b"x" * 100_000)
+        told = operator.wait(lambda one: len(one.wishes) == 5)
+        assert all(text.startswith("refused: ") for text in told.wishes.values()), told.wishes
+        operator.wish("bad", "work", duration_s=50)
+        operator.wait(lambda one: one.wishes["bad"] == "obeyed")
+
+
+def test_a_filter_that_does_not_fit_an_event(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+    emit(session, wait=False)
+    with on_host() as host:
+        operator.wish("w", "work*", filter="nothing == 1")
+        operator.wait(lambda one: "Field not found" in one.wishes.get("w", ""))
+        emit(session, 1, name="work_later")
+        operator.wait(lambda one: "work_later" in one.wishes.get("w", ""))
+    assert host.store.arrived.total() == 0
+
+
+def test_thousands_of_wishes(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    emit(new_session(), wait=False)
+    begun = [
+        operator.fleet.wishes._jetstream.begin(f"$KV.utracefs_wishes.w{n}", Wish(("work",), 600).to_bytes())
+        for n in range(2000)
+    ]
+    for one in begun:
+        operator.fleet.wishes._jetstream.end(one)
+    with on_host():
+        told = operator.wait(lambda one: "*" in one.wishes)
+        assert sum(text == "obeyed" for text in told.wishes.values()) == 32
+        assert told.names("enabled") or operator.wait(lambda one: one.names("enabled"))
+        for n in range(1500):
+            operator.fleet.wishes.delete(f"w{n}")
+        # (a deleted key is one that is there, until its marker is purged)
+        operator.fleet.connection.request(
+            "$JS.API.STREAM.PURGE.KV_utracefs_wishes", json.dumps({"keep": 400}).encode()
+        )
+        operator.wait(lambda one: "*" not in one.wishes and "w1999" not in one.wishes)
+
+
+def test_the_bucket_is_gone(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    emit(new_session(), wait=False)
+    with on_host(lease_s=1) as host:
+        operator.wish("w", "work")
+        operator.wait(lambda one: one.names("enabled"))
+        operator.fleet.connection.request("$JS.API.STREAM.DELETE.KV_utracefs_wishes", b"")
+        wait_for(lambda: not host.enabled(), WAIT_S)
+        operator.fleet.create()
+        operator.wish("again", "work")
+        operator.wait(lambda one: one.wishes == {"again": "obeyed"})
+
+
+def test_the_server_is_away_and_comes_back_empty(
+    utracefsd: Utracefsd,
+    server: NatsServer,
+    operator: Operator,
+    on_host: Any,
+    new_session: Callable[..., Session],
+) -> None:
+    emit(new_session(), wait=False)
+    with on_host(lease_s=2) as host:
+        for n in range(5):
+            operator.wish(f"w{n}", "work")
+        operator.wait(lambda one: one.names("enabled"))
+        server.kill()
+        wait_for(lambda: not host.enabled(), WAIT_S)
+        server.start()
+        wait_for(lambda: host.enabled(), WAIT_S)
+        server.kill()
+        server.empty()
+        server.start()
+        wait_for(lambda: not host.enabled(), WAIT_S)
+        operator.fleet.create()
+        operator.wish("new", "work")
+        operator.wait(lambda one: one.wishes == {"new": "obeyed"} and one.names("enabled"))
+
+
+def test_the_daemon_is_killed(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+    emit(session, wait=False)
+    with on_host() as host:
+        operator.wish("w", "work")
+        emit(session, 1)
+        wait_for(lambda: host.store.arrived.total() == 1, WAIT_S)
+        assert utracefsd.process is not None
+        utracefsd.process.kill()
+        utracefsd.stop()
+        utracefsd.start()
+
+        def arrives() -> bool:
+            emit(session, 2, wait=False)
+            return bool(host.store.arrived.total() > 1)
+
+        wait_for(arrives, WAIT_S)
+    assert any(loss.count is None for one in host.store.batches.values() for loss in one.losses)
+
+
+def test_two_operators(operator: Operator, server: NatsServer) -> None:
+    operator.wish("w", "work")
+    one = operator.fleet.wishes.get("w")
+    operator.fleet.wishes.update("w", Wish(("a",), 1).to_bytes(), one.revision)
+    with pytest.raises(ApiError):
+        operator.fleet.wishes.update("w", Wish(("b",), 1).to_bytes(), one.revision)

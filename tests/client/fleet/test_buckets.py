@@ -1,0 +1,120 @@
+"""examples/fleet/nats.conf on a real nats-server: what operators, hosts and readers may do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.nats.server import NatsServer, serving
+from utracefs.fleet.buckets import Fleet, connection_of
+from utracefs.fleet.wish import Wish
+from utracefs.forward.target import Settings
+
+CONFIG = Path("examples/fleet/nats.conf").read_text()
+WISH = Wish(("work",), 60).to_bytes()
+
+As = Callable[[str], Fleet]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+    for who in ("OPERATOR", "HOST", "READER"):
+        monkeypatch.setenv(f"{who}_PASSWORD", f"secret-of-{who.lower()}")
+    with serving(tmp_path / "nats", CONFIG) as server:
+        yield server
+
+
+@pytest.fixture
+def as_(server: NatsServer, tmp_path: Path) -> Iterator[As]:
+    made: list[Fleet] = []
+
+    def as_(user: str) -> Fleet:
+        path = tmp_path / "password"
+        path.write_text(f"secret-of-{user.partition('-')[0]}\n")
+        settings = Settings(timeout_s=3, secrets={"password": str(path)})
+        fleet = Fleet(connection_of(f"nats://{user}@127.0.0.1:{server.port}", settings, user))
+        fleet.connection.open()
+        made.append(fleet)
+        return fleet
+
+    yield as_
+    for fleet in made:
+        fleet.close()
+
+
+REFUSED = (PermissionError, TimeoutError)
+
+
+def test_what_each_is_for(as_: As) -> None:
+    operator, host, reader = map(as_, ("operator", "host", "reader"))
+    operator.create()
+    operator.create()
+    operator.wishes.add("w", WISH)
+    bell = host.bell()
+    host.connection.flush()
+    (value,) = host.values(host.wishes)
+    assert value.data == WISH
+    assert host.state(host.wishes).messages == 1
+    assert abs(host.report("web1.example.org", b"{}") + 0) > 0
+    operator.wishes.update("w", WISH, value.sequence)
+    assert bell.next(20)
+    for fleet in (operator, reader):
+        assert [value.key for value in fleet.values(fleet.hosts)] == ["web1=2Eexample=2Eorg"]
+        assert [value.key for value in fleet.values(fleet.wishes)] == ["w"]
+    operator.wishes.delete("w")
+
+
+@pytest.mark.parametrize("user", ["host", "reader", "host-records", "reader-records"])
+def test_nobody_else_writes_wishes(as_: As, user: str) -> None:
+    operator, other = as_("operator"), as_(user)
+    operator.create()
+    operator.wishes.put("w", WISH)
+    state = operator.state(operator.wishes)
+    for act in (
+        lambda: other.wishes.put("w", b"{}"),
+        lambda: other.wishes.delete("w"),
+        lambda: other.connection.request("$JS.API.STREAM.DELETE.KV_utracefs_wishes", b"", timeout_s=1),
+        lambda: other.connection.request("$JS.API.STREAM.PURGE.KV_utracefs_wishes", b"", timeout_s=1),
+        lambda: _copy(other, "KV_utracefs_hosts"),
+    ):
+        with pytest.raises(REFUSED):
+            act()
+    assert operator.state(operator.wishes) == state
+
+
+def _copy(fleet: Fleet, stream: str) -> None:
+    """Let the server publish what is in a stream as wishes."""
+    config = {"deliver_subject": "$KV.utracefs_wishes.w", "ack_policy": "none", "name": "x"}
+    fleet.connection.request(
+        f"$JS.API.CONSUMER.CREATE.{stream}.x", json.dumps({"stream_name": stream, "config": config}).encode()
+    )
+
+
+def test_a_reader_only_reads(as_: As) -> None:
+    operator, reader = as_("operator"), as_("reader")
+    operator.create()
+    with pytest.raises(REFUSED):
+        reader.hosts.put("web1", b"{}")
+    with pytest.raises(REFUSED):
+        reader.connection.subscribe("_INBOX.operator.>")
+        reader.connection.flush()
+    with pytest.raises(REFUSED):
+        as_("reader-records").connection.publish("utracefs.records.a.b", b"x")
+        as_("reader-records").wishes.put("w", WISH)
+
+
+def test_a_wrong_password(server: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "wrong"
+    path.write_text("wrong")
+    settings = Settings(timeout_s=3, secrets={"password": str(path)})
+    with pytest.raises(PermissionError):
+        connection_of(f"nats://operator@127.0.0.1:{server.port}", settings, "x").open()
+
+
+@pytest.mark.parametrize("address", ["host", "http://host", "nats://a:b@host", "nats://", "nats://h:x"])
+def test_addresses_that_are_none(address: str) -> None:
+    with pytest.raises(ValueError):
+        connection_of(address, Settings(), "x")

@@ -1,0 +1,75 @@
+"""A plan in a real daemon: filters of present and later events, changes, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.daemons.real_daemon import Utracefsd, running
+from utracefs import Session
+from utracefs.fleet.instance import PlannedInstance, instance_name
+from utracefs.fleet.plan import Plan
+from utracefs.fleet.wish import Wish
+from utracefs.tree.event_names import EventName
+from utracefs.tree.tracefs import Tracefs
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+
+@pytest.fixture
+def utracefsd(directory: Path) -> Iterator[Utracefsd]:
+    yield from running(directory)
+
+
+@pytest.fixture
+def instance(utracefsd: Utracefsd, directory: Path) -> Iterator[PlannedInstance]:
+    instance = PlannedInstance(str(directory))
+    yield instance
+    instance.close()
+
+
+def test_a_plan_and_its_changes(
+    instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+
+    def register(name: str) -> None:
+        session.event(f"{name} u32 a")
+        assert session.flush(20)
+        wait_for(lambda: instance.look() or EventName("user_events", name) in instance.events, 20)
+
+    register("work")
+    register("other")
+    with Tracefs(str(directory)) as tree:
+
+        def read(file: str) -> str:
+            return tree.read_file(f"instances/{instance_name()}/{file}").decode().strip()
+
+        instance.apply(Plan([Wish(("work*",), 9, "a > 1"), Wish(("work",), 9, "a < 9")]))
+        assert read("set_event") == "user_events:work"
+        assert read("events/user_events/work/filter") == "(a > 1) || (a < 9)"
+        register("work_later")
+        assert read("events/user_events/work_later/filter") == "a > 1"
+        assert sorted(map(str, instance.enabled)) == ["user_events:work", "user_events:work_later"]
+        instance.apply(Plan([Wish(("other",), 9), Wish(("work_later",), 9, "no == 1")]))
+        assert sorted(read("set_event").split()) == ["user_events:other", "user_events:work_later"]
+        assert read("standing_events").split() == ["other", "work_later"]
+        assert read("standing_filters").split("\n") == ["other 0", "work_later no == 1"]
+        assert read("events/user_events/work/filter") == "none"
+        assert "Field not found" in instance.refused["user_events:work_later"]
+        instance.apply(Plan([]))
+        assert [read(file) for file in ("set_event", "standing_events", "standing_filters")] == ["", "", ""]
+        assert read("tracing_on") == "0"
+        instance.close()
+        wait_for(lambda: not tree.list_dir("instances"), 20)
+
+
+def test_a_daemon_that_ends(instance: PlannedInstance, utracefsd: Utracefsd, directory: Path) -> None:
+    utracefsd.stop()
+    with pytest.raises(OSError):
+        instance.apply(Plan([Wish(("a",), 1)]))
+    with pytest.raises(OSError):
+        PlannedInstance(str(directory))
