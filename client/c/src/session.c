@@ -492,7 +492,7 @@ static uint64_t bytes_emitted(const struct ut_session *s)
 int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 {
 	uint64_t until = ut_clock_ns() + timeout_ns, emitted;
-	int saved = errno, error = 0;
+	int saved = errno, error = 0, is_over = 0;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return -EDEADLK;
@@ -506,13 +506,18 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 		return 0;
 	}
 	ut_begin(s, 1);
-	/* A daemon is starting again, or has no space for a connection now: the records are for the next one. */
-	if (s->state != UT_UP && (ut_ring_has_records(s) || !ut_ring_is_taken_in(s->ring)))
-		wait_here(s, is_up, s, until, 1);
-	if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
-		error = -ETIMEDOUT;
-	else
-		error = call(s, ut_put_plain, "sync", until);
+	do {
+		/* A daemon is starting again, or has no space for a connection now, or ended during the flush: the
+		 * records are for the next one. */
+		if (s->state != UT_UP && (ut_ring_has_records(s) || !ut_ring_is_taken_in(s->ring)) &&
+		    !wait_here(s, is_up, s, until, 1))
+			is_over = 1;
+		if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
+			error = -ETIMEDOUT;
+		else
+			error = call(s, ut_put_plain, "sync", until);
+	} while (error == -ENOTCONN && !is_over && s->state != UT_CLOSED &&
+		 (ut_ring_has_records(s) || !ut_ring_is_taken_in(s->ring)));
 	if (!error)
 		s->bytes_flushed = emitted;
 	if (error && interruption.has_said)

@@ -129,6 +129,28 @@ def test_records_that_no_daemon_took_in_wait_for_the_next_one(
     assert session.stats().sent == 100
 
 
+def test_the_daemon_ends_during_a_flush(utracefsd: Utracefsd, session: Session, tree: Tracefs) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    assert event
+    killed = utracefsd.process
+    assert killed
+    killed.send_signal(signal.SIGSTOP)
+    for n in range(100):
+        event.emit(n)
+    flushed: list[bool] = []
+    flushing = threading.Thread(target=lambda: flushed.append(session.flush(60)))
+    flushing.start()
+    killed.kill()
+    killed.communicate()
+    utracefsd.start()
+    flushing.join()
+    assert flushed == [True]
+    with Tracefs(str(utracefsd.directory)) as next_tree:
+        assert numbers(next_tree) == list(range(100))
+
+
 def test_records_that_no_daemon_took_in_are_pending_at_the_end(
     utracefsd: Utracefsd, session: Session, tree: Tracefs
 ) -> None:
