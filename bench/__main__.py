@@ -18,6 +18,7 @@ NAMES = [
     "export",
     "first_event",
     "fork",
+    "forward_parquet",
     "instances",
     "intake",
     "perf",
