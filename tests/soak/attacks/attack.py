@@ -35,7 +35,7 @@ from tests.soak.honest import (
     python_producer,
 )
 from tests.soak.house import House
-from tests.soak.judging import Told, judge_records
+from tests.soak.judging import Told, judge_records, stats_of
 from tests.soak.report import Report
 from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.pages.perf_ring import Lost, PerfRingReader, Sample
@@ -187,14 +187,16 @@ class _Honest:
         self._rings: dict[str, tuple[mmap.mmap, PerfRingReader]] = {}
         self._came: dict[str, dict[int, list[int]]] = {}
         self._lost: Counter[str] = Counter()
+        self._consumers: dict[str, str] = {}
         self._members: dict[str, Member] = {}
         names = ["honest_ring", "honest_socket", "honest_c"]
         self._tree.write_file("standing_events", b"user_events:*\n")
         for name in names:
             self._tree.write_file("dynamic_events", f"u:{name} {FIELDS}\n".encode(), truncate=False)
             attr = PerfAttr(name=f"user_events:{name}".encode(), sample_period=1, data_pages=_PERF_PAGES)
-            _, fd = self._tree.perf_event_open(attr)
+            handle, fd = self._tree.perf_event_open(attr)
             assert fd is not None
+            self._consumers[name] = f"perf:{handle}"
             mapping = mmap.mmap(fd, 4096 * (_PERF_PAGES + 1))
             os.close(fd)
             self._rings[name] = mapping, PerfRingReader(mapping)
@@ -225,12 +227,18 @@ class _Honest:
         faults = []
         for name, member in self._members.items():
             numbers = member.notes.numbers
+            # The ring has losses only in front of the next record; the statistics have all.
+            _, consumers = stats_of(self._tree.read_file(f"events/user_events/{name}/stats"))
+            _, _, lost = consumers[self._consumers[name]]
+            if self._lost[name] + numbers[LOST] > lost:
+                text = f"{self._lost[name]} lost by the ring, {numbers[LOST]} by the program"
+                faults.append(f"{name}: {text}, {lost} by its statistics")
             told = Told(
                 name,
                 dict(enumerate(numbers[PROGRESS : PROGRESS + 2])),
                 exact=True,
                 emitted=numbers[EMITTED],
-                lost=numbers[LOST] + self._lost[name],
+                lost=lost,
                 refused=numbers[REFUSED],
             )
             faults += judge_records(self._came[name], told)
