@@ -49,6 +49,7 @@ BACK_OFF_S: Final = (0.2, 30.0)
 WAIT_FOR_DAEMON_S: Final = 0.5
 
 _LAST_READ_S: Final = 0.1
+"""At the end, read what the daemon has until then; programs may emit without a pause."""
 
 _END_S: Final = 5.0
 """A daemon that hangs keeps the reader for that long at the end."""
@@ -227,16 +228,18 @@ class Forwarder:
             if not self._attach(stack, stream):
                 return
             times = 0
+            enough = 0.0
             while True:
                 is_last = self._is_ending
                 if is_last:
                     stream.timeout_s = _LAST_READ_S
+                    enough = time.monotonic() + _LAST_READ_S
                 for batch in stream.batches():
                     if stream.attached_again != times:
                         times = stream.attached_again
                         self._lose_track()
                     self._take(batch, stream)
-                    if self._is_ending and not is_last:
+                    if self._is_ending and (not is_last or time.monotonic() >= enough):
                         break
                 if self._spool.has_losses:
                     self._spool.append(self._batch())

@@ -182,6 +182,36 @@ def test_what_was_not_sent_is_sent_by_the_next(
     assert store.lost == {(ANY, "away"): 0}  # unknown
 
 
+def test_it_ends_while_programs_emit(
+    utracefsd: Utracefsd,
+    forward: Forward,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads for a tenth of a second, and sends all that it has read."""
+    monkeypatch.setattr("utracefs.forward.forwarder._END_S", 2 * WAIT_S)
+    store = Store()
+    event = new_session().event("work u32 a")
+    is_over = threading.Event()
+
+    def emit_all_the_time() -> None:
+        while not is_over.wait(0.005):
+            event.emit(1)
+
+    with forward(store) as forwarder:
+        wait_for(lambda: event, WAIT_S)
+        emitting = threading.Thread(target=emit_all_the_time)
+        emitting.start()
+        try:
+            wait_for(lambda: store.sum, WAIT_S)
+            forwarder.stop()
+            assert forwarder._read_over.wait(WAIT_S)
+        finally:
+            is_over.set()
+            emitting.join()
+    assert store.sum == forwarder.status()["records_read"]
+
+
 def test_a_restart_of_the_daemon(
     utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
 ) -> None:

@@ -183,7 +183,7 @@ def forward(
         stack.enter_context(_signals(forwarder))
         forwarder.run(duration_s)
         if not kept.is_empty:
-            tell(f"{kept.used_bytes} bytes stay in the spool {spool}; the next forwarder sends them")
+            tell(f"records stay in the spool {spool}; the next forwarder sends them")
     return 0
 
 
