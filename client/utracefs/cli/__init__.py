@@ -15,6 +15,7 @@
 | look/events | reg, emit |
 | forward/forward | forward |
 | fleet/fleet, fleet/show | fleet enable, disable, status, events, top |
+| forward/forward | forward |
 | live/attach | attach |
 | live/top | top |
 | perf/perf | perf stat, record, script, top, trace |
@@ -122,7 +123,7 @@ def _command_of(error: click.UsageError) -> str:
 
 def _usage(error: click.UsageError) -> str:
     """The error and the correct usage in one line; click prints four."""
-    text = error.format_message().rstrip(".")
+    text = error.format_message().rstrip(".").replace("is not a valid integer range", "is not an integer")
     if isinstance(error, click.NoSuchOption) and error.option_name.lstrip("-")[:1].isdigit():
         text += "; put `--` in front of words that begin with a -"
     path = error.ctx.command_path if error.ctx is not None else "utracefs"

@@ -29,6 +29,7 @@ __all__ = [
     "COMMAND_SETTINGS",
     "HELLO_S",
     "OTHER_PID_NAMESPACE",
+    "TIME_UNITS",
     "EventPattern",
     "EventStats",
     "Finding",
@@ -56,6 +57,9 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds of each, as perf has them."""
 
 MAX_SECONDS = 1e9
 """Some 30 years."""
@@ -101,27 +105,31 @@ else:
 
 
 class _Seconds(_SecondsType):
-    """A number of seconds above 0 within the range of clocks; not nan or inf, which float() accepts."""
+    """A time above 0 within the range of clocks, in seconds or with a unit; not nan or inf, which float()
+    accepts."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number, unit = str(value), 1
+        if number[-1:] in TIME_UNITS:
+            number, unit = number[:-1], TIME_UNITS[number[-1]]
         try:
-            seconds = float(value)
+            seconds = float(number) * unit
         except ValueError:
             seconds = math.nan
         if not 0 < seconds <= MAX_SECONDS:
-            self.fail(f"{value!r} is not a number of seconds above 0", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds above 0, or a time like 90s, 10m, 2h, 1d")
         return seconds
 
 
 def seconds_option(option: str, name: str, help_text: str) -> Callable[[F], F]:
-    """A time in seconds, above 0."""
-    return click.option(option, name, metavar="S", type=_Seconds(), help=help_text)
+    """A time above 0: 10 or 10s, 5m, 2h, 1d."""
+    return click.option(option, name, metavar="TIME", type=_Seconds(), help=help_text)
 
 
 def duration_option(help_text: str) -> Callable[[F], F]:
-    """`--duration S`."""
+    """`--duration TIME`."""
     return seconds_option("--duration", "duration_s", help_text)
 
 

@@ -24,6 +24,7 @@ target can.
 """
 
 import os
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
@@ -103,9 +104,15 @@ class Settings:
 
     def tls(self) -> ssl.SSLContext:
         """Read the certificates, at each connection: files may change. OSError: they cannot be used."""
-        context = ssl.create_default_context(cafile=self.ca)
-        if self.cert is not None:
-            context.load_cert_chain(self.cert, self.key)
+        path = self.ca
+        try:
+            context = ssl.create_default_context(cafile=path)
+            if self.cert is not None:
+                path = self.cert if self.key is None else f"{self.cert}, {self.key}"
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            error.filename = path  # ssl names no file
+            raise
         return context
 
 
@@ -138,6 +145,8 @@ def open_target(address: str, settings: Settings) -> Target:
     else:
         found = [point for point in metadata.entry_points(group=GROUP) if point.name == scheme]
         if not found:
-            raise LookupError(f"no target {scheme!r}; there are: {', '.join(schemes()) or 'none'}")
+            is_host = re.fullmatch(r"[^:/]+(:\d+)?", address)
+            hint = f"; an address begins with one: otlp://{address}" if is_host else ""
+            raise LookupError(f"no target {scheme!r}; there are: {', '.join(schemes())}{hint}")
         make = found[0].load()
     return make(address, settings)

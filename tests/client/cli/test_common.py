@@ -25,6 +25,7 @@ from utracefs.cli.common import (
     why_no_connection,
     write_word,
 )
+from utracefs.cli.live.hist import hist
 from utracefs.tree.tracefs import Tracefs
 
 
@@ -141,7 +142,14 @@ def test_a_daemon_that_is_stopped_is_not_waited_for(
     assert 2 <= took_s < 20
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300", "x"])
+@pytest.mark.parametrize(
+    "seconds", ["0", "-1", "nan", "inf", "1e300", "x", "", "s", "0m", "nanm", "1w", "1e9d"]
+)
 def test_what_is_no_duration(cli: Cli, seconds: str) -> None:
     said = cli.run("record", "--duration", seconds, "--", "true", status=2).stderr
     assert b"is not a number of seconds above 0" in said
+
+
+def test_durations_have_units() -> None:
+    for text, seconds in (("2", 2), ("0.5s", 0.5), ("10m", 600), ("2h", 7200), ("1d", 86400)):
+        assert hist.make_context("hist", ["--duration", text, "web"]).params["duration_s"] == seconds

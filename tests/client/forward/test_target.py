@@ -41,3 +41,22 @@ def test_certificates(tmp_path: Path) -> None:
     ):
         with pytest.raises(OSError):
             settings.tls()
+
+
+def test_a_host_without_a_scheme() -> None:
+    with pytest.raises(LookupError, match="an address begins with one: otlp://collector:4318"):
+        open_target("collector:4318", Settings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "file"),
+    [
+        (Settings(ca="none.pem"), "none.pem"),
+        (Settings(cert="none.pem"), "none.pem"),
+        (Settings(cert="a.pem", key="b.pem"), "a.pem, b.pem"),
+    ],
+)
+def test_an_error_of_tls_names_the_file(settings: Settings, file: str) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        settings.tls()
+    assert raised.value.filename == file

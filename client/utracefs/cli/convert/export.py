@@ -143,7 +143,7 @@ class _TrackType(_AnyType):
     is_flag=True,
     help="Instead of INPUT: records as they come, as JSON lines, until Ctrl-C; the events are switched on.",
 )
-@seconds_option("--for", "duration_s", "With --live: for S seconds.")
+@seconds_option("--for", "duration_s", "With --live: for this time.")
 @instance_option("With --daemon or --live: of this instance instead of the top one.")
 @click.option(
     "--to",
@@ -154,7 +154,7 @@ class _TrackType(_AnyType):
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
 @selection_options
-@seconds_option("--last", "last_s", "The last S seconds.")
+@seconds_option("--last", "last_s", "The last 10 seconds, 5m, 2h, ...")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",

@@ -41,7 +41,7 @@ __all__ = ["report"]
 )
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
 @selection_options
-@seconds_option("--last", "last_s", "The last S seconds.")
+@seconds_option("--last", "last_s", "The last 10 seconds, 5m, 2h, ...")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
 @json_option
 @click.option(

@@ -94,7 +94,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     show_default=True,
     help="At the end, send for that long; the rest stays in the spool.",
 )
-@duration_option("End after S seconds.")
+@duration_option("End after 10 seconds, 5m, 2h, ...")
 @click.option("--host-name", metavar="NAME", default="", help="Of this host. [default: the system's]")
 @click.option(
     "--fleet",

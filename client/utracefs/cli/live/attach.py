@@ -35,7 +35,7 @@ LOOK_S = 0.02
 @click.option("--detach", is_flag=True, help="Take the events (default: all it has) away instead.")
 @click.option("--report", "show_report", is_flag=True, help="Show its report.")
 @click.option("--list", "show_list", is_flag=True, help="List plug-ins and what they are attached to.")
-@duration_option("Only for S seconds.")
+@duration_option("Only for 10 seconds, 5m, 2h, ...")
 @launch_options
 @click.argument("name", required=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -88,9 +88,9 @@ _COMMAND = "utracefs.cli.live.hist.command"
 )
 @click.option("--size", metavar="N", type=click.IntRange(min=1), help="Entries that there may be.")
 @filter_option("Count only what this is true for: 'status >= 500'.")
-@seconds_option("--interval", "interval_s", "Renew the table every S seconds. [default: 1 on a terminal]")
+@seconds_option("--interval", "interval_s", "Time between renewals of the table. [default: 1s on a terminal]")
 @click.option("--once", is_flag=True, help="Print once, after the interval, and end.")
-@duration_option("Count for S seconds.")
+@duration_option("Count for 10 seconds, 5m, 2h, ...")
 @launch_options
 @json_option
 @click.argument("event", type=EventPattern())

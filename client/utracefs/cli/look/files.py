@@ -51,7 +51,7 @@ def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
 @instance_option("What this instance records, instead of the top one; without -e.")
 @wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
 @click.option("--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only this cpu.")
-@duration_option("End after S seconds.")
+@duration_option("End after 10 seconds, 5m, 2h, ...")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as `export --to jsonl` has them.")
 def stream(
     directory: str | None,

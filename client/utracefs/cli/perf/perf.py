@@ -102,7 +102,7 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.argument("command", nargs=-1, type=click.UNPROCESSED),
         launch_options,
-        duration_option("Only for S seconds."),
+        duration_option("Only for 10 seconds, 5m, 2h, ..."),
         click.option(
             "-a",
             "--all-cpus",
@@ -457,7 +457,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 )
 @_common_options
 @_sampling_options
-@seconds_option("-d", "delay_s", "Renew every S seconds. [default: 2]")
+@seconds_option("-d", "delay_s", "Time between renewals. [default: 2s]")
 def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
     """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
     with _attached(common, common.attr(**sampling)) as (attached, run):

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
+from utracefs.cli.common import TIME_UNITS
+
 __all__ = ["Amount", "AmountType"]
 
 _SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_TIMES: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX: Final = 1 << 50
 """Limit of bytes and of seconds."""
 
@@ -42,7 +43,7 @@ class AmountType(_AmountType):
         if text in self._words:
             return Amount(text)
         found = re.fullmatch(r"([0-9]{1,15})([BKMGsmhd])", text)
-        number = int(found[1]) * (_SIZES | _TIMES)[found[2]] if found else 0
+        number = int(found[1]) * (_SIZES | TIME_UNITS)[found[2]] if found else 0
         if not found or not 0 < number <= _MAX:
             more = "".join(f", or `{word}`" for word in self._words)
             self.fail(f"{text!r} is not SIZE (B, K, M, G) or TIME (s, m, h, d), like 64M or 60s{more}")

@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.05
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @instance_option("Only the recorder with this instance: `record --flight ... -B NAME`.")
-@seconds_option("--timeout", "timeout_s", "Seconds to wait for the files. [default: 60]")
+@seconds_option("--timeout", "timeout_s", "How long to wait for the files. [default: 60s]")
 def dump(directory: str | None, place: Place, timeout_s: float | None) -> None:
     """Let flight recorders (`record --flight`) write their records; prints the names of the files, as the
     recorders see them."""

@@ -91,7 +91,7 @@ __all__ = ["record"]
     " took, or without such a trigger what is there at the end. SIGUSR2: write that now, to"
     " FILE.YYYYMMDDhhmmssNN, and continue.",
 )
-@duration_option("Seconds to record.")
+@duration_option("How long to record: 10 (seconds), 5m, 2h, ...")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
 @click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
 @long_options
