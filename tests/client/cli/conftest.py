@@ -28,9 +28,10 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def cli(home: Path) -> Cli:
+def cli(home: Path) -> Iterator[Cli]:
     """Without a daemon."""
-    return Cli(home)
+    with Cli(home) as cli:
+        yield cli
 
 
 PLUGIN = """
@@ -82,9 +83,10 @@ def daemon(home: Path, plugin_path: Path) -> Iterator["subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def traced(home: Path, daemon: object) -> Cli:
+def traced(home: Path, daemon: object) -> Iterator[Cli]:
     """With a daemon."""
-    return Cli(home, str(home / "d"))
+    with Cli(home, str(home / "d")) as cli:
+        yield cli
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.forked import Popen
 from utracefs_protocol.text import text_of
@@ -26,6 +26,16 @@ class Cli:
         self.env["XDG_RUNTIME_DIR"] = str(home)
         if directory:
             self.env["UTRACEFS_DIR"] = directory
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """However the test ends, none of its processes is left."""
+        for process in self._started:
+            with process:
+                process.kill()
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "utracefs.cli", *words]
@@ -52,7 +62,7 @@ class Cli:
         return error
 
     def start(self, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
-        return Popen(
+        process = Popen(
             self.command(*words),
             env=self.env,
             cwd=self.home,
@@ -60,6 +70,13 @@ class Cli:
             stderr=subprocess.PIPE,
             **options,
         )
+        self._started.append(process)
+        return process
+
+    def standing(self) -> str:
+        """`standing_events` of all instances, without any that of the top one: recorders write it last."""
+        names = self.out("ls", "instances").split()
+        return self.out("cat", *[f"instances/{name}standing_events" for name in names] or ["standing_events"])
 
 
 def interrupt(

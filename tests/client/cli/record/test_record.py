@@ -156,11 +156,11 @@ def test_two_records_a_stream_and_a_clear(traced: Cli, eventually: Eventually) -
     stream = traced.start("stream")
     one = traced.start("stream", "-e", "shared")
     eventually(lambda: len(traced.out("ls", "instances").split()) == 2, "both are there")
-    eventually(lambda: traced.out("cat", *_standing(traced)).count("shared") == 2, "both want it")
+    eventually(lambda: traced.standing().count("shared") == 2, "both want it")
     traced.run("emit", "shared", "1")
     traced.run("write", "trace", "")
     second = traced.start("record", "-o", "second.dat", "-e", "shared")
-    eventually(lambda: traced.out("cat", *_standing(traced)).count("shared") == 3, "the second began")
+    eventually(lambda: traced.standing().count("shared") == 3, "the second began")
     traced.run("emit", "shared", "2")
     assert stream.stdout is not None
     assert one.stdout is not None
@@ -176,11 +176,6 @@ def test_two_records_a_stream_and_a_clear(traced: Cli, eventually: Eventually) -
     assert fields(traced, "first.dat") == [{"a": 1}, {"a": 2}]
     assert fields(traced, "second.dat") == [{"a": 2}]
     assert traced.out("ls", "instances") == ""
-
-
-def _standing(cli: Cli) -> list[str]:
-    names = cli.out("ls", "instances").split()
-    return [f"instances/{name}standing_events" for name in names] or ["standing_events"]
 
 
 def test_a_recorder_that_is_killed(traced: Cli, eventually: Eventually) -> None:
@@ -268,7 +263,7 @@ def test_no_record_from_the_daemon_that_runs(traced: Cli) -> None:
 def test_until_ctrl_c_without_a_command(traced: Cli, eventually: Eventually) -> None:
     process = traced.start("record")
     try:
-        eventually(lambda: "*" in traced.out("cat", *_standing(traced)), "it records")
+        eventually(lambda: "*" in traced.standing(), "it records")
         traced.run("emit", "later u32 a", "3")
     finally:
         _, error = interrupt(process)
@@ -433,7 +428,7 @@ def test_wall_clock(cli: Cli) -> None:
 def test_markers(traced: Cli, eventually: Eventually) -> None:
     process = traced.start("record")
     try:
-        eventually(lambda: "*" in traced.out("cat", *_standing(traced)), "it records")
+        eventually(lambda: "*" in traced.standing(), "it records")
         traced.run("write", "trace_marker", "a marker")
     finally:
         interrupt(process)

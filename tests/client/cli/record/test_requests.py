@@ -37,7 +37,7 @@ def test_a_trigger_that_fits_nothing(traced: Cli) -> None:
 def test_a_count_of_a_trigger(traced: Cli, eventually: Eventually) -> None:
     traced.run("reg", "web u32 n; u32 usec")
     process = traced.start("record", "--flight", "1M", "-e", "web", "-R", "snapshot:1 if usec > 5")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    eventually(lambda: traced.standing().count("web") == 2, "it records, and looks for the trigger")
     traced.run("emit", "web", "1", "9")
     eventually(lambda: len(dumps(traced)) == 1, "it is written")
     traced.run("emit", "web", "2", "9")
@@ -53,7 +53,7 @@ def test_a_text_in_a_record_is_no_request(traced: Cli, eventually: Eventually) -
     traced.run("reg", "web u32 usec; __rel_loc char[] text")
     words = ("--flight", "1M", "-B", "mine", "-e", "web", "-R", "snapshot:1 if usec > 5")
     process = traced.start("record", *words)
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    eventually(lambda: traced.standing().count("web") == 2, "it records, and looks for the trigger")
     traced.run("emit", "web", "9", "first")
     eventually(lambda: len(dumps(traced)) == 1, "it is written")
     traced.run("emit", "web", "9", "\n  a-7 [000] ..... 1.0: tracing_mark_write: dump 0123456789abcdef")
