@@ -1,0 +1,159 @@
+"""The how-to of docs/fleet.md: three hosts, a nats-server with its example of users, a folder of Parquet files, a
+wish with a filter, a host that is killed, and the page's query."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.nats.server import NatsServer, serving
+from tests.forked import Popen
+from tests.integration.conftest import DaemonProcess, own_directory
+from tests.integration.pages import blocks
+from tests.judges import library
+from utracefs import Session
+from utracefs.forward.forwarder import STATUS_FILE
+
+duckdb = library("duckdb")
+library("pyarrow.parquet")
+
+WAIT_S = 90
+(QUERY,) = (block.text for block in blocks(Path("docs/fleet.md").read_text()) if block.kind == "sql")
+USERS = ("OPERATOR", "HOST", "READER")
+EVENT = "user_events:http_request"
+
+
+def wait_for(condition: Callable[[], Any], what: Callable[[], object] = lambda: "") -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def run(*words: str, status: tuple[int, ...] = (0,)) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "utracefs.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode in status, done
+    return done.stdout
+
+
+class Host:
+    """A daemon and a forwarder."""
+
+    def __init__(self, name: str, directory: str, folder: Path, server: NatsServer) -> None:
+        self.name = name
+        self.daemon = DaemonProcess(directory)
+        self.words = ["--dir", directory, "forward", f"parquet:{folder / 'events'}", "-o", "gather=0.05"]
+        self.words += ["--fleet", f"nats://host@127.0.0.1:{server.port}", "--host-name", name]
+        self.words += ["--label", "site=north", "--secret", f"password={folder / 'host'}"]
+        self.words += ["--spool", str(folder / name)]
+        self.forwarder: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.daemon.start()
+        self.forwarder = Popen([sys.executable, "-m", "utracefs.cli", *self.words], stderr=subprocess.PIPE)
+
+    def end(self, *, kill: bool = False) -> None:
+        forwarder, self.forwarder = self.forwarder, None
+        if forwarder is not None:
+            (forwarder.kill if kill else forwarder.terminate)()
+            _, log = forwarder.communicate(timeout=WAIT_S)
+            assert kill or forwarder.returncode == 0, log
+        self.daemon.stop(kill=kill)
+
+    def emit(self, number: int, *, wait: bool = True) -> int:
+        """Returns the number of those with an error."""
+        with Session(self.daemon.directory) as session:
+            event = session.event("http_request u32 status; u64 usec")
+            if wait:
+                wait_for(lambda: event)
+            for n in range(number):
+                event.emit(500 if n % 4 == 0 else 200, n)
+            assert session.flush(WAIT_S)
+        return (number + 3) // 4
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+    for user in USERS:
+        monkeypatch.setenv(f"{user}_PASSWORD", f"secret-{user}")
+        (tmp_path / user.lower()).write_text(f"secret-{user}\n")
+    with serving(tmp_path / "nats", Path("examples/fleet/nats.conf").read_text()) as server:
+        yield server
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, server: NatsServer) -> Iterator[list[Host]]:
+    with contextlib.ExitStack() as stack:
+        made = []
+        for n in range(3):
+            host = Host(f"web{n}.north", stack.enter_context(own_directory()), tmp_path, server)
+            stack.callback(host.end, kill=True)
+            made.append(host)
+        yield made
+
+
+def test_three_hosts(
+    hosts: list[Host], server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_FLEET", f"nats://operator@127.0.0.1:{server.port}")
+    secret = ["--secret", f"password={tmp_path / 'operator'}"]
+    run("fleet", "enable", "http_*", "-f", "status >= 500", "-l", "site=n*", "--name", "errors", *secret)
+
+    def reports() -> dict[str, Any]:
+        told = json.loads(run("fleet", "status", "--json", *secret, status=(0, 1)))
+        return {host["host"]: host for host in told["hosts"]}
+
+    def all_obey() -> bool:
+        those = reports()
+        return len(those) == 3 and all(
+            not one["is_ended"]
+            and one["attached"]
+            and one["wishes"].get("errors") == "obeyed"
+            and one["enabled"]
+            for one in those.values()
+        )
+
+    for host in hosts:
+        host.start()
+        host.emit(1, wait=False)  # registers the event
+    with contextlib.ExitStack() as programs:
+        for host in hosts:
+            programs.enter_context(Session(host.daemon.directory)).event("http_request u32 status; u64 usec")
+        wait_for(all_obey, reports)
+    emitted = {host.name: host.emit(1000) for host in hosts}
+    spool = tmp_path / "web2.north" / STATUS_FILE
+    wait_for(lambda: json.loads(spool.read_text())["records_read"], spool.read_text)
+    emitted["web2.north"] += hosts[2].emit(1000)
+    hosts[2].end(kill=True)
+    emitted["web0.north"] += hosts[0].emit(1000)
+    hosts[2].start()
+    hosts[2].emit(1, wait=False)
+    emitted["web2.north"] += 2  # the records of the two registrations may be recorded, or not
+    for host in hosts:
+        host.end()
+
+    found = duckdb.execute(QUERY.replace("/data/events", str(tmp_path / "events"))).fetchall()
+    rows = {host: row for host, *row in found}
+    assert rows.keys() == emitted.keys()
+    for name in ("web0.north", "web1.north"):
+        event, p99, records, arrived, lost, is_unknown = rows[name]
+        assert event == EVENT and not is_unknown
+        assert records == arrived and arrived + lost == emitted[name], (name, rows, emitted)
+        assert 980 <= p99 <= 996
+    _, _, records, arrived, lost, is_unknown = rows["web2.north"]
+    assert is_unknown
+    assert records == arrived and 0 < arrived + lost <= emitted["web2.north"]
