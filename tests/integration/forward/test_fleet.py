@@ -1,5 +1,5 @@
-"""The how-to of docs/fleet.md: three hosts, a nats-server with its example of users, a folder of Parquet files, a
-wish with a filter, a host that is killed, and the page's query."""
+"""The how-to of docs/fleet.md: three hosts, a nats-server with its example of users, a folder of Parquet
+files, a wish with a filter, a host that is killed, and the page's query."""
 
 from __future__ import annotations
 
