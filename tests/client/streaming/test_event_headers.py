@@ -140,7 +140,7 @@ def test_the_command(utracefsd: Utracefsd, emit: Emit) -> None:
         "status >= 500",
         "--json",
     ]
-    with subprocess.Popen([*command, "--for", "15"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, "--duration", "15"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         emit(*[200] * 5)
         while process.poll() is None:

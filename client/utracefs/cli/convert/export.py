@@ -15,6 +15,7 @@ from utracefs.cli.common import (
     COMMAND_SETTINGS,
     connect,
     directory_option,
+    duration_option,
     seconds_option,
     tell,
     with_extras,
@@ -143,7 +144,7 @@ class _TrackType(_AnyType):
     is_flag=True,
     help="Instead of INPUT: records as they come, as JSON lines, until Ctrl-C; the events are switched on.",
 )
-@seconds_option("--for", "duration_s", "With --live: for this time.")
+@duration_option("With --live: end after 10 seconds, 5m, 2h, ...")
 @instance_option("With --daemon or --live: of this instance instead of the top one.")
 @click.option(
     "--to",
@@ -166,7 +167,7 @@ class _TrackType(_AnyType):
     "field KEY is a slice; without KEY of the same thread.",
 )
 @click.option(
-    "--duration",
+    "--slice-duration",
     "durations",
     metavar="EVENT.FIELD[:UNIT]",
     type=_TrackType(Duration.parse),
@@ -219,14 +220,14 @@ def export(
     if bool(files) + from_daemon + live > 1:
         raise click.UsageError("give INPUT, --daemon or --live")
     if duration_s is not None and not live:
-        raise click.UsageError("--for goes with --live")
+        raise click.UsageError("--duration goes with --live; --slice-duration draws EVENT.FIELD")
     if place != TOP and not (from_daemon or live):
         raise click.UsageError("-B goes with --daemon or --live")
     kind = kind or ("jsonl" if output is None else format_of(output))
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
         raise click.UsageError(
-            f"--slice, --duration, --counter and --tracks are for --to {' or '.join(_TIMELINES)}"
+            f"--slice, --slice-duration, --counter and --tracks are for --to {' or '.join(_TIMELINES)}"
         )
     if live:
         is_timed = (selection.since_ns, selection.until_ns, last_s) != (None, None, None)

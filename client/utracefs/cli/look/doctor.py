@@ -228,7 +228,8 @@ def _examine_events(
                 "FAIL",
                 pattern,
                 "no program that runs has declared it (or the program was started before the daemon "
-                "and has not noticed it yet, or uses another UTRACEFS_DIR)",
+                "and has not noticed it yet, or uses another UTRACEFS_DIR)"
+                + (f"; declared: {_some(events)}" if events else ""),
             )
     chosen = select(patterns, events) if patterns else events
     if not events:

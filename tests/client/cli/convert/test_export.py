@@ -98,7 +98,14 @@ def test_selection(file: Path, words: list[str], times: list[int]) -> None:
     assert [line["time_ns"] for line in lines if "time_ns" in line] == times
 
 
-WORDS = ["--slice", "begin,done,key", "--duration", "done.usec:us", "--counter", "user_events:begin.size"]
+WORDS = [
+    "--slice",
+    "begin,done,key",
+    "--slice-duration",
+    "done.usec:us",
+    "--counter",
+    "user_events:begin.size",
+]
 TOML = """
 [[slice]]
 begin = "begin"
@@ -188,7 +195,11 @@ def test_mistakes_in_a_file_with_tracks(file: Path, tmp_path: Path, text: str | 
             "done.size: no such field; the event has key, usec",
         ),
         (["FILE", "--to", "chrome", "--counter", "nosuch.n"], 1, "nosuch: no such event in"),
-        (["FILE", "--to", "chrome", "--duration", "done.usec:h"], 2, "the unit is one of ns, us, ms, s"),
+        (
+            ["FILE", "--to", "chrome", "--slice-duration", "done.usec:h"],
+            2,
+            "the unit is one of ns, us, ms, s",
+        ),
         (["FILE", "--to", "csv", "--tracks", "x.toml"], 2, "are for --to perfetto or chrome"),
         (["FILE", "--to", "perfetto", "--counter", "text.rel"], 1, "is __rel_loc char[], not a number"),
         (["FILE", "--since", "yesterday"], 2, "'yesterday' is not a time in seconds"),

@@ -70,7 +70,7 @@ def test_records_as_they_come(traced: Cli, eventually: Eventually, number: signa
 
 
 def test_into_a_file_for_some_time(traced: Cli) -> None:
-    done = traced.run("export", "--live", "--for", "0.5", "-o", "out.jsonl")
+    done = traced.run("export", "--live", "--duration", "0.5", "-o", "out.jsonl")
     assert done.stderr == b"out.jsonl: 0 records\n"
     assert (traced.home / "out.jsonl").read_bytes() == b""
 
@@ -98,7 +98,7 @@ def test_to_a_pipe_whose_reader_goes_away(traced: Cli, eventually: Eventually) -
         (["--live", "-o", "out.csv"], "--live writes JSON lines"),
         (["--live", "--since", "5"], "--live writes JSON lines"),
         (["--live", "--daemon"], "give INPUT, --daemon or --live"),
-        (["--for", "5"], "--for goes with --live"),
+        (["--duration", "5"], "--duration goes with --live"),
     ],
 )
 def test_mistakes(cli: Cli, words: list[str], says: str) -> None:

@@ -35,7 +35,8 @@ def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
     traced.run("reg", "ev u32 a")
     assert levels(traced, status=1)["enabled"].startswith("FAIL no consumer is attached to user_events:ev")
     assert levels(traced, "ev", status=1)["user_events:ev"].startswith("FAIL no consumer is attached")
-    assert levels(traced, "nosuch", status=1)["nosuch"].startswith("FAIL no program")
+    unknown = levels(traced, "nosuch", status=1)["nosuch"]
+    assert unknown.startswith("FAIL no program") and unknown.endswith("; declared: user_events:ev")
     traced.run("enable", "ev")
     assert levels(traced, "ev", status=0)["user_events:ev"].startswith("note nothing was emitted")
     traced.run("emit", "ev", "1")
