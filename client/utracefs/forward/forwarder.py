@@ -223,6 +223,7 @@ class Forwarder:
             watermark=max(1, min(self._target.limits.bytes, RING_BYTES // 8)),
             timeout_s=GATHER_S,
             filtered=self._wanted.filtered,
+            raw_eventheader=True,  # else their filter would be the reader's, which does not decode here
         )
         with contextlib.ExitStack() as stack:
             if not self._attach(stack, stream):

@@ -15,6 +15,7 @@ import pytest
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Utracefsd, running
 from tests.client.forward.kit import EVENT, Store
+from tests.client.recordings.event_headers import FIELDS, NAME
 from utracefs import Session
 from utracefs.forward import forwarder as forwarder_module
 from utracefs.forward.batch import Batch
@@ -101,6 +102,21 @@ def test_filter(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..
     with forward(store, filter="a >= 50"):
         emit(new_session(), *range(100))
     assert store.arrived == {EVENT: 50}
+
+
+def test_filter_of_event_header(
+    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+) -> None:
+    """By the tracepoint's eight fields, in the daemon: nothing else leaves the host."""
+    store = Store()
+    with forward(store, events=[NAME.decode()], filter="level <= 3"):
+        session = new_session()
+        event = session.event(f"{NAME.decode()} {FIELDS.decode()}")
+        wait_for(lambda: event, WAIT_S)
+        for level in range(6):
+            event.emit(2, 0, 0, 0, 0, level)
+        assert session.flush(20)
+    assert store.arrived == {f"user_events:{NAME.decode()}": 4}
 
 
 def test_a_target_that_fails_at_random(

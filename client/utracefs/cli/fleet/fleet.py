@@ -25,6 +25,8 @@ COMMANDS = {
     "status": ("utracefs.cli.fleet.show:status", "Wishes and hosts: who obeys, refuses, loses, lags."),
     "events": ("utracefs.cli.fleet.show:events", "The events of all hosts."),
     "top": ("utracefs.cli.fleet.show:top", "Rates by host and event, live."),
+    "stream": ("utracefs.cli.fleet.read:stream", "Print the records of all hosts, live."),
+    "record": ("utracefs.cli.fleet.read:record", "Write the records of all hosts to a file."),
 }
 
 

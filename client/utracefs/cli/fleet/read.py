@@ -1,0 +1,147 @@
+"""`utracefs fleet stream` and `record`: the records of all hosts whose forwarders send to JetStream."""
+
+import contextlib
+import fnmatch
+import json
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator
+from types import FrameType
+from typing import Any, BinaryIO, Final
+
+import click
+
+from utracefs.cli.common import COMMAND_SETTINGS, EventPattern, duration_option, tell
+from utracefs.cli.fleet.options import fleet_options
+from utracefs.fleet.buckets import Fleet
+from utracefs.forward.nats_messages import Arrived, Reader
+from utracefs.nats.jetstream import JetStream
+from utracefs.tree.event_names import EventName, matches
+
+__all__ = ["record", "stream"]
+
+_LOOK_S: Final = 0.2
+_COMMON: Final = ("time_ns", "cpu", "pid", "tid", "comm")
+
+_stream = click.argument("stream", metavar="STREAM")
+_events = click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1)
+_host = click.option("--host", metavar="GLOB", default="*", help="Only of these hosts.")
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@fleet_options
+@_host
+@duration_option("End after this time.")
+@_stream
+@_events
+def stream(fleet: Fleet, host: str, duration_s: float | None, stream: str, events: tuple[str, ...]) -> None:
+    """Print the records that arrive in STREAM as lines of JSON, until Ctrl-C.
+
+    STREAM is that of `utracefs forward nats://HOST/STREAM`. EVENTs: patterns; none: all. A record is as of
+    `utracefs export --to jsonl`, with `host`; `time_ns` is the time of day by the clock of its host."""
+    _read(fleet, stream, sys.stdout.buffer, events, host, duration_s, is_stored=False)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@fleet_options
+@click.option("-o", "--output", metavar="FILE", required=True, help="A file of JSON lines.")
+@_host
+@click.option("--stored", "is_stored", is_flag=True, help="What STREAM has now, instead of what arrives.")
+@duration_option("End after this time.")
+@_stream
+@_events
+def record(
+    fleet: Fleet,
+    output: str,
+    host: str,
+    is_stored: bool,
+    duration_s: float | None,
+    stream: str,
+    events: tuple[str, ...],
+) -> None:
+    """Write the records that arrive in STREAM to a file, until Ctrl-C; the last line counts them.
+
+    For Parquet files let the hosts forward to `parquet:` (docs/forward.md)."""
+    with open(output, "wb") as out:
+        _read(fleet, stream, out, events, host, duration_s, is_stored)
+
+
+def _read(
+    fleet: Fleet,
+    name: str,
+    out: BinaryIO,
+    events: Collection[str],
+    host: str,
+    duration_s: float | None,
+    is_stored: bool,
+) -> None:
+    end = None if duration_s is None else time.monotonic() + duration_s
+    jetstream = JetStream(fleet.connection)
+    state = jetstream.stream(name)["state"]
+    last = int(state["last_seq"])
+    hosts = set()
+    count = lost = unknown = 0
+    with _stopped() as stopped, Reader(jetstream, name, after=0 if is_stored else last) as reader:
+        at = int(state["first_seq"]) - 1 if is_stored else 0
+        while not stopped and (end is None or time.monotonic() < end) and not (is_stored and at >= last):
+            arrived = reader.next(_LOOK_S)
+            if arrived is None:
+                out.flush()
+                if is_stored and not reader.pending:
+                    break
+                continue
+            at = arrived.at
+            if not fnmatch.fnmatchcase(arrived.host, host):
+                continue
+            hosts.add(arrived.host)
+            for line in _lines(arrived, events):
+                out.write(line)
+                count += 1
+            for loss in arrived.losses:
+                if _selects(events, loss.event):
+                    lost += loss.count or 0
+                    unknown += loss.count is None
+        out.flush()
+    missing = unknown + sum(reader.vanished.values())
+    tell(
+        f"{count} records of {len(hosts)} hosts, {lost} reported as lost"
+        + (f", and {missing} times an unknown number" if missing else "")
+        + (f"; {reader.invalid} messages are no records of utracefs" if reader.invalid else "")
+    )
+
+
+def _selects(events: Collection[str], event: str) -> bool:
+    """Losses of any event, `*`, concern all."""
+    return not events or event == "*" or any(matches(one, EventName(*event.split(":", 1))) for one in events)
+
+
+def _lines(arrived: Arrived, events: Collection[str]) -> Iterator[bytes]:
+    to_unix = arrived.clock.unix_ns - arrived.clock.clock_ns
+    for event, tables in arrived.tables.items():
+        if not _selects(events, event):
+            continue
+        for table in tables:
+            for row in table.to_pylist():
+                told: dict[str, Any] = {"host": arrived.host, **{key: row.pop(key) for key in _COMMON}}
+                told["time_ns"] += to_unix
+                told |= {"name": event.partition(":")[2], "fields": row}
+                yield json.dumps(told, default=_plain, separators=(",", ":")).encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+@contextlib.contextmanager
+def _stopped() -> Iterator[list[int]]:
+    """A list that is empty until SIGINT or SIGTERM."""
+    numbers: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        numbers.append(number)
+
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, number, signal.signal(number, stop))
+        yield numbers
