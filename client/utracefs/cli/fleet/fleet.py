@@ -2,12 +2,12 @@
 
 import getpass
 import re
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup
-from utracefs.cli.common import EventPattern, TextType
+from utracefs.cli.common import EventPattern, TextType, seconds_option
 from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.cli.forward.server_options import Pair, pairs
@@ -17,7 +17,7 @@ from utracefs.nats.errors import NotFound, WrongLastSequence
 
 __all__ = ["disable", "enable", "fleet"]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+DEFAULT_S: Final = 3600.0
 
 COMMANDS = {
     "enable": ("utracefs.cli.fleet.fleet:enable", "Ask hosts to forward events."),
@@ -44,14 +44,6 @@ class _Name(TextType):
         return str(value)
 
 
-def _time(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    """Seconds."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", text)
-    if found is None or not (seconds := float(found[1]) * _UNITS[found[2] or "s"]):
-        raise click.BadParameter(f"{text!r} is no time: 90, 30s, 15m, 4h, 7d")
-    return seconds
-
-
 @click.command(context_settings=COMMAND_SETTINGS)
 @fleet_options
 @click.option("--name", type=_Name(), help="Of the wish. [default: the first EVENT]")
@@ -73,15 +65,7 @@ def _time(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     callback=pairs,
     help="Only hosts with such a label; `host` is the name.",
 )
-@click.option(
-    "--for",
-    "duration_s",
-    metavar="TIME",
-    default="1h",
-    show_default=True,
-    callback=_time,
-    help="End by itself then: 90, 30s, 15m, 4h, 7d.",
-)
+@seconds_option("--for", "duration_s", "End by itself after this time: 30s, 15m, 4h, 7d. [default: 1h]")
 @click.option("--owner", help="[default: you]")
 @click.option("--replace", is_flag=True, help="Change the wish of that name.")
 @click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1, required=True)
@@ -91,7 +75,7 @@ def enable(
     filters: tuple[str, ...],
     sample: int,
     labels: dict[str, str],
-    duration_s: float,
+    duration_s: float | None,
     owner: str | None,
     replace: bool,
     events: tuple[str, ...],
@@ -100,7 +84,7 @@ def enable(
     name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", events[0])[:64]
     owner = getpass.getuser() if owner is None else owner
     try:
-        wish = Wish(events, duration_s, all_filters(filters), sample, labels, owner)
+        wish = Wish(events, duration_s or DEFAULT_S, all_filters(filters), sample, labels, owner)
         data = wish.to_bytes()
     except ValueError as error:
         raise Failure(name, str(error)) from None
