@@ -19,6 +19,7 @@ NAMES = [
     "first_event",
     "fork",
     "forward_parquet",
+    "forward_nats",
     "instances",
     "intake",
     "perf",

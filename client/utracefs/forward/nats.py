@@ -52,10 +52,6 @@ _TRIES: Final = 3
 class NatsTarget:
     """See `utracefs.forward.target`."""
 
-    limits: Final = Limits(records=50_000, bytes=1 << 20)
-    """Of raw records: with Arrow they are about half, so that nearly all batches are one message of the
-    server's default size."""
-
     def __init__(self, address: str, settings: Settings) -> None:
         options = settings.options
         for name in options:
@@ -74,6 +70,9 @@ class NatsTarget:
         if options.get("tls", "yes") != "yes":
             raise ValueError("option tls: only `yes`; without it, TLS is for servers that require it")
         is_tls = "tls" in options or settings.ca is not None or settings.cert is not None
+        # Raw records become a quarter in Arrow's tables, or stay as large without compression. So nearly all
+        # batches are one message of the server's default size; cutting them costs much.
+        self.limits: Final = Limits(records=50_000, bytes=1 << (18 if compression == "none" else 20))
         self._encoder: Final = Encoder(compression)
         self._connection: Final = Connection(
             servers(parts.netloc),

@@ -56,6 +56,9 @@ COMPRESSIONS: Final = ("lz4", "zstd", "none")
 ARRIVED: Final = "arrived"
 """In place of a cause."""
 
+_LEFT_OUT: Final = ("instance", "lost")
+"""Columns of recordings: records of a stream have no instance; losses are in COUNTS."""
+
 MOST_TABLES: Final = 1 << 16
 """Of a message that is read."""
 
@@ -79,7 +82,8 @@ class Encoder:
     def __init__(self, compression: str) -> None:
         self._pa: Final = columns.library("pyarrow")
         self._options: Final = self._pa.ipc.IpcWriteOptions(
-            compression=None if compression == "none" else compression
+            compression=None if compression == "none" else compression,
+            use_threads=False,  # the host's other cores are for its programs
         )
         self._counts: Final = self._pa.schema(
             {"tracepoint": self._pa.string(), "cause": self._pa.string(), "count": self._pa.uint64()}
@@ -136,8 +140,8 @@ class Encoder:
             for n, (one, field) in enumerate(zip(values, self._counts, strict=True))
         ]
         tables = [self._pa.RecordBatch.from_arrays(arrays, schema=self._counts)]
-        for found in batch.to_arrow().values():
-            tables += found
+        for table in (table for found in batch.to_arrow().values() for table in found):
+            tables.append(table.select([name for name in table.schema.names if name not in _LEFT_OUT]))
         if sum(table.num_rows for table in tables[1:]) != batch.nr_records:
             raise ValueError("records are missing in the body")
         for table in tables:

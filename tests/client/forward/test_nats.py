@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.client.forward.certificates import certificates
 from tests.client.forward.kit import EVENT, batch
 from tests.client.nats.server import WAIT_S, NatsServer, serving
 from tests.judges import library
@@ -515,3 +516,59 @@ def test_sums(server: NatsServer) -> None:
         found.update(one.counts)
         found.update({loss.event: loss.count or 0 for loss in one.losses})
     assert found == {EVENT: 18 + 6}
+
+
+# TLS
+
+
+def tls_config(folder: Path, *, wants_client: bool = False) -> str:
+    return (
+        f'tls {{ cert_file: "{folder}/server.pem", key_file: "{folder}/server.key", '
+        f'ca_file: "{folder}/ca.pem", '
+        f"verify: {'true' if wants_client else 'false'} }}"
+    )
+
+
+def test_tls(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    with serving(tmp_path / "nats", tls_config(tmp_path)) as server:
+        with target(server.at, ca=str(tmp_path / "ca.pem")) as nats:
+            nats.send(batches(3))
+        with target(server.at) as stranger, pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            stranger.send(batches(3))
+
+
+def test_tls_is_not_left_out(server: NatsServer, tmp_path: Path) -> None:
+    certificates(tmp_path)
+    for options, ca in ((LIMITS, str(tmp_path / "ca.pem")), ({**LIMITS, "tls": "yes"}, None)):
+        with target(server.at, options, ca=ca) as nats, pytest.raises(PermissionError, match="no TLS"):
+            nats.send(batches(3))
+
+
+def test_an_expired_certificate_is_renewed(tmp_path: Path) -> None:
+    certificates(tmp_path, days="0")
+    sent = batches(3, 4)
+    with serving(tmp_path / "nats", tls_config(tmp_path)) as server:
+        with target(server.at, ca=str(tmp_path / "ca.pem")) as nats:
+            with pytest.raises(ConnectionError, match="certificate has expired"):
+                nats.send(sent)
+            certificates(tmp_path)
+            server.kill()
+            server.start()
+            nats.send(sent)
+        with server.connection(tls=Settings(ca=str(tmp_path / "ca.pem")).tls) as connection:
+            assert JetStream(connection).stream("RECORDS")["state"]["messages"] == 2
+
+
+def test_client_certificates_are_read_anew(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    certificates(tmp_path, name="client", days="0")
+    ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "client.pem", "client.key"))
+    with serving(tmp_path / "nats", tls_config(tmp_path, wants_client=True)) as server:
+        with target(server.at, ca=ca) as nats, pytest.raises(ConnectionError):
+            nats.send(batches(3))
+        with target(server.at, ca=ca, cert=cert, key=key) as nats:
+            with pytest.raises(ConnectionError):
+                nats.send(batches(3))
+            certificates(tmp_path, name="client")
+            nats.send(batches(3))

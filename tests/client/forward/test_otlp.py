@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.client.forward.certificates import certificates
 from tests.client.forward.kit import batch_of, packed
 from tests.client.forward.otlp_server import (
     KINDS,
@@ -27,7 +27,6 @@ from tests.client.forward.otlp_server import (
     logs_service,
 )
 from tests.client.recordings.event_headers import FIELDS, field, payload
-from tests.judges import judge
 from utracefs.forward import otlp
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY, Loss
@@ -523,56 +522,6 @@ def test_mistakes_in_headers_are_not_shown(tmp_path: Path, text: str) -> None:
 
 
 # TLS
-
-
-def certificates(folder: Path, *, days: str = "1", name: str = "server") -> None:
-    """An authority, ca.pem, and a certificate of 127.0.0.1 by it, NAME.pem and NAME.key."""
-
-    def openssl(*words: str) -> None:
-        done = subprocess.run([judge("openssl"), *words], cwd=folder, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    if not (folder / "ca.pem").exists():
-        openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-    times = (
-        ("-days", days)
-        if days != "0"
-        else ("-not_before", "20200101000000Z", "-not_after", "20200102000000Z")
-    )
-    words = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
-    if days == "0":
-        (folder / "index").write_text("")
-        (folder / "serial").write_text("01")
-        (folder / "ca.conf").write_text(
-            "[ca]\ndefault_ca=d\n[d]\ndatabase=index\nserial=serial\nnew_certs_dir=.\ndefault_md=sha256\n"
-            "policy=p\n[p]\ncommonName=supplied\n"
-        )
-        openssl(
-            "ca",
-            "-batch",
-            "-config",
-            "ca.conf",
-            "-cert",
-            "ca.pem",
-            "-keyfile",
-            "ca.key",
-            "-in",
-            f"{name}.csr",
-            "-out",
-            f"{name}.pem",
-            "-startdate",
-            "20200101000000Z",
-            "-enddate",
-            "20200102000000Z",
-            "-extfile",
-            "names",
-            "-notext",
-        )
-        return
-    openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *times, *words)
 
 
 def server_context(folder: Path, *, wants_client: bool = False) -> ssl.SSLContext:

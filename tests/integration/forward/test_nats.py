@@ -1,0 +1,154 @@
+"""`utracefs forward nats://...` between a daemon and a nats-server: its sum; forwarders and
+servers killed while they work."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.daemons.fake_daemon import wait_for
+from tests.client.nats.server import NatsServer, serving
+from tests.forked import Popen
+from tests.integration.conftest import DaemonProcess
+from tests.judges import library
+from utracefs import Session
+from utracefs.forward.forwarder import STATUS_FILE
+from utracefs.forward.losses import ANY
+from utracefs.forward.nats_messages import Arrived, Reader
+from utracefs.nats.jetstream import JetStream
+
+library("pyarrow")
+
+WAIT_S = 60
+EVENT = "user_events:work"
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with serving(tmp_path / "nats") as server:
+        yield server
+
+
+@pytest.fixture
+def start(daemon: DaemonProcess, server: NatsServer, tmp_path: Path) -> Iterator[Start]:
+    """Start a forwarder, which is attached then."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(spool: str = "spool") -> subprocess.Popen[bytes]:
+        status = tmp_path / spool / STATUS_FILE
+        status.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "forward"]
+        command += ["--spool", str(tmp_path / spool), "-o", "max_bytes=1G", "-e", "work", "--timeout", "20"]
+        made.append(Popen([*command, f"nats://{server.at}/RECORDS"], stderr=subprocess.PIPE))
+        wait_for(lambda: status.exists() and json.loads(status.read_text())["attached"], WAIT_S)
+        return made[-1]
+
+    yield start
+    for process in made:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=WAIT_S)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, log
+
+
+@pytest.fixture
+def session(daemon: DaemonProcess) -> Iterator[Session]:
+    with Session(daemon.directory) as session:
+        yield session
+
+
+def emit(session: Session, first: int, end: int) -> None:
+    event = session.event("work u32 a")
+    wait_for(lambda: event, WAIT_S)
+    for number in range(first, end):
+        event.emit(number)
+    assert session.flush(WAIT_S)
+
+
+def read(server: NatsServer) -> list[Arrived]:
+    found = []
+    with server.connection() as connection, Reader(JetStream(connection), "RECORDS") as reader:
+        while reader.pending:
+            one = reader.next(WAIT_S)
+            assert one is not None
+            found.append(one)
+        assert not reader.vanished and not reader.invalid
+    return found
+
+
+def values(found: list[Arrived]) -> list[int]:
+    return [v for one in found for t in one.tables.get(EVENT, ()) for v in t.column("a").to_pylist()]
+
+
+def total(found: list[Arrived]) -> Counter[tuple[str, str]]:
+    """Records arrived and lost, by host and event."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for one in found:
+        for event, count in one.counts.items():
+            sums[one.host, event] += count
+        for loss in one.losses:
+            sums[one.host, loss.event] += loss.count or 0
+    return sums
+
+
+def test_emitted_is_arrived_and_lost(
+    daemon: DaemonProcess, server: NatsServer, session: Session, start: Start
+) -> None:
+    """The server is killed meanwhile, and away."""
+    process = start()
+    emit(session, 0, 5000)
+    server.kill()
+    emit(session, 5000, 10_000)
+    server.start()
+    emit(session, 10_000, 15_000)
+    stop(process)
+    found = read(server)
+    with daemon.tree() as tree:
+        emitted = re.match(rb"emitted: (\d+)\n", tree.read_file("events/user_events/work/stats"))
+    assert emitted
+    (sums,) = total(found).values()
+    assert sums == int(emitted[1]) == 15_000
+    assert values(found) == list(range(15_000))
+
+
+def test_two_forwarders_of_a_daemon(server: NatsServer, session: Session, start: Start) -> None:
+    one, two = start("one"), start("two")
+    emit(session, 0, 3000)
+    stop(one)
+    stop(two)
+    found = read(server)
+    assert len({one.forwarder for one in found}) == 2
+    for forwarder in {one.forwarder for one in found}:
+        assert values([one for one in found if one.forwarder == forwarder]) == list(range(3000))
+
+
+def test_killed_forwarders(server: NatsServer, session: Session, start: Start) -> None:
+    """No record arrives twice. An unknown number was only in memory, and is lost."""
+    for number in range(4):
+        process = start()
+        emit(session, number * 10_000, (number + 1) * 10_000)
+        process.kill()
+        process.wait(WAIT_S)
+    process = start()
+    emit(session, 40_000, 41_000)
+    stop(process)
+    found = read(server)
+    arrived = values(found)
+    assert len(set(arrived)) == len(arrived)
+    assert arrived[-1000:] == list(range(40_000, 41_000))
+    assert ANY in {loss.event for one in found for loss in one.losses if loss.count is None}
+    assert sum(total(found).values()) <= 41_000
