@@ -49,7 +49,7 @@ BACK_OFF_S: Final = (0.2, 30.0)
 WAIT_FOR_DAEMON_S: Final = 0.5
 
 _LAST_READ_S: Final = 0.1
-"""At the end, read what the daemon has until then; programs may emit without a pause."""
+"""At the end, read what is in the ring after this time; programs may emit without a pause."""
 
 _END_S: Final = 5.0
 """A daemon that hangs keeps the reader for that long at the end."""
@@ -230,6 +230,7 @@ class Forwarder:
                 return
             times = 0
             enough = 0.0
+            until: int | None = None
             while True:
                 is_last = self._is_ending
                 if is_last:
@@ -240,8 +241,13 @@ class Forwarder:
                         times = stream.attached_again
                         self._lose_track()
                     self._take(batch, stream)
-                    if self._is_ending and (not is_last or time.monotonic() >= enough):
-                        break
+                    if not is_last:
+                        if self._is_ending:
+                            break
+                    elif time.monotonic() >= enough:
+                        until = batch.ring.head if until is None else until
+                        if batch.ring.position > until:
+                            break  # programs emit without a pause
                 if self._spool.has_losses:
                     self._spool.append(self._batch())
                 if is_last:

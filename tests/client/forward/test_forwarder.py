@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,32 @@ def test_it_ends_while_programs_emit(
             is_over.set()
             emitting.join()
     assert store.sum == forwarder.status()["records_read"]
+
+
+def test_the_end_reads_all_that_is_in_the_ring(
+    utracefsd: Utracefsd,
+    forward: Forward,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if that takes longer than a tenth of a second."""
+    store = Store()
+    session = new_session()
+    take = Forwarder._take
+    late = [[3, 4], [2]]
+
+    def slow(forwarder: Forwarder, *words: Any) -> None:
+        take(forwarder, *words)
+        forwarder.stop()
+        if late:
+            emit(session, *late.pop())
+            time.sleep(0.2)
+
+    monkeypatch.setattr(Forwarder, "_take", slow)
+    with forward(store):
+        emit(session, 1)
+        wait_for(lambda: not late, WAIT_S)
+    assert store.arrived == {EVENT: 4}
 
 
 def test_a_restart_of_the_daemon(
