@@ -6,6 +6,7 @@ import pytest
 
 import utracefs
 from tests.client.recordings.several.example import DAY, SECOND, origin, write
+from tests.judges import library
 from utracefs_protocol.errors import TraceError
 
 
@@ -22,6 +23,7 @@ def test_one_file_is_its_only_part(tmp_path: Path) -> None:
 
 
 def test_an_unknown_event_is_named(tmp_path: Path) -> None:
+    library("pyarrow")
     with utracefs.open(write(tmp_path / "a.dat", None, [])) as recording:
         for ask in (recording.find_event, recording.to_arrow, recording.arrow_reader):
             with pytest.raises(TraceError, match=r"a\.dat: .*nothing"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.tools.console import Shell, as_pattern, files, prepare, steps
+from tests.judges import library
 
 PAGE = (Path(__file__).parents[3] / "docs/tutorial.md").read_text()
 
@@ -24,6 +25,8 @@ def test_how_a_page_is_read() -> None:
 
 @pytest.mark.timeout(600)
 def test_every_command_of_the_tutorial(page_folder: Path) -> None:
+    library("duckdb")
+    library("pyarrow")
     env = {**prepare(PAGE, page_folder), "UTRACEFS_DIR": str(page_folder / "d")}
     found = steps(PAGE)
     assert len(found) > 40
