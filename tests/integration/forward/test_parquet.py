@@ -20,7 +20,6 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.client.forward.test_parquet import work
 from tests.client.recordings.event_headers import FIELDS, NAME, field, payload
 from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
@@ -33,6 +32,8 @@ from utracefs.forward.spool import Spool
 
 duckdb = library("duckdb")
 library("pyarrow.parquet")
+
+from tests.client.forward.test_parquet import work  # noqa: E402 (it is left out without them)
 
 WAIT_S = 60
 EXAMPLE, SUM = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
