@@ -33,7 +33,7 @@ from utracefs.forward.spool import Spool
 duckdb = library("duckdb")
 library("pyarrow.parquet")
 
-from tests.client.forward.test_parquet import work  # noqa: E402 (it is left out without them)
+from tests.client.forward.test_parquet import work
 
 WAIT_S = 60
 EXAMPLE, SUM = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
