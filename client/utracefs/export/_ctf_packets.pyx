@@ -10,17 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs.recordings._records cimport (
-    BYTES_VALUE,
-    FLOAT_VALUE,
-    SIGNED_VALUE,
-    TEXT_VALUE,
-    EventDecoder,
-    Getter,
-    Raw,
-    Records,
-    text_length,
-)
+from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport FIXED, find_bytes
 
 from utracefs_protocol.text import bytes_of
@@ -29,7 +19,6 @@ cdef enum:
     PACKET_BYTES = 64 << 10   # of records, until a packet is yielded
     LONGEST = 16 << 20        # many fields may refer to the same 64 KiB
     MOST_COMMS = 1 << 16      # cached names
-    COMM_SIZE = 16
     UUID_SIZE = 16
 
 cdef uint32_t MAGIC = 0xC1FC1FC1

@@ -13,31 +13,10 @@ from libc.math cimport isfinite, isnan
 from libc.stdint cimport uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
-from utracefs.recordings._records cimport (
-    BOOL_VALUE,
-    FLOAT_VALUE,
-    SIGNED_VALUE,
-    TEXT_VALUE,
-    UNSIGNED_VALUE,
-    EventDecoder,
-    Getter,
-    Raw,
-    signed_value,
-    text_length,
-    unsigned_value,
-)
+from utracefs.recordings._records cimport *
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes
-from utracefs_protocol.events._line cimport (
-    Line,
-    load_float,
-    put,
-    put_char,
-    put_decimal,
-    put_float,
-    put_hex_pairs,
-    put_signed,
-)
+from utracefs_protocol.events._line cimport *
 
 from utracefs_protocol.text import bytes_of
 

@@ -9,36 +9,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memmove, memset
 
-from utracefs.export._protobuf cimport (
-    BYTES,
-    FIXED64,
-    VARINT,
-    begin_message,
-    end_message,
-    is_ascii,
-    message,
-    put_tagged,
-    put_varint,
-    size_of,
-    tagged,
-    utf8,
-)
+from utracefs.export._protobuf cimport *
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs.recordings._output_buffer cimport put_bytes
-from utracefs.recordings._records cimport (
-    BOOL_VALUE,
-    FLOAT_VALUE,
-    SIGNED_VALUE,
-    TEXT_VALUE,
-    UNSIGNED_VALUE,
-    EventDecoder,
-    Getter,
-    Raw,
-    Records,
-    signed_value,
-    text_length,
-    unsigned_value,
-)
+from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport find_bytes
 from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal
 

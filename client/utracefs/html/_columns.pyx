@@ -17,22 +17,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from utracefs.recordings._columns cimport Values, put_fields
-from utracefs.recordings._records cimport (
-    BYTES_VALUE,
-    BOOL_VALUE,
-    FLOAT_VALUE,
-    SIGNED_VALUE,
-    UNSIGNED_VALUE,
-    EventDecoder,
-    Raw,
-    Records,
-    TEXT_VALUE,
-    ValueKind,
-    signed_value,
-    text_length,
-    unsigned_value,
-    value_of,
-)
+from utracefs.recordings._records cimport *
 
 from utracefs_protocol.text import text_of
 

@@ -17,21 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from utracefs.recordings._records cimport (
-    BOOL_VALUE,
-    BYTES_VALUE,
-    FLOAT_VALUE,
-    TEXT_VALUE,
-    UNSIGNED_VALUE,
-    EventDecoder,
-    Getter,
-    Raw,
-    Records,
-    ValueKind,
-    signed_value,
-    text_length,
-    unsigned_value,
-)
+from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport find_bytes
 
 from utracefs_protocol.text import clean
@@ -42,7 +28,6 @@ cdef enum:
     PENDING_BYTES = 64 << 20    # collected for all events
     FIRST_ROWS = 64
     COMMONS = 7
-    KNOWN_NAMES = 1 << 16
 
 COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
 """The columns of each table in front of its fields."""

@@ -23,20 +23,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from utracefs_protocol.events._fields cimport find_bytes, set_place
-from utracefs_protocol.events._line cimport (
-    load32,
-    load64,
-    load_float,
-    put,
-    put_char,
-    put_decimal,
-    put_float,
-    put_hex,
-    put_hex_bytes,
-    put_hex_pairs,
-    put_signed,
-    put_string,
-)
+from utracefs_protocol.events._line cimport *
 
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.events.print_fmt import How, conversions

@@ -7,16 +7,7 @@ from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport EventDecoder, Raw
 from utracefs.export._json_text cimport JsonCache, json_keys, put_fields
 from utracefs.export.timelines._placing cimport PROCESS_TRACK, THREAD_TRACK, Track
-from utracefs.export.timelines._track_writer cimport (
-    BEGIN_PART,
-    COUNT_PART,
-    END_PART,
-    POINT_PART,
-    SPAN_PART,
-    EventPlan,
-    Part,
-    TrackWriter,
-)
+from utracefs.export.timelines._track_writer cimport *
 from utracefs_protocol.events._line cimport Line, put_char, put_decimal, put_float, put_signed
 
 

@@ -7,44 +7,10 @@ import struct
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
-from utracefs.recordings._records cimport (
-    BOOL_VALUE,
-    FLOAT_VALUE,
-    SIGNED_VALUE,
-    TEXT_VALUE,
-    UNSIGNED_VALUE,
-    EventDecoder,
-    Getter,
-    Raw,
-    signed_value,
-    text_length,
-    unsigned_value,
-)
-from utracefs.export._protobuf cimport (
-    BYTES,
-    FIXED64,
-    VARINT,
-    begin_message,
-    end_message,
-    is_ascii,
-    message,
-    put_tagged,
-    put_varint,
-    size_of,
-    tagged,
-    utf8,
-)
+from utracefs.recordings._records cimport *
+from utracefs.export._protobuf cimport *
 from utracefs.export.timelines._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
-from utracefs.export.timelines._track_writer cimport (
-    BEGIN_PART,
-    COUNT_PART,
-    END_PART,
-    POINT_PART,
-    SPAN_PART,
-    EventPlan,
-    Part,
-    TrackWriter,
-)
+from utracefs.export.timelines._track_writer cimport *
 from utracefs_protocol.events._fields cimport find_bytes
 from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal, put_hex_pairs
 

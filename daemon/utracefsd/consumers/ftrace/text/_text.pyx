@@ -16,19 +16,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from utracefs_protocol.events._line cimport (
-    HEX_DIGITS,
-    Line,
-    load32,
-    load64,
-    put,
-    put_char,
-    put_decimal,
-    put_hex,
-    put_hex_bytes,
-    put_signed,
-    put_string,
-)
+from utracefs_protocol.events._line cimport *
 from utracefsd.consumers.ftrace.text._body cimport BodyPlan, put_field
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport Cursor
 
