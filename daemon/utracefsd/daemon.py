@@ -205,6 +205,7 @@ class Daemon:
         self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
         self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)
         self._handles = itertools.count(1)
+        self._taking_in = False
         self._hold_records = self.gathering
         """Records over the socket wait while rings of the previous daemon may bring older ones."""
 
@@ -359,12 +360,22 @@ class Daemon:
 
     def take_in_all(self) -> None:
         """When it returns, records sent before the call are with the consumers, and everything that closed
-        connections of administrators held is free."""
-        self.tracefs.take_in_ended()
+        connections of administrators held is free (for a flood of these see Port).
+
+        The last requests of those connections call this, too. They were sent before this call, which has
+        already taken in everything that was sent before them.
+        """
+        if self._taking_in:
+            return
         self.data.take_in_all()
         if self.rings is not None:
             self.rings.round()
         self.hand_over()
+        self._taking_in = True
+        try:
+            self.tracefs.take_in_ended()
+        finally:
+            self._taking_in = False
 
     def hand_over(self) -> None:
         """Pass new records to consumers with a ring of their own, and new writers to `saved_tgids`."""

@@ -171,3 +171,32 @@ def test_held_resources_and_their_limits(around: Around) -> None:
     lately = text.partition("\ntime of the daemon lately, in ms:\n")[2]
     assert lately.startswith(f"  user {uid}: ")
     assert float(lately.split()[2]) > 0
+
+
+def test_the_last_requests_of_closed_connections_take_in_nothing_again(
+    around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One operation carries out several of them, and misses no record that was sent before."""
+    daemon = around.daemon
+    tree = around.connect(daemon.tracefs)
+    producer = around.connect(daemon.data)
+    around.ask(daemon.tracefs, tree, "write_file", "dynamic_events", b"u:one u32 n\n", False)
+    index = around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})["write_index"]
+    around.ask(daemon.tracefs, tree, "write_file", "events/user_events/one/enable", b"1", True)
+    taken_in: list[int] = []
+    take_in_all = daemon.data.take_in_all
+
+    def counted() -> None:
+        taken_in.append(1)
+        take_in_all()
+
+    monkeypatch.setattr(daemon.data, "take_in_all", counted)
+    producer.sendall(encode_record(index.to_bytes(4, "little") + bytes(4)))
+    for _ in range(5):
+        client = around.connect(daemon.tracefs)
+        client.sendall(encode_request(1, "write_file", ["events/user_events/one/enable", b"0", True]))
+        client.close()
+    daemon.take_in_all()
+    assert len(taken_in) == 1
+    assert around.ask(daemon.tracefs, tree, "read_file", "events/user_events/one/enable") == b"0\n"
+    assert b"emitted: 1\n" in around.ask(daemon.tracefs, tree, "read_file", "events/user_events/one/stats")

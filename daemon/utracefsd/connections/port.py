@@ -284,8 +284,7 @@ class Port:
             return
         self._taking_in = True
         try:
-            now_ns = self._now_ns()
-            until_ns = now_ns + TAKE_IN_NS
+            until_ns = self._now_ns() + TAKE_IN_NS
             found = self._poll(ALL_ACCEPTS, ACCEPT_NS)
             if not found and not self._unfinished:
                 return
@@ -302,23 +301,13 @@ class Port:
                         left[accepted] = _TO_THE_END
                     elif events & select.EPOLLIN:
                         left[accepted] = accepted.link.bytes_readable()
-            waiting = deque(self._scheduler.in_order(left, now_ns))
-            slices = 0
-            while waiting and ((now_ns := self._now_ns()) < until_ns or slices < FEW):
-                slices += 1
-                accepted = waiting.popleft()
-                slice_ends_ns = now_ns + SLICE_NS
-                if slices > FEW:
-                    slice_ends_ns = min(slice_ends_ns, until_ns)
-                left[accepted] = self._pump(accepted, left[accepted], slice_ends_ns)
-                if left[accepted]:
-                    waiting.append(accepted)
+            waiting = self._serve_in_slices(left, until_ns)
             self._take_records_of(waiting, left)
         finally:
             self._taking_in = False
 
     def take_in_ended(self) -> None:
-        """Take in what closed connections had sent, and their end.
+        """Take in what closed connections had sent, and their end, for TAKE_IN_NS.
 
         An operation of another client may call this: it frees what closed clients held. Connections that are
         being pumped are skipped.
@@ -328,12 +317,32 @@ class Port:
         self._taking_in = True
         try:
             until_ns = self._now_ns() + TAKE_IN_NS
+            left: dict[AcceptedConnection, int] = {}
             for fd, events in self._epoll.poll(0, len(self._accepted) + 1):
                 accepted = self._accepted.get(fd)
                 if accepted is not None and events & _HUNG_UP and not self._paused(accepted):
-                    self._pump(accepted, _TO_THE_END, until_ns)
+                    left[accepted] = _TO_THE_END
+            self._serve_in_slices(left, until_ns)
         finally:
             self._taking_in = False
+
+    def _serve_in_slices(
+        self, left: dict[AcceptedConnection, int], until_ns: int
+    ) -> deque[AcceptedConnection]:
+        """Serve connections in fair order until the time, and FEW in any case; `left`: the bytes of each.
+        Returns the waiting ones."""
+        waiting = deque(self._scheduler.in_order(left, self._now_ns()))
+        slices = 0
+        while waiting and ((now_ns := self._now_ns()) < until_ns or slices < FEW):
+            slices += 1
+            accepted = waiting.popleft()
+            slice_ends_ns = now_ns + SLICE_NS
+            if slices > FEW:
+                slice_ends_ns = min(slice_ends_ns, until_ns)
+            left[accepted] = self._pump(accepted, left[accepted], slice_ends_ns)
+            if left[accepted]:
+                waiting.append(accepted)
+        return waiting
 
     def _note_gone(self, accepted: AcceptedConnection, events: int) -> None:
         if not events & _GONE:

@@ -63,6 +63,17 @@ class TestFloods:
         around.port.take_in_all()
         assert TAKE_IN_NS <= around.now_ns - before_ns <= TAKE_IN_NS + cost_ns
 
+    @pytest.mark.parametrize("cost_ns", [27_000, 300_000, TAKE_IN_NS])
+    def test_an_operation_waits_for_closed_connections_no_longer(self, around: Around, cost_ns: int) -> None:
+        """Each has requests in progress."""
+        self.many(around, cost_ns)
+        around.turn()
+        for client in around.clients:
+            client.close()
+        before_ns = around.now_ns
+        around.port.take_in_ended()
+        assert around.now_ns - before_ns <= max(TAKE_IN_NS + cost_ns, FEW * cost_ns)
+
     def test_turns_are_bounded_in_time(self, around: Around) -> None:
         done = self.many(around, 27_000, 3)
         before_ns = around.now_ns
