@@ -30,16 +30,17 @@ static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struc
 }
 
 /* Whether the attempt at `place` was not counted, and another place may be available: not answered yet, a
- * child's first record, the last one before the end of a connection, or a ring that the daemon has closed.
- * Otherwise counts it. */
+ * child's first record, the last one before the end of a connection, a ring that the daemon has closed, or a
+ * local ring whose place the daemon's has taken. Otherwise counts it. */
 static int has_no_place(struct ut_reg *reg, uint64_t place)
 {
 	struct data_ring view = ut_views[place >> 32];
 
 	if (!view.header)
 		return 1;
-	if (dr_is_closed(&view) && atomic_compare_exchange_strong(&reg->place, &place, 0)) {
-		atomic_store(&reg->is_let_go, 1);
+	if (dr_is_closed(&view)) {
+		if (atomic_compare_exchange_strong(&reg->place, &place, 0))
+			atomic_store(&reg->is_let_go, 1);
 		return 1;
 	}
 	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
@@ -58,7 +59,8 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	if (reserve_at(place, flag, size, r))
 		return 1;
-	has_no_place(reg, place);
+	if (has_no_place(reg, place)) /* twice: a ring that was closed at once */
+		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
 

@@ -207,18 +207,43 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	nr_in_use--;
 }
 
-void ut_ring_wake(uint32_t number)
+/* 0: it is a local ring, or the program has closed the doorbell. */
+static int wake_daemon(uint32_t number)
 {
 	const struct ut_outlet *outlet = &ut_outlets[number];
 	const uint64_t one = 1;
 	int fd = __atomic_load_n(&outlet->doorbell.fd, __ATOMIC_RELAXED);
 
-	if (!outlet->is_local && ut_is_ours(&outlet->doorbell)) {
-		/* Not write(2), where a thread may be cancelled. It fails only if a ring of the bell is
-		 * pending. */
-		if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
-		}
-	} else {
-		wake_taker(number); /* a local ring, or the program has closed the doorbell */
+	if (outlet->is_local || !ut_is_ours(&outlet->doorbell))
+		return 0;
+	/* Not write(2), where a thread may be cancelled. It fails only if a ring of the bell is pending. */
+	if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
 	}
+	return 1;
+}
+
+void ut_ring_wake(uint32_t number)
+{
+	if (!wake_daemon(number))
+		wake_taker(number);
+}
+
+int ut_ring_put(uint32_t number, uint32_t write_index, const struct dr_taken *taken, const uint8_t *payload)
+{
+	struct data_ring *ring = &ut_outlets[number].ring;
+	uint32_t named = taken->flags & DR_NAMED ? DR_COMM : 0;
+	int half;
+	struct dr_record *rec = dr_try_reserve(ring, write_index, taken->length + named, &half);
+
+	if (!rec)
+		return 0;
+	ut_stamp(ring, rec);
+	rec->flags |= taken->flags & DR_NAMED;
+	rec->tid = taken->tid ? taken->tid : (uint32_t)getpid();
+	rec->cpu = taken->cpu;
+	memcpy(rec->payload, payload, taken->length);
+	memcpy(rec->payload + taken->length, taken->comm, named);
+	if (dr_commit(ring, rec, taken->length) || half)
+		wake_daemon(number); /* otherwise the next step finds that the doorbell is gone */
+	return 1;
 }

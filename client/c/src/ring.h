@@ -63,6 +63,9 @@ void ut_ring_give_up(uint32_t ring, void (*lost)(void *arg, uint32_t write_index
 uint64_t ut_ring_position(uint32_t ring);
 /* Whether the daemon has taken in all its records; also without a ring. */
 int ut_ring_is_taken_in(uint32_t ring);
+/* Writes a record of a local ring into the daemon's ring, with the present time. With the lock held. Whether
+ * it had room. */
+int ut_ring_put(uint32_t ring, uint32_t write_index, const struct dr_taken *taken, const uint8_t *payload);
 /* After a commit that asks for it: wakes the thread that empties the ring. Callable from signal handlers. */
 void ut_ring_wake(uint32_t ring);
 

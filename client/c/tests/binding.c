@@ -6,6 +6,7 @@
  *     detach E
  *     look E                     1, 0 or -EINTR
  *     emit E N [COUNT]           COUNT records of a u32, from N on, as a binding does it; how many had room
+ *     reserve E N, commit        the same in two commands: a record of N, whose thread is stopped in between
  *     let-go E                   marks its ring as closed by a daemon
  *     refuse E                   a value that does not fit
  *     flush S MS                 0 or error
@@ -49,21 +50,29 @@ static void on_warning(void)
 
 static int interrupted(void *arg);
 
-static int emit(struct utracefs_event *event, uint32_t value)
+static int reserve(struct utracefs_event *event, uint32_t value, struct utb_reserved *r)
 {
-	struct utb_reserved r;
 	unsigned char *payload;
 
 	if (utb_enabled(event, interrupted, NULL) <= 0)
 		return 0;
-	payload = utb_reserve(event, 0, 4, &r);
-	if (!payload && r.must_settle) {
+	payload = utb_reserve(event, 0, 4, r);
+	if (!payload && r->must_settle) {
 		utb_settle(event, interrupted, NULL);
-		payload = utb_reserve(event, 0, 4, &r);
+		payload = utb_reserve(event, 0, 4, r);
 	}
 	if (!payload)
 		return 0;
 	ut_put(payload, value, 4);
+	return 1;
+}
+
+static int emit(struct utracefs_event *event, uint32_t value)
+{
+	struct utb_reserved r;
+
+	if (!reserve(event, value, &r))
+		return 0;
 	utb_commit(&r);
 	return 1;
 }
@@ -127,6 +136,37 @@ static int print_state(const char *line)
 	return 1;
 }
 
+/* Commands that write records, or prepare it. 0: it is none of them. */
+static int write_records(const char *line, long *answer)
+{
+	static struct utb_reserved open;
+	unsigned number, count = 1;
+	int e;
+
+	*answer = 0;
+	if (sscanf(line, "emit %d %u %u", &e, &number, &count) >= 2) {
+		while (count--)
+			*answer += emit(&events[e], number++);
+	} else if (sscanf(line, "reserve %d %u", &e, &number) == 2) {
+		*answer = reserve(&events[e], number, &open);
+	} else if (strcmp(line, "commit") == 0) {
+		utb_commit(&open);
+	} else if (sscanf(line, "let-go %d", &e) == 1) {
+		uint64_t place = atomic_load(&((struct ut_target *)events[e].registration)->place);
+
+		atomic_fetch_or(&utb_views[place >> 32].header->head, DR_CLOSED);
+	} else if (sscanf(line, "refuse %d", &e) == 1) {
+		utracefs_refuse(&events[e], "i", "was wrong");
+	} else if (sscanf(line, "emit-while-waiting %d %u", &e, &number) == 2) {
+		nested = e;
+		nested_value = number;
+	} else {
+		*answer = -1000;
+		return 0;
+	}
+	return 1;
+}
+
 /* The child continues with the next command; its pid. */
 static long fork_child(void)
 {
@@ -146,19 +186,19 @@ int main(void)
 {
 	char line[4096], text[4096];
 	int nr_sessions = 1, nr_events = 0, a;
-	unsigned b, c;
+	unsigned b;
 
 	sessions[0] = utb_process_session();
 	signal(SIGALRM, on_alarm);
 	utb_on_warning(on_warning);
 	while (fgets(line, sizeof(line), stdin)) {
-		long answer = -1000;
+		long answer;
 
 		line[strcspn(line, "\n")] = 0;
 		if (print_state(line))
 			continue;
-		c = 1;
-		if (sscanf(line, "session %s %u", text, &b) == 2) {
+		if (write_records(line, &answer)) {
+		} else if (sscanf(line, "session %s %u", text, &b) == 2) {
 			sessions[nr_sessions] = utb_session_new(text, b);
 			answer = nr_sessions++;
 		} else if (sscanf(line, "attach %d %[^\n]", &a, text) == 2) {
@@ -174,21 +214,6 @@ int main(void)
 		} else if (sscanf(line, "look %d", &a) == 1) {
 			has_alarm = 0;
 			answer = utb_enabled(&events[a], interrupted, NULL);
-		} else if (sscanf(line, "emit %d %u %u", &a, &b, &c) >= 2) {
-			for (answer = 0; c--; b++)
-				answer += emit(&events[a], b);
-		} else if (sscanf(line, "let-go %d", &a) == 1) {
-			uint64_t place = atomic_load(&((struct ut_target *)events[a].registration)->place);
-
-			atomic_fetch_or(&utb_views[place >> 32].header->head, DR_CLOSED);
-			answer = 0;
-		} else if (sscanf(line, "refuse %d", &a) == 1) {
-			utracefs_refuse(&events[a], "i", "was wrong");
-			answer = 0;
-		} else if (sscanf(line, "emit-while-waiting %d %u", &a, &b) == 2) {
-			nested = a;
-			nested_value = b;
-			answer = 0;
 		} else if (sscanf(line, "flush %d %u", &a, &b) == 2) {
 			has_alarm = 0;
 			answer = utb_flush(sessions[a], b * UINT64_C(1000000), interrupted, NULL);

@@ -178,6 +178,7 @@ static void end_connection(struct ut_session *s)
 {
 	ut_keep_unsent(s);
 	s->out.size = s->out_sent = 0;
+	s->is_full = 0;
 	ut_close_connection(s);
 	fail_calls(s);
 	if (s->flags & UT_TOKENS)
@@ -463,15 +464,15 @@ static int receive(struct ut_session *s)
 
 static int place(struct ut_session *s, struct ut_reg *reg)
 {
-	uint32_t ring = s->ring ? s->ring : s->local;
+	uint32_t ring = s->local ? s->local : s->ring;
 
 	if (reg->status_index >= s->status_size)
 		return -EPROTO;
+	if (s->ring)
+		reg->old_index = reg->write_index;
 	/* The place first: a thread that sees the byte set finds a place. */
-	if (ring && (s->ring || reg->number != UT_NO_NUMBER)) {
-		atomic_store(&reg->place, ut_place(ring, s->ring ? reg->write_index : reg->number));
-		if (s->ring)
-			reg->old_index = reg->write_index;
+	if (ring && (!s->local || reg->number != UT_NO_NUMBER)) {
+		atomic_store(&reg->place, ut_place(ring, s->local ? reg->number : reg->write_index));
 		ut_reg_point(reg, s->status_area + reg->status_index);
 	} else {
 		ut_reg_point(reg, &ut_off);
@@ -507,6 +508,23 @@ static int move_all(struct ut_session *s)
 	ut_close(&s->status_fd);
 	ut_go(s, UT_READY);
 	return 0;
+}
+
+/* The daemon's ring has all records of the local one: later ones go there, too. */
+static void move_to_ring(struct ut_session *s, uint32_t local)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (atomic_load(&reg->place) >> 32 == local)
+			atomic_store(&reg->place, reg->state == UT_ANSWERED ? ut_place(s->ring, reg->write_index) : 0);
+}
+
+static void move_records(struct ut_session *s)
+{
+	uint32_t local = s->local;
+
+	ut_take_records(s);
+	if (ut_leave_local(s))
+		move_to_ring(s, local);
 }
 
 static int same_indexes(const struct ut_session *s)
@@ -591,7 +609,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 		if (!error) {
 			ut_ask_registrations(s);
 			if (s->state == UT_UP && (s->local || s->kept_size))
-				ut_take_records(s);
+				move_records(s);
 			error = ut_send_out(s);
 			if (error == -EAGAIN)
 				error = 0;
@@ -609,7 +627,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 
 uint64_t ut_step_due(const struct ut_session *s)
 {
-	return s->state == UT_NEW || s->state == UT_WAITING ? s->due : UINT64_MAX;
+	return s->state == UT_NEW || s->state == UT_WAITING || s->is_full ? s->due : UINT64_MAX;
 }
 
 short ut_step_events(const struct ut_session *s)
@@ -637,7 +655,7 @@ void ut_connection_start_child(struct ut_session *s)
 	s->nr_asked = 0;
 	s->bytes_before = s->bytes_flushed = 0;
 	s->forked_at = ut_clock_ns();
-	s->is_holding = 0;
+	s->is_holding = s->is_full = 0;
 	s->out.size = s->out_sent = s->kept_at = s->kept_size = 0; /* its parent's */
 	ut_go(s, UT_FORK);
 	s->due = 0;

@@ -142,7 +142,7 @@ struct ut_session {
 	enum ut_state state;
 	int error;	  /* why the last attempt to connect failed: negative errno */
 	int is_cut_off;	  /* a child that cannot connect: it counts lost records in its parent's ring */
-	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
+	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect; or of is_full */
 	uint64_t back_off;
 	uint64_t patience; /* total time that tests of pending events may wait */
 	uint64_t forked_at; /* UT_FORKED */
@@ -168,8 +168,9 @@ struct ut_session {
 	int is_notified;  /* notify_enablers was sent */
 	int takes_writers; /* records on the socket may name their writer */
 	uint32_t ring;	  /* of the daemon; outlives a connection. 0: none */
-	uint32_t local;	  /* local ring, if the daemon gives none. 0: none */
+	uint32_t local;	  /* local ring, if the daemon gives none, or not yet (local_ring.c). 0: none */
 	struct dr_consumer taker; /* of the local ring */
+	int is_full;		  /* the daemon's ring has no room for its records: again at `due` */
 	uint64_t held_to;	  /* position there: held.c has counted the records before it */
 	int is_holding;		  /* held.c has entries of this process */
 
@@ -288,8 +289,13 @@ int ut_ring_has_records(const struct ut_session *session);
 /* Counts records of the local ring and of `out` that are not completely sent, for each registration;
  * with_ring: also records in the daemon's ring that no daemon has taken in. Returns the total. */
 uint64_t ut_count_pending(struct ut_session *session, int with_ring);
-/* Moves records from the local ring into `out`, as far as there is space. */
+/* Moves records from the local ring into the daemon's, or without one into `out`, as far as there is
+ * space. */
 void ut_take_records(struct ut_session *session);
+/* The daemon's ring, unless the daemon has closed it; 0: there is none. */
+uint32_t ut_open_ring(const struct ut_session *session);
+/* Closes the local ring if it is empty and the daemon's can have its place. Whether it did. */
+int ut_leave_local(struct ut_session *session);
 /* At the end of a connection: keeps records that were taken from there and not completely sent, for the
  * next connection. */
 void ut_keep_unsent(struct ut_session *session);

@@ -1,10 +1,29 @@
-/* The local ring, used if the daemon gives none: moves its records into the socket. */
+/*
+ * The local ring, used if the daemon gives none, or has not answered yet: moves its records into the socket,
+ * or into the daemon's ring when there is one.
+ *
+ * Records of one thread keep their order. A record on the socket gets its time from the daemon, when it
+ * arrives; one in the daemon's ring has the time of its emit. So a record that is held here must not go over
+ * the socket while its followers are written into the daemon's ring: it would come behind them. Therefore:
+ *
+ * 1. While the local ring has records, all events that get a place get it there (`place`), even if there is
+ *    a ring of the daemon.
+ * 2. Held records are written into the daemon's ring in their order, with the present time and not the time
+ *    of their emit: the daemon moves a time that is before that of another record of its cpu, and so could
+ *    change the order of records of several cpus.
+ * 3. The local ring is closed in the step that finds it empty, with one compare-and-swap of its head. So no
+ *    thread has a record there that is reserved and not committed, and none can reserve one afterwards: its
+ *    emit finds the ring closed, and then its place in the daemon's ring. The same step, under the lock, has
+ *    given that to all events of the local one.
+ */
 #include <endian.h>
 #include <limits.h>
 #include <stdlib.h>
 
 #include "bin.h"
 #include "connection.h"
+
+#define FULL_NS 5000000ull /* until the next look if the daemon's ring is full */
 
 void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t), void *arg)
 {
@@ -218,7 +237,32 @@ void ut_hear_all(struct ut_session *s)
 			ut_reg_hear(s, reg);
 }
 
-/* Whether this record, and so all later ones, must wait for the answer. Otherwise puts it into `out`, or
+uint32_t ut_open_ring(const struct ut_session *s)
+{
+	return s->ring && !dr_is_closed(&ut_outlets[s->ring].ring) ? s->ring : 0;
+}
+
+/* Into the daemon's ring, or without one into `out`. 0: there is no room. */
+static int move_record(struct ut_session *s, uint32_t write_index, const struct dr_taken *taken,
+		       const uint8_t *payload)
+{
+	uint32_t ring = ut_open_ring(s), count;
+
+	if (!ring) {
+		s->out.size += put_record(s->out.data + s->out.size, write_index, taken, payload,
+					  s->takes_writers && taken->tid);
+	} else if (write_index & BIN_LOST) {
+		memcpy(&count, payload, sizeof(count));
+		dr_count_lost_of(&ut_outlets[ring].ring, write_index & ~BIN_LOST, le32toh(count));
+	} else if (!ut_ring_put(ring, write_index, taken, payload)) {
+		s->is_full = 1;
+		s->due = ut_clock_ns() + FULL_NS;
+		return 0;
+	}
+	return 1;
+}
+
+/* Whether this record, and so all later ones, must wait for the answer, or for room. Otherwise moves it, or
  * counts it. */
 static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken *taken,
 		   const uint8_t *payload, int is_new)
@@ -230,17 +274,14 @@ static int is_held(struct ut_session *s, uint32_t number, const struct dr_taken 
 		return 0;
 	if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
 		return 1;
+	if (is_new && s->taker.tail < reg->unheard_until)
+		reg->unheard += !kind;
+	else if (reg->state == UT_ANSWERED && !move_record(s, reg->write_index | kind, taken, payload))
+		return 1;
+	else if (reg->state != UT_ANSWERED && !kind)
+		atomic_fetch_add(&reg->lost, 1);
 	if (is_new && !kind)
 		ut_held_sent(s, number);
-	if (is_new && s->taker.tail < reg->unheard_until) {
-		reg->unheard += !kind;
-		return 0;
-	}
-	if (reg->state == UT_ANSWERED)
-		s->out.size += put_record(s->out.data + s->out.size, reg->write_index | kind, taken, payload,
-					  s->takes_writers && taken->tid);
-	else if (!kind)
-		atomic_fetch_add(&reg->lost, 1);
 	return 0;
 }
 
@@ -293,6 +334,7 @@ void ut_take_records(struct ut_session *s)
 	struct dr_taken taken;
 	uint64_t holes = 0;
 
+	s->is_full = 0;
 	if (!take_kept(s) || !s->local)
 		return;
 	for (int looks = 0; looks < 2; looks++) {
@@ -313,6 +355,17 @@ void ut_take_records(struct ut_session *s)
 	if (!ut_ring_has_records(s))
 		ut_held_free(s);
 	take_lost(s);
+}
+
+int ut_leave_local(struct ut_session *s)
+{
+	uint64_t head = s->taker.tail;
+
+	if (!s->local || s->kept_size || !ut_open_ring(s) || atomic_load(&s->taker.ring.header->lost) ||
+	    !atomic_compare_exchange_strong(&s->taker.ring.header->head, &head, head | DR_CLOSED))
+		return 0;
+	ut_session_give_up(s, &s->local, NULL, NULL);
+	return 1;
 }
 
 /* ---- the end of a session */
