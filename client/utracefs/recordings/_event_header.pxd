@@ -36,6 +36,8 @@ cdef struct Node:
     bint is_counted       # a u16 in front of the bytes counts their units
     bint is_ended         # a unit of 0 ends them
     bint is_json          # the column has JSON
+    uint8_t sizes         # of a counted value, added: with another one it is as without a format
+    bint is_text          # such a value is text, else bytes
     uint16_t count
     uint32_t end          # of a struct: the number of the node behind it
     uint32_t at           # of the value, or of its location word, in the new entry

@@ -26,7 +26,7 @@ from cpython.mem cimport PyMem_Free
 from libc.math cimport isfinite, isnan
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc, strtof
-from libc.string cimport memcmp, memcpy, memmove, memset, strlen
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from utracefs.recordings._records cimport HEADER, Raw, RecordSource, signed_value, unsigned_value
 from utracefs_protocol.events._line cimport (
@@ -89,6 +89,8 @@ cdef class Plan:
             node.is_counted = one.is_counted
             node.is_ended = one.is_ended
             node.is_json = one.is_json
+            node.sizes = one.sizes
+            node.is_text = one.is_text
             node.count = one.count
             node.end = one.end
             node.at = one.at
@@ -156,6 +158,8 @@ cdef class Plan:
                 put_json(&line, node, data, length)
             else:
                 put_value(&line, node, data, length)
+                if node.op != BYTES:
+                    replace_zeros(&line, begin)
             if node.op != BYTES or node.repeated != ONCE:
                 put_char(&line, 0)              # as in all texts of events
             word = begin - to - node.at - 4
@@ -277,6 +281,8 @@ cdef int put_value(Line *line, const Node *node, const uint8_t *data, size_t len
         put(line, data, length)
     elif node.op == CHARACTER:
         put_character(line, <uint32_t>number(node, data, length))
+    elif node.op == UUID:
+        put_uuid(line, data)
     elif node.op == ADDRESS:
         put_address(line, data, length)
     elif node.op == LATIN_TEXT:
@@ -291,13 +297,15 @@ cdef int put_value(Line *line, const Node *node, const uint8_t *data, size_t len
 cdef int put_json(Line *line, const Node *node, const uint8_t *data, size_t length) except -1:
     cdef char *begin = line.p
     cdef uint64_t value
-    if node.is_counted and node.op < TEXT:
-        if length == 0:
-            put(line, b"null", 4)
-            return 0
-        if not is_size_of(node.op, length):
-            return put_hex_json(line, data, length)
-    if node.op == NUMBER:
+    if node.sizes and length == 0:
+        put(line, b"null", 4)
+    elif node.sizes and (length & (length - 1) or not length & node.sizes):
+        if node.is_text:
+            put(line, data, length)
+            quote(line, begin)
+        else:
+            put_hex_json(line, data, length)
+    elif node.op == NUMBER:
         value = number(node, data, length)
         if node.is_signed:
             put_signed(line, <int64_t>value)
@@ -315,30 +323,10 @@ cdef int put_json(Line *line, const Node *node, const uint8_t *data, size_t leng
         put_real(line, number(node, data, length), length)
     elif node.op == BYTES:
         put_hex_json(line, data, length)
-    elif node.op == UUID:
-        put_char(line, c'"')
-        if line.end - line.p < UUID_TEXT:
-            line.full = True
-            return 0
-        uuid_text(data, line.p)
-        line.p += UUID_TEXT
-        put_char(line, c'"')
     else:
         put_value(line, node, data, length)
-        if not line.full:
-            quote(line, begin)
+        quote(line, begin)
     return 0
-
-
-cdef inline bint is_size_of(Op op, size_t length) noexcept nogil:
-    """Whether a counted value has a size of its type."""
-    if op == UUID:
-        return length == 16
-    if op == ADDRESS:
-        return length == 4 or length == 16
-    if op == REAL:
-        return length == 4 or length == 8
-    return length == 1 or length == 2 or length == 4 or length == 8
 
 
 cdef inline uint64_t number(const Node *node, const uint8_t *data, size_t length) noexcept:
@@ -349,11 +337,10 @@ cdef inline uint64_t number(const Node *node, const uint8_t *data, size_t length
     return <uint64_t>signed_value(data, length) if node.is_signed else unsigned_value(data, length)
 
 
-cdef int put_hex_json(Line *line, const uint8_t *data, size_t length) except -1:
+cdef void put_hex_json(Line *line, const uint8_t *data, size_t length) noexcept nogil:
     put_char(line, c'"')
     put_hex_pairs(line, data, length)
     put_char(line, c'"')
-    return 0
 
 
 cdef int put_real(Line *line, uint64_t bits, size_t size) except -1:
@@ -368,7 +355,8 @@ cdef int put_real(Line *line, uint64_t bits, size_t size) except -1:
     else:
         memcpy(&value, &bits, 8)
     if not isfinite(value):
-        put_quoted(line, b"NaN" if isnan(value) else b"Infinity" if value > 0 else b"-Infinity")
+        text = b'"NaN"' if isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
+        put(line, text, strlen(text))
         return 0
     if size == 8:
         text = PyOS_double_to_string(value, b"r", 0, 2, NULL)
@@ -383,14 +371,8 @@ cdef int put_real(Line *line, uint64_t bits, size_t size) except -1:
     return 0
 
 
-cdef inline void put_quoted(Line *line, const char *text) noexcept nogil:
-    put_char(line, c'"')
-    put(line, text, strlen(text))
-    put_char(line, c'"')
-
-
 cdef void put_address(Line *line, const uint8_t *data, size_t length) noexcept nogil:
-    """IPv6 with `::` for the first of the longest runs of two zeros or more (RFC 5952)."""
+    """As inet_ntop: `::` for the first of the longest runs of two zeros or more (RFC 5952)."""
     cdef int i, run, longest = 1, first = -1
     if length == 4:
         for i in range(4):
@@ -406,6 +388,10 @@ cdef void put_address(Line *line, const uint8_t *data, size_t length) noexcept n
             longest = run
             first = i
     i = 0
+    if first == 0 and (longest == 6 or longest == 5 and data[10] == 0xFF and data[11] == 0xFF):
+        put(line, b"::ffff:", 7 if longest == 5 else 2)
+        put_address(line, data + 12, 4)
+        return
     while i < 8:
         if i == first:
             put(line, b"::", 2)
@@ -423,40 +409,62 @@ cdef void uuid_text(const uint8_t *data, char *to) noexcept nogil:
     line.start = line.p = to
     line.end = to + UUID_TEXT
     line.full = False
-    put_hex_pairs(&line, data, 4)
-    put_char(&line, c'-')
-    put_hex_pairs(&line, data + 4, 2)
-    put_char(&line, c'-')
-    put_hex_pairs(&line, data + 6, 2)
-    put_char(&line, c'-')
-    put_hex_pairs(&line, data + 8, 2)
-    put_char(&line, c'-')
-    put_hex_pairs(&line, data + 10, 6)
+    put_uuid(&line, data)
+
+
+cdef void put_uuid(Line *line, const uint8_t *data) noexcept nogil:
+    put_hex_pairs(line, data, 4)
+    put_char(line, c'-')
+    put_hex_pairs(line, data + 4, 2)
+    put_char(line, c'-')
+    put_hex_pairs(line, data + 6, 2)
+    put_char(line, c'-')
+    put_hex_pairs(line, data + 8, 2)
+    put_char(line, c'-')
+    put_hex_pairs(line, data + 10, 6)
 
 
 cdef void skip_mark(const uint8_t **data, size_t *length, size_t *unit, bint *swap) noexcept nogil:
     """Skip a byte order mark, and do as it says. A longer one before its beginning."""
     cdef const uint8_t *p = data[0]
-    cdef size_t size = 0
-    cdef bint is_big = False
-    if length[0] >= 4 and p[0] == 0 and p[1] == 0 and p[2] == 0xFE and p[3] == 0xFF:
+    cdef size_t size
+    if length[0] >= 4 and (memcmp(p, b"\0\0\xFE\xFF", 4) == 0 or memcmp(p, b"\xFF\xFE\0\0", 4) == 0):
         size = unit[0] = 4
-        is_big = True
-    elif length[0] >= 4 and p[0] == 0xFF and p[1] == 0xFE and p[2] == 0 and p[3] == 0:
-        size = unit[0] = 4
-    elif length[0] >= 3 and p[0] == 0xEF and p[1] == 0xBB and p[2] == 0xBF:
+    elif length[0] >= 3 and memcmp(p, b"\xEF\xBB\xBF", 3) == 0:
         size = 3
         unit[0] = 1
-    elif length[0] >= 2 and p[0] == 0xFE and p[1] == 0xFF:
-        size = unit[0] = 2
-        is_big = True
-    elif length[0] >= 2 and p[0] == 0xFF and p[1] == 0xFE:
+    elif length[0] >= 2 and (memcmp(p, b"\xFE\xFF", 2) == 0 or memcmp(p, b"\xFF\xFE", 2) == 0):
         size = unit[0] = 2
     else:
         return
-    swap[0] = is_big == IS_LITTLE
+    swap[0] = (p[0] != 0xFF) == IS_LITTLE
     data[0] += size
     length[0] -= size
+
+
+cdef void replace_zeros(Line *line, char *begin) noexcept nogil:
+    """U+FFFD for zeros in a text, which would end there; those at its end are left out."""
+    cdef size_t growth = 0
+    cdef char *p
+    cdef char *to
+    while line.p > begin and (line.p - 1)[0] == 0:
+        line.p -= 1
+    p = <char *>memchr(begin, 0, line.p - begin)
+    while p != NULL:
+        growth += 2
+        p = <char *>memchr(p + 1, 0, line.p - p - 1)
+    if growth > <size_t>(line.end - line.p):
+        line.full = True
+        return
+    p = line.p
+    line.p = to = line.p + growth
+    while to > p:
+        p -= 1
+        to -= 1
+        to[0] = p[0]
+        if p[0] == 0:
+            to -= 2
+            memcpy(to, b"\xef\xbf\xbd", 3)
 
 
 cdef void put_units(
@@ -495,25 +503,17 @@ cdef inline uint32_t unit_at(const uint8_t *data, size_t i, size_t unit, bint sw
 
 cdef void put_character(Line *line, uint32_t c) noexcept nogil:
     cdef uint8_t text[4]
-    cdef size_t size
+    cdef int i, size
     if c > 0x10FFFF or 0xD800 <= c < 0xE000:
         c = REPLACEMENT
     if c < 0x80:
         put_char(line, <char>c)
         return
-    if c < 0x800:
-        text[0] = 0xC0 | c >> 6
-        size = 2
-    elif c < 0x10000:
-        text[0] = 0xE0 | c >> 12
-        text[1] = 0x80 | (c >> 6 & 0x3F)
-        size = 3
-    else:
-        text[0] = 0xF0 | c >> 18
-        text[1] = 0x80 | (c >> 12 & 0x3F)
-        text[2] = 0x80 | (c >> 6 & 0x3F)
-        size = 4
-    text[size - 1] = 0x80 | (c & 0x3F)
+    size = 4 if c >= 0x10000 else 3 if c >= 0x800 else 2
+    for i in range(size - 1, 0, -1):
+        text[i] = 0x80 | (c & 0x3F)
+        c >>= 6
+    text[0] = <uint8_t>(0xF00 >> size) | c
     put(line, text, size)
 
 

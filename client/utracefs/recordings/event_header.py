@@ -77,6 +77,17 @@ _NULLABLE: Final = {
     _UUID: Op.UUID,
     **dict.fromkeys(_ADDRESSES, Op.ADDRESS),
 }
+_SIZES: Final = {
+    **dict.fromkeys((1, 2, _HEX), 1 | 2 | 4 | 8),
+    **dict.fromkeys((4, 5), 4),
+    6: 4 | 8,
+    _BOOLEAN: 1 | 2 | 4,
+    _FLOAT: 4 | 8,
+    _UUID: 16,
+    _PORT: 2,
+    **dict.fromkeys(_ADDRESSES, 4 | 16),
+}
+"""Format of a value that may be null, counted bytes, to the sizes it may have."""
 
 COMMON_SCHEMA: Final = {
     ("PartA", "time"): "time",
@@ -114,6 +125,8 @@ class _Node:
     is_counted: bool = False
     is_ended: bool = False
     is_json: bool = False
+    sizes: int = 0
+    is_text: bool = False
     is_hex: bool = False
     count: int = 0
     path: tuple[str, ...] | None = None
@@ -447,14 +460,17 @@ def _node(name: str, encoding: int, format_: int) -> _Node:
     if encoding not in _COUNTED:
         raise ValueError(f"encoding {encoding}")
     size = _COUNTED[encoding]
-    if size == 1:
-        # Of any format: a value with the size of the bytes, or null without any.
-        if format_ in (1, _HEX, *_SIGNED):
-            return _Node(name, Op.NUMBER, is_signed=format_ in _SIGNED, is_counted=True, is_json=True)
-        if format_ == _PORT:
-            return _Node(name, Op.NUMBER, is_big=True, is_counted=True, is_json=True)
-        if format_ in _NULLABLE:
-            return _Node(name, _NULLABLE[format_], is_counted=True, is_json=True)
+    if size == 1 and format_ in _SIZES:
+        return _Node(
+            name,
+            _NULLABLE.get(format_, Op.NUMBER),
+            is_big=format_ == _PORT,
+            is_signed=format_ in _SIGNED,
+            is_counted=True,
+            is_json=True,
+            sizes=_SIZES[format_],
+            is_text=encoding != _BINARY,
+        )
     is_text = encoding != _BINARY or format_ in (_STRING8, _UTF, *_MARKED)
     op = _text(size, format_) if is_text else Op.BYTES
     return _Node(name, op, size=size, is_counted=True)

@@ -16,7 +16,7 @@ import pytest
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Utracefsd, running
 from tests.client.forward.kit import EVENT, Store
-from tests.client.recordings.event_headers import FIELDS, NAME
+from tests.client.recordings.event_header.event_headers import FIELDS, NAME
 from utracefs import Session
 from utracefs.forward import forwarder as forwarder_module
 from utracefs.forward.batch import Batch

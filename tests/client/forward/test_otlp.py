@@ -26,7 +26,7 @@ from tests.client.forward.otlp_server import (
     items,
     logs_service,
 )
-from tests.client.recordings.event_headers import FIELDS, field, payload
+from tests.client.recordings.event_header.event_headers import FIELDS, field, payload
 from utracefs.forward import otlp
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY, Loss

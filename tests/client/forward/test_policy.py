@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tests.client.forward.kit import batch_of, packed
-from tests.client.recordings.event_headers import FIELDS
+from tests.client.recordings.event_header.event_headers import FIELDS
 from tests.protocol.pages.stream_writer import PlainWriter
 from utracefs.forward._body import Cutter
 from utracefs.forward.batch import Batch

@@ -15,7 +15,7 @@ import pytest
 
 import utracefs
 from tests.client.daemons.real_daemon import Utracefsd, running
-from tests.client.recordings.event_headers import FIELDS, NAME, field, payload
+from tests.client.recordings.event_header.event_headers import FIELDS, NAME, field, payload
 from tests.soak.plain import PlainConnection
 
 pytestmark = pytest.mark.usefixtures("patience")

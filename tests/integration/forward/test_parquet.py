@@ -20,7 +20,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.client.recordings.event_headers import FIELDS, NAME, field, payload
+from tests.client.recordings.event_header.event_headers import FIELDS, NAME, field, payload
 from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from tests.integration.pages import blocks

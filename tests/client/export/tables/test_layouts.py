@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.recordings.event_headers import field, payload, write
+from tests.client.recordings.event_header.event_headers import field, payload, write
 from utracefs.export.tables import layouts
 from utracefs.export.tables.sql import Scannable, open_tables
 
