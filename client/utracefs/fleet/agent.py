@@ -21,8 +21,9 @@ import utracefs
 from utracefs.fleet import report
 from utracefs.fleet.buckets import Fleet, State, Value
 from utracefs.fleet.instance import PlannedInstance
-from utracefs.fleet.plan import Choice, Limits, Plan, choose
+from utracefs.fleet.plan import Choice, Plan, choose
 from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
+from utracefs.forward.policy import Policy
 from utracefs.nats.connection import Subscription
 from utracefs.nats.errors import ApiError
 from utracefs.tree.event_names import EventName
@@ -75,8 +76,7 @@ class _Reading:
 
 
 class Agent:
-    """lease_s: how long wishes hold without the bucket. tell: gets lines for people. ValueError: the host's
-    name or a label is invalid."""
+    """tell: gets lines for people. ValueError: the host's name or a label is invalid."""
 
     def __init__(
         self,
@@ -84,8 +84,7 @@ class Agent:
         host: str,
         labels: Mapping[str, str],
         *,
-        limits: Limits = Limits(),  # noqa: B008 (frozen)
-        lease_s: float = 60.0,
+        policy: Policy = Policy(),  # noqa: B008 (frozen)
         directory: str | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -95,8 +94,7 @@ class Agent:
         self._fleet: Final = fleet
         self._forwarding: Forwarding | None = None
         self._host: Final = host
-        self._limits: Final = limits
-        self._lease_s: Final = lease_s
+        self._policy: Final = policy
         self._directory: Final = directory
         self._tell: Final = tell
         self._end: Final = threading.Event()
@@ -203,7 +201,7 @@ class Agent:
         self._bell = None
         self._fleet.close()
         self._ask_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, BACK_OFF_S[1], max(BACK_OFF_S[0], self._lease_s / 4))
+        self._pause = min(2 * self._pause, BACK_OFF_S[1], max(BACK_OFF_S[0], self._policy.lease_s / 4))
 
     def _read(self, state: State) -> None:
         reading = self._reading
@@ -247,16 +245,16 @@ class Agent:
 
     def _follow(self) -> None:
         now = time.monotonic()
-        is_held = self._last_ok is not None and now - self._last_ok <= self._lease_s
+        is_held = self._last_ok is not None and now - self._last_ok <= self._policy.lease_s
         live = sorted(
             (one.sequence, name, one.wish)
             for name, one in self._reading.selected.items()
             if is_held and now < one.end_s
         )
-        choice = choose({name: wish for _, name, wish in live}, self._limits)
+        choice = choose({name: wish for _, name, wish in live}, self._policy)
         if choice != self._choice:
             self._choice, self._has_news = choice, True
-            self._plan = Plan(choice.obeyed.values())
+            self._plan = Plan(choice.obeyed.values(), self._policy)
         if self._instance is None:
             self._instance, self._applied = PlannedInstance(self._directory), None
         if self._applied != self._plan:

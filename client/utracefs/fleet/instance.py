@@ -1,4 +1,4 @@
-"""The plan in the daemon: an instance of its own, whose standing lines enable and filter events.
+"""The plan in the daemon: an instance of its own, whose lines enable events, and set filters and triggers.
 
 Its ring buffer records nothing (`tracing_on` is 0): the forwarder's stream takes the records that the
 instance's filters pass. The instance is removed with the connection (`remove_on_close`), so that a host that
@@ -35,10 +35,12 @@ class PlannedInstance:
         """Registered, as of the last `look`."""
         self.enabled: list[EventName] = []
         self.refused: dict[str, str] = {}
-        """Event to why a filter does not fit it."""
+        """Event to why a filter or trigger does not fit it."""
         self._tree: Final = Tracefs(directory, timeout_s=_ANSWER_S)
         self._plan = Plan(())
         self._seen: set[EventName] = set()
+        self._unfit: set[EventName] = set()
+        """A trigger was refused; it may name an event that is not registered yet."""
         try:
             with contextlib.suppress(FileExistsError):  # of a process with this number that was killed
                 self._tree.mkdir(f"instances/{instance_name()}")
@@ -61,7 +63,13 @@ class PlannedInstance:
         for line in before.filters:
             if line not in plan.filters:
                 self._append("standing_filters", f"!{line}")
-        self._set_filters()
+        if plan.triggers != before.triggers:  # their order matters
+            for line in before.triggers:
+                self._append("standing_triggers", f"!{line}")
+            for line in plan.triggers:
+                self._append("standing_triggers", line)
+        self._remove_triggers(before)
+        self._set_all()
         for word in before.events:
             if word not in plan.events:
                 self._append("standing_events", f"!{word}")
@@ -70,41 +78,67 @@ class PlannedInstance:
                 self._append("standing_events", word)
         for event in self._list("set_event"):
             if not plan.wants(event):
-                with contextlib.suppress(FileNotFoundError):
-                    self._tree.write_file(self._path(f"{event.directory}/enable"), b"0\n")
-                    self._tree.write_file(self._path(f"{event.directory}/filter"), NO_FILTER.encode())
+                self._write_event(event, "enable", "0\n")
+                self._write_event(event, "filter", NO_FILTER)
         self.look()
 
     def look(self) -> bool:
         """Find events that were registered since; whether there are new ones, or fewer."""
         before = self.events, self.enabled
-        self._set_filters()
+        self._set_all()
         self.enabled = self._list("set_event")
         return before != (self.events, self.enabled)
 
-    def _set_filters(self) -> None:
+    def _remove_triggers(self, before: Plan) -> None:
+        for event in parse_event_list(self._tree.read_file("available_events")):
+            wanted = self._plan.triggers_of(event)[0]
+            for text in before.triggers_of(event)[0]:
+                if text not in wanted:
+                    self._write_event(event, "trigger", f"!{text}\n")
+
+    def _set_all(self) -> None:
         self.events = parse_event_list(self._tree.read_file("available_events"))
         self._seen.intersection_update(self.events)
+        if not self._seen.issuperset(self.events):
+            self._seen -= self._unfit
         for event in self.events:
             if event not in self._seen:
                 self._seen.add(event)
                 if self._plan.wants(event):
-                    self._set_filter(event)
+                    self._set(event)
 
-    def _set_filter(self, event: EventName) -> None:
+    def _set(self, event: EventName) -> None:
         try:
-            fields = parse_format(self._tree.read_file(f"{event.directory}/format")).fields
+            format = parse_format(self._tree.read_file(f"{event.directory}/format"))
         except (FileNotFoundError, TraceError):
             return
-        text, reason = self._plan.filter(event, fields)
-        if reason:
-            self.refused[str(event)] = reason
+        text, reason = self._plan.filter(event, format.fields)
+        # If it is invalid, it is kept as such: the stream leaves the event out.
+        self._write_event(event, "filter", text)
+        reasons = [reason]
+        triggers, reason = self._plan.triggers_of(event)
+        self._unfit.discard(event)
+        for text in triggers if self._plan.may_trigger(event, format) else ():
+            error = self._write_event(event, "trigger", f"{text}\n")
+            # (a standing line has set it, or an earlier look)
+            if error is not None and not isinstance(error, FileExistsError):
+                reasons.append(f"trigger {text!r}: {error.strerror}")
+                self._unfit.add(event)
+        reasons = [one for one in (*reasons, reason) if one]
+        self.refused.pop(str(event), None)
+        if reasons:
+            self.refused[str(event)] = "; ".join(reasons)
+
+    def _write_event(self, event: EventName, file: str, text: str) -> OSError | None:
+        """Returns the daemon's refusal."""
         try:
-            self._tree.write_file(self._path(f"{event.directory}/filter"), bytes_of(text))
+            path = self._path(f"{event.directory}/{file}")
+            self._tree.write_file(path, bytes_of(text), truncate=file == "filter")
         except (ConnectionError, TimeoutError):
             raise
-        except OSError:
-            pass  # it is invalid, and kept as such: the stream leaves the event out
+        except OSError as error:
+            return error
+        return None
 
     def _append(self, file: str, line: str) -> None:
         self._tree.write_file(self._path(file), bytes_of(line) + b"\n", truncate=False)

@@ -1,9 +1,12 @@
-"""From wishes to what a host does: standing lines for its instance, the filter and sampling of each event.
+"""From wishes to what a host does: standing lines for its instance; filter, triggers and sampling of events.
 
 Wishes that name the same event are joined: a record leaves once, if one of their filters passes it, and of
 their samplings the most frequent holds. A standing filter of the daemon belongs to a glob, not to an event,
 so for globs that may match the same event, with different filters, it is none: an event that registers then
 is unfiltered until the agent has looked (agent.LOOK_S). More records leave than are wanted, never fewer.
+
+A trigger is for events that the policy allows, since its filter and its histogram tell of their fields. So it
+is a standing line only if the policy allows all events that the word may match; else the agent sets it.
 """
 
 import re
@@ -13,13 +16,16 @@ from typing import Final
 
 import attrs
 
+from utracefs.fleet.trigger import needs, slot
 from utracefs.fleet.wish import Wish
+from utracefs.forward.policy import Policy
 from utracefs.tree.event_names import EventName, is_glob, matches
 from utracefs_protocol.events.declaration import Field
+from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.filter import FilterError, parse_filter
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["MAX_WISHES", "NO_FILTER", "Choice", "Limits", "Plan", "choose"]
+__all__ = ["MAX_WISHES", "NO_FILTER", "Choice", "Plan", "choose"]
 
 MAX_WISHES: Final = 32
 """That a host obeys: with 8 events each, a quarter of the lines that a standing file takes."""
@@ -27,25 +33,16 @@ MAX_WISHES: Final = 32
 NO_FILTER: Final = "0"
 """Clears a filter."""
 
+MAX_TRIGGERS: Final = 16
+"""Of all wishes that a host obeys: each costs time for every record of its events."""
+
 MAX_FILTER: Final = 4096
 """Bytes of the joined filter of an event: a page, as the kernel has it."""
 
 _SYSTEMS: Final = ("user_events", "user_events_multi", "synthetic")
 """That events can have; a word without a colon may be one."""
 
-_WORD: Final = re.compile(r"\w+")
 _LITERAL: Final = re.compile(r"[^*?\[]*")
-
-
-@attrs.frozen
-class Limits:
-    """Of a host's policy."""
-
-    events: tuple[str, ...] = ("*:*",)
-    """Globs of events that may leave."""
-    max_wish_s: float = 86400.0
-    hidden: frozenset[str] = frozenset()
-    """Fields that the policy redacts or hashes: a filter on one would tell its value."""
 
 
 @attrs.frozen
@@ -57,38 +54,65 @@ class Choice:
     """Name to reason."""
 
 
-def choose(wishes: Mapping[str, Wish], limits: Limits) -> Choice:
+def choose(wishes: Mapping[str, Wish], policy: Policy) -> Choice:
     """wishes: by name, the ones to prefer first."""
     obeyed: dict[str, Wish] = {}
     refused = {}
+    left = MAX_TRIGGERS
     for name, wish in wishes.items():
-        if wish.duration_s > limits.max_wish_s:
-            reason = (
-                f"its {wish.duration_s:.0f} s are above max_wish_s of the policy, {limits.max_wish_s:.0f}"
-            )
-        elif not any(_may_meet(word, allowed) for word in wish.events for allowed in limits.events):
-            reason = "the policy allows none of its events to leave the host"
-        elif hidden := limits.hidden.intersection(_WORD.findall(wish.filter)):
-            reason = f"the policy hides the field {min(hidden)}, so no filter may use it"
+        if reason := _against(wish, policy):
+            pass
         elif len(obeyed) == MAX_WISHES:
             reason = f"the host obeys {MAX_WISHES} older wishes already"
+        elif len(wish.triggers) > left:
+            reason = f"the host has {MAX_TRIGGERS - left} triggers of older wishes already, of {MAX_TRIGGERS}"
         else:
+            left -= len(wish.triggers)
             obeyed[name] = wish
             continue
         refused[name] = reason
     return Choice(obeyed, refused)
 
 
+def _against(wish: Wish, policy: Policy) -> str:
+    """The reason of the policy's refusal; empty: none."""
+    if wish.duration_s > policy.max_wish_s:
+        return f"its {wish.duration_s:.0f} s are above max_wish_s of the policy, {policy.max_wish_s:.0f}"
+    if not any(_may_meet(word, allowed) for word in wish.events for allowed in policy.events):
+        return "the policy allows none of its events to leave the host"
+    for name in sorted(policy.hidden):
+        if any(_has_word(text, name) for text in (wish.filter, *wish.triggers)):
+            return f"the policy hides the field {name}, so no filter or trigger may use it"
+    for text in wish.triggers:
+        if missing := sorted(needs(text) - policy.triggers):
+            return f"the policy allows no trigger with {missing[0][:40]!r}: {text[:80]!r}"
+    return ""
+
+
+def _has_word(text: str, name: str) -> bool:
+    """Names of fields may have other characters than letters, digits and _."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
+
+
 class Plan:
     """Of the obeyed wishes."""
 
-    def __init__(self, wishes: Iterable[Wish]) -> None:
+    def __init__(self, wishes: Iterable[Wish], policy: Policy = Policy()) -> None:  # noqa: B008 (frozen)
         self._wishes: Final = list(wishes)
+        self._policy: Final = policy
         words = dict.fromkeys(word for wish in self._wishes for word in wish.events)
         self.events: Final = sorted(words, key=lambda word: not is_glob(word))
         """Lines of standing_events."""
         self.filters: Final = [f"{word} {self._standing_filter(word)}" for word in self.events]
         """Lines of standing_filters; names behind globs, since the last line that matches holds."""
+        self.triggers: Final = [
+            f"{word} {text}"
+            for wish in self._wishes
+            for word in wish.events
+            if self._is_open(word)
+            for text in wish.triggers
+        ]
+        """Lines of standing_triggers."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._wishes == other._wishes
@@ -118,6 +142,31 @@ class Plan:
                 invalid.append(text)
                 reason = reason or f"{text!r}: {error.text}"
         return (_joined(valid) if valid else invalid[0]), reason
+
+    def triggers_of(self, event: EventName) -> tuple[list[str], str]:
+        """For its file `trigger`, and why one of a wish is not set."""
+        found: dict[str, str] = {}
+        reason = ""
+        for wish in self._of(event) if self._policy.allows(event) else ():
+            for text in wish.triggers:
+                other = found.setdefault(slot(text), text)
+                if other != text:
+                    reason = f"trigger {text!r}: there is {other!r} of an older wish"
+        return list(found.values()), reason
+
+    def may_trigger(self, event: EventName, format: EventFormat) -> bool:
+        """Whether its records may leave."""
+        return self._policy.verdict(event, format) not in (False, None)
+
+    def _is_open(self, word: str) -> bool:
+        """Whether the policy allows all events that it may match, and hides nothing of them."""
+        known = self._policy.events
+        if any(_may_meet(word, pattern) for pattern in self._policy.fields):
+            return False
+        if "*:*" in known or word in known:
+            return True
+        system, colon, name = word.partition(":")
+        return bool(colon) and not is_glob(word) and self._policy.allows(EventName(system, name))
 
     def _of(self, event: EventName) -> list[Wish]:
         return [wish for wish in self._wishes if any(matches(word, event) for word in wish.events)]

@@ -1,6 +1,7 @@
 """A wish: events that an operator wants from some hosts, for some time. JSON in the bucket, by name:
 
     {"version": 1, "events": ["http_*"], "filter": "status >= 500", "sample": 1,
+     "triggers": ["hist:keys=status"],
      "labels": {"site": "north", "host": "web*"}, "duration_s": 3600, "owner": "alice"}
 
 A host trusts none of it: sizes are limited, and what is invalid is refused with a reason.
@@ -36,6 +37,10 @@ MAX_EVENTS: Final = 8
 MAX_FILTER: Final = 1024
 """Bytes."""
 
+MAX_TRIGGERS: Final = 8
+MAX_TRIGGER: Final = 1024
+"""Bytes."""
+
 MAX_LABELS: Final = 16
 MAX_TEXT: Final = 128
 """Characters of a label, its value, an owner."""
@@ -44,7 +49,9 @@ MAX_SAMPLE: Final = 1_000_000
 MAX_DURATION_S: Final = 366 * 86400.0
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_MEMBERS: Final = frozenset({"version", "events", "filter", "sample", "labels", "duration_s", "owner"})
+_MEMBERS: Final = frozenset(
+    {"version", "events", "filter", "sample", "triggers", "labels", "duration_s", "owner"}
+)
 
 
 @attrs.frozen
@@ -62,6 +69,8 @@ class Wish:
     labels: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """Label to glob of its value: hosts that match all of them; `host` is the name."""
     owner: str = ""
+    triggers: tuple[str, ...] = ()
+    """As written to the tree's file `trigger`; for the same events, whatever `filter` says."""
 
     def __attrs_post_init__(self) -> None:
         if not 0 < len(self.events) <= MAX_EVENTS:
@@ -76,6 +85,10 @@ class Wish:
         check_labels(self.labels)
         if len(self.owner) > MAX_TEXT or not self.owner.isprintable():
             raise ValueError("its owner is not a short text")
+        if len(self.triggers) > MAX_TRIGGERS:
+            raise ValueError(f"{len(self.triggers)} triggers: a wish has at most {MAX_TRIGGERS}")
+        for text in self.triggers:
+            _check_trigger(text)
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """labels: a host's."""
@@ -101,11 +114,10 @@ class Wish:
         if unknown := sorted(told.keys() - _MEMBERS):
             raise ValueError(f"it has an unknown member {unknown[0][:MAX_TEXT]!r}")
         labels = _member(told, "labels", dict, {})
-        if not all(isinstance(value, str) for value in labels.values()):
-            raise ValueError("its labels are not texts")
-        events = _member(told, "events", list, [])
-        if not all(isinstance(word, str) for word in events):
-            raise ValueError("its events are not texts")
+        events, triggers = (_member(told, name, list, []) for name in ("events", "triggers"))
+        for name, texts in (("labels", labels.values()), ("events", events), ("triggers", triggers)):
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"its {name} are not texts")
         duration_s: Any = told.get("duration_s")
         if type(duration_s) not in (int, float) or not 0 < duration_s <= MAX_DURATION_S:
             raise ValueError(f"its duration_s is no number between 0 and {MAX_DURATION_S:.0f}")
@@ -116,6 +128,7 @@ class Wish:
             _member(told, "sample", int, 1),
             labels,
             _member(told, "owner", str, ""),
+            tuple(triggers),
         )
 
 
@@ -140,19 +153,31 @@ def _check_filter(text: str) -> None:
     """Whether it can be valid for any event."""
     if not text:
         return
-    if not text.strip() or re.search(r"[\x00-\x1f]", text):
-        raise ValueError("its filter has control characters, or is blank")
-    try:
-        data = bytes_of(text)
-    except UnicodeEncodeError:
-        raise ValueError("its filter is no UTF-8") from None
-    if len(data) > MAX_FILTER:
-        raise ValueError(f"its filter has more than {MAX_FILTER} bytes")
+    data = _bytes_of(text, "filter", MAX_FILTER)
     try:
         parse_filter(data, ())
     except FilterError as error:
         if error.message != FIELD_NOT_FOUND:
             raise ValueError(f"its filter is invalid: {error.text}") from None
+
+
+def _check_trigger(text: str) -> None:
+    _bytes_of(text, f"trigger {text[:40]!r}", MAX_TRIGGER)
+    if text != text.strip() or text.startswith("!"):
+        raise ValueError(f"its trigger {text[:40]!r} is none: KIND[:PARAM][ if FILTER]")
+
+
+def _bytes_of(text: str, what: str, most: int) -> bytes:
+    """Of a line that is written to a file."""
+    if not text.strip() or re.search(r"[\x00-\x1f]", text):
+        raise ValueError(f"its {what} has control characters, or is blank")
+    try:
+        data = bytes_of(text)
+    except UnicodeEncodeError:
+        raise ValueError(f"its {what} is no UTF-8") from None
+    if len(data) > most:
+        raise ValueError(f"its {what} has more than {most} bytes")
+    return data
 
 
 def check_labels(labels: Mapping[str, str]) -> None:

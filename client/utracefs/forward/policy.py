@@ -11,6 +11,7 @@
     [fleet]                                         # of `--fleet`
     max_wish_s = 3600                               # longer wishes are refused; default: a day
     lease_s = 60                                    # wishes hold so long without the server; default: 60
+    triggers = ["hist"]                             # that wishes may have; default: KINDS
 
 Applied before records reach the spool. Records of other events are dropped uncounted: their names stay here,
 too. Values are hidden in their places, so they keep their size: redacted ones are zeros, hashed ones the
@@ -34,11 +35,22 @@ from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
-__all__ = ["Policy", "Rate", "Verdict"]
+__all__ = ["KINDS", "NAMED", "TRACING", "Policy", "Rate", "Verdict"]
 
 _KEYS: Final = {"events", "fields", "fleet", "hash_key", "max_records_per_s"}
-_FLEET_KEYS: Final = {"max_wish_s", "lease_s"}
+_SECONDS: Final = {"max_wish_s", "lease_s"}
+_FLEET_KEYS: Final = {*_SECONDS, "triggers"}
 _SHORTEST_KEY: Final = 16
+
+KINDS: Final = frozenset(
+    {"hist", "enable_hist", "disable_hist", "enable_event", "disable_event", "traceon", "traceoff"}
+    | {"snapshot", "stacktrace"}
+)
+"""Of triggers; by themselves they change nothing outside the forwarder's instance."""
+NAMED: Final = "name"
+"""`name=` of a hist trigger: it shares its table with those of that name in all instances."""
+TRACING: Final = "trace"
+"""An action of a hist trigger that records a synthetic event, which all its consumers get."""
 
 
 Verdict: TypeAlias = bool | tuple[Edit, ...] | None
@@ -55,6 +67,8 @@ class Policy:
     key: bytes = attrs.field(default=b"", repr=False)
     max_wish_s: float = 86400.0
     lease_s: float = 60.0
+    triggers: frozenset[str] = KINDS
+    """Kinds that wishes may have, NAMED, TRACING."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -129,13 +143,18 @@ class Policy:
         return digest
 
 
-def _fleet(told: Any) -> dict[str, float]:
+def _fleet(told: Any) -> dict[str, Any]:
     if not isinstance(told, dict) or told.keys() - _FLEET_KEYS:
-        raise ValueError(f"`fleet` is a table of {' and '.join(sorted(_FLEET_KEYS))}")
-    for name, value in told.items():
+        raise ValueError(f"`fleet` is a table of {', '.join(sorted(_FLEET_KEYS))}")
+    for name in told.keys() & _SECONDS:
+        value = told[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
             raise ValueError(f"`{name}` is not a number of seconds above 0")
-    return told
+    triggers = told.get("triggers", [])
+    known = {*KINDS, NAMED, TRACING}
+    if not isinstance(triggers, list) or not all(isinstance(one, str) and one in known for one in triggers):
+        raise ValueError(f"`triggers` is not a list of: {', '.join(sorted(known))}")
+    return {name: frozenset(value) if name == "triggers" else value for name, value in told.items()}
 
 
 class Rate:

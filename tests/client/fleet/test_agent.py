@@ -22,11 +22,11 @@ from utracefs.fleet import report
 from utracefs.fleet.agent import Agent
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.instance import instance_name
-from utracefs.fleet.plan import Limits
 from utracefs.fleet.report import Host
 from utracefs.fleet.wish import Wish, key_of
 from utracefs.forward import forwarder as forwarder_module
 from utracefs.forward.forwarder import Forwarder, Wanted
+from utracefs.forward.policy import Policy
 from utracefs.forward.spool import MIN_SIZE, Spool
 from utracefs.nats.errors import ApiError
 from utracefs.tree.tracefs import Tracefs
@@ -110,15 +110,14 @@ class OnHost:
 @pytest.fixture
 def on_host(directory: Path, tmp_path: Path, server: NatsServer) -> Any:
     @contextlib.contextmanager
-    def on_host(*, lease_s: float = 60, limits: Limits | None = None) -> Iterator[OnHost]:
+    def on_host(**policy: Any) -> Iterator[OnHost]:
         store = Store()
         told: list[str] = []
         agent = Agent(
             Fleet(server.connection(timeout_s=2)),
             HOST,
             {"site": "north"},
-            limits=limits or Limits(),
-            lease_s=lease_s,
+            policy=Policy(**policy),
             directory=str(directory),
             tell=told.append,
         )
@@ -188,6 +187,28 @@ def test_a_wish_with_filter_and_sample(
         assert tree.list_dir("instances") == []
 
 
+def test_a_wish_with_triggers(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+    emit(session, wait=False)
+    with on_host() as host:
+        path = f"instances/{instance_name()}/events/user_events/work/"
+        operator.wish("counts", "work", filter="a > 90", triggers=("hist:keys=a", "hist:keys=no"))
+        told = operator.wait(lambda one: one.names("enabled"))
+        assert "not by user_events:work trigger 'hist:keys=no'" in told.wishes["counts"]
+        operator.wish("named", "work", triggers=("hist:name=all:keys=a",))
+        told = operator.wait(lambda one: "named" in one.wishes)
+        assert told.wishes["named"].startswith("refused: the policy allows no trigger with 'name'")
+        emit(session, 1, 1, 2)
+        with Tracefs(host.directory) as tree:
+            assert b"Hits: 3\n" in tree.read_file(f"{path}hist")
+            operator.fleet.wishes.delete("counts")
+            operator.wait(lambda one: "counts" not in one.wishes and not one.names("enabled"))
+            assert tree.read_file(f"{path}hist") == b""
+    assert host.store.arrived.total() == 0
+
+
 def test_wishes_end_by_themselves(
     utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
@@ -217,7 +238,7 @@ def test_the_time_of_day_of_host_and_operator_does_not_matter(
 
 
 def test_refusals_are_reported(utracefsd: Utracefsd, operator: Operator, on_host: Any) -> None:
-    with on_host(limits=Limits(("user_events:work*",), 100)):
+    with on_host(events=("user_events:work*",), max_wish_s=100):
         operator.wish("long", "work", duration_s=101)
         operator.wish("others", "secret*", duration_s=50)
         operator.fleet.wishes.put("bad", b"{")

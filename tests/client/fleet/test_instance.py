@@ -13,6 +13,7 @@ from utracefs import Session
 from utracefs.fleet.instance import PlannedInstance, instance_name
 from utracefs.fleet.plan import Plan
 from utracefs.fleet.wish import Wish
+from utracefs.forward.policy import Policy
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import Tracefs
 
@@ -65,6 +66,51 @@ def test_a_plan_and_its_changes(
         assert read("tracing_on") == "0"
         instance.close()
         wait_for(lambda: not tree.list_dir("instances"), 20)
+
+
+def test_triggers(instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]) -> None:
+    session = new_session()
+
+    def register(declaration: str) -> None:
+        name = declaration.split()[0]
+        session.event(declaration)
+        assert session.flush(20)
+        wait_for(lambda: (instance.look(), EventName("user_events", name) in instance.events)[1], 20)
+
+    register("work u32 a")
+    register("secret u32 a")
+    with Tracefs(str(directory)) as tree:
+
+        def triggers(event: str) -> list[str]:
+            text = tree.read_file(f"instances/{instance_name()}/events/user_events/{event}/trigger").decode()
+            return [line for line in text.splitlines() if not line.startswith("#")]
+
+        policy = Policy(("user_events:work*", "user_events:card"), fields={"card": {"no": "redact"}})
+        counts = "hist:keys=a:vals=hitcount:sort=hitcount:size=2048"
+        words, exact = ("*",), ("user_events:work_later",)
+        old = Wish(
+            words, 9, triggers=("hist:keys=a", "traceoff if a > 1", "enable_event:user_events:work_later")
+        )
+        instance.apply(Plan([old, Wish(exact, 9, triggers=("hist:keys=a", "traceon"))], policy))
+        assert sorted(triggers("work")) == [f"{counts} [active]", "traceoff:unlimited if a > 1"]
+        assert triggers("secret") == []
+        assert "names no event" in instance.refused["user_events:work"]
+        register("work_later u32 a")
+        assert "enable_event:user_events:work_later:unlimited" in triggers("work")
+        assert "user_events:work" not in instance.refused
+        # Its own standing lines have precedence: they hold from its first record on.
+        assert f"{counts} [active]" in triggers("work_later")
+        assert "there is 'traceoff if a > 1' of an older wish" in instance.refused["user_events:work_later"]
+        register("work_text char c[8]")
+        assert "trigger 'hist:keys=a'" in instance.refused["user_events:work_text"]
+        register("card u32 a; u32 no")
+        assert f"{counts} [active]" in triggers("card")
+
+        instance.apply(Plan([Wish(words, 9, triggers=("hist:keys=a", "traceon"))], policy))
+        assert sorted(triggers("work")) == [f"{counts} [active]", "traceon:unlimited"]
+        instance.apply(Plan([Wish(words, 9)], policy))
+        assert triggers("work") == triggers("work_later") == triggers("card") == []
+        assert tree.read_file(f"instances/{instance_name()}/standing_triggers") == b""
 
 
 def test_a_daemon_that_ends(instance: PlannedInstance, utracefsd: Utracefsd, directory: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from utracefs.fleet.plan import MAX_WISHES, Choice, Limits, Plan, choose
+from utracefs.fleet.plan import MAX_TRIGGERS, MAX_WISHES, Choice, Plan, choose
 from utracefs.fleet.wish import Wish
+from utracefs.forward.policy import Policy
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.events.declaration import parse
 
@@ -14,8 +15,10 @@ DB = EventName("user_events", "db")
 FIELDS = parse(b"http_get u32 status; u32 usec").fields
 
 
-def wish(*events: str, filter: str = "", sample: int = 1, duration_s: float = 60) -> Wish:
-    return Wish(events, duration_s, filter, sample)
+def wish(
+    *events: str, filter: str = "", sample: int = 1, duration_s: float = 60, triggers: tuple[str, ...] = ()
+) -> Wish:
+    return Wish(events, duration_s, filter, sample, triggers=triggers)
 
 
 def test_no_wishes_no_lines() -> None:
@@ -80,10 +83,10 @@ def test_joined_filters_that_are_too_long_pass_all() -> None:
 
 
 def test_what_the_policy_refuses() -> None:
-    limits = Limits(("user_events:http_*",), 100, frozenset({"card"}))
+    policy = Policy(("user_events:http_*",), fields={"*": {"card": "redact"}}, max_wish_s=100)
     fits, long, others = wish("http_get"), wish("http_*", duration_s=101), wish("db*")
     spy = wish("http_*", filter="status == 1 || (card ~ '4*')")
-    choice = choose({"fits": fits, "long": long, "others": others, "spy": spy}, limits)
+    choice = choose({"fits": fits, "long": long, "others": others, "spy": spy}, policy)
     assert choice.obeyed == {"fits": fits}
     assert "max_wish_s" in choice.refused["long"]
     assert "none of its events" in choice.refused["others"]
@@ -92,7 +95,74 @@ def test_what_the_policy_refuses() -> None:
 
 def test_the_oldest_wishes_are_obeyed() -> None:
     many = {f"w{n}": wish("a") for n in range(MAX_WISHES + 2)}
-    choice = choose(many, Limits())
+    choice = choose(many, Policy())
     assert list(choice.obeyed) == list(many)[:MAX_WISHES]
     assert all("older wishes" in text for text in choice.refused.values())
-    assert choose({}, Limits()) == Choice({}, {})
+    assert choose({}, Policy()) == Choice({}, {})
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("card", "card == 1"),
+        ("card", "(a)&&!(card==1)"),
+        ("card.no", "card.no == 1"),
+        ("user-id", "user-id == 1"),
+        ("p\u00e4ss", "p\u00e4ss == 1"),
+        ("pa\u0308ss", "pa\u0308ss == 1"),
+    ],
+)
+def test_hidden_fields_are_in_no_filter_and_no_trigger(field: str, text: str) -> None:
+    policy = Policy(fields={"login*": {field: "hash"}})
+    one = Wish(("*",), 9)
+    object.__setattr__(one, "filter", text)  # also what no parser takes
+    more = [
+        wish("*", triggers=(trigger,))
+        for trigger in (f"traceoff if {text}", f"hist:keys={field}.hex", f"hist:keys=a:v={field},w=$v")
+    ]
+    choice = choose({str(n): one for n, one in enumerate([one, *more])}, policy)
+    assert not choice.obeyed
+    assert all(f"hides the field {field}" in text for text in choice.refused.values())
+    other = wish("*", filter=f"x{field[0]} == 1", triggers=(f"hist:keys={field}s",))
+    assert choose({"other": other}, policy).obeyed
+
+
+def test_triggers_of_all_wishes_are_limited() -> None:
+    many = {f"w{n}": wish("a", triggers=("traceoff", "snapshot")) for n in range(MAX_TRIGGERS)}
+    choice = choose({**many, "last": wish("a")}, Policy())
+    assert [*choice.obeyed] == [*list(many)[: MAX_TRIGGERS // 2], "last"]
+    assert "triggers of older wishes" in choice.refused["w9"]
+
+
+def test_triggers_are_for_events_that_the_policy_allows() -> None:
+    wishes = [wish("http_*", "user_events:db", "db", triggers=("traceoff",))]
+    assert Plan(wishes).triggers == ["http_* traceoff", "user_events:db traceoff", "db traceoff"]
+    plan = Plan(wishes, Policy(("user_events:d*",)))
+    assert plan.triggers == ["user_events:db traceoff"]
+    assert plan.triggers_of(DB) == (["traceoff"], "")
+    assert plan.triggers_of(HTTP) == ([], "")
+    hidden = Plan(wishes, Policy(fields={"d*": {"a": "redact"}}))
+    assert hidden.triggers == ["http_* traceoff"]
+    assert hidden.triggers_of(DB) == (["traceoff"], "")
+
+
+def test_triggers_that_exclude_each_other() -> None:
+    plan = Plan(
+        [
+            wish("*", triggers=("traceoff if usec > 1", "hist:keys=usec", "enable_event:user_events:db:3")),
+            wish("http_*", triggers=("traceon:1", "hist:keys=status", "enable_event:user_events:x")),
+            wish("db", triggers=("disable_event:user_events:db if a == 1", "traceoff if usec > 1")),
+        ]
+    )
+    triggers, reason = plan.triggers_of(HTTP)
+    assert triggers == [
+        "traceoff if usec > 1",
+        "hist:keys=usec",
+        "enable_event:user_events:db:3",
+        "hist:keys=status",
+        "enable_event:user_events:x",
+    ]
+    assert reason == "trigger 'traceon:1': there is 'traceoff if usec > 1' of an older wish"
+    triggers, reason = plan.triggers_of(DB)
+    assert len(triggers) == 3
+    assert "disable_event" in reason

@@ -17,7 +17,9 @@ def packed(**members: Any) -> bytes:
 
 
 def test_there_and_back() -> None:
-    wish = Wish(("http_*", "shop:order"), 90.0, "status >= 500", 10, {"site": "n*"}, "alice")
+    wish = Wish(
+        ("http_*", "shop:order"), 90.0, "status >= 500", 10, {"site": "n*"}, "alice", ("hist:keys=a",)
+    )
     assert Wish.from_bytes(wish.to_bytes()) == wish
     assert Wish.from_bytes(packed()) == Wish(("http_*",), 60.0)
 
@@ -77,6 +79,16 @@ def test_labels_select_hosts() -> None:
         (packed(duration_s=10**400), "duration"),
         (packed(duration_s=float("nan")), "duration"),
         (packed(duration_s=float("inf")), "duration"),
+        (packed(triggers="hist:keys=a"), "triggers"),
+        (packed(triggers=[1]), "triggers"),
+        (packed(triggers=["traceoff"] * 9), "9 triggers"),
+        (packed(triggers=[""]), "trigger"),
+        (packed(triggers=["!traceoff"]), "trigger"),
+        (packed(triggers=[" traceoff"]), "trigger"),
+        (packed(triggers=["traceoff\ntraceon"]), "trigger"),
+        (packed(triggers=["traceoff\tif a == 1"]), "trigger"),
+        (packed(triggers=["\ud800"]), "trigger"),
+        (packed(triggers=["a" * 1025]), "trigger"),
         (packed(owner="a" * 129), "owner"),
         (packed(owner="\x1b[31m"), "owner"),
     ],

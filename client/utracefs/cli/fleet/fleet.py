@@ -8,7 +8,7 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup
 from utracefs.cli.common import EventPattern, TextType, seconds_option
-from utracefs.cli.event_options import all_filters, filter_option
+from utracefs.cli.event_options import all_filters, filter_option, trigger_option
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.cli.forward.server_options import Pair, pairs
 from utracefs.fleet.buckets import Fleet
@@ -48,6 +48,7 @@ class _Name(TextType):
 @fleet_options
 @click.option("--name", type=_Name(), help="Of the wish. [default: the first EVENT]")
 @filter_option("Only records for which this is true: 'status >= 500'.")
+@trigger_option("What a host does with these events, whatever --filter says: 'hist:keys=status', ...")
 @click.option(
     "--sample",
     metavar="N",
@@ -73,6 +74,7 @@ def enable(
     fleet: Fleet,
     name: str | None,
     filters: tuple[str, ...],
+    triggers: tuple[str, ...],
     sample: int,
     labels: dict[str, str],
     duration_s: float | None,
@@ -84,7 +86,8 @@ def enable(
     name = name or re.sub(r"[^A-Za-z0-9_-]+", "_", events[0])[:64]
     owner = getpass.getuser() if owner is None else owner
     try:
-        wish = Wish(events, duration_s or DEFAULT_S, all_filters(filters), sample, labels, owner)
+        wanted = all_filters(filters)
+        wish = Wish(events, duration_s or DEFAULT_S, wanted, sample, labels, owner, triggers)
         data = wish.to_bytes()
     except ValueError as error:
         raise Failure(name, str(error)) from None

@@ -122,7 +122,7 @@ def _print_wishes(wishes: list[_Shown], hosts: list[Host]) -> None:
         rows.append(
             (
                 one.name,
-                " ".join(one.wish.events) + sample,
+                " ".join(one.wish.events) + sample + "".join(f" -R {one!r}" for one in one.wish.triggers),
                 one.wish.filter or "-",
                 labels or "all",
                 one.wish.owner or "-",

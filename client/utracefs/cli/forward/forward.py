@@ -24,7 +24,6 @@ from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.fleet.agent import Agent
 from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.fleet.instance import instance_name
-from utracefs.fleet.plan import Limits
 from utracefs.forward.forwarder import Forwarder
 from utracefs.forward.forwarder import Wanted as Records
 from utracefs.forward.policy import Policy
@@ -195,8 +194,7 @@ def _agent(
         Fleet(connection_of(address, settings, f"utracefs {host}")),
         host,
         labels,
-        limits=Limits(policy.events, policy.max_wish_s, frozenset(policy.hidden)),
-        lease_s=policy.lease_s,
+        policy=policy,
         directory=directory,
         tell=tell,
     )

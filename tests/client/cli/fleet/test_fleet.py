@@ -33,8 +33,10 @@ def wishes(server: NatsServer) -> dict[str, Wish]:
 
 def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
     words = ["fleet", "enable", "http_*", "db", "-f", "a > 1", "-f", "b < 2", "-l", "site=n*", "--for", "15m"]
+    triggers = ("hist:keys=a", "traceoff if a > 1")
+    words += ["-R", triggers[0], "-R", triggers[1]]
     assert operator.out(*words, "--owner", "alice", "--sample", "10") == "http__\n"
-    wish = Wish(("http_*", "db"), 900.0, "(a > 1) && (b < 2)", 10, {"site": "n*"}, "alice")
+    wish = Wish(("http_*", "db"), 900.0, "(a > 1) && (b < 2)", 10, {"site": "n*"}, "alice", triggers)
     assert wishes(server) == {"http__": wish}
     assert "by alice; --replace" in operator.fails("fleet", "enable", "http_*")
     assert operator.out("fleet", "enable", "http_*", "--replace", "--owner", "bob") == "http__\n"
@@ -52,6 +54,7 @@ def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
     [
         (["enable", "a", "-f", "((a"], "filter"),
         (["enable", *"abcdefghi"], "9 events"),
+        (["enable", "a", "-R", "!hist"], "trigger"),
         (["enable", "a", "-l", "a b=c"], "label"),
         (["enable", "a", "--name", "w", "--replace"], "no such wish"),
         (["disable", "w"], "no such wish"),

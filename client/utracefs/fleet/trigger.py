@@ -1,0 +1,44 @@
+"""Triggers in wishes, as lines of the tree's files `trigger`: what a policy must allow, and which of them
+exclude each other.
+
+The daemon parses them. Here only their kinds matter, and the two parts of a hist trigger that reach beyond
+the instance: a `name=`, which shares one table with all instances, and an action that records a synthetic
+event. A text that might have such a part counts as if it had it.
+"""
+
+import re
+from typing import Final
+
+from utracefs.forward.policy import NAMED, TRACING
+
+__all__ = ["needs", "slot"]
+
+_KIND: Final = re.compile(r"[^: ]*")
+_HANDLER: Final = re.compile(r" *on[a-z]+\(")
+_INSIDE: Final = re.compile(r" *on(max|change)\([^()]*\)\.(save|snapshot)\([^()]*\)( .*)?")
+"""An action that changes nothing but the histogram and the instance's buffers."""
+
+_ONE_OF_BOTH: Final = {"traceon": "tracing", "traceoff": "tracing"}
+_OF_A_TARGET: Final = ("enable_event", "disable_event", "enable_hist", "disable_hist")
+
+
+def needs(text: str) -> set[str]:
+    """Words that the policy's `triggers` must have."""
+    kind, *parts = text.split(":")
+    found = {_KIND.match(kind)[0]}  # type: ignore[index]
+    for part in parts:
+        if part.strip().startswith("name"):
+            found.add(NAMED)
+        if _HANDLER.match(part) and not _INSIDE.fullmatch(part):
+            found.add(TRACING)
+    return found
+
+
+def slot(text: str) -> str:
+    """An event has one trigger for each; of hist, one for each definition."""
+    kind, _, rest = text.partition(":")
+    kind = _KIND.match(kind)[0]  # type: ignore[index]
+    if kind in _OF_A_TARGET:
+        target = ":".join(re.split("[: ]", rest)[:2])
+        return f"{kind.partition('_')[2]} {target}"
+    return text if kind == "hist" else _ONE_OF_BOTH.get(kind, kind)
