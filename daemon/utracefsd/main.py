@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import click
@@ -54,11 +54,10 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _until_signal(end: Callable[[int], None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        async for number in signals:
-            daemon_log.info("ending", "ending: %(signal)s", signal=signal.Signals(number).name)
-            end(number)
+async def _until_signal(signals: AsyncIterator[int], end: Callable[[int], None]) -> None:
+    async for number in signals:
+        daemon_log.info("ending", "ending: %(signal)s", signal=signal.Signals(number).name)
+        end(number)
 
 
 async def _until_parent_is_gone(end: Callable[[], None]) -> None:
@@ -113,23 +112,25 @@ async def _process(
             daemon.remove_state = not (stopped and (keep_state or daemon.is_missed))
         nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_signal, end)
-        if exit_with_parent:
-            nursery.start_soon(_until_parent_is_gone, end)
-        try:
-            serving: Serving = await nursery.start(start)
-            running.append(serving.daemon)
-            notifier.ready(f"sockets in {serving.runtime.directory}")
-            if notifier.watchdog_interval_s is not None:
-                nursery.start_soon(_keep_alive, notifier, notifier.watchdog_interval_s)
-            if ready_fd is not None:
-                if background:
-                    leave_terminal()
-                _tell_ready(ready_fd, end if exit_with_parent else None)
-            await trio.sleep_forever()
-        finally:
-            notifier.stopping()
+    # The receiver is there before the sockets: a signal during the start leaves none behind.
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_signal, signals, end)
+            if exit_with_parent:
+                nursery.start_soon(_until_parent_is_gone, end)
+            try:
+                serving: Serving = await nursery.start(start)
+                running.append(serving.daemon)
+                notifier.ready(f"sockets in {serving.runtime.directory}")
+                if notifier.watchdog_interval_s is not None:
+                    nursery.start_soon(_keep_alive, notifier, notifier.watchdog_interval_s)
+                if ready_fd is not None:
+                    if background:
+                        leave_terminal()
+                    _tell_ready(ready_fd, end if exit_with_parent else None)
+                await trio.sleep_forever()
+            finally:
+                notifier.stopping()
 
 
 def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:

@@ -21,10 +21,13 @@ from typing import Any
 
 import msgpack
 import pytest
+import trio
 
 from tests.judges import needs
 from utracefs_protocol.connection import encode_request
+from utracefsd.main import _process
 from utracefsd.server.runtime import locate
+from utracefsd.server.sd_notify import Notifier
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -111,6 +114,26 @@ def test_a_signal_ends_it_cleanly(start: Callable[..., Process], number: int) ->
     ]
     assert list(process.place.directory.iterdir()) == []
     assert not process.place.status_folder.exists()
+
+
+@pytest.mark.parametrize("_", range(10))  # trio starts tasks in random order
+async def test_signals_are_expected_before_the_sockets_are_there(_: int) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def start(task_status: object) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not before
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.sleep_forever()
+
+    await _process(
+        start,
+        ready_fd=None,
+        background=False,
+        exit_with_parent=False,
+        keep_state=False,
+        notifier=Notifier(None, None),
+    )
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_log_can_be_silent(start: Callable[..., Process]) -> None:
