@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.left_over import VARIABLE
+from tests.left_over import VARIABLE, LeftOver
 
 __all__ = ["Popen", "end_template"]
 
@@ -106,10 +106,10 @@ class Template:
 
     def _start(self) -> None:
         program = (
-            "import sys; sys.path.insert(0, sys.argv[1]); import tests.forked as f; f.serve(int(sys.argv[2]))"
+            "import sys; sys.path.insert(0, sys.argv[1]); import tests.forked as f; f.serve(*sys.argv[2:])"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program, str(ROOT), str(self._far.fileno())],
+            [sys.executable, "-c", program, str(ROOT), str(self._far.fileno()), str(self._owner)],
             stdin=subprocess.DEVNULL,
             stderr=self._errors,
             pass_fds=[self._far.fileno()],
@@ -208,23 +208,30 @@ class Popen(subprocess.Popen[Any]):
         return super()._internal_poll(_deadstate, wait)  # type: ignore[misc, no-any-return]
 
 
-def serve(fd: int) -> None:
-    """The template: forks until its end, and reports the end of each fork. A fork does not return."""
+def serve(fd: str, owner: str) -> None:
+    """The template: forks until its end, and reports the end of each fork. A fork does not return.
+
+    When the test process dies first, all programs of its tests are killed."""
     sys.path.remove(str(ROOT))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Ctrl-C is for pytest and for the programs that it tests. With a process group of its own, this process
     # would be the only parent outside of pytest's group: at the end of the last fork the kernel sends SIGHUP
     # to all of pytest's group if one process in it is stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tester = os.pidfd_open(int(owner))  # it waits for our end, so it is there: its fork starts us
     _import_all()
     if (coverage := sys.modules.get("coverage")) and (measured := coverage.Coverage.current()):
         measured.save()  # so a fork saves only the lines that it has run itself: 50 ms less
-    requests = socket.socket(fileno=fd)
+    requests = socket.socket(fileno=int(fd))
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
+    selector.register(tester, selectors.EVENT_READ)
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
         for key, _ in selector.select():
+            if key.fileobj == tester:
+                _kill_all()
+                return
             if key.fileobj is not requests:
                 assert isinstance(key.fileobj, int)
                 pid, answers = running.pop(key.fileobj)
@@ -248,6 +255,16 @@ def serve(fd: int) -> None:
             pidfd = os.pidfd_open(pid)
             running[pidfd] = (pid, answers)
             selector.register(pidfd, selectors.EVENT_READ)
+
+
+def _kill_all() -> None:
+    """All programs of the tests that this template belongs to."""
+    tests = LeftOver()
+    tests.word = os.environ[VARIABLE]
+    while tests.word and (lines := list(tests.processes())):
+        for line in lines:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
 def _import_all() -> None:

@@ -113,3 +113,23 @@ def test_a_template_that_cannot_import(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(ChildProcessError, match="broken today"):
             template.fork({}, [])
     template.end()
+
+
+ORPHANS = """
+import os, subprocess, sys
+from tests.forked import Popen
+from tests.left_over import watch
+watch(None)
+Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+subprocess.Popen(["sleep", "600"])
+print("running", flush=True)
+input()
+"""
+
+
+def test_programs_end_when_their_tests_are_killed() -> None:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", ORPHANS], cwd=ROOT, **pipes) as tests:
+        assert tests.stdout and tests.stdout.readline() == "running\n"
+        tests.kill()
+        assert tests.stdout.read() == ""  # until no program has it open
