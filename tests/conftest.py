@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long") and not config.getoption("ci"):
             item.add_marker(pytest.mark.skip(reason=LONG + item.name))
-    # What takes long starts first: so it does not run alone at the end.
+    # Long tests start first, so that none of them runs alone at the end.
     items.sort(key=lambda i: -max([120, *(mark.args[0] for mark in i.iter_markers("timeout"))]))
 
 
