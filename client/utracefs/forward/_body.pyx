@@ -169,6 +169,7 @@ cdef class BodyRecords(RecordSource):
         self._body = body
         self.comms = comms
         self._gap = gap
+        self.is_steady = True
 
     cdef bint next(self, Raw *raw) except -1:
         cdef Py_ssize_t left

@@ -4,6 +4,10 @@ cimport cython
 from libc.stdint cimport uint8_t, uint64_t
 
 from utracefs.recordings._records cimport EventDecoder, Raw, Records, ValueKind
+from utracefs_protocol.events._fields cimport Place
+
+cdef enum:
+    RUN = 128                   # records at most that are put together
 
 
 cdef class _Buffer:
@@ -32,6 +36,7 @@ cdef class Column(Values):
 
     cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1
     cdef void put_number(self, uint64_t value) noexcept
+    cdef Py_ssize_t put_all(self, const Place *place, const Raw *raws, Py_ssize_t count) except -1
     cdef int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int put_object(self, bytes data) except -1
@@ -57,8 +62,8 @@ cdef class Batch:
     cdef Py_ssize_t text_bytes
     cdef Py_ssize_t _capacity     # rows that there is room for
 
-    cdef int put_common(self, const Raw *raw, Records records, CleanNames names) except -1
-    cdef int grow(self) except -1
+    cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, CleanNames names) except -1
+    cdef int grow(self, Py_ssize_t rows) except -1
     cdef int finish(self) except -1
     cdef bint is_full(self) noexcept
     cdef Py_ssize_t size_bytes(self) noexcept
@@ -72,9 +77,14 @@ cdef class ColumnBatches:
     cdef CleanNames _names
     cdef EventDecoder _table  # whose table all records are in; None: each event has its own
     cdef object _error        # what the records raised, for when all before it is handed out
+    cdef Raw _run[RUN]        # records of one event that follow each other
+    cdef Py_ssize_t _count
+    cdef Raw _ahead           # the record behind them
+    cdef EventDecoder _event  # its event; None: there is none
 
     cdef Batch _begin(self, EventDecoder event)
-    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1
+    cdef EventDecoder _next_run(self)
+    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raws, Py_ssize_t count) except -1
     cdef Batch _largest(self)
     cdef Batch _take(self, Batch batch)
 

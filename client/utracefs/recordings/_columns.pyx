@@ -18,7 +18,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport *
-from utracefs_protocol.events._fields cimport find_bytes
+from utracefs_protocol.events._fields cimport FIXED, Place, find_bytes
 
 from utracefs_protocol.text import clean
 
@@ -142,6 +142,29 @@ cdef class Column(Values):
             self.put_text(data, length)
         return length
 
+    cdef Py_ssize_t put_all(self, const Place *place, const Raw *raws, Py_ssize_t count) except -1:
+        """The values at this place of records that have it; returns what `put` says of them in all."""
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0
+        cdef Py_ssize_t i, kept = 0
+        cdef uint8_t *to = self._values.data + self._values.size
+        if place.where != FIXED or place.size != <size_t>self._width or self._kind == BOOL_VALUE:
+            for i in range(count):
+                find_bytes(place, raws[i].entry, raws[i].size, &data, &length)
+                kept += self.put(data, length)
+            return kept
+        if self._width == 8:
+            for i in range(count):
+                memcpy(to + 8 * i, raws[i].entry + place.offset, 8)
+        elif self._width == 4:
+            for i in range(count):
+                memcpy(to + 4 * i, raws[i].entry + place.offset, 4)
+        else:
+            for i in range(count):
+                memcpy(to + self._width * i, raws[i].entry + place.offset, self._width)
+        self._values.size += count * self._width
+        return 0
+
     cdef inline int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1:
         cdef int32_t end
         if size:
@@ -214,44 +237,54 @@ cdef class Batch:
         self.commons = len(self.columns)
         for i in range(event.count):
             self.columns.append(field_column(event.names[i], &event.getters[i], text_as_bytes))
-        self.grow()
+        self.grow(FIRST_ROWS)
 
-    cdef int put_common(self, const Raw *raw, Records records, CleanNames names) except -1:
-        """The columns before the fields of a new row; the caller puts the others, and counts it in `rows`."""
-        cdef bytes comm = names.clean(records.comm(raw.tid))
+    cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, CleanNames names) except -1:
+        """The columns before the fields of new rows; the caller puts the others, and counts them in `rows`."""
         cdef list columns = self.columns
-        cdef Column column
-        if self.rows == self._capacity:
-            self.grow()
-        column = <Column>columns[0]
-        if raw.time_ns >> 63:
-            column.put_null(self.rows)
-        else:
-            column.put_number(raw.time_ns)
-        (<Column>columns[1]).put_number(raw.cpu)
-        (<Column>columns[2]).put_number(<uint64_t><int64_t>raw.pid)
-        (<Column>columns[3]).put_number(<uint64_t><int64_t>raw.tid)
-        (<Column>columns[4]).put_object(comm)
-        (<Column>columns[5]).put_object(names.clean(records.instance(raw.buffer)))
-        column = <Column>columns[6]
-        if raw.lost < 0:
-            column.put_null(self.rows)
-        else:
-            column.put_number(raw.lost)
-        self.text_bytes += PyBytes_GET_SIZE(comm)
+        cdef Py_ssize_t i
+        cdef bytes text
+        if self.rows + count > self._capacity:
+            self.grow(self.rows + count)
+        cdef Column time_ns = columns[0], cpu = columns[1], pid = columns[2], tid = columns[3]
+        cdef Column comm = columns[4], instance = columns[5], lost = columns[6]
+        for i in range(count):
+            if raws[i].time_ns >> 63:
+                time_ns.put_null(self.rows + i)
+            else:
+                time_ns.put_number(raws[i].time_ns)
+        for i in range(count):
+            cpu.put_number(raws[i].cpu)
+            pid.put_number(<uint64_t><int64_t>raws[i].pid)
+            tid.put_number(<uint64_t><int64_t>raws[i].tid)
+        for i in range(count):
+            if i == 0 or raws[i].tid != raws[i - 1].tid:
+                text = names.clean(records.comm(raws[i].tid))
+            comm.put_object(text)
+            self.text_bytes += PyBytes_GET_SIZE(text)
+        for i in range(count):
+            if i == 0 or raws[i].buffer != raws[i - 1].buffer:
+                text = names.clean(records.instance(raws[i].buffer))
+            instance.put_object(text)
+        for i in range(count):
+            if raws[i].lost < 0:
+                lost.put_null(self.rows + i)
+            else:
+                lost.put_number(raws[i].lost)
         if self.commons > COMMONS:
-            host, file = records.place(raw)
-            (<Column>columns[7]).put_object(names.clean(host))
-            (<Column>columns[8]).put_object(names.clean(file))
-            self.text_bytes += len(host) + len(file)
+            for i in range(count):
+                host, file = records.place(&raws[i])
+                (<Column>columns[7]).put_object(names.clean(host))
+                (<Column>columns[8]).put_object(names.clean(file))
+                self.text_bytes += len(host) + len(file)
         return 0
 
-    cdef int grow(self) except -1:
-        cdef Py_ssize_t more = max(self._capacity, FIRST_ROWS)
+    cdef int grow(self, Py_ssize_t rows) except -1:
+        """Make room for at least that many rows."""
         cdef Column column
+        self._capacity = max(2 * self._capacity, rows)
         for column in self.columns:
-            column.room(self.rows, more)
-        self._capacity += more
+            column.room(self.rows, self._capacity - self.rows)
         return 0
 
     cdef int finish(self) except -1:
@@ -261,7 +294,7 @@ cdef class Batch:
         return 0
 
     cdef bint is_full(self) noexcept:
-        return self.rows >= ROWS or self.text_bytes > BATCH_BYTES
+        return self.rows > ROWS - RUN or self.text_bytes > BATCH_BYTES
 
     cdef Py_ssize_t size_bytes(self) noexcept:
         return self.rows * 8 * len(self.columns) + self.text_bytes
@@ -333,13 +366,12 @@ cdef class ColumnBatches:
         return self
 
     def __next__(self):
-        cdef Raw raw
         cdef EventDecoder event, table
         cdef EventDecoder before = None
         cdef Batch batch = None
         cdef Py_ssize_t size
         try:
-            while self._error is None and (event := self._records.next(&raw)) is not None:
+            while self._error is None and (event := self._next_run()) is not None:
                 table = event if self._table is None else self._table
                 if table is not before:
                     before = table
@@ -348,9 +380,9 @@ cdef class ColumnBatches:
                         batch = self._pending[table] = self._begin(table)
                         self._bytes += batch.size_bytes()
                 size = batch.size_bytes()
-                batch.put_common(&raw, self._records, self._names)
-                self._put(batch, event, &raw)
-                batch.rows += 1
+                batch.put_common(self._run, self._count, self._records, self._names)
+                self._put(batch, event, self._run, self._count)
+                batch.rows += self._count
                 self._bytes += batch.size_bytes() - size
                 if batch.is_full():
                     return self._take(batch)
@@ -368,15 +400,45 @@ cdef class ColumnBatches:
         """A batch of a table."""
         return Batch(event, text_as_bytes=self._text_as_bytes, with_place=self._records.is_merged)
 
-    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
-        """Fill the further columns of a table, in a row that has COMMON_COLUMNS."""
-        cdef list columns = batch.columns
-        cdef Py_ssize_t i
-        if event.fits(raw):
-            batch.text_bytes += put_fields(event, raw, columns, batch.commons)
+    cdef EventDecoder _next_run(self):
+        """Read `_run`, records of one event; its decoder, None at the end."""
+        cdef EventDecoder event = self._event, next
+        if event is None:
+            event = self._records.next(&self._run[0])
         else:
-            for i in range(batch.commons, len(columns)):
-                (<Column>columns[i]).put_null(batch.rows)
+            self._run[0] = self._ahead
+        self._event = None
+        self._count = event is not None
+        if event is None or not self._records.is_steady():
+            return event
+        try:
+            while self._count < RUN:
+                next = self._records.next(&self._run[self._count])
+                if next is not event:
+                    self._event, self._ahead = next, self._run[self._count]
+                    break
+                self._count += 1
+        except ValueError as error:
+            self._error = error
+        return event
+
+    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raws, Py_ssize_t count) except -1:
+        """Fill the further columns of a table, in rows that have COMMON_COLUMNS."""
+        cdef list columns = batch.columns
+        cdef Py_ssize_t i, row = 0, fit = 0
+        while row < count:
+            while row + fit < count and event.fits(&raws[row + fit]):
+                fit += 1
+            if fit:
+                for i in range(event.count):
+                    batch.text_bytes += (<Column>columns[batch.commons + i]).put_all(
+                        &event.getters[i].place, &raws[row], fit
+                    )
+                row, fit = row + fit, 0
+            else:
+                for i in range(batch.commons, len(columns)):
+                    (<Column>columns[i]).put_null(batch.rows + row)
+                row += 1
         return 0
 
     cdef Batch _largest(self):

@@ -47,6 +47,7 @@ cdef struct EventSlot:
 cdef class RecordSource:
     cdef public dict comms
     cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted
+    cdef bint is_steady       # entries are valid as long as the source, and `comms` never change
     cdef bint next(self, Raw *raw) except -1
     cdef int original(self, Raw *raw) except -1
 
@@ -75,6 +76,8 @@ cdef class EventDecoder:
     cdef readonly int opcode
     cdef Getter *getters
     cdef readonly Py_ssize_t count
+    cdef uint64_t _least      # bytes of an entry that has the fixed parts of all fields
+    cdef bint _has_locs
 
     cdef bint fits(self, const Raw *raw) noexcept
     cdef dict fields(self, const Raw *raw)
@@ -111,6 +114,7 @@ cdef class Records:
     cdef str comm(self, int32_t tid)
     cdef str instance(self, uint32_t buffer)
     cdef tuple place(self, const Raw *raw)
+    cdef bint is_steady(self) noexcept
 
 cdef ValueKind kind_of(field) except *
 cdef str comm_of(dict comms, int32_t tid)

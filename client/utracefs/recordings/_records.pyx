@@ -22,7 +22,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
-from utracefs_protocol.events._fields cimport find_bytes, set_place
+from utracefs_protocol.events._fields cimport DATA_LOC, REL_LOC, find_bytes, set_place
 from utracefs_protocol.events._line cimport load_float
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
@@ -102,6 +102,8 @@ cdef class EventDecoder:
             set_place(&self.getters[i].place, field)
             self.getters[i].kind = kind_of(field)
             self.getters[i].is_json = text_of(field.name) in json
+            self._least = max(self._least, self.getters[i].place.offset + self.getters[i].place.size)
+            self._has_locs |= self.getters[i].place.where in (DATA_LOC, REL_LOC)
         self.count = len(by_name)
 
     def __dealloc__(self):
@@ -112,7 +114,9 @@ cdef class EventDecoder:
         cdef const uint8_t *data
         cdef size_t length
         cdef Py_ssize_t i
-        for i in range(self.count):
+        if raw.size < self._least:
+            return False
+        for i in range(self.count if self._has_locs else 0):
             if not find_bytes(&self.getters[i].place, raw.entry, raw.size, &data, &length):
                 return False
         return True
@@ -445,3 +449,7 @@ cdef class Records:
     cdef tuple place(self, const Raw *raw):
         """(host, file) of a record."""
         return <tuple>self._places[raw.recording] if self._places else ("", "")
+
+    cdef bint is_steady(self) noexcept:
+        """Of the source."""
+        return self._source.is_steady

@@ -44,7 +44,13 @@ cdef class AllRecords(ColumnBatches):
             batch.columns.append(column)
         return batch
 
-    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raw) except -1:
+    cdef int _put(self, Batch batch, EventDecoder event, const Raw *raws, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        for i in range(count):
+            self._put_row(batch, event, &raws[i], batch.rows + i)
+        return 0
+
+    cdef int _put_row(self, Batch batch, EventDecoder event, const Raw *raw, Py_ssize_t row) except -1:
         cdef list columns = batch.columns
         cdef Column fields = <Column>columns[batch.commons + 2]
         cdef Line line
@@ -55,7 +61,7 @@ cdef class AllRecords(ColumnBatches):
         (<Column>columns[batch.commons]).put_object(<bytes>known[0])
         (<Column>columns[batch.commons + 1]).put_object(<bytes>known[1])
         if not event.fits(raw):
-            fields.put_null(batch.rows)
+            fields.put_null(row)
             return 0
         while True:
             line.start = line.p = <char *>self._text.data
@@ -68,7 +74,7 @@ cdef class AllRecords(ColumnBatches):
                 break
             self._text.room(2 * self._text.capacity + FIRST_ROOM)
         if line.full:
-            fields.put_null(batch.rows)
+            fields.put_null(row)
         else:
             fields.put_bytes(<const uint8_t *>line.start, line.p - line.start)
             batch.text_bytes += line.p - line.start
