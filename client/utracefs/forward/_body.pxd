@@ -1,6 +1,6 @@
 """Raw records of a batch; see _body.pyx."""
 
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 from utracefs.recordings._records cimport RecordSource
 from utracefs_protocol.events._fields cimport Place
@@ -21,10 +21,17 @@ cdef class Cutter:
     cdef dict _seen            # event id to number of records since the last one of the sample
     cdef readonly dict sampled
     cdef uint8_t *_judged      # by event id: 0 unknown, 1 kept, 2 left out, 3 edited
+    cdef uint32_t *_counted    # records of the present body, by event id
+    cdef uint16_t *_ids        # those whose count is not 0
+    cdef Py_ssize_t _nr_ids
+    cdef uint8_t *_data        # room for a body, kept
+    cdef Py_ssize_t _capacity
 
     cdef uint8_t judge(self, uint16_t id) except 0
     cdef int edit(self, uint16_t id, ss_record *record) except -1
     cdef bint leaves_out(self, uint16_t id, dict every) except -1
+    cdef int room(self, Py_ssize_t size) except -1
+    cdef dict counts(self)
 
 
 cdef class BodyRecords(RecordSource):

@@ -6,7 +6,7 @@ SS_FORMAT and SS_COMM.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
@@ -45,11 +45,16 @@ cdef class Cutter:
         self._max_records = max(max_records, 1)
         self._max_bytes = max_bytes
         self._judged = <uint8_t *>calloc(NR_IDS, 1)
-        if self._judged == NULL:
+        self._counted = <uint32_t *>calloc(NR_IDS, sizeof(uint32_t))
+        self._ids = <uint16_t *>calloc(NR_IDS, sizeof(uint16_t))
+        if self._judged == NULL or self._counted == NULL or self._ids == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self._judged)
+        free(self._counted)
+        free(self._ids)
+        free(self._data)
 
     cdef uint8_t judge(self, uint16_t id) except 0:
         if not self._judged[id]:
@@ -92,74 +97,88 @@ cdef class Cutter:
         self.sampled[id] = self.sampled.get(id, 0) + 1
         return True
 
+    cdef int room(self, Py_ssize_t size) except -1:
+        """Make room for a body of that size."""
+        cdef void *grown
+        if size > self._capacity:
+            self._capacity = max(2 * self._capacity, size, FIRST_BYTES)
+            grown = realloc(self._data, self._capacity)
+            if grown == NULL:
+                raise MemoryError
+            self._data = <uint8_t *>grown
+        return 0
+
+    cdef dict counts(self):
+        """Event id to number of records of the body, which is over."""
+        cdef dict found = {}
+        cdef Py_ssize_t i
+        for i in range(self._nr_ids):
+            found[self._ids[i]] = self._counted[self._ids[i]]
+            self._counted[self._ids[i]] = 0
+        self._nr_ids = 0
+        return found
+
     def cut(self, StreamRing ring not None, Py_ssize_t room):
         """The ring's present batch: a list of (body, event id to number of records, thread ids, time of the
         first record, of the last), and event id to number of the records above `room`."""
         cdef uint64_t at = ring.begin, first = 0, last = 0
         cdef ss_record *record
-        cdef uint8_t *data = NULL
-        cdef Py_ssize_t size = 0, capacity = 0, records = 0
+        cdef Py_ssize_t size = 0, records = 0
         cdef uint16_t id
         cdef uint8_t verdict
         cdef int32_t tid, last_tid = 0
-        cdef dict counts = {}, refused = {}
+        cdef dict refused = {}
         cdef set tids = set()
         cdef dict every = {}
         cdef list found = []
         self.sampled = {}
         memset(self._judged, 0, NR_IDS)
-        try:
-            while at != ring.end:
-                record = ring.record_at(at)
-                at += record.size
-                if record.kind != SS_RECORD and record.kind != SS_LOST:
-                    continue
-                memcpy(&id, record.entry, 2)
-                verdict = self.judge(id)
-                if verdict == 2:
-                    continue
-                if (
-                    self._sample is not None
-                    and record.kind == SS_RECORD
-                    and self.leaves_out(id, every)
-                ):
-                    continue
-                if record.kind == SS_RECORD and not room:
-                    refused[id] = refused.get(id, 0) + 1
-                    continue
-                if records == self._max_records or (
-                    records and size + <Py_ssize_t>record.size > self._max_bytes
-                ):
-                    found.append((PyBytes_FromStringAndSize(<char *>data, size), counts, tids, first, last))
-                    counts, tids = {}, set()
-                    size = records = 0
-                if size + <Py_ssize_t>record.size > capacity:
-                    capacity = max(2 * capacity, size + <Py_ssize_t>record.size, FIRST_BYTES)
-                    grown = <uint8_t *>realloc(data, capacity)
-                    if grown == NULL:
-                        raise MemoryError
-                    data = grown
-                memcpy(data + size, record, record.size)
-                if verdict == 3 and record.kind == SS_RECORD:
-                    self.edit(id, <ss_record *>(data + size))
-                size += record.size
-                if record.kind == SS_LOST:
-                    continue
-                memcpy(&tid, record.entry + 4, 4)
-                if not records:
-                    first = record.time_ns
-                if not records or tid != last_tid:
-                    tids.add(tid)
-                    last_tid = tid
-                last = record.time_ns
-                counts[id] = counts.get(id, 0) + 1
-                records += 1
-                room -= 1
-            if records:
-                found.append((PyBytes_FromStringAndSize(<char *>data, size), counts, tids, first, last))
-            return found, refused
-        finally:
-            free(data)
+        self.counts()
+        while at != ring.end:
+            record = ring.record_at(at)
+            at += record.size
+            if record.kind != SS_RECORD and record.kind != SS_LOST:
+                continue
+            memcpy(&id, record.entry, 2)
+            verdict = self._judged[id] or self.judge(id)
+            if verdict == 2:
+                continue
+            if self._sample is not None and record.kind == SS_RECORD and self.leaves_out(id, every):
+                continue
+            if record.kind == SS_RECORD and not room:
+                refused[id] = refused.get(id, 0) + 1
+                continue
+            if records == self._max_records or (
+                records and size + <Py_ssize_t>record.size > self._max_bytes
+            ):
+                body = PyBytes_FromStringAndSize(<char *>self._data, size)
+                found.append((body, self.counts(), tids, first, last))
+                tids = set()
+                size = records = 0
+            self.room(size + <Py_ssize_t>record.size)
+            memcpy(self._data + size, record, record.size)
+            if verdict == 3 and record.kind == SS_RECORD:
+                self.edit(id, <ss_record *>(self._data + size))
+            size += record.size
+            if record.kind == SS_LOST:
+                continue
+            memcpy(&tid, record.entry + 4, 4)
+            if not records:
+                first = record.time_ns
+            if not records or tid != last_tid:
+                tids.add(tid)
+                last_tid = tid
+            last = record.time_ns
+            if not self._counted[id]:
+                self._ids[self._nr_ids] = id
+                self._nr_ids += 1
+            self._counted[id] += 1
+            records += 1
+            room -= 1
+        if records:
+            body = PyBytes_FromStringAndSize(<char *>self._data, size)
+            found.append((body, self.counts(), tids, first, last))
+        return found, refused
 
 
 cdef class BodyRecords(RecordSource):

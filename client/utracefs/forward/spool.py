@@ -7,9 +7,10 @@
     entry:  "UTFB", u32 size of the header, u32 size of the body, u32 crc of these sizes and the header,
             u32 crc of the body; header, body (little-endian; see `batch`)
 
-Batches are appended to the last segment. One reader takes them in their order, in flight until `done`. A
-segment is removed when the target has all its batches, or before, when the spool is full: the oldest one that
-has no batch in flight. Each loss is in `losses` of the next batch, and until then in the state.
+Batches are appended to the last segment. One reader takes them in their order, in flight until `done`; recent
+ones are still in memory, so nothing is read from the disk for a target that keeps up. A segment is removed
+when the target has all its batches, or before, when the spool is full: the oldest one that has no batch in
+flight. Each loss is in `losses` of the next batch, and until then in the state.
 
 Killed at any point, the next forwarder finds all batches whose write was complete; an incomplete one is cut
 off, and counted if its header is there. A batch sent, but not yet stored as sent, is sent again. State and
@@ -29,7 +30,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,10 @@ MIN_SIZE: Final = 1 << 20
 
 SEGMENTS: Final = 16
 """Number of segments of a full spool: dropping the oldest one loses about that part."""
+
+_IN_MEMORY: Final = 2
+"""Batches are kept in memory, too, until they are taken: up to that many times what a target takes at once,
+and one more."""
 
 _MAGIC: Final = b"UTFB"
 _ENTRY: Final = struct.Struct("<4sIIII")
@@ -113,6 +118,10 @@ class Spool:
         """The next batch to take: the first number of its segment, and the offset."""
         self._peeked: tuple[Batch, int] | None = None
         """That batch and the size of its entry."""
+        self._recent: dict[tuple[int, int], tuple[Batch, int]] = {}
+        """Place to batch and size: some of those to take, which need not be read from the disk."""
+        self._recent_bytes = 0
+        self._most_recent_bytes = 0
         self._in_flight: list[Batch] = []
         self._is_closed = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,35 +192,47 @@ class Spool:
         with self._changed:
             while True:
                 batch = attrs.evolve(
-                    batch, forwarder=self.forwarder, sequence=self._next, losses=list(self._losses)
+                    batch,
+                    forwarder=self.forwarder,
+                    sequence=self._next,
+                    losses=list(self._losses),
+                    formats=self._formats,
                 )
-                data = _entry(batch)
-                if sum(segment.size for segment in self._segments) + len(data) <= self.size:
+                parts = _entry(batch)
+                size = sum(map(len, parts))
+                if sum(segment.size for segment in self._segments) + size <= self.size:
                     break
                 if not self._drop_oldest():
                     self.error = f"{self.directory}: the spool is full"
-                    data = b""
+                    parts = ()
                     break
-            if self._is_closed or not data or not self._write(data):
+            if self._is_closed or not parts or not self._write(parts):
                 self._lose_records(batch)
                 self._store()
                 return False
+            if self._recent_bytes < self._most_recent_bytes:
+                self._recent[self._segments[-1].first, self._segments[-1].size - size] = batch, size
+                self._recent_bytes += size
             self._losses.clear()
             self._next += 1
             self._unread_records += batch.nr_records
-            self._unread_bytes += len(data)
+            self._unread_bytes += size
             self._changed.notify_all()
         return True
 
-    def _write(self, data: bytes) -> bool:
+    def _write(self, parts: Sequence[bytes]) -> bool:
         try:
             if self._file < 0 or self._segments[-1].size >= self.size // SEGMENTS:
                 self._begin_segment()
             segment = self._segments[-1]
             done = 0
             try:
-                while done < len(data):
-                    done += os.pwrite(self._file, data[done:], segment.size + done)
+                for part in parts:
+                    left = memoryview(part)
+                    while left:
+                        written = os.pwrite(self._file, left, segment.size + done)
+                        left = left[written:]
+                        done += written
                 if self._sync is Sync.ALWAYS:
                     os.fsync(self._file)
             except OSError:
@@ -221,7 +242,7 @@ class Spool:
         except OSError as error:
             self.error = f"{self.directory}: {error.strerror}"
             return False
-        segment.size += len(data)
+        segment.size += done
         segment.last = self._next
         return True
 
@@ -268,6 +289,8 @@ class Spool:
         self._peeked = None
 
     def _remove(self, segment: _Segment) -> None:
+        for place in [place for place in self._recent if place[0] == segment.first]:
+            self._recent_bytes -= self._recent.pop(place)[1]
         try:
             os.unlink(self._path(segment.first))
         except OSError as error:
@@ -293,6 +316,7 @@ class Spool:
         at_once: do not gather."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
+            self._most_recent_bytes = _IN_MEMORY * limits.bytes
             while (due_s := self._due_s(limits, at_once)) > 0:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
@@ -338,6 +362,10 @@ class Spool:
             if segment.first != self._at[0]:
                 self._move_to(segment)
             if self._at[1] < segment.size:
+                if (recent := self._recent.pop(self._at, None)) is not None:
+                    self._recent_bytes -= recent[1]
+                    self._peeked = recent
+                    break
                 try:
                     self._peeked = next(_entries(self._path(segment.first), self._at[1], self._formats))
                 except (OSError, _Damaged, StopIteration):
@@ -480,12 +508,13 @@ def _lock(path: Path) -> int:
     return fd
 
 
-def _entry(batch: Batch) -> bytes:
+def _entry(batch: Batch) -> tuple[bytes, ...]:
+    """In parts."""
     header = batch.header()
     sizes = _SIZES.pack(len(header), len(batch.body))
     crc = zlib.crc32(header, zlib.crc32(sizes))
     start = _ENTRY.pack(_MAGIC, len(header), len(batch.body), crc, zlib.crc32(batch.body))
-    return b"".join((start, header, batch.body))
+    return start + header, batch.body
 
 
 def _entries(path: Path, at: int, formats: Formats) -> Iterator[tuple[Batch, int]]:

@@ -240,7 +240,7 @@ cdef class Batch:
         self.grow(FIRST_ROWS)
 
     cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, CleanNames names) except -1:
-        """The columns before the fields of new rows; the caller puts the others, and counts them in `rows`."""
+        """The columns before the fields of new rows; the caller puts the others, and counts the rows."""
         cdef list columns = self.columns
         cdef Py_ssize_t i
         cdef bytes text

@@ -274,6 +274,35 @@ def test_damage_while_it_runs(spool: Spool, at: int) -> None:
     assert found.losses == [Loss(ANY, "spool", None)]
 
 
+def test_recent_batches_are_in_memory(tmp_path: Path) -> None:
+    """As many bytes as the target takes at once, twice; the others are read from the disk."""
+    spool = Spool(tmp_path / "spool", 16 * MIN_SIZE)
+    assert take(spool, Limits(10**6, 200_000)) == []
+    for n in range(20):
+        spool.append(batch([n], pad=40_000))
+    (path,) = spool.directory.glob("*.segment")
+    with path.open("r+b") as file:
+        file.write(b"?" * path.stat().st_size)
+    found: list[Batch] = []
+    while more := take(spool, Limits(10**6, 200_000)):
+        found += more
+        spool.done()
+    assert numbers(found) == list(range(10))
+    assert "is damaged" in spool.error and spool._recent_bytes == 0
+    spool.append(batch([20]))
+    assert [one.losses for one in take(spool)] == [[Loss(ANY, "spool", None)]]
+    spool.close()
+
+
+def test_memory_of_segments_that_are_dropped(spool: Spool) -> None:
+    take(spool, Limits(10**6, 10**8))
+    for n in range(100):
+        spool.append(batch([n], pad=40_000))
+    assert spool._recent_bytes == spool.used_bytes <= spool.size
+    kept = numbers(take(spool, Limits(10**6, 10**8)))
+    assert kept == list(range(kept[0], 100)) and spool._recent_bytes == 0
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_all_arrive_or_are_counted(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
