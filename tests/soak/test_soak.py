@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from tests.soak.attacks import sockets
 from tests.soak.attacks.descriptors import KINDS, Descriptors
-from tests.soak.house import ROOT, House
+from tests.soak.house import ROOT, House, own_time_s
 from tests.soak.judging import (
     Line,
     Told,
@@ -238,6 +239,33 @@ def test_descriptors_that_do_not_come_back(house: House, monkeypatch: pytest.Mon
         tree.read_file("tracing_on")
         house.judge_rest()
     assert judges(house) == ["descriptors"]
+
+
+def test_a_daemon_without_a_cpu_has_its_time_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.soak.house.IDLE_BOUND_S", 0.0)
+    looks: list[int] = []
+    with house.tree() as tree:
+        tree.read_file("tracing_on")
+
+        def own_time_s(pid: int) -> float:
+            looks.append(pid)
+            if len(looks) == 5:
+                tree.close()
+            return 0.0
+
+        monkeypatch.setattr("tests.soak.house.own_time_s", own_time_s)
+        house.judge_rest()
+    assert len(looks) >= 5
+    assert not judges(house)
+
+
+def test_a_stopped_daemon_has_no_excuse(house: House) -> None:
+    house.signal(signal.SIGSTOP)
+    os.waitpid(house.pid, os.WUNTRACED)
+    own_s, begin_s = own_time_s(house.pid), time.monotonic()
+    end_s, own_end_s = time.monotonic(), own_time_s(house.pid)
+    house.signal(signal.SIGCONT)
+    assert own_end_s - own_s >= end_s - begin_s - 1e-6
 
 
 def test_a_daemon_that_does_not_rest(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
