@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from utracefs.fleet.trigger import needs, slot
+from utracefs.fleet.trigger import has_word, needs, slot
 from utracefs.fleet.wish import Wish
 from utracefs.forward.policy import Policy
 from utracefs.tree.event_names import EventName, is_glob, matches
@@ -81,17 +81,12 @@ def _against(wish: Wish, policy: Policy) -> str:
     if not any(_may_meet(word, allowed) for word in wish.events for allowed in policy.events):
         return "the policy allows none of its events to leave the host"
     for name in sorted(policy.hidden):
-        if any(_has_word(text, name) for text in (wish.filter, *wish.triggers)):
+        if any(has_word(text, name) for text in (wish.filter, *wish.triggers)):
             return f"the policy hides the field {name}, so no filter or trigger may use it"
     for text in wish.triggers:
         if missing := sorted(needs(text) - policy.triggers):
             return f"the policy allows no trigger with {missing[0][:40]!r}: {text[:80]!r}"
     return ""
-
-
-def _has_word(text: str, name: str) -> bool:
-    """Names of fields may have other characters than letters, digits and _."""
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
 class Plan:

@@ -11,7 +11,7 @@ from typing import Final
 
 from utracefs.forward.policy import NAMED, TRACING
 
-__all__ = ["needs", "slot"]
+__all__ = ["has_word", "needs", "slot"]
 
 _KIND: Final = re.compile(r"[^: ]*")
 _HANDLER: Final = re.compile(r" *on[a-z]+\(")
@@ -42,3 +42,8 @@ def slot(text: str) -> str:
         target = ":".join(re.split("[: ]", rest)[:2])
         return f"{kind.partition('_')[2]} {target}"
     return text if kind == "hist" else _ONE_OF_BOTH.get(kind, kind)
+
+
+def has_word(text: str, name: str) -> bool:
+    """Whether a filter or trigger may use the field of that name, which may have any characters."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None

@@ -19,6 +19,7 @@ from here if it drops them later.
 import email.utils
 import gzip
 import http.client
+import re
 import time
 import urllib.parse
 from collections import Counter, deque
@@ -32,6 +33,7 @@ from utracefs.export._protobuf import message, tagged, utf8, varint
 from utracefs.forward._otlp import OtlpRecords, Plan, Role, field_kinds
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY
+from utracefs.forward.otlp_metrics import MAX_POINTS, Counted, metrics
 from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain
 from utracefs.recordings._records import EventDecoder
 
@@ -51,7 +53,7 @@ _AGAIN: Final = frozenset((401, 403, 404, 408, 429, 502, 503, 504))
 """Statuses after which records wait: by OTLP's specification, and errors that an operator can mend."""
 _LONGEST_DELAY_S: Final = 300.0
 _AGENT: Final = f"utracefs/{utracefs.__version__}"
-_OPTIONS: Final = ("compression", "service.name")
+_OPTIONS: Final = ("compression", "metrics", "service.name")
 
 _SPAN_END: Final = ("span_id", "parent_id", "duration_ns", "error")
 """The first fields of NAME_end."""
@@ -60,6 +62,7 @@ _LOGGING: Final = ("level", "line", "logger", "message")
 
 _LOGS: Final = "v1/logs"
 _SPANS: Final = "v1/traces"
+_METRICS: Final = "v1/metrics"
 
 # Numbers of messages: ExportLogsServiceRequest.resource_logs, ResourceLogs.resource and .scope_logs,
 # ScopeLogs.scope, and the same of spans; Resource.attributes; InstrumentationScope.name.
@@ -118,6 +121,21 @@ class Encoder:
                 if by_scope:
                     told = {plan.name: n for plan, n in counts.items() if plan.is_span == is_span}
                     yield _Request(path, self._body(resource, by_scope), told, sum(told.values()))
+
+    def metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> Iterator[_Request]:
+        """Histograms, as they were at `now_ns`."""
+        around = {**self._resource, "host.name": host, "utracefs.boot_id": boot_id}
+        resource = message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in around.items()))
+        some: list[bytes] = []
+        points = 0
+        for metric, size in (one for each in counted for one in metrics(each, now_ns)):
+            if some and points + size > MAX_POINTS:
+                yield _Request(_METRICS, self._body(resource, {"utracefs": some}), {}, points)
+                some, points = [], 0
+            some.append(message(_TWO, metric))
+            points += size
+        if some:
+            yield _Request(_METRICS, self._body(resource, {"utracefs": some}), {}, points)
 
     def _body(self, resource: bytes, scopes: Mapping[str, Sequence[bytes]]) -> bytes:
         """Joins once: items may have a megabyte."""
@@ -240,7 +258,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 class OtlpTarget:
     """`otlp://HOST[:4318]`, `http://HOST:PORT[/PATH]`, `https://...`. Options: `service.name`, of the
-    resource (utracefs); `compression` (none, gzip). The secret `headers` has lines `Name: value`."""
+    resource (utracefs); `compression` (none, gzip); `metrics`, seconds from one send of histograms to the
+    next (0: none). The secret `headers` has lines `Name: value`."""
 
     limits = Limits(MAX_RECORDS, MAX_BYTES)
 
@@ -264,6 +283,10 @@ class OtlpTarget:
         if compression not in ("none", "gzip"):
             raise ValueError(f"-o compression={compression}: there are: none, gzip")
         self._is_gzip: Final = compression == "gzip"
+        every = settings.options.get("metrics", "0")
+        if not re.fullmatch(r"\d{1,6}", every):
+            raise ValueError(f"-o metrics={every}: not a number of seconds")
+        self.metrics_s: Final = int(every)
         self._prefix: Final = url.path.rstrip("/") + "/"
         self._settings: Final = settings
         self._encoder: Final = Encoder({"service.name": settings.options.get("service.name", "utracefs")})
@@ -291,6 +314,11 @@ class OtlpTarget:
             self._requests.popleft()
         self._sending = None
         return dict(self._refused)
+
+    def send_metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> None:
+        """For a thread with a target of its own. TryAgain, Refused, OSError."""
+        for request in self._encoder.metrics(host, boot_id, counted, now_ns):
+            self._post(request, time.monotonic() + self._settings.timeout_s)
 
     def close(self) -> None:
         if self._connection is not None:

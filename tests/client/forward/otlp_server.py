@@ -14,10 +14,15 @@ from typing import Any
 from tests.judges import library
 
 logs_service = library("opentelemetry.proto.collector.logs.v1.logs_service_pb2")
+metrics_service = library("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
 trace_service = library("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 KINDS = {
     "/v1/logs": (logs_service.ExportLogsServiceRequest, logs_service.ExportLogsServiceResponse),
+    "/v1/metrics": (
+        metrics_service.ExportMetricsServiceRequest,
+        metrics_service.ExportMetricsServiceResponse,
+    ),
     "/v1/traces": (trace_service.ExportTraceServiceRequest, trace_service.ExportTraceServiceResponse),
 }
 
@@ -62,7 +67,7 @@ class Collector:
         """Records by name; spans as NAME_end."""
         found: Counter[str] = Counter()
         for path, _, message in self.requests:
-            for _, one in items(message):
+            for _, one in items(message) if path != "/v1/metrics" else ():
                 if path == "/v1/traces":
                     found[f"{one.name}_end"] += 1
                 elif one.event_name != "utracefs.lost":

@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.client.forward.certificates import certificates
 from tests.client.forward.kit import EVENT, batch
+from tests.client.nats.certificates import certificates
 from tests.client.nats.server import WAIT_S, NatsServer, serving
 from tests.judges import library
 from utracefs.forward.batch import Batch

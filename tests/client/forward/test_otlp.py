@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.forward.certificates import certificates
 from tests.client.forward.kit import batch_of, packed
 from tests.client.forward.otlp_server import (
     KINDS,
@@ -26,6 +25,7 @@ from tests.client.forward.otlp_server import (
     items,
     logs_service,
 )
+from tests.client.nats.certificates import certificates
 from tests.client.recordings.event_header.event_headers import FIELDS, field, payload
 from utracefs.forward import otlp
 from utracefs.forward.batch import Batch
@@ -503,8 +503,9 @@ def test_not_http() -> None:
         ("http://u:p@x", Settings(), "not http://HOST:PORT"),
         ("http://x?a", Settings(), "not http://HOST:PORT"),
         ("otlp://x", Settings(ca="x"), "need https://"),
-        ("otlp://x", Settings({"a": "b"}), "-o a: there are: compression, service.name"),
+        ("otlp://x", Settings({"a": "b"}), "-o a: there are: compression, metrics, service.name"),
         ("otlp://x", Settings({"compression": "zip"}), "there are: none, gzip"),
+        ("otlp://x", Settings({"metrics": "-1"}), "not a number of seconds"),
     ],
 )
 def test_mistakes(address: str, settings: Settings, reason: str) -> None:

@@ -179,6 +179,10 @@ def forward(
         )
         if agent is not None:
             stack.enter_context(agent.running(forwarder))
+        if getattr(target, "metrics_s", 0):
+            stack.enter_context(
+                _histograms(address, settings, records, directory=directory, policy=policy, host=host)
+            )
         stack.enter_context(_signals(forwarder))
         forwarder.run(duration_s)
         if not kept.is_empty:
@@ -198,6 +202,22 @@ def _agent(
         directory=directory,
         tell=tell,
     )
+
+
+@contextlib.contextmanager
+def _histograms(
+    address: str, settings: Settings, records: Records, *, directory: str | None, policy: Policy, host: str
+) -> Iterator[None]:
+    from utracefs.cli.forward.histograms import sending_histograms
+    from utracefs.forward.otlp import OtlpTarget
+
+    place = Place(records.instances[0]) if records.instances else TOP
+    target = OtlpTarget(address, settings)
+    with (
+        contextlib.closing(target),
+        sending_histograms(target, place, directory=directory, policy=policy, host=host, tell=tell),
+    ):
+        yield
 
 
 @contextlib.contextmanager
