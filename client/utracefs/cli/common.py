@@ -106,9 +106,12 @@ else:
 
 class _Seconds(_SecondsType):
     """A time above 0 within the range of clocks, in seconds or with a unit; not nan or inf, which float()
-    accepts."""
+    accepts. with_0: 0, too."""
 
     name = "seconds"
+
+    def __init__(self, *, with_0: bool = False) -> None:
+        self._with_0 = with_0
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number, unit = str(value), 1
@@ -118,14 +121,24 @@ class _Seconds(_SecondsType):
             seconds = float(number) * unit
         except ValueError:
             seconds = math.nan
-        if not 0 < seconds <= MAX_SECONDS:
+        if not (0 < seconds <= MAX_SECONDS or (self._with_0 and seconds == 0)):
             self.fail(f"{value!r} is not a number of seconds above 0, or a time like 90s, 10m, 2h, 1d")
         return seconds
 
 
-def seconds_option(option: str, name: str, help_text: str) -> Callable[[F], F]:
-    """A time above 0: 10 or 10s, 5m, 2h, 1d."""
-    return click.option(option, name, metavar="TIME", type=_Seconds(), help=help_text)
+def seconds_option(
+    option: str, name: str, help_text: str, *, default: str | None = None, with_0: bool = False
+) -> Callable[[F], F]:
+    """A time above 0, or 0, too: 10 or 10s, 5m, 2h, 1d."""
+    return click.option(
+        option,
+        name,
+        metavar="TIME",
+        type=_Seconds(with_0=with_0),
+        default=default,
+        show_default=default is not None,
+        help=help_text,
+    )
 
 
 def duration_option(help_text: str) -> Callable[[F], F]:

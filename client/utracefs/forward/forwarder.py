@@ -180,7 +180,7 @@ class Forwarder:
         if self._is_asked:
             self._is_asked = False
             for name, value in self.status().items():
-                self._tell(f"{name}: {value}")
+                self._tell(f"{name}: {_shown(value)}")
         self._spool.sync()
         path = self._spool.directory / STATUS_FILE
         with contextlib.suppress(OSError):  # the disk is full: the last status is old
@@ -390,6 +390,13 @@ class Forwarder:
         if text != self._last_error:
             self._last_error = text
             self._tell(text)
+
+
+def _shown(value: object) -> str:
+    """For people: `web ring 5, spool 3` for a dict of dicts."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items()) or "-"
+    return str(value)
 
 
 def _counted(batches: Sequence[Batch]) -> str:

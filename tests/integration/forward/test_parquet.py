@@ -8,12 +8,14 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,12 @@ def start(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Start]:
     """Start a forwarder, which is attached then."""
     made: list[subprocess.Popen[bytes]] = []
 
-    def start(*words: str, spool: str = "spool") -> subprocess.Popen[bytes]:
+    def start(*words: str, spool: str = "spool", environ: Mapping[str, str] = {}) -> subprocess.Popen[bytes]:
         status = tmp_path / spool / STATUS_FILE
         status.unlink(missing_ok=True)
         place = ["--spool", str(tmp_path / spool), f"parquet:{tmp_path / 'out'}", "-o", "gather=0.05"]
         command = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "forward", *place, *words]
-        made.append(Popen(command, stderr=subprocess.PIPE))
+        made.append(Popen(command, stderr=subprocess.PIPE, env={**os.environ, **environ}))
         wait_for(lambda: status.exists() and json.loads(status.read_text())["attached"])
         return made[-1]
 
@@ -143,6 +145,74 @@ def test_the_example(session: Session, start: Start, tmp_path: Path) -> None:
     today = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400))
     rows = query(EXAMPLE.replace("2026-11-22", today), tmp_path / "out")
     assert [row["status"] for row in rows] == list(range(202, 300))
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t id, struct timespec *to)
+{
+	int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+	int result = real(id, to), fd;
+	char text[32] = "";
+
+	if (!result && id == CLOCK_REALTIME && (fd = open(getenv("CLOCK_SET_BY"), O_RDONLY)) >= 0) {
+		if (read(fd, text, sizeof(text) - 1) > 0)
+			to->tv_sec += atol(text);
+		close(fd);
+	}
+	return result;
+}
+"""
+"""Preloaded: the time of day is set by so many seconds."""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_clock_is_set(daemon: DaemonProcess, session: Session, start: Start, tmp_path: Path) -> None:
+    """Forwards, and back behind the begin, while it runs: all records arrive once, in their order, and have
+    the time of day of their batch."""
+    (tmp_path / "clock.c").write_text(CLOCK)
+    clock = tmp_path / "clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", clock, tmp_path / "clock.c", "-ldl"], check=True)
+    set_by = tmp_path / "set_by"
+    set_by.write_text("0")
+    process = start(environ={"LD_PRELOAD": str(clock), "CLOCK_SET_BY": str(set_by)})
+    event = session.event("work u64 a")
+    wait_for(lambda: event)
+
+    def has_sent(count: int) -> bool:
+        status: dict[str, Any] = json.loads((tmp_path / "spool" / STATUS_FILE).read_text())
+        return status["records_sent"] == count
+
+    day = 86400
+    steps = [0, 3 * day, -5 * day]
+    for n, step in enumerate(steps):
+        set_by.with_suffix(".new").write_text(str(step))
+        set_by.with_suffix(".new").replace(set_by)
+        for number in range(100):
+            event.emit(100 * n + number)
+        assert session.flush(WAIT_S)
+        wait_for(partial(has_sent, 100 * (n + 1)))
+    stop(process)
+    rows = query(
+        "SELECT a, day, epoch_ns(time) AS unix_ns, time_ns FROM "
+        "read_parquet('/data/events/event=user_events:work/**/*.parquet') ORDER BY time_ns",
+        tmp_path / "out",
+    )
+    assert [row["a"] for row in rows] == list(range(300))
+    offsets = [row["unix_ns"] - row["time_ns"] for row in rows]
+    for n, step in enumerate(steps):
+        for row, offset in list(zip(rows, offsets, strict=True))[100 * n : 100 * (n + 1)]:
+            assert abs(offset - offsets[0] - step * 10**9) < 10**9
+            assert str(row["day"]) == time.strftime("%Y-%m-%d", time.gmtime(row["unix_ns"] // 10**9))
+    (told,) = query(SUM, tmp_path / "out")
+    assert (told["arrived"], told["records"], told["lost"]) == (300, 300, 0)
+    assert emitted(daemon, "work") == 300
 
 
 def test_killed_while_records_come(

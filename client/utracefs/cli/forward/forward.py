@@ -15,6 +15,7 @@ from utracefs.cli.common import (
     COMMAND_SETTINGS,
     directory_option,
     duration_option,
+    seconds_option,
     tell,
     with_extras,
 )
@@ -84,14 +85,12 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     callback=pairs,
     help="An option of the target.",
 )
-@click.option(
+@seconds_option(
     "--drain",
     "drain_s",
-    metavar="S",
-    type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
-    help="At the end, send for that long; the rest stays in the spool.",
+    "At the end, send for that long; the rest stays in the spool.",
+    default="5s",
+    with_0=True,
 )
 @duration_option("End after 10 seconds, 5m, 2h, ...")
 @click.option("--host-name", metavar="NAME", default="", help="Of this host. [default: the system's]")

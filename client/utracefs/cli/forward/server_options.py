@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from utracefs.cli.common import TextType
+from utracefs.cli.common import TextType, seconds_option
 
 __all__ = ["Pair", "pairs", "server_options"]
 
@@ -46,15 +46,7 @@ def server_options(function: F) -> F:
                 callback=pairs,
                 help="A secret for the server. [default: systemd's credential NAME]",
             ),
-            click.option(
-                "--timeout",
-                "timeout_s",
-                metavar="S",
-                type=click.FloatRange(min=0.1),
-                default=10.0,
-                show_default=True,
-                help="For one request to the server.",
-            ),
+            seconds_option("--timeout", "timeout_s", "For one request to the server.", default="10s"),
         ]
     ):
         function = option(function)
