@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,8 @@ class DaemonProcess:
     def __init__(self, directory: str, *options: str) -> None:
         self.directory = directory
         self.options = options
+        self.within: Sequence[str] = ()
+        """A command that runs it, as nsenter."""
         self.process: subprocess.Popen[bytes] | None = None
         self.log = b""
 
@@ -35,6 +37,7 @@ class DaemonProcess:
         try:
             self.process = Popen(
                 [
+                    *self.within,
                     sys.executable,
                     "-m",
                     "utracefsd",

@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,31 @@ WAIT_S = 30
 
 
 class NatsServer:
-    """config: lines of its configuration, beside port and store."""
+    """config: lines of its configuration, beside port and store. within: a command that runs it, as nsenter,
+    where it listens on `address`."""
 
-    def __init__(self, folder: Path, config: str = "") -> None:
+    def __init__(
+        self, folder: Path, config: str = "", within: Sequence[str] = (), address: str = "127.0.0.1"
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.config = config
+        self.within = within
+        self.address = address
         self.port = -1
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         path = self.folder / "nats.conf"
         path.write_text(
-            f"listen: 127.0.0.1:{self.port}\n"
+            f"listen: {self.address}:{self.port}\n"
             f'jetstream {{ store_dir: "{self.folder / "store"}" }}\n'
             f'ports_file_dir: "{self.folder}"\n{self.config}\n'
         )
         log = self.folder / "log"
         with log.open("wb") as file:
             process = self._process = subprocess.Popen(
-                [judge("nats-server"), "-c", str(path)], stdout=file, stderr=file
+                [*self.within, judge("nats-server"), "-c", str(path)], stdout=file, stderr=file
             )
         ports = self.folder / f"nats-server_{process.pid}.ports"
 
@@ -73,15 +78,17 @@ class NatsServer:
 
     @property
     def at(self) -> Server:
-        return Server("127.0.0.1", self.port)
+        return Server(self.address, self.port)
 
     def connection(self, **options: Any) -> Connection:
         return Connection([self.at], **{"timeout_s": WAIT_S, **options})
 
 
 @contextlib.contextmanager
-def serving(folder: Path, config: str = "") -> Iterator[NatsServer]:
-    server = NatsServer(folder, config)
+def serving(
+    folder: Path, config: str = "", within: Sequence[str] = (), address: str = "127.0.0.1"
+) -> Iterator[NatsServer]:
+    server = NatsServer(folder, config, within, address)
     server.start()
     try:
         yield server

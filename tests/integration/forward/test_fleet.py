@@ -1,14 +1,23 @@
 """The how-to of docs/fleet.md: three hosts, a nats-server with its example of users, a folder of Parquet
-files, a wish with a filter, a host that is killed, and the page's query."""
+files, a wish with a filter, a host that is killed, and the page's query.
+
+Hosts are directories of one machine, or network namespaces with a name of their own, at one bridge:
+
+    10.99.0.10 ── web0.north ┐
+    10.99.0.11 ── web1.north ┼── switch ── 10.99.0.1, nats-server, operator
+    10.99.0.12 ── web2.north ┘
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +37,7 @@ library("pyarrow.parquet")
 WAIT_S = 90
 (QUERY,) = (block.text for block in blocks(Path("docs/fleet.md").read_text()) if block.kind == "sql")
 USERS = ("OPERATOR", "HOST", "READER")
+NAMES = ("web0.north", "web1.north", "web2.north")
 EVENT = "user_events:http_request"
 
 
@@ -38,9 +48,9 @@ def wait_for(condition: Callable[[], Any], what: Callable[[], object] = lambda: 
         time.sleep(0.05)
 
 
-def run(*words: str, status: tuple[int, ...] = (0,)) -> str:
+def run(within: Sequence[str], *words: str, status: tuple[int, ...] = (0,)) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "utracefs.cli", *words],
+        [*within, sys.executable, "-m", "utracefs.cli", *words],
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -50,21 +60,73 @@ def run(*words: str, status: tuple[int, ...] = (0,)) -> str:
     return done.stdout
 
 
-class Host:
-    """A daemon and a forwarder."""
+Namespaces = dict[str, list[str]]
+"""Name of a host, or `switch`, to the words in front of a command that runs there."""
 
-    def __init__(self, name: str, directory: str, folder: Path, server: NatsServer) -> None:
+
+def address_of(name: str) -> str:
+    return f"10.99.0.{10 + NAMES.index(name) if name in NAMES else 1}"
+
+
+@contextlib.contextmanager
+def namespaces() -> Iterator[Namespaces]:
+    """They are gone with their processes."""
+    with contextlib.ExitStack() as stack:
+        found: Namespaces = {}
+        for name in ("switch", *NAMES):
+            holder = subprocess.Popen(
+                ["unshare", "--net", "--uts", "sh", "-c", "echo made; exec sleep 1000"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            stack.callback(holder.communicate)
+            stack.callback(holder.kill)
+            assert holder.stdout is not None
+            if holder.stdout.readline() != b"made\n":
+                pytest.skip("namespaces may not be made here")
+            enter = found[name] = ["nsenter", "--net", "--uts", "--target", str(holder.pid)]
+            commands = ["ip link set lo up"]
+            if name == "switch":
+                commands += ["ip link add hub type bridge", "ip link set hub up"]
+                commands += [f"ip addr add {address_of(name)}/24 dev hub"]
+            else:
+                port = name.partition(".")[0]
+                made = ["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns"]
+                _must([*found["switch"], *made, str(holder.pid)])
+                _must([*found["switch"], "ip", "link", "set", port, "master", "hub", "up"])
+                commands += [f"hostname {name}", f"ip addr add {address_of(name)}/24 dev eth0"]
+                commands += ["ip link set eth0 up"]
+            for command in commands:
+                _must([*enter, *command.split()])
+        yield found
+
+
+def _must(words: list[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    if done.returncode:
+        pytest.skip(f"{' '.join(words)}: {done.stderr}")
+
+
+class Host:
+    """A daemon and a forwarder. within: words that run them there; empty: here, under this name."""
+
+    def __init__(
+        self, name: str, directory: str, folder: Path, server: NatsServer, within: Sequence[str]
+    ) -> None:
         self.name = name
         self.daemon = DaemonProcess(directory)
+        self.daemon.within = self.within = within
         self.words = ["--dir", directory, "forward", f"parquet:{folder / 'events'}", "-o", "gather=0.05"]
-        self.words += ["--fleet", f"nats://host@127.0.0.1:{server.port}", "--host-name", name]
+        self.words += ["--fleet", f"nats://host@{server.address}:{server.port}"]
+        self.words += [] if within else ["--host-name", name]
         self.words += ["--label", "site=north", "--secret", f"password={folder / 'host'}"]
         self.words += ["--spool", str(folder / name)]
         self.forwarder: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.daemon.start()
-        self.forwarder = Popen([sys.executable, "-m", "utracefs.cli", *self.words], stderr=subprocess.PIPE)
+        words = [*self.within, sys.executable, "-m", "utracefs.cli", *self.words]
+        self.forwarder = Popen(words, stderr=subprocess.PIPE)
 
     def end(self, *, kill: bool = False) -> None:
         forwarder, self.forwarder = self.forwarder, None
@@ -86,35 +148,56 @@ class Host:
         return (number + 3) // 4
 
 
+@pytest.fixture(params=["directories", "namespaces"])
+def within(request: pytest.FixtureRequest) -> Iterator[Namespaces]:
+    """Empty: all is here."""
+    if request.param == "directories":
+        yield {}
+        return
+    if os.geteuid() or not (shutil.which("unshare") and shutil.which("ip")):
+        pytest.skip("namespaces and their links need root, unshare and ip")
+    with namespaces() as made:
+        yield made
+
+
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
+def server(tmp_path: Path, within: Namespaces, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
     for user in USERS:
         monkeypatch.setenv(f"{user}_PASSWORD", f"secret-{user}")
         (tmp_path / user.lower()).write_text(f"secret-{user}\n")
-    with serving(tmp_path / "nats", Path("examples/fleet/nats.conf").read_text()) as server:
+    config = Path("examples/fleet/nats.conf").read_text()
+    address = address_of("switch") if within else "127.0.0.1"
+    with serving(tmp_path / "nats", config, within.get("switch", ()), address) as server:
         yield server
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, server: NatsServer) -> Iterator[list[Host]]:
+def hosts(tmp_path: Path, server: NatsServer, within: Namespaces) -> Iterator[list[Host]]:
     with contextlib.ExitStack() as stack:
         made = []
-        for n in range(3):
-            host = Host(f"web{n}.north", stack.enter_context(own_directory()), tmp_path, server)
+        for name in NAMES:
+            directory = stack.enter_context(own_directory())
+            host = Host(name, directory, tmp_path, server, within.get(name, ()))
             stack.callback(host.end, kill=True)
             made.append(host)
         yield made
 
 
 def test_three_hosts(
-    hosts: list[Host], server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: list[Host],
+    server: NatsServer,
+    within: Namespaces,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("UTRACEFS_FLEET", f"nats://operator@127.0.0.1:{server.port}")
+    monkeypatch.setenv("UTRACEFS_FLEET", f"nats://operator@{server.address}:{server.port}")
+    operator = within.get("switch", ())
     secret = ["--secret", f"password={tmp_path / 'operator'}"]
-    run("fleet", "enable", "http_*", "-f", "status >= 500", "-l", "site=n*", "--name", "errors", *secret)
+    enable = ["fleet", "enable", "http_*", "-f", "status >= 500", "-l", "site=n*", "--name", "errors"]
+    run(operator, *enable, *secret)
 
     def reports() -> dict[str, Any]:
-        told = json.loads(run("fleet", "status", "--json", *secret, status=(0, 1)))
+        told = json.loads(run(operator, "fleet", "status", "--json", *secret, status=(0, 1)))
         return {host["host"]: host for host in told["hosts"]}
 
     def all_obey() -> bool:
