@@ -18,7 +18,7 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place
-from utracefs.tree.event_names import EventName, parse_event_list, select
+from utracefs.tree.event_names import EventName, is_glob, parse_event_list, select
 from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
@@ -34,6 +34,7 @@ __all__ = [
     "EventStats",
     "Finding",
     "NoAnswer",
+    "absent",
     "available_events",
     "check_place",
     "connect",
@@ -335,6 +336,12 @@ def numbers(text: bytes) -> dict[str, int]:
         if value.strip().isdigit():
             found[name.strip()] = int(value)
     return found
+
+
+def absent(tree: "Tracefs", patterns: Iterable[str]) -> list[str]:
+    """Names without glob of events that do not exist."""
+    there = available_events(tree)
+    return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
 
 
 def standing_events(tree: "Tracefs", place: Place = TOP) -> list[str]:

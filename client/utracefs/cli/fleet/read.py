@@ -76,13 +76,13 @@ def _read(
     duration_s: float | None,
     is_stored: bool,
 ) -> None:
-    end = None if duration_s is None else time.monotonic() + duration_s
     jetstream = JetStream(fleet.connection)
     state = jetstream.stream(name)["state"]
     last = int(state["last_seq"])
     hosts = set()
     count = lost = unknown = 0
     with _stopped() as stopped, Reader(jetstream, name, after=0 if is_stored else last) as reader:
+        end = None if duration_s is None else time.monotonic() + duration_s
         at = int(state["first_seq"]) - 1 if is_stored else 0
         while not stopped and (end is None or time.monotonic() < end) and not (is_stored and at >= last):
             arrived = reader.next(_LOOK_S)

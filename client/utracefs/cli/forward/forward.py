@@ -230,6 +230,7 @@ def _signals(forwarder: Forwarder) -> Iterator[None]:
     handlers: dict[int, Callable[[int, FrameType | None], None]] = {
         signal.SIGINT: stop,
         signal.SIGTERM: stop,
+        signal.SIGHUP: stop,
         signal.SIGUSR1: show,
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

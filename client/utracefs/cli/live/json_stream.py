@@ -13,7 +13,7 @@ from types import FrameType
 from typing import BinaryIO, Final
 
 import utracefs
-from utracefs.cli.common import connect, tell
+from utracefs.cli.common import absent, connect, tell
 from utracefs.cli.filter_errors import syntax_refusal
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.export import Exported
@@ -47,7 +47,8 @@ def write_live(
         raise refusal.failure(", ".join(events))
     with connect(directory, place) as tree:
         found = tree.directory
-    end = None if duration_s is None else time.monotonic() + duration_s
+        for pattern in absent(tree, events):
+            tell(f"{pattern}: no such event yet; waiting for it")
     count = lost = times = 0
     stopped = False
 
@@ -69,6 +70,7 @@ def write_live(
                 timeout_s=_LOOK_S,
             )
         )
+        end = None if duration_s is None else time.monotonic() + duration_s
         while not stopped and (end is None or time.monotonic() < end):
             for batch in stream.batches():
                 if stream.attached_again != times:

@@ -12,7 +12,7 @@ import click
 from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
-    available_events,
+    absent,
     connect,
     directory_option,
     duration_option,
@@ -24,7 +24,6 @@ from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEve
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
-from utracefs.tree.event_names import is_glob, select
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.text import bytes_of
@@ -105,7 +104,7 @@ def stream(
             asked = WantedEvents(control, place, wanted)
             asked.begin()
             if sys.stderr.isatty():
-                for pattern in _absent(control, patterns):
+                for pattern in absent(control, patterns):
                     tell(f"{pattern}: no such event yet; waiting for it")
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
@@ -145,14 +144,8 @@ def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str]
             tell(f"{lost} records lost in all, `utracefs status` says of which events")
         if own and account.unread:
             tell(f"not printed when it ended: {account.unread} more")
-        for pattern in _absent(tree, patterns):
+        for pattern in absent(tree, patterns):
             tell(f"{pattern}: no such event came")
-
-
-def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
-    """Names without glob of events that do not exist."""
-    there = available_events(tree)
-    return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
 
 
 def _copy_out(tree: Tracefs, path: str, flags: int = 0) -> None:

@@ -105,7 +105,7 @@ def test_it_forwards(with_target: Cli, target: Path, eventually: Eventually) -> 
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_ends_in_order(
     with_target: Cli, target: Path, eventually: Eventually, number: signal.Signals
 ) -> None:

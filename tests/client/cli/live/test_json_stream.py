@@ -29,6 +29,11 @@ def test_lines(traced: Cli, eventually: Eventually) -> None:
     assert (process.returncode, out, error) == (0, b"", b"")
 
 
+def test_it_says_what_it_waits_for(traced: Cli) -> None:
+    done = traced.run("stream", "--json", "-e", "typo", "-e", "more*", "--duration", "0.1")
+    assert (done.stdout, done.stderr) == (b"", b"utracefs: typo: no such event yet; waiting for it\n")
+
+
 def test_its_time(traced: Cli) -> None:
     assert traced.out("stream", "--json", "--duration", "0.3") == ""
     assert traced.out("stream", "--duration", "0.3") == ""
