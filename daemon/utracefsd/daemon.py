@@ -503,7 +503,7 @@ class Daemon:
 
     def _remember(self, peer: Peer) -> None:
         if peer.start_time is not None:
-            self.comms.remember(peer.pid, peer.pid)
+            self.comms.remember(peer.pid, peer.pid, task=peer.task)
 
     def _open_data(self, peer: Peer) -> DataConnection:
         self._remember(peer)

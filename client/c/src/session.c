@@ -177,6 +177,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			ut_futex_wait(&s->changes, seen, wait < now + TURN_NS ? wait : now + TURN_NS);
 		} else {
 			polled = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
+			ut_bell_open(&ut_bell); /* for the thread that starts next: the daemon is working meanwhile */
 			ut_unlock();
 			/* In short turns, because another waiting thread may have read the answer. */
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;

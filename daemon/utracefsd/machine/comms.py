@@ -105,10 +105,11 @@ class CommTable:
         self._tasks.update(tasks)
         self._forget_oldest()
 
-    def remember(self, pid: int, process: int = 0, comm: bytes = b"") -> None:
-        """Learn the name of a task that exists in that process. comm: its name if it has ended since."""
+    def remember(self, pid: int, process: int = 0, comm: bytes = b"", task: Task | None = None) -> None:
+        """Learn the name of a task that exists in that process. comm: its name if it has ended since. task:
+        as it has just been read."""
         if self.record_cmd and pid > 0:
-            task = self._read_task(pid)
+            task = task or self._read_task(pid)
             if task is not None or comm:
                 self._keep(pid, Task(comm, 0) if task is None else task, process)
 

@@ -20,6 +20,7 @@ import struct
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.machine.comms import Task
 from utracefsd.machine.procfs import read_task, read_tgid
 from utracefsd.machine.subordinates import share_of
 
@@ -50,12 +51,15 @@ class Peer:
     share: int = attrs.field(default=attrs.Factory(lambda peer: peer.uid, takes_self=True))
     """The user whose limits count it: `uid`, or the user to whom that id was given (subordinates.py)."""
 
+    task: Task | None = attrs.field(default=None, eq=False)
+    """As /proc showed it then; None: as `start_time`."""
+
     @classmethod
     def from_credentials(cls, pid: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
         """The peer of SO_PEERCRED's three numbers; `owner_uid` is the daemon's own user."""
         task = read_task(pid) if pid > 0 else None
         start_time = None if task is None else task.start_time
-        return cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
+        return cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid), task)
 
     @classmethod
     def of_process(cls, pid: int, start_time: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
