@@ -214,6 +214,63 @@ def test_200_children_at_once(work: Work) -> None:
     assert all(one == list(range(10)) for one in work.numbers().values())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("turn", range(3))
+def test_200_forks_of_a_program_with_three_threads(work: Work, turn: int) -> None:
+    """Nothing is lost, nothing is doubled, and nothing is left in the daemon."""
+    before = left_in_the_daemon(work)
+    counts = json.loads(
+        work.run(
+            """
+            warnings.simplefilter("ignore")  # Python 3.12 warns of fork() in a program with threads
+            over = threading.Event()
+            counts = [0] * 3
+
+            def busy(n):
+                while not over.is_set() and counts[n] < 10000:
+                    event.emit(1000 + n, counts[n])
+                    counts[n] += 1
+                    time.sleep(0.0005)
+
+            def work(who):
+                emit(who)
+                os._exit(0)
+
+            threads = [threading.Thread(target=busy, args=(n,)) for n in range(3)]
+            for thread in threads:
+                thread.start()
+            ends = []
+            for who in range(200):
+                pid = os.fork()
+                if not pid:
+                    work(who)
+                ends.append(os.waitpid(pid, 0)[1])
+            over.set()
+            for thread in threads:
+                thread.join()
+            assert set(ends) == {0}
+            assert utracefs.flush(20) and utracefs.stats().lost == 0
+            print(counts)
+            """
+        )
+    )
+    want = {who: list(range(10)) for who in range(200)}
+    want |= {1000 + n: list(range(count)) for n, count in enumerate(counts)}
+    wait_for(lambda: work.numbers() == want, timeout_s=20)
+    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
+    assert emitted == consumers["ftrace"]["recorded"] == 2000 + sum(counts)
+    wait_for(lambda: left_in_the_daemon(work) == before, what=lambda: (before, left_in_the_daemon(work)))
+
+
+def left_in_the_daemon(work: Work) -> tuple[list[str], int]:
+    """Its counts of connections, rings and descriptors; and the number of its descriptors by /proc."""
+    assert work.daemon.process is not None
+    lines = work.tree.read_file("daemon_stats").decode().splitlines()
+    counted = ("connections", "data rings", "descriptors", "registrations")
+    fds = os.listdir(f"/proc/{work.daemon.process.pid}/fd")
+    return [line for line in lines if line.startswith(counted)], len(fds)
+
+
 # ---- no daemon, or one that does not answer
 
 
