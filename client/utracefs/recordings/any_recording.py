@@ -226,23 +226,23 @@ class AnyRecording(ABC):
                 schemas[decoder] = columns.arrow_schema(batch, self.metadata)
                 found[decoder] = []
             found[decoder].append(columns.arrow_batch(batch, schemas[decoder]))
-        tables: dict[str, pyarrow.Table] = {}
+        tables: dict[str, list[pyarrow.Table]] = {}
         layouts: set[str] = set()
         for decoder, batches in found.items():
             name = str(EventName(decoder.system, decoder.name))
-            table = pa.Table.from_batches(batches, schemas[decoder])
             is_layout = decoder.opcode >= 0 or self.is_merged
-            if name in layouts and is_layout:
-                table = columns.joined(tables.pop(name), table)
-            elif is_layout:
-                layouts.add(name)
             # A file may describe one event twice.
-            while name in tables:
+            while name in tables and not (is_layout and name in layouts):
                 name += "'"
-            tables[name] = table
+            if is_layout:
+                layouts.add(name)
+            tables.setdefault(name, []).append(pa.Table.from_batches(batches, schemas[decoder]))
+        whole = {
+            name: those[0] if len(those) == 1 else columns.joined(*those) for name, those in tables.items()
+        }
         if event is not None:
-            return convert(next(iter(tables.values())))
-        return {name: convert(table) for name, table in tables.items()}
+            return convert(next(iter(whole.values())))
+        return {name: convert(table) for name, table in whole.items()}
 
     @property
     def host(self) -> str:
