@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from utracefs.recordings._columns import COMMON_COLUMNS, PLACE_COLUMNS, Batch
-from utracefs_protocol.text import bytes_of, clean, text_of
+from utracefs_protocol.text import clean, text_of
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +76,7 @@ def arrow_schema(
     return pa.schema(
         [pa.field(column.name, getattr(pa, column.type)()) for column in common]
         + [pa.field(names[column.name], getattr(pa, column.type)()) for column in own],
-        {f"utracefs.{name}".encode(): bytes_of(text) for name, text in told.items()},
+        {f"utracefs.{name}".encode(): clean(text).encode() for name, text in told.items()},
     )
 
 

@@ -20,6 +20,7 @@ from tests.client.recordings.event_header.event_headers import (
 )
 from tests.client.recordings.test_event_header import values
 from tests.client.recordings.test_records import merge
+from utracefs.export import write_parquet
 from utracefs.recordings import columns
 from utracefs.recordings._event_header import EventHeaders
 from utracefs.recordings._records import MergedPages, Records
@@ -63,3 +64,16 @@ def test_thousands_of_layouts_are_joined_at_once(tmp_path: Path, monkeypatch: py
     assert (table.num_rows, table.num_columns) == (300, 150 + 9)
     assert table["time_ns"].to_pylist() == [n * 1_000_000 for n in range(1, 301)]
     assert table["f100"].to_pylist() == [None] * 200 + ["200", "201"] + [None] * 98
+
+
+def test_names_that_are_not_utf_8_in_data_frames(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    bad = payload(b"\xff\x1b", [field(b"\xfe", 2), field(b"t", 10)], b"\7\1\0\xff")
+    with utracefs.open(write(tmp_path / "trace.dat", [bad])) as recording:
+        frames = [recording.to_pandas(), recording.to_polars(), recording.to_arrow()]
+        write_parquet(recording, tmp_path / "parquet")
+    assert [len(frame) for frame in frames] == [2, 2, 2]
+    files = (tmp_path / "parquet").glob("event=Shop*/**/*.parquet")
+    assert [polars.read_parquet(file)["\ufffd"].to_list() for file in files] == [[7]]
