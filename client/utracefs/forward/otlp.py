@@ -119,7 +119,10 @@ class Encoder:
                     if of_spans == is_span:
                         by_scope.setdefault(self._scopes[scope], []).append(data)
                 if by_scope:
-                    told = {plan.name: n for plan, n in counts.items() if plan.is_span == is_span}
+                    told: Counter[str] = Counter()
+                    for plan, n in counts.items():
+                        if plan.is_span == is_span:
+                            told[plan.name] += n  # of all layouts of the event
                     yield _Request(path, self._body(resource, by_scope), told, sum(told.values()))
 
     def metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> Iterator[_Request]:

@@ -191,6 +191,14 @@ def test_an_event_of_eventheader() -> None:
     assert attributes(item) == {"user": "hi", "n": 7, "level": 2, "keyword": 0x1F, **OURS}
 
 
+def test_layouts_of_an_event_are_counted_together() -> None:
+    command = f"Shop_L4K1f {FIELDS.decode()}"
+    records = [(5, payload(b"order", [field(name, 2)], b"\7")) for name in (b"a", b"b", b"a")]
+    (request,) = Encoder().requests(batch_of({5: command}, records))
+    assert (request.items, dict(request.counts)) == (3, {"Shop:order": 3})
+    assert len(encoded(batch_of({5: command}, records))) == 3
+
+
 def test_spans() -> None:
     """The end is a span; the begin a log record of the same trace."""
     encoder = Encoder()
