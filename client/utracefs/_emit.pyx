@@ -51,6 +51,8 @@ cdef extern from "Python.h":
     void PyErr_Clear()
     const char *PyUnicode_AsUTF8AndSize(object o, Py_ssize_t *size)
     object PyNumber_Index(object o)
+    bint PySequence_Check(object o)
+    object PyBytes_FromStringAndSize(const char *text, Py_ssize_t size)
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
     object PyDescr_NewMethod(type owner, PyMethodDef *method)
@@ -395,12 +397,14 @@ cdef inline bint shorten(Value *value) noexcept:
 
 
 cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
-    """Convert str, bytearray, memoryview. Returns the object to hold until the record is written.
-    `value.text` NULL: refused."""
+    """Convert str, bytearray, memoryview, or a sequence of numbers. Returns the object to hold until the
+    record is written. `value.text` NULL: refused."""
     cdef Step *step = &event.steps[i]
     cdef Py_ssize_t length
     cdef bint is_text = isinstance(given, str) and step.kind != STRUCT
     value.text = NULL
+    if step.element:
+        return convert_array(event, i, value, given)
     if is_text:
         value.text = PyUnicode_AsUTF8AndSize(given, &length)
         if value.text != NULL:
@@ -422,6 +426,66 @@ cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
     value.text = PyBytes_AS_STRING(<PyObject *>copy)
     value.length = PyBytes_GET_SIZE(<PyObject *>copy)
     return copy
+
+
+cdef bytes convert_array(Event event, Py_ssize_t i, Value *value, object given):
+    """Pack a sequence of numbers. Returns the bytes, to hold until the record is written; `value.text` NULL:
+    refused."""
+    cdef Step *step = &event.steps[i]
+    cdef Value number
+    cdef bytes packed
+    cdef char *to
+    cdef Py_ssize_t at = 0, count = step.size // step.element
+    value.text = NULL
+    try:
+        if isinstance(given, bytearray) or (isinstance(given, memoryview) and given.itemsize == 1):
+            packed = bytes(given)
+            value.text = PyBytes_AS_STRING(<PyObject *>packed)
+            value.length = PyBytes_GET_SIZE(<PyObject *>packed)
+            return packed
+        if isinstance(given, str) or not PySequence_Check(given):
+            refuse_type(event, i, <PyObject *>given, f"a sequence of {count} numbers")
+            return None
+        # A copy: conversions may change a list.
+        numbers = tuple(given) if len(given) == count else ()
+        if len(numbers) != count:
+            refuse_count(event, i, count, len(given))
+            return None
+    except Exception as error:
+        refuse_error(event, i, error)
+        return None
+    packed = PyBytes_FromStringAndSize(NULL, step.size)
+    to = <char *>PyBytes_AS_STRING(<PyObject *>packed)
+    for one in <tuple>numbers:
+        if not convert_element(event, i, &number, <PyObject *>one):
+            return None
+        memcpy(to + at, &number, step.element)
+        at += step.element
+    value.text = to
+    value.length = step.size
+    return packed
+
+
+cdef bint convert_element(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
+    """False: refused."""
+    cdef Step *step = &event.steps[i]
+    if step.of_floats:
+        if not convert_float(event, i, value, given):
+            return False
+        if step.element == 4 and not shorten(value):
+            refuse_float(event, i)
+            return False
+        return True
+    if not convert_index(event, i, value, given):
+        return False
+    if step.bits < 64 and (
+        value.number.s != sign_extended(value.number.s, step.element)
+        if step.is_signed
+        else value.number.u >> step.bits
+    ):
+        refuse_number(event, i, <object>given)
+        return False
+    return True
 
 
 cdef void fill(Event event, const Value *values, unsigned char *payload) noexcept:
@@ -535,17 +599,24 @@ cdef object refuse_number(Event event, Py_ssize_t i, object number):
 
 
 cdef object refuse_float(Event event, Py_ssize_t i):
+    size = event.steps[i].element or event.steps[i].size
     return refuse(
         event, i, OverflowError, "was out of range",
-        f"field {event.keywords[i]!r}: the number is too large for a float of {event.steps[i].size} bytes"
+        f"field {event.keywords[i]!r}: the number is too large for a float of {size} bytes"
     )
+
+
+cdef object refuse_count(Event event, Py_ssize_t i, Py_ssize_t count, Py_ssize_t given):
+    text = f"field {quoted(event, i)} takes exactly {count} numbers, not {given}"
+    return refuse(event, i, ValueError, "had another size", text)
 
 
 cdef object refuse_length(Event event, Py_ssize_t i, size_t length, size_t before):
     cdef Step *step = &event.steps[i]
     name = quoted(event, i)
     if step.kind == STRUCT:
-        text = f"field {name} takes exactly {step.size} bytes, not {length}"
+        numbers = f"{step.size // step.element} numbers, or " if step.element else ""
+        text = f"field {name} takes exactly {numbers}{step.size} bytes, not {length}"
         return refuse(event, i, ValueError, "had another size", text)
     if step.kind == CHAR_ARRAY:
         text = f"field {name} has room for {step.size} bytes, not {length}"
@@ -591,7 +662,8 @@ Write one record if a consumer is attached.
 
 One value per field, by position or by name: integers (bool, and what has `__index__`, but no float) that
 fit their field; numbers for floats; True, False (also numpy's), 1 and 0 for bools; str or bytes for text;
-bytes for other structs (exactly their size) and for other dynamic data; at most 65,529 bytes in all.
+a sequence of numbers for arrays, or their bytes; bytes for other structs (exactly their size) and for other
+dynamic data; at most 65,529 bytes in all.
 Never blocks: what does not fit the room is counted in `lost`.
 
 TypeError: another number of values than there are fields, or an unknown name; on and off. A value that does

@@ -20,10 +20,12 @@ cdef enum Kind:
 cdef struct Step:
     # one field of the plan
     uint8_t kind
-    uint8_t bits        # of an INTEGER
+    uint8_t bits        # of an INTEGER, or of the elements of an array
     uint8_t is_signed
     uint8_t is_string
     uint8_t was_told    # whether the program was warned of a refusal
+    uint8_t element     # bytes of an element of an array, which is a STRUCT; 0: it is none
+    uint8_t of_floats
     uint32_t size
     uint32_t offset     # in the payload
     int32_t loc_base    # added to the place of dynamic data in the payload for the offset to write

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, Self, SupportsFloat, SupportsIndex
 
 from utracefs_protocol.errors import TraceError
@@ -18,7 +18,7 @@ class Event:
         declaration: bytes,
         command: bytes,
         flags: int,
-        fields: Iterable[tuple[bytes, int, int, int, bool, bool]],
+        fields: Iterable[tuple[bytes, int, int, int, bool, bool, int]],
         max_size: int,
     ) -> Self: ...
     def __bool__(self) -> bool: ...
@@ -41,5 +41,7 @@ class Event:
     def _counts(self) -> tuple[int, int, int]: ...
     def _start_child(self) -> None: ...
     def emit(
-        self, *args: SupportsIndex | SupportsFloat | str | bytes | bytearray | memoryview, **kwargs: Any
+        self,
+        *args: SupportsIndex | SupportsFloat | str | bytes | bytearray | memoryview | Sequence[SupportsFloat],
+        **kwargs: Any,
     ) -> None: ...

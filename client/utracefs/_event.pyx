@@ -50,7 +50,8 @@ cdef class Event:
     def __cinit__(self, object session=None, bytes name=None, bytes declaration=None, bytes command=None,
                   int flags=0, object fields=(), size_t max_size=0):
         """session: has `_reduce(event)` and `_log_for_caller(text)`; or None. command: to register.
-        fields: of (name: bytes, kind: a value of KINDS, offset in the payload, size, signed, is_string)."""
+        fields: of (name: bytes, kind: a value of KINDS, offset in the payload, size, signed, is_string,
+        element: bytes of an element of an array of the kind, or 0)."""
         cdef Py_ssize_t i = 0
         self.command = b"" if command is None else command
         utb_event_init(&self.own, self.command, flags)
@@ -70,10 +71,12 @@ cdef class Event:
             if self.steps == NULL:
                 raise MemoryError
         keywords = []
-        for field_name, kind, offset, size, is_signed, is_string in fields:
+        for field_name, kind, offset, size, is_signed, is_string, element in fields:
             keywords.append(intern((<bytes>field_name).decode("utf-8", "surrogateescape")))
-            self.steps[i].kind = INTEGER if kind == BOOL else kind
-            self.steps[i].bits = 1 if kind == BOOL else min(8 * size, 64)
+            self.steps[i].kind = STRUCT if element else INTEGER if kind == BOOL else kind
+            self.steps[i].bits = 1 if kind == BOOL else min(8 * (element or size), 64)
+            self.steps[i].element = element
+            self.steps[i].of_floats = kind == FLOAT
             self.steps[i].offset = offset
             self.steps[i].size = size
             self.steps[i].is_signed = is_signed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import os
 import struct
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 import utracefs
 from tests.client.workbench import REFUSED, Workbench
+from tests.judges import library
 from utracefs.declarations.checking import check_declaration
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
@@ -42,6 +45,12 @@ TYPES = [
     "struct double",
     "struct float",
     "struct bool",
+    "struct u8_4",
+    "struct s16_2",
+    "struct u64_1",
+    "struct float_2",
+    "struct double_2",
+    "struct bool_3",
     "__rel_loc char[]",
     "__data_loc char[]",
     "__rel_loc u8[]",
@@ -50,6 +59,14 @@ TYPES = [
 
 
 STRUCTS = {"struct foo": " 7", "struct double": " 8", "struct float": " 4", "struct bool": " 1"}
+ARRAYS = {
+    "struct u8_4": " 4",
+    "struct s16_2": " 4",
+    "struct u64_1": " 8",
+    "struct float_2": " 8",
+    "struct double_2": " 16",
+    "struct bool_3": " 3",
+}
 
 
 class Index:
@@ -93,11 +110,26 @@ def calls(draw: st.DrawFn) -> tuple[bytes, list[Any], dict[str, Any]]:
         draw(st.sampled_from(["a", "b", "c", "same"])) + ("" if draw(st.booleans()) else str(i))
         for i in range(len(types))
     ]
-    fields = [f"{t} {n}{STRUCTS.get(t, '')}" for t, n in zip(types, names, strict=True)]
+    fields = [f"{t} {n}{(STRUCTS | ARRAYS).get(t, '')}" for t, n in zip(types, names, strict=True)]
     fitting = []
     for type_ in types:
         if type_ in INTEGERS:
             fitting.append(draw(st.one_of(st.integers(0, 127), edges, values)))
+        elif type_ in ARRAYS:
+            count = int(type_[-1])
+            numbers = st.one_of(edges, st.integers(0, 1), st.floats(), values)
+            size = int(ARRAYS[type_])
+            fitting.append(
+                draw(
+                    st.one_of(
+                        st.lists(st.integers(0, 1), min_size=count, max_size=count),
+                        st.tuples(*(numbers,) * count),
+                        st.binary(min_size=size, max_size=size),
+                        st.lists(numbers, max_size=count + 1),
+                        values,
+                    )
+                )
+            )
         elif type_ == "struct foo":
             fitting.append(draw(st.one_of(st.binary(min_size=7, max_size=7), values)))
         elif type_ == "struct bool":
@@ -198,6 +230,13 @@ def test_emit_packs_what_the_layout_packs(
         (b"t struct bool a 1", -1, "was out of range"),
         (b"t struct bool a 1", 1.0, "was float"),
         (b"t struct bool a 1", "true", "was str"),
+        (b"t struct u8_2 a 2", [1, 256], "was out of range"),
+        (b"t struct u8_2 a 2", [1, 2, 3], "had another size"),
+        (b"t struct u8_2 a 2", b"123", "had another size"),
+        (b"t struct u8_2 a 2", "12", "was str"),
+        (b"t struct u8_2 a 2", {1: 2, 2: 3}, "was dict"),
+        (b"t struct double_2 a 16", [1.5, None], "was None"),
+        (b"t struct u8_60000 a 60000", [0] * 59_999, "had another size"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_counted_and_reported_once(
@@ -213,6 +252,51 @@ def test_a_value_that_does_not_fit_is_refused_counted_and_reported_once(
     assert (event.emitted, event.lost) == (2, 0)
     stats = bench.session.stats()
     assert (stats.emitted, stats.sent, stats.pending, stats.lost, stats.refused) == (2, 2, 0, 0, 2)
+
+
+def test_arrays_of_all_sequences(bench: Workbench, strict: None) -> None:
+    numpy = library("numpy")
+    event = bench.event(b"t struct u16_2 a 4")
+    given = [(1, 2), [1, 2], range(1, 3), array("Q", [1, 2]), numpy.array([1, 2]), collections.deque([1, 2])]
+    for one in (*given, b"\1\0\2\0", bytearray(b"\1\0\2\0"), memoryview(array("i", [1, 2]))):
+        event.emit(one)
+        event.emit(a=one)
+    assert bench.send() == 18 * [(1, b"\1\0\2\0")]
+    with pytest.raises(ValueError, match="exactly 2 numbers, not 4"):
+        event.emit(memoryview(array("i", [1, 2, 3, 4])))
+    real = bench.event(b"r struct float_2 a 8")
+    real.emit(numpy.array([1.5, -0.0], "f4"))
+    assert bench.send() == [(2, struct.pack("<2f", 1.5, -0.0))]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_sequences_of_the_programs_own(bench: Workbench) -> None:
+    """They may lie about their length, change while they are read, and raise."""
+
+    class Endless(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            self.clear()
+            raise KeyError("mine")
+
+        def __len__(self) -> int:
+            return 2
+
+    class Short(list[int]):
+        def __len__(self) -> int:
+            return 2
+
+    class Emptied:
+        def __index__(self) -> int:
+            changed.clear()
+            return 1
+
+    changed: list[Any] = [Emptied(), 2]
+    event = bench.event(b"t struct u8_2 a 2")
+    given: list[Any] = [Endless(), Short([1]), changed]
+    for one in given:
+        event.emit(one)
+    assert event.refused == {"a raised KeyError": 1, "a had another size": 1}
+    assert (1, b"\1\2") in bench.send()
 
 
 def test_numpys_bools_are_bools(bench: Workbench) -> None:
@@ -404,6 +488,20 @@ def test_mistakes_of_the_call_are_exceptions_on_and_off(bench: Workbench, status
         (b"t struct double a 8", ("1.5",), TypeError, "t: field 'a' takes a number, not str"),
         (b"t struct double a 8", (10**309,), OverflowError, "too large for a float of 8 bytes"),
         (b"t struct float a 4", (1e39,), OverflowError, "too large for a float of 4 bytes"),
+        (b"t struct u8_2 a 2", ([1, 256],), OverflowError, "t: 256 does not fit the field 'a' (0 to 255)"),
+        (b"t struct s16_1 a 2", ([-32769],), OverflowError, "(-32768 to 32767)"),
+        (b"t struct u64_1 a 8", ([-1],), OverflowError, "-1 does not fit the field 'a'"),
+        (b"t struct bool_2 a 2", ([True, 2],), OverflowError, "2 does not fit the field 'a' (0 to 1)"),
+        (b"t struct u8_2 a 2", ([1, 2.0],), TypeError, "field 'a' takes an integer, not float"),
+        (b"t struct u8_2 a 2", ([1],), ValueError, "t: field 'a' takes exactly 2 numbers, not 1"),
+        (b"t struct u8_2 a 2", (range(3),), ValueError, "takes exactly 2 numbers, not 3"),
+        (b"t struct u32_2 a 8", (b"1234",), ValueError, "takes exactly 2 numbers, or 8 bytes, not 4"),
+        (b"t struct u8_2 a 2", ("12",), TypeError, "takes a sequence of 2 numbers, not str"),
+        (b"t struct u8_2 a 2", ({1, 2},), TypeError, "takes a sequence of 2 numbers, not set"),
+        (b"t struct u8_2 a 2", (None,), TypeError, "takes a sequence of 2 numbers, not None"),
+        (b"t struct u8_2 a 2", (7,), TypeError, "takes a sequence of 2 numbers, not int"),
+        (b"t struct float_1 a 4", ([1e39],), OverflowError, "too large for a float of 4 bytes"),
+        (b"t struct double_1 a 8", (["1"],), TypeError, "takes a number, not str"),
         (b"t struct bool a 1", (2,), OverflowError, "t: 2 does not fit the field 'a' (0 to 1)"),
         (b"t __rel_loc char[] a", (5,), TypeError, "takes str or bytes, not int"),
         (b"t __rel_loc char[] a", ("x" * 65535,), ValueError, "location word"),

@@ -256,6 +256,7 @@ static inline size_t utracefs_string_size(const char *text)
  *     (bytes, name)                 __rel_loc u8[]              utracefs_bytes(data, size)
  *     (chars, name, 16)             char[16]                    const char *; cut to 15 bytes and NUL
  *     (structure, name, tag, 8)     struct tag, 8 bytes         const struct tag *
+ *     (array, name, u32, 4, 16)     struct u32_4, 16 bytes      const uint32_t[4]; also of the types above
  *
  * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached. Arguments are evaluated only then;
  * the compiler checks them like those of a function with these parameters.
@@ -392,6 +393,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_TEXT_chars(n, count) "char[" #count "] " #n
 #define UTRACEFS_TEXT_structure(n, tag, count) "struct " #tag " " #n " " #count
 
+#define UTRACEFS_TEXT_array(n, type, count, size) \
+	"struct " UTRACEFS_NAME_##type "_" #count " " #n " " #size
+
 #define UTRACEFS_CHECK_u8(n)
 #define UTRACEFS_CHECK_u16(n)
 #define UTRACEFS_CHECK_u32(n)
@@ -409,6 +413,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 	__extension__ _Static_assert((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024");
 #define UTRACEFS_CHECK_structure(n, tag, count) \
 	__extension__ _Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
+#define UTRACEFS_CHECK_array(n, type, count, size) \
+	__extension__ _Static_assert((count) >= 1 && sizeof(UTRACEFS_C_##type[count]) == (size), \
+				     "the bytes of " #count " " #type);
 
 #define UTRACEFS_PARAMETER_u8(n) , uint8_t n
 #define UTRACEFS_PARAMETER_u16(n) , uint16_t n
@@ -425,6 +432,7 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_PARAMETER_bytes(n) , struct utracefs_bytes n
 #define UTRACEFS_PARAMETER_chars(n, count) , const char *n
 #define UTRACEFS_PARAMETER_structure(n, tag, count) , const struct tag *n
+#define UTRACEFS_PARAMETER_array(n, type, count, size) , const UTRACEFS_C_##type n[count]
 
 #define UTRACEFS_FIXED_u8(n) +1
 #define UTRACEFS_FIXED_u16(n) +2
@@ -441,6 +449,7 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_FIXED_bytes(n) +4
 #define UTRACEFS_FIXED_chars(n, count) +(count)
 #define UTRACEFS_FIXED_structure(n, tag, count) +(count)
+#define UTRACEFS_FIXED_array(n, type, count, size) +(size)
 
 #define UTRACEFS_LENGTH_u8(n)
 #define UTRACEFS_LENGTH_u16(n)
@@ -462,6 +471,7 @@ static inline struct utracefs_span utracefs_no_span(void)
 	utracefs_size_ += n.size;
 #define UTRACEFS_LENGTH_chars(n, count)
 #define UTRACEFS_LENGTH_structure(n, tag, count)
+#define UTRACEFS_LENGTH_array(n, type, count, size)
 
 #define UTRACEFS_PUT_u8(n) utracefs_put_u8(&utracefs_at_, n);
 #define UTRACEFS_PUT_u16(n) utracefs_put_u16(&utracefs_at_, n);
@@ -478,6 +488,31 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_PUT_bytes(n) utracefs_put_rel(&utracefs_at_, &utracefs_data_, n.data, n.size);
 #define UTRACEFS_PUT_chars(n, count) utracefs_put_chars(&utracefs_at_, n, count);
 #define UTRACEFS_PUT_structure(n, tag, count) utracefs_put_struct(&utracefs_at_, n, count);
+#define UTRACEFS_PUT_array(n, type, count, size) utracefs_put_struct(&utracefs_at_, n, size);
+
+/* Elements of arrays: their names in a declaration, and in C. */
+#define UTRACEFS_NAME_u8 "u8"
+#define UTRACEFS_NAME_u16 "u16"
+#define UTRACEFS_NAME_u32 "u32"
+#define UTRACEFS_NAME_u64 "u64"
+#define UTRACEFS_NAME_s8 "s8"
+#define UTRACEFS_NAME_s16 "s16"
+#define UTRACEFS_NAME_s32 "s32"
+#define UTRACEFS_NAME_s64 "s64"
+#define UTRACEFS_NAME_double "double"
+#define UTRACEFS_NAME_float "float"
+#define UTRACEFS_NAME_bool "bool"
+#define UTRACEFS_C_u8 uint8_t
+#define UTRACEFS_C_u16 uint16_t
+#define UTRACEFS_C_u32 uint32_t
+#define UTRACEFS_C_u64 uint64_t
+#define UTRACEFS_C_s8 int8_t
+#define UTRACEFS_C_s16 int16_t
+#define UTRACEFS_C_s32 int32_t
+#define UTRACEFS_C_s64 int64_t
+#define UTRACEFS_C_double double
+#define UTRACEFS_C_float float
+#define UTRACEFS_C_bool _Bool
 
 /* <stdbool.h> makes _Bool of bool. */
 #define UTRACEFS_TEXT__Bool UTRACEFS_TEXT_bool
@@ -486,6 +521,8 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_FIXED__Bool UTRACEFS_FIXED_bool
 #define UTRACEFS_LENGTH__Bool UTRACEFS_LENGTH_bool
 #define UTRACEFS_PUT__Bool UTRACEFS_PUT_bool
+#define UTRACEFS_NAME__Bool UTRACEFS_NAME_bool
+#define UTRACEFS_C__Bool UTRACEFS_C_bool
 
 /* UTRACEFS_USE_type(name...) for each (type, name...); "; " separates the texts of two fields. */
 #define UTRACEFS_CAT(a, b) UTRACEFS_CAT_(a, b)

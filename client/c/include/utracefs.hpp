@@ -20,6 +20,8 @@
  *     bytes{"name"}                        __rel_loc u8[]      with data() and size()
  *     chars<16>{"name"}                    char[16]            as string; cut to 15 bytes and NUL
  *     structure<T>{"name", "tag"}          struct tag          T, copied byte by byte
+ *     array<u32, 4>{"name"}                struct u32_4        std::array or C array of 4 std::uint32_t;
+ *                                                              also of u8 ... s64, f64, f32, boolean
  *
  * Arguments are always evaluated; if that is expensive, write `if (http_request) http_request.emit(...)`. An
  * event lives as long as the program or library that contains it: make it a static variable, in a header
@@ -101,6 +103,14 @@ inline std::string_view view_of(std::string_view text)
 	return text;
 }
 
+template <typename Argument, typename Element, std::size_t Count, typename = void>
+struct is_array_of : std::false_type {};
+template <typename Argument, typename Element, std::size_t Count>
+struct is_array_of<Argument, Element, Count, std::void_t<decltype(std::declval<const Argument &>().data()),
+							 decltype(std::tuple_size<Argument>::value)>>
+    : std::bool_constant<std::tuple_size<Argument>::value == Count &&
+			 std::is_same_v<decltype(std::declval<const Argument &>().data()), const Element *>> {};
+
 template <typename Argument> constexpr bool is_text()
 {
 	return std::is_null_pointer_v<std::decay_t<Argument>> ||
@@ -110,6 +120,7 @@ template <typename Argument> constexpr bool is_text()
 } // namespace detail
 
 template <typename Integer> struct integer {
+	using value_type = Integer;
 	static constexpr std::size_t fixed = sizeof(Integer);
 
 	/* Whether the field can hold it: the conversion there and back gives the same number of the same
@@ -134,10 +145,15 @@ template <typename Integer> struct integer {
 		return std::is_integral_v<Argument> || std::is_enum_v<Argument>;
 	}
 
-	constexpr void declare(detail::text &text) const
+	static constexpr void put_type(detail::text &text)
 	{
 		text.put(std::is_signed_v<Integer> ? "s" : "u");
 		text.put(8 * sizeof(Integer));
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		put_type(text);
 		text.put(" ");
 		text.put(name);
 	}
@@ -172,6 +188,7 @@ using s32 = integer<std::int32_t>;
 using s64 = integer<std::int64_t>;
 
 template <typename Real> struct real {
+	using value_type = Real;
 	static constexpr std::size_t fixed = sizeof(Real);
 	const char *name;
 
@@ -190,9 +207,16 @@ template <typename Real> struct real {
 		return std::is_arithmetic_v<Argument>;
 	}
 
+	static constexpr void put_type(detail::text &text)
+	{
+		text.put(sizeof(Real) == 8 ? "double" : "float");
+	}
+
 	constexpr void declare(detail::text &text) const
 	{
-		text.put(sizeof(Real) == 8 ? "struct double " : "struct float ");
+		text.put("struct ");
+		put_type(text);
+		text.put(" ");
 		text.put(name);
 		text.put(sizeof(Real) == 8 ? " 8" : " 4");
 	}
@@ -215,6 +239,7 @@ using f32 = real<float>;
 using f64 = real<double>;
 
 struct boolean {
+	using value_type = bool;
 	static constexpr std::size_t fixed = 1;
 	const char *name;
 
@@ -223,6 +248,11 @@ struct boolean {
 	template <typename Argument> static constexpr bool takes()
 	{
 		return std::is_same_v<Argument, bool>;
+	}
+
+	static constexpr void put_type(detail::text &text)
+	{
+		text.put("bool");
 	}
 
 	constexpr void declare(detail::text &text) const
@@ -387,6 +417,48 @@ template <typename Type> struct structure {
 	{
 		std::memcpy(to.at, &value, sizeof(value));
 		to.at += sizeof(value);
+	}
+};
+
+template <typename Element, std::size_t Count> struct array {
+	using value_type = typename Element::value_type;
+	static_assert(Count >= 1, "an array has an element");
+	static constexpr std::size_t fixed = Count * sizeof(value_type);
+	const char *name;
+
+	constexpr explicit array(const char *given) : name(given) {}
+
+	/* A C array is a pointer here; `put` checks its size. */
+	template <typename Argument> static constexpr bool takes()
+	{
+		if constexpr (std::is_pointer_v<Argument>)
+			return std::is_same_v<std::remove_cv_t<std::remove_pointer_t<Argument>>, value_type>;
+		else
+			return detail::is_array_of<Argument, value_type, Count>::value;
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put("struct ");
+		Element::put_type(text);
+		text.put("_");
+		text.put(Count);
+		text.put(" ");
+		text.put(name);
+		text.put(" ");
+		text.put(fixed);
+	}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &)
+	{
+		return 0;
+	}
+
+	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
+	{
+		static_assert(!std::is_pointer_v<Argument> && sizeof(value) == fixed, "an array of another size");
+		std::memcpy(to.at, &value, fixed);
+		to.at += fixed;
 	}
 };
 

@@ -18,26 +18,28 @@ _INTEGER = KINDS["INTEGER"]
 def make_event(session: Any, declaration: Declaration, flags: int) -> Event:
     """An Event that is off and not registered. session: see Event."""
     fields = [
-        (field.name, _INTEGER, field.offset - ENTRY_HEADER_SIZE, field.size, field.signed, False)
+        (field.name, _INTEGER, field.offset - ENTRY_HEADER_SIZE, field.size, field.signed, False, 0)
         if field.kind is FieldKind.INTEGER  # most are, and thousands of events may be declared at start-up
-        else (
-            field.name,
-            KINDS[_kind(field)],
-            field.payload_offset,
-            field.size,
-            field.signed and not field.is_bool,
-            field.is_string,
-        )
+        else _other(field)
         for field in declaration.fields
     ]
     canonical = declaration.canonical()
     return Event(session, declaration.name, canonical, name_args(canonical), flags, fields, MAX_PAYLOAD)
 
 
-def _kind(field: Field) -> str:
-    if field.is_float:
-        return "FLOAT"
-    return "BOOL" if field.is_bool else field.kind.name
+def _other(field: Field) -> tuple[bytes, int, int, int, bool, bool, int]:
+    element = field.element
+    one = element or field
+    kind = "FLOAT" if one.is_float else "BOOL" if one.is_bool else one.kind.name
+    return (
+        field.name,
+        KINDS[kind],
+        field.payload_offset,
+        field.size,
+        one.signed and not one.is_bool,
+        one.is_string,
+        element.size if element else 0,
+    )
 
 
 def name_args(canonical: bytes) -> bytes:

@@ -19,8 +19,10 @@
 | `bool` | `struct bool`, 1 byte |
 | `str`, `bytes` | `__rel_loc char[]`, `__rel_loc u8[]` |
 | `Annotated[str, N]`, `Annotated[bytes, N]` | `char[N]`, `unsigned char[N]` |
+| `Annotated[Sequence[T], N]`, also of list, tuple[T, ...] | array of N numbers: `struct u32_4`, 16 bytes |
 
-Fixed arrays are of characters or bytes, as in the kernel's user_events; numbers go into `bytes` packed.
+T is one of the annotations of numbers above. `emit` takes a sequence of exactly N, also an array of array or
+numpy, or their bytes.
 
 A class gives the same: its annotations are the fields. Only for a function do mypy and pyright check the
 arguments of `emit` and accept `if http_request:`: mypy ignores the result of a class decorator. They do, too,
@@ -85,7 +87,17 @@ FIELDS: dict[object, str] = {
     **{one: f"{one.__name__} {{}}" for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
 }
 _ARRAYS: dict[object, str] = {str: "char[{}] {}", bytes: "unsigned char[{}] {}"}
-_KNOWN = "utracefs.u8 to u64, s8 to s64, int, float, utracefs.f32, bool, str, bytes, Annotated[str, N]"
+_ELEMENTS: dict[object, tuple[str, int]] = {
+    bool: ("bool", 1),
+    int: ("s64", 8),
+    float: ("double", 8),
+    f32: ("float", 4),
+    **{one: (one.__name__, int(one.__name__[1:]) // 8) for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
+}
+_KNOWN = (
+    "utracefs.u8 to u64, s8 to s64, int, float, utracefs.f32, bool, str, bytes, Annotated[str, N], "
+    "Annotated[Sequence[utracefs.u8], N]"
+)
 _VARIADIC = 0x04 | 0x08
 """CO_VARARGS, CO_VARKEYWORDS."""
 
@@ -183,6 +195,14 @@ def _field(
     length, origin = getattr(found, "__metadata__", None), getattr(found, "__origin__", None)
     if length and isinstance(length[0], int) and origin in _ARRAYS:
         return _ARRAYS[origin].format(length[0], field)
+    arguments = getattr(origin, "__args__", ())
+    if length and isinstance(length[0], int) and arguments and arguments[0] in _ELEMENTS:
+        if length[0] < 1 or arguments[1:] not in ((), (...,)):
+            raise ValueError(
+                f"{where}: an array has 1 number or more, of one type: Annotated[Sequence[T], N]"
+            )
+        name, size = _ELEMENTS[arguments[0]]
+        return f"struct {name}_{length[0]} {field} {length[0] * size}"
     shown = found.__name__ if isinstance(found, type) else repr(found)
     raise ValueError(f"{where}: {shown} is not the type of a field; use {_KNOWN}")
 

@@ -1,4 +1,4 @@
-from typing import Literal, Self
+from typing import Self
 
 from utracefs.recordings._records import EventDecoder, Records
 
@@ -11,4 +11,4 @@ class CtfPackets:
 
 def declared_fields(
     event: EventDecoder,
-) -> list[tuple[str, Literal["s", "u", "text", "byte"], int | None]]: ...
+) -> list[tuple[str, str, int | None]]: ...

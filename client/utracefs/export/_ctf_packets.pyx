@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport *
-from utracefs_protocol.events._fields cimport FIXED, find_bytes
+from utracefs_protocol.events._fields cimport BOOL_NUMBER, FIXED, SIGNED_NUMBER, UNSIGNED_NUMBER, find_bytes
 
 from utracefs_protocol.text import bytes_of
 
@@ -217,12 +217,19 @@ cdef class CtfPackets:
 
 def declared_fields(EventDecoder event not None):
     """(name, type, size) of each field as written. type: s, u (integers), f (float), text, byte; size in
-    bytes, None: variable."""
+    bytes, None: variable. Of an array, type is that of its elements, `u32`, and size their number."""
     cdef Getter *getter
     cdef Py_ssize_t i
     found = []
     for i in range(event.count):
         getter = &event.getters[i]
+        if getter.kind == ARRAY_VALUE:
+            word = "fs"[<int>(getter.elements.kind == SIGNED_NUMBER)]
+            if getter.elements.kind == UNSIGNED_NUMBER or getter.elements.kind == BOOL_NUMBER:
+                word = "u"
+            size = getter.elements.size
+            found.append((event.names[i], f"{word}{8 * size}", getter.place.size // size))
+            continue
         if getter.kind == TEXT_VALUE:
             word = "text"
         elif getter.kind == BYTES_VALUE:

@@ -15,7 +15,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport *
 from utracefs.export._record_writer cimport RecordWriter
-from utracefs_protocol.events._fields cimport find_bytes
+from utracefs_protocol.events._fields cimport find_bytes, put_elements
 from utracefs_protocol.events._line cimport *
 
 from utracefs_protocol.text import bytes_of
@@ -157,6 +157,8 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
             put(line, data, text_length(data, length))
         elif getter.kind == FLOAT_VALUE:
             put_number(line, load_float(data, length))
+        elif getter.kind == ARRAY_VALUE:
+            put_elements(line, getter.elements, data, length)
         elif getter.kind == BOOL_VALUE:
             put_bytes(line, b"true" if data[0] else b"false")
         elif getter.kind == TEXT_VALUE:

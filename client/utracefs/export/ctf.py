@@ -29,7 +29,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final
 
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
 from utracefs.export.common import Exported, Progress, write_parts
@@ -171,11 +171,11 @@ def _event_metadata(number: int, event: EventDecoder) -> str:
     )
 
 
-def _declared(type_: Literal["s", "u", "f", "text", "byte"], size: int | None, word: str) -> str:
+def _declared(type_: str, size: int | None, word: str) -> str:
     if size is None:
         if type_ == "text":
             return f"string {{ encoding = UTF8; }} _{word};"
         return f"u16 __{word}_length; byte _{word}[__{word}_length];"
-    if type_ in ("text", "byte"):
+    if type_ not in ("s", "u", "f"):
         return f"{type_} _{word}[{size}];"
     return f"{type_}{8 * size} _{word};"

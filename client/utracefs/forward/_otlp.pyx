@@ -5,6 +5,8 @@ Numbers are those of opentelemetry/proto (logs.proto, trace.proto, common.proto 
 is encoded as one repeated field, log_records or spans; a request joins those of a scope.
 """
 
+import struct
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memmove, memset
@@ -13,7 +15,7 @@ from utracefs.export._protobuf cimport *
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport *
-from utracefs_protocol.events._fields cimport find_bytes
+from utracefs_protocol.events._fields cimport Elements, elements_of, find_bytes
 from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal
 
 from utracefs.recordings.columns import column_names
@@ -51,7 +53,9 @@ cdef enum:
     VALUE_BOOL = 2 << 3 | VARINT
     VALUE_INT = 3 << 3 | VARINT
     VALUE_DOUBLE = 4 << 3 | FIXED64
+    VALUE_ARRAY = 5 << 3 | BYTES
     VALUE_BYTES = 7 << 3 | BYTES
+    ARRAY_VALUES = 1 << 3 | BYTES
 
     NR_THREADS = 256    # found without a dict; a power of two
     MOST_ROOTS = 1 << 16
@@ -367,6 +371,12 @@ cdef class OtlpRecords(RecordWriter):
             elif getter.kind == BOOL_VALUE:
                 put_attribute_head(line, tag, key, 2)
                 put_tagged(line, VALUE_BOOL, data[0] != 0)
+            elif getter.kind == ARRAY_VALUE:
+                encoded = array_value(getter.elements, data, length)
+                length = PyBytes_GET_SIZE(encoded)
+                put_attribute_head(line, tag, key, 1 + size_of(length) + length)
+                put_tagged(line, VALUE_ARRAY, length)
+                put_bytes(line, encoded)
             elif getter.kind == TEXT_VALUE:
                 put_attribute_head(line, tag, key, 1 + size_of(length) + length)
                 put_tagged(line, VALUE_STRING, length)
@@ -493,6 +503,21 @@ cdef inline void put_attribute_head(Line *line, int tag, bytes key, size_t value
     put_varint(line, len(key) + 1 + size_of(value_size) + value_size)
     put_bytes(line, key)
     put_tagged(line, VALUE, value_size)
+
+
+cdef bytes array_value(Elements elements, const uint8_t *data, size_t length):
+    cdef list values = []
+    for one in elements_of(elements, data, length):
+        if isinstance(one, bool):
+            value = tagged(VALUE_BOOL, one)
+        elif isinstance(one, float):
+            value = varint(VALUE_DOUBLE) + struct.pack("<d", one)
+        elif one >> 63 > 0:
+            value = message(VALUE_STRING, b"%d" % one)
+        else:
+            value = tagged(VALUE_INT, one & 0xFFFF_FFFF_FFFF_FFFF)
+        values.append(message(ARRAY_VALUES, value))
+    return b"".join(values)
 
 
 cdef inline void put_fixed64(Line *line, int tag, uint64_t value) noexcept nogil:

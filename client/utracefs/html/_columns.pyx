@@ -19,6 +19,8 @@ from libc.stdlib cimport free, realloc
 from utracefs.recordings._columns cimport Values, put_fields
 from utracefs.recordings._records cimport *
 
+from utracefs_protocol.events._fields cimport elements_text
+
 from utracefs_protocol.text import text_of
 
 cdef uint64_t SIGN = <uint64_t>1 << 63
@@ -118,19 +120,20 @@ cdef class Integers(Values):
 
 @cython.final
 cdef class Texts(Values):
-    """Distinct texts by number. values: the texts, str with surrogate escapes, or hex, or floats and bools as
-    text."""
+    """Distinct texts by number. values: the texts, str with surrogate escapes, or hex, or floats, bools and
+    arrays as text."""
 
     cdef readonly Integers numbers
     cdef readonly list values
     cdef dict _known
     cdef ValueKind _kind
+    cdef Getter _getter
 
     def __cinit__(self, kind=TEXT_VALUE):
         self.numbers = Integers()
         self.values = []
         self._known = {}
-        self._kind = kind
+        self._kind = self._getter.kind = kind
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
         cdef bytes value
@@ -151,12 +154,17 @@ cdef class Texts(Values):
             return text_of(value)
         if self._kind == BYTES_VALUE:
             return value.hex()
-        found = value_of(self._kind, <const uint8_t *>PyBytes_AS_STRING(value), len(value))
+        if self._kind == ARRAY_VALUE:
+            return elements_text(
+                self._getter.elements, <const uint8_t *>PyBytes_AS_STRING(value), len(value)
+            ).decode()
+        found = value_of(&self._getter, <const uint8_t *>PyBytes_AS_STRING(value), len(value))
         return repr(found) if self._kind == FLOAT_VALUE else "true" if found else "false"
 
     def taken(self, order):
         """The same texts, with the numbers at these indexes."""
         cdef Texts found = Texts(self._kind)
+        found._getter = self._getter
         found.values = self.values
         found._known = self._known
         found.numbers = self.numbers.taken(order)
@@ -230,6 +238,7 @@ cdef class EventColumns:
 
     def __init__(self, EventDecoder decoder not None, number, bint is_short):
         cdef Py_ssize_t i
+        cdef Texts texts
         self._decoder = decoder
         self._number = number
         self.system = decoder.system
@@ -242,7 +251,9 @@ cdef class EventColumns:
             if kind == SIGNED_VALUE or kind == UNSIGNED_VALUE:
                 self.values.append(Integers(kind == SIGNED_VALUE))
             else:
-                self.values.append(Texts(kind))
+                texts = Texts(kind)
+                texts._getter = decoder.getters[i]
+                self.values.append(texts)
 
     cdef Py_ssize_t add(self, const Raw *raw) except -1:
         """Bytes of new texts."""

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport uint8_t, uint64_t
 
 from utracefs.recordings._records cimport EventDecoder, Raw, Records, ValueKind
-from utracefs_protocol.events._fields cimport Place
+from utracefs_protocol.events._fields cimport Elements, Place
 
 cdef enum:
     RUN = 128                   # records at most that are put together
@@ -32,6 +32,7 @@ cdef class Column(Values):
     cdef _Buffer _validity
     cdef Py_ssize_t _width    # bytes of a number; 0: texts and bytes
     cdef ValueKind _kind
+    cdef Elements _elements   # of an ARRAY_VALUE
     cdef bint _as_bytes       # a text that is not decoded
 
     cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1

@@ -18,7 +18,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport *
-from utracefs_protocol.events._fields cimport FIXED, Place, find_bytes
+from utracefs_protocol.events._fields cimport FIXED, Place, elements_text, find_bytes
 
 from utracefs_protocol.text import clean
 
@@ -83,8 +83,8 @@ cdef class Column(Values):
     """One column of a batch.
 
     name: the field's, or one of COMMON_COLUMNS. type: Arrow's name of it: `int8` to `uint64`, `float32`,
-    `float64`, `bool_` (a byte each, unlike Arrow's), `string` (UTF-8, U+FFFD for each byte that is not),
-    `binary`.
+    `float64`, `bool_` (a byte each, unlike Arrow's), `string` (UTF-8, U+FFFD for each byte that is not; JSON
+    of arrays), `binary`.
     nulls: number of rows without a value.
     """
 
@@ -126,6 +126,7 @@ cdef class Column(Values):
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
         """There is `room` for it."""
+        cdef bytes text
         if self._width:
             if self._kind == BOOL_VALUE:
                 self.put_number(data[0] != 0)
@@ -136,6 +137,10 @@ cdef class Column(Values):
             return 0
         if self._kind == TEXT_VALUE:
             length = text_length(data, length)
+        if self._kind == ARRAY_VALUE:
+            text = elements_text(self._elements, data, length)
+            self.put_object(text)
+            return PyBytes_GET_SIZE(text)
         if self._as_bytes:
             self.put_bytes(data, length)
         else:
@@ -315,6 +320,11 @@ cdef Column new_column(str name, str type, Py_ssize_t width, ValueKind kind):
 
 cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
     cdef Py_ssize_t width
+    cdef Column column
+    if getter.kind == ARRAY_VALUE:
+        column = new_column(name, "binary" if text_as_bytes else "string", 0, ARRAY_VALUE)
+        column._elements = getter.elements
+        return column
     if getter.kind == TEXT_VALUE:
         return new_column(name, "binary" if text_as_bytes else "string", 0, TEXT_VALUE)
     if getter.kind == BYTES_VALUE:

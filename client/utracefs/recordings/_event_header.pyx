@@ -22,19 +22,15 @@ behind them as `rest`. No byte outside of the record is read.
 import json
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free
-from libc.math cimport isfinite, isnan
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc, strtof
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from utracefs.recordings._records cimport HEADER, Raw, RecordSource, signed_value, unsigned_value
+from utracefs_protocol.events._fields cimport put_json_float
 from utracefs_protocol.events._line cimport (
     Line, put, put_char, put_decimal, put_hex, put_hex_pairs, put_signed
 )
-
-cdef extern from "Python.h":
-    char *PyOS_double_to_string(double value, char code, int precision, int flags, int *type) except NULL
 
 cdef enum:
     FIELDS = 8              # bytes of the header
@@ -320,7 +316,8 @@ cdef int put_json(Line *line, const Node *node, const uint8_t *data, size_t leng
         else:
             put(line, b"false", 5)
     elif node.op == REAL:
-        put_real(line, number(node, data, length), length)
+        value = number(node, data, length)
+        put_json_float(line, <const uint8_t *>&value, length)
     elif node.op == BYTES:
         put_hex_json(line, data, length)
     else:
@@ -341,34 +338,6 @@ cdef void put_hex_json(Line *line, const uint8_t *data, size_t length) noexcept 
     put_char(line, c'"')
     put_hex_pairs(line, data, length)
     put_char(line, c'"')
-
-
-cdef int put_real(Line *line, uint64_t bits, size_t size) except -1:
-    """The shortest text with this value, in JSON; that has no NaN and no infinities, so these are strings."""
-    cdef float small = 0
-    cdef double value
-    cdef char *text
-    cdef int precision = 6
-    if size == 4:
-        memcpy(&small, &bits, 4)
-        value = small
-    else:
-        memcpy(&value, &bits, 8)
-    if not isfinite(value):
-        text = b'"NaN"' if isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
-        put(line, text, strlen(text))
-        return 0
-    if size == 8:
-        text = PyOS_double_to_string(value, b"r", 0, 2, NULL)
-    else:
-        text = PyOS_double_to_string(value, b"g", precision, 2, NULL)
-        while strtof(text, NULL) != small and precision < 9:
-            PyMem_Free(text)
-            precision += 1
-            text = PyOS_double_to_string(value, b"g", precision, 2, NULL)
-    put(line, text, strlen(text))
-    PyMem_Free(text)
-    return 0
 
 
 cdef void put_address(Line *line, const uint8_t *data, size_t length) noexcept nogil:

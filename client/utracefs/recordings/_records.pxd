@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
 
 from utracefs.recordings.trace_dat._merge cimport Merge
-from utracefs_protocol.events._fields cimport Place
+from utracefs_protocol.events._fields cimport Elements, Place
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
@@ -32,11 +32,13 @@ cdef enum ValueKind:
     BYTES_VALUE
     FLOAT_VALUE
     BOOL_VALUE
+    ARRAY_VALUE
 
 cdef struct Getter:
     ValueKind kind
     bint is_json          # a text that is JSON
     Place place
+    Elements elements     # of an ARRAY_VALUE
 
 cdef struct EventSlot:
     bint known
@@ -121,7 +123,8 @@ cdef str comm_of(dict comms, int32_t tid)
 cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
 cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
-cdef value_of(ValueKind kind, const uint8_t *data, size_t length)
+cdef int set_getter(Getter *getter, field) except -1
+cdef value_of(const Getter *getter, const uint8_t *data, size_t length)
 
 
 cdef inline uint32_t event_key(const Raw *raw) noexcept nogil:

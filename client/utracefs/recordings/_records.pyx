@@ -22,7 +22,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
-from utracefs_protocol.events._fields cimport DATA_LOC, REL_LOC, find_bytes, set_place
+from utracefs_protocol.events._fields cimport *
 from utracefs_protocol.events._line cimport load_float
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
@@ -99,8 +99,7 @@ cdef class EventDecoder:
         if self.getters == NULL:
             raise MemoryError
         for i, field in enumerate(by_name.values()):
-            set_place(&self.getters[i].place, field)
-            self.getters[i].kind = kind_of(field)
+            set_getter(&self.getters[i], field)
             self.getters[i].is_json = text_of(field.name) in json
             self._least = max(self._least, self.getters[i].place.offset + self.getters[i].place.size)
             self._has_locs |= self.getters[i].place.where in (DATA_LOC, REL_LOC)
@@ -122,7 +121,7 @@ cdef class EventDecoder:
         return True
 
     cdef dict fields(self, const Raw *raw):
-        """Name to int, float, bool, str or bytes, of EventHeader also to all that JSON has; empty for a
+        """Name to int, float, bool, str, bytes or list, of EventHeader also to all that JSON has; empty for a
         record that does not match its event."""
         cdef dict found = {}
         cdef const uint8_t *data = NULL
@@ -133,7 +132,7 @@ cdef class EventDecoder:
             getter = &self.getters[i]
             if not find_bytes(&getter.place, raw.entry, raw.size, &data, &length):
                 return {}
-            value = value_of(getter.kind, data, length)
+            value = value_of(getter, data, length)
             found[self.names[i]] = loads(value) if getter.is_json else value
         return nested(self.paths, found.values()) if self.paths else found
 
@@ -191,8 +190,17 @@ cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
     return filter.matches(&r)
 
 
+cdef int set_getter(Getter *getter, field) except -1:
+    set_place(&getter.place, field)
+    set_elements(&getter.elements, field)
+    getter.kind = kind_of(field)
+    return 0
+
+
 cdef ValueKind kind_of(field) except *:
     """Like Layout.unpack_items."""
+    if field.element is not None:
+        return ARRAY_VALUE
     if field.is_float:
         return FLOAT_VALUE
     if field.is_bool:
@@ -207,7 +215,8 @@ cdef ValueKind kind_of(field) except *:
     return BYTES_VALUE
 
 
-cdef value_of(ValueKind kind, const uint8_t *data, size_t length):
+cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
+    cdef ValueKind kind = getter.kind
     if kind == SIGNED_VALUE:
         return signed_value(data, length)
     if kind == UNSIGNED_VALUE:
@@ -219,6 +228,8 @@ cdef value_of(ValueKind kind, const uint8_t *data, size_t length):
         return load_float(data, length)
     if kind == BOOL_VALUE:
         return data[0] != 0
+    if kind == ARRAY_VALUE:
+        return elements_of(getter.elements, data, length)
     return PyBytes_FromStringAndSize(<const char *>data, length)
 
 
@@ -258,8 +269,8 @@ cdef class Record:
     | tid | of the thread |
     | comm | the thread's name, `<...>` if not known |
     | system, name | of the event |
-    | fields | name to int, float, bool, str (bytes that are not UTF-8 as surrogate escapes) or bytes; empty
-    for a record that is shorter than the event's fields |
+    | fields | name to int, float, bool, str (bytes that are not UTF-8 as surrogate escapes), bytes, or a
+    list of numbers; empty for a record that is shorter than the event's fields |
     | lost | number of records lost before this one, on any cpu; -1: unknown |
     | instance | the instance of its buffer; empty for the top instance |
     | host | the host where it was recorded; empty if unknown |

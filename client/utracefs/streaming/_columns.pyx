@@ -82,7 +82,7 @@ cdef class _Table:
             find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
             column = self.columns[i]
             if type(column) is list:
-                (<list>column).append(value_of(getter.kind, data, length))
+                (<list>column).append(value_of(getter, data, length))
             else:
                 memcpy((<array.array>column).data.as_chars + n * length, data, length)
         self.rows += 1

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from utracefs_protocol.events._fields cimport Place
+from utracefs_protocol.events._fields cimport Elements, Place
 from utracefs_protocol.events._line cimport Line
 
 cdef enum Op:
@@ -15,6 +15,7 @@ cdef enum Op:
     STRING
     HEX_BYTES
     FLOAT
+    ARRAY
     FORMATTED
 
 cdef struct Step:
@@ -22,6 +23,7 @@ cdef struct Step:
     size_t before_size
     Op op
     Place place
+    Elements elements
 
 
 cdef class EventPrinter:

@@ -10,6 +10,7 @@
     STRING      bytes up to a NUL or the end
     HEX_BYTES   two digits a byte
     FLOAT       as Python prints it, though a kernel prints its bits as an integer
+    ARRAY       its numbers as JSON
     FORMATTED   any of these with a width or flags: by Python's `%`, since they are rare
 
 print_fmt.py parses the print fmt, once per event. A record prints `<OVERFLOW>` alone if any of its fields
@@ -22,7 +23,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from utracefs_protocol.events._fields cimport find_bytes, set_place
+from utracefs_protocol.events._fields cimport find_bytes, put_elements, set_elements, set_place
 from utracefs_protocol.events._line cimport *
 
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
@@ -37,6 +38,7 @@ cdef dict OPS = {
     How.POINTER: POINTER,
     How.SYMBOL: SYMBOL,
     How.FLOAT: FLOAT,
+    How.ARRAY: ARRAY,
 }
 
 
@@ -91,6 +93,7 @@ cdef class EventPrinter:
             step.op = TEXT_ONLY
             if piece.field is not None:
                 set_place(&step.place, piece.field)
+                set_elements(&step.elements, piece.field)
                 step.op = self._op(piece)
 
     @staticmethod
@@ -163,6 +166,8 @@ cdef class EventPrinter:
                 put_hex_pairs(line, data, length)
             elif step.op == FLOAT:
                 put_float(line, load_float(data, length))
+            elif step.op == ARRAY:
+                put_elements(line, step.elements, data, length)
             elif step.op == HEX_NUMBER:
                 put_hex(line, load_unsigned(data, length), 0)
             elif step.op == POINTER:

@@ -1,8 +1,8 @@
-"""Where the bytes of a field are; see _fields.pyx."""
+"""Where the bytes of a field are, and what those of an array mean; see _fields.pyx."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from utracefs_protocol.events._line cimport load32
+from utracefs_protocol.events._line cimport Line, load32
 
 cdef enum Where:
     FIXED             # `size` bytes at `offset`
@@ -15,7 +15,22 @@ cdef struct Place:
     uint64_t offset   # in the entry; a declaration may have several structs of 2 GiB: not 32 bits
     uint64_t size     # of the fixed part
 
+cdef enum NumberKind:
+    SIGNED_NUMBER
+    UNSIGNED_NUMBER
+    FLOAT_NUMBER
+    BOOL_NUMBER
+
+cdef struct Elements:  # of an array of numbers
+    NumberKind kind
+    size_t size        # bytes of one; 0: the field is no array
+
 cdef int set_place(Place *place, field) except -1
+cdef int set_elements(Elements *elements, field) except -1
+cdef int put_elements(Line *line, Elements elements, const uint8_t *data, size_t length) except -1
+cdef int put_json_float(Line *line, const uint8_t *data, size_t size) except -1
+cdef bytes elements_text(Elements elements, const uint8_t *data, size_t length)
+cdef object elements_of(Elements elements, const uint8_t *data, size_t length)
 
 
 cdef inline bint find_bytes(

@@ -99,6 +99,21 @@ INTEGERS: Final = {
 
 _FLOATS: Final = {(b"struct double", 8), (b"struct float", 4)}
 
+_ELEMENTS: Final = {
+    b"u8": 1,
+    b"u16": 2,
+    b"u32": 4,
+    b"u64": 8,
+    b"s8": 1,
+    b"s16": 2,
+    b"s32": 4,
+    b"s64": 8,
+    b"float": 4,
+    b"double": 8,
+    b"bool": 1,
+}
+"""Types of the elements of arrays, and their bytes."""
+
 _INSTEAD: Final = {
     b"long": "use s64 or u64",
     b"unsigned long": "use s64 or u64",
@@ -118,7 +133,7 @@ class FieldKind(Choice):
     CHAR_ARRAY: ClassVar[FieldKind]
     """`size` bytes of text, ended by the first NUL if there is one."""
     STRUCT: ClassVar[FieldKind]
-    """`size` opaque bytes; but see `Field.is_float` and `Field.is_bool`."""
+    """`size` opaque bytes; but see `Field.is_float`, `Field.is_bool` and `Field.element`."""
     DATA_LOC: ClassVar[FieldKind]
     """Location word: size << 16 | offset, the offset counted from the beginning of the entry."""
     REL_LOC: ClassVar[FieldKind]
@@ -165,6 +180,21 @@ class Field(Frozen):
     def is_bool(self) -> bool:
         """True for a C bool: `struct bool NAME 1`; 0 is false."""
         return self.type == b"struct bool" and self.size == 1
+
+    @property
+    def element(self) -> Field | None:
+        """The first element of an array of numbers, which the kernel takes as a struct: `struct TYPE_N NAME
+        SIZE`, where TYPE is u8 to u64, s8 to s64, float, double or bool, and SIZE that of N of them. None: it
+        is no array."""
+        type_ = self.type[7:].partition(b"_")[0]
+        size = _ELEMENTS.get(type_)
+        if size is None or self.type != b"struct %s_%d" % (type_, self.size // size):
+            return None
+        if not self.size or self.size % size or self.kind is not FieldKind.STRUCT:
+            return None
+        if type_ in INTEGERS:
+            return Field(type_, self.name, self.offset, size, type_[0] != 0x75, FieldKind.INTEGER)
+        return Field(b"struct " + type_, self.name, self.offset, size, True, FieldKind.STRUCT)
 
     def declared(self) -> bytes:
         """The field as `dynamic_events` shows it: `type name`, and the size of a struct."""
@@ -355,7 +385,10 @@ def _size_and_kind(type_: bytes, where: str) -> tuple[int, FieldKind]:
         return 4, FieldKind.REL_LOC
     hint = _INSTEAD.get(type_)
     if hint is None:
-        if b"[" in type_:
+        base, _, digits = type_.removesuffix(b"]").partition(b"[")
+        if base in _ELEMENTS and (length := any_base(digits[:MAX_ARRAY_TEXT])):
+            hint = f"write 'struct {base.decode()}_{length} NAME {length * _ELEMENTS[base]}'"
+        elif b"[" in type_:
             hint = (
                 f"only char arrays have a fixed length, use '__rel_loc {escaped(type_.partition(b'[')[0])}[]'"
             )

@@ -13,7 +13,7 @@ size includes the NUL that ends a string.
 import math
 import operator
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from utracefs_protocol.events.declaration import Field, FieldKind
@@ -22,7 +22,7 @@ from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["Layout", "Value"]
 
-Value: TypeAlias = int | float | str | bytes
+Value: TypeAlias = int | float | str | bytes | list[Any]
 
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 _FLOAT_CODES: Final = {4: "<f", 8: "<d"}
@@ -45,6 +45,7 @@ class Layout:
         | char array | str (as UTF-8) or bytes, NUL added up to its length | ValueError when longer |
         | `struct bool` of 1 byte | bool, or the integers 0 and 1 | OverflowError |
         | `struct double` of 8 bytes, `struct float` of 4 | a number | OverflowError |
+        | array (`Field.element`) | a sequence of its numbers, or its bytes | as these; ValueError |
         | other structs | bytes of exactly its size | ValueError |
         | location word | as a char array; a NUL is added where the type has `char` | ValueError above 65535 |
 
@@ -110,7 +111,8 @@ class Layout:
     def unpack_items(self, payload: bytes | bytearray | memoryview) -> list[tuple[str, Value]]:
         """(name, value) of every field in order.
 
-        Integers are int; `Field.is_float` is float, `Field.is_bool` bool. Text (`char[N]`, dynamic data with
+        Integers are int; `Field.is_float` is float, `Field.is_bool` bool, arrays (`Field.element`) are lists
+        of these. Text (`char[N]`, dynamic data with
         `char` in its type) is str up to its first NUL, bytes that are not UTF-8 as surrogate escapes.
         `unsigned char[N]`, other structs and other dynamic data are bytes, all of them. A field of size 0, as
         in the kernel's `char buf[]`, goes to the end of the payload.
@@ -135,6 +137,14 @@ def _as_bytes(name: str, value: Any, *, text: bool) -> bytes:
 
 
 def _fixed(field: Field, name: str, value: Any) -> bytes:
+    element = field.element
+    if element is not None and not isinstance(value, _BYTES_LIKE):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"field {name!r} takes a sequence or bytes, not {type(value).__name__}")
+        count = field.size // element.size
+        if len(value) != count:
+            raise ValueError(f"field {name!r} takes exactly {count} numbers, not {len(value)}")
+        return b"".join([_fixed(element, name, one) for one in value])
     if field.is_float:
         try:
             number = math.copysign(value, value)  # as float(), which takes texts, too
@@ -179,6 +189,9 @@ def _value(field: Field, name: str, payload: bytes) -> Value:
             raise ValueError(f"field {name!r}: {size} bytes at {begin} of a payload of {len(payload)}")
         data = payload[begin : begin + size]
         return _string(data) if field.is_string else data
+    if (element := field.element) is not None:
+        offsets = range(field.offset, field.offset + field.size, element.size)
+        return [_value(element.evolve(offset=offset), name, payload) for offset in offsets]
     if field.is_float:
         return float(struct.unpack(_FLOAT_CODES[field.size], data)[0])
     if field.is_bool:

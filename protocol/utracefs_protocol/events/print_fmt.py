@@ -37,6 +37,8 @@ class How(enum.Enum):
     """The name of an address; as a pointer where it has none."""
     FLOAT = enum.auto()
     """A float or double."""
+    ARRAY = enum.auto()
+    """Its numbers, see `Field.element`, as JSON."""
     CHARACTER = enum.auto()
     """The lowest byte of an integer, as the character of that number."""
 
@@ -135,6 +137,8 @@ def _conversion(before: str, conversion: re.Match[str], field: Field) -> Convers
         if precision:
             as_text = f"%{text_flags}{width}{precision}s"
         return Conversion(before, field, How.STRING, format=as_text)
+    if field.element is not None:
+        return _plain(before, field)
     if field.is_loc or (field.kind is not FieldKind.INTEGER and field.size not in (1, 2, 4, 8)):
         return attrs.evolve(_plain(before, field), format=as_text)
     if field.is_float and kind in "diu":
@@ -160,4 +164,6 @@ def _plain(before: str, field: Field) -> Conversion:
         return Conversion(before, field, How.NUMBER, field.signed)
     if field.kind is FieldKind.CHAR_ARRAY or (field.is_loc and field.is_string):
         return Conversion(before, field, How.STRING)
+    if field.element is not None:
+        return Conversion(before, field, How.ARRAY)
     return Conversion(before, field, How.FLOAT if field.is_float else How.HEX)

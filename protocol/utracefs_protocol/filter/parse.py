@@ -324,6 +324,8 @@ class _Parser:
         at = self._behind_space(at + len(operator))
         if is_function:
             raise self._function_error(at, operand, operator)
+        if operand.field is not None and operand.field.element is not None:
+            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
         if text.startswith(b"CPUS", at):
             return self._cpus(at, operand, operator)
         if text[at : at + 1] in (b"'", b'"'):

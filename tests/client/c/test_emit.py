@@ -54,7 +54,7 @@ def test_every_kind_of_field(daemon: DaemonProcess, run: Run, way: str) -> None:
         " a='?'(255) b='?'(255) c=0xffff (65535) d=0xfffe (65534) e=0xee6b2800 (-294967296)"
         " f=0xfffffffd (-3) g=0xffffffffffffffff (-1) h=0x8000000000000000 (-9223372036854775808)"
         " comm=much to where=0x100007f (16777343) raw=01,02,03 text=text"
-        " real=-0.0 single=1.5 flag=(1)"
+        " real=-0.0 single=1.5 flag=(1) few=[1,-2,3] flags=[true,false] reals=[0.1,-0.0]"
     )
     assert len(lines(daemon, "c_plain")) == 1
 

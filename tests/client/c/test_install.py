@@ -105,6 +105,7 @@ int main(void) { struct pair pair = {1, 2}; (void)pair; %s return 0; }
 """
 CPP = """
 #include <utracefs.hpp>
+#include <array>
 #include <string>
 #include <vector>
 struct pair { int a, b; };
@@ -115,6 +116,12 @@ static_assert(std::string_view(utracefs::command("refused", utracefs::u32{"n"},
 static utracefs::event refused{"refused", utracefs::u32{"n"}, utracefs::string{"text"},
 			       utracefs::chars<8>{"name"},
 			       utracefs::structure<pair>{"both", "pair"}, utracefs::bytes{"raw"}};
+static utracefs::event rows{"rows", utracefs::array<utracefs::s16, 3>{"a"},
+			    utracefs::array<utracefs::boolean, 2>{"b"},
+			    utracefs::array<utracefs::f64, 1>{"c"}};
+static_assert(std::string_view(utracefs::command("rows", utracefs::array<utracefs::s16, 3>{"a"},
+						 utracefs::array<utracefs::f32, 2>{"b"}).data) ==
+	      "rows struct s16_3 a 6; struct float_2 b 8");
 static utracefs::event real{"real", utracefs::f64{"x"}, utracefs::f32{"y"}, utracefs::boolean{"flag"}};
 static_assert(std::string_view(utracefs::command("real", utracefs::f64{"x"}, utracefs::f32{"y"},
 						 utracefs::boolean{"flag"}).data) ==
@@ -155,14 +162,17 @@ ALL_KINDS = """
 #include <utracefs.h>
 struct pair { int a, b; };
 UTRACEFS_EVENT(all, (u8, a), (u16, b), (u32, c), (u64, d), (s8, e), (s16, f), (s32, g), (s64, h), (string, i),
-	       (bytes, j), (chars, k, 16), (structure, l, pair, 8), (double, m), (float, n), (bool, o));
+	       (bytes, j), (chars, k, 16), (structure, l, pair, 8), (double, m), (float, n), (bool, o),
+	       (array, p, u32, 2, 8), (array, q, bool, 1, 1), (array, r, double, 1, 8));
 UTRACEFS_EVENT_FLAGS(one, UTRACEFS_MULTI_FORMAT, (u8, a));
 UTRACEFS_EVENT_PLAIN(plain);
 int main(void)
 {
 	struct pair p = {1, 2};
+	double real = 1.5;
 	if (p.a)
-		UTRACEFS_EMIT(all, 1, 2, 3, 4, 5, 6, 7, 8, "a, b", utracefs_bytes("x", 1), "k", &p, 1.5, 2, 1);
+		UTRACEFS_EMIT(all, 1, 2, 3, 4, 5, 6, 7, 8, "a, b", utracefs_bytes("x", 1), "k", &p, 1.5, 2, 1,
+			      (uint32_t[2]){1, 2}, (_Bool[1]){1}, &real);
 	else
 		UTRACEFS_EMIT(plain);
 	UTRACEFS_EMIT(one, 1);
@@ -210,6 +220,12 @@ def test_the_macros_of_c_say_what_to_include_in_cpp(tmp_path: Path, statement: s
         ('refused.emit(1, "text", "name", both, 7);', False),
         ('refused.emit(1, "text", "name", both, std::vector<int>());', False),
         ("real.emit(1.5, 2.5f, true);", True),
+        ("std::int16_t a[3] = {}; bool b[2] = {}; rows.emit(a, b, std::array<double, 1>{1.5});", True),
+        ("std::int16_t a[2] = {}; bool b[2] = {}; rows.emit(a, b, std::array<double, 1>{1.5});", False),
+        ("std::int16_t *a = nullptr; bool b[2] = {}; rows.emit(a, b, std::array<double, 1>{1.5});", False),
+        ("std::uint16_t a[3] = {}; bool b[2] = {}; rows.emit(a, b, std::array<double, 1>{1.5});", False),
+        ("std::int16_t a[3] = {}; bool b[2] = {}; rows.emit(a, b, std::array<double, 2>{1.5});", False),
+        ("std::int16_t a[3] = {}; bool b[2] = {}; rows.emit(a, b, std::vector<double>{1.5});", False),
         ("real.emit(1, 2u, false);", True),
         ("real.emit(1.5, 2.5, 1);", False),
         ('real.emit("1.5", 2.5, true);', False),
@@ -223,6 +239,7 @@ def test_wrong_arguments_in_cpp(tmp_path: Path, statement: str, right: bool) -> 
 
 CPP_KINDS = """
 #include <utracefs.hpp>
+#include <array>
 #include <string>
 struct pair { int a, b; };
 static utracefs::event kinds{"c_cpp", utracefs::u8{"a"}, utracefs::s64{"b"}, utracefs::string{"text"},
@@ -230,6 +247,8 @@ static utracefs::event kinds{"c_cpp", utracefs::u8{"a"}, utracefs::s64{"b"}, utr
 			     utracefs::bytes{"raw"}};
 static utracefs::event floats{"c_floats_cpp", utracefs::f64{"x"}, utracefs::f32{"y"},
 			      utracefs::boolean{"flag"}};
+static utracefs::event arrays{"c_arrays_cpp", utracefs::array<utracefs::u64, 2>{"a"},
+			      utracefs::array<utracefs::f32, 2>{"b"}, utracefs::array<utracefs::boolean, 1>{"c"}};
 static utracefs::event plain{"c_plain_cpp"};
 int main()
 {
@@ -240,6 +259,8 @@ int main()
 	floats.emit(-0.0, 1.5, true);
 	floats.emit(std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity(), false);
 	floats.emit(3, 1e39, true);
+	const std::uint64_t numbers[2] = {1, ~0ull};
+	arrays.emit(numbers, std::array<float, 2>{0.1f, -1.0f}, std::array<bool, 1>{true});
 	plain.emit();
 	return utracefs_event_error(kinds.get(), nullptr, 0);
 }
@@ -260,6 +281,7 @@ def test_every_kind_of_field_in_cpp(
     assert "b=0xfffffffffffffffb (-5) text=text name=muc both=" in first and first.endswith(" raw=01,02")
     assert " b=0x0 (0) text= name= both=" in second
     assert lines(daemon, "c_floats_cpp") == [" x=-0.0 y=1.5 flag=(1)", " x=nan y=-inf flag=(0)"]
+    assert lines(daemon, "c_arrays_cpp") == [" a=[1,18446744073709551615] b=[0.1,-1.0] c=[true]"]
     assert len(lines(daemon, "c_plain_cpp")) == 1
     with daemon.tree() as tree:
         told = tree.read_file("events/user_events/c_cpp/stats")

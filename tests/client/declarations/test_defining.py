@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -41,12 +41,18 @@ def every_type(
     n: bytes,
     o: Annotated[str, 20],
     p: Annotated[bytes, 16],
+    q: Annotated[Sequence[utracefs.u32], 4],
+    r: Annotated[list[bool], 2],
+    s: Annotated[tuple[float, ...], 3],
+    t: Annotated[Sequence[utracefs.f32], 1],
+    u: Annotated[Sequence[int], 2],
 ) -> None: ...
 
 
 EVERY_FIELD = (
     "u8 a; u16 b; u32 c; u64 d; s8 e; s16 f; s32 g; s64 h; s64 i; struct double j 8; struct float k 4; "
-    "struct bool l 1; __rel_loc char[] m; __rel_loc u8[] n; char[20] o; unsigned char[16] p"
+    "struct bool l 1; __rel_loc char[] m; __rel_loc u8[] n; char[20] o; unsigned char[16] p; "
+    "struct u32_4 q 16; struct bool_2 r 2; struct double_3 s 24; struct float_1 t 4; struct s64_2 u 16"
 )
 
 

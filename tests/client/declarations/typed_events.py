@@ -3,6 +3,7 @@ mypy reports both, pyright in test_defining.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -41,6 +42,17 @@ def shop_order(*, number: int, raw: bytes) -> None: ...
 shop_order.emit(number=7, raw=b"")
 shop_order.emit(number=7.5, raw=b"")  # type: ignore[arg-type]
 shop_order.emit(7, b"")  # type: ignore[call-arg]
+
+
+@utracefs.define
+def row(numbers: Annotated[Sequence[utracefs.u32], 4], pair: Annotated[tuple[float, ...], 2]) -> None: ...
+
+
+row.emit([1, 2, 3, 4], (1, 2.5))
+row.emit(numbers=b"abcd", pair=(1.5, 2))
+row.emit(["1"], (1.5, 2))  # type: ignore[list-item]
+row.emit(5, (1.5, 2))  # type: ignore[arg-type]
+row.emit([1, 2, 3, 4], ("1",))  # type: ignore[arg-type]
 
 
 class Login(NamedTuple):

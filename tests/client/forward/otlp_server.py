@@ -29,7 +29,9 @@ KINDS = {
 
 def value_of(value: Any) -> Any:
     """Of an AnyValue."""
-    return getattr(value, value.WhichOneof("value"))
+    kind = value.WhichOneof("value")
+    found = getattr(value, kind)
+    return [value_of(one) for one in found.values] if kind == "array_value" else found
 
 
 def attributes(item: Any) -> dict[str, Any]:

@@ -93,6 +93,20 @@ def test_every_type_of_field(values: tuple[Any, ...]) -> None:
     assert type(found["k"]) is bool
 
 
+def test_arrays() -> None:
+    command = (
+        "rows struct u64_2 a 16; struct s8_2 b 2; struct float_1 c 4; struct bool_2 d 2; struct u8_9 e 4"
+    )
+    item = one_log(command, [1, 2**63], [-1, 5], [0.5], [True, False], b"\0\1\2\3")
+    assert {name: found for name, found in attributes(item).items() if name in "abcde"} == {
+        "a": [1, str(2**63)],
+        "b": [-1, 5],
+        "c": [0.5],
+        "d": [True, False],
+        "e": b"\0\1\2\3",
+    }
+
+
 def test_the_bytes_are_those_of_the_library() -> None:
     """But for lengths of records, which are padded: serialized again, both are equal."""
     one = batch_of({5: ALL}, [(5, packed(ALL, 1, -1, 2, -2, 3, -3, 4, -4, 0.5, -0.5, True, "x", "ü", b"\0"))])

@@ -150,12 +150,12 @@ def test_every_value_in_four_readers(tmp_path: Path) -> None:
 
 
 def test_floats_and_truths(tmp_path: Path) -> None:
-    events = Events(9, b"real struct double d 8; struct float f 4; struct bool t 1")
-    made = batch(1, events, *((9, (0.1, 0.5, True)),) * 2)
+    events = Events(9, b"real struct double d 8; struct float f 4; struct bool t 1; struct u8_2 a 2")
+    made = batch(1, events, *((9, (0.1, 0.5, True, [1, 2])),) * 2)
     target(tmp_path / "out").send([made])
     file = next(tmp_path.glob("out/event=user_events:real/**/*.parquet"))
-    assert query(f"select d, f, t, typeof(d), typeof(f), typeof(t) from '{file}' limit 1") == [
-        (0.1, 0.5, True, "DOUBLE", "FLOAT", "BOOLEAN")
+    assert query(f"select d, f, t, a, typeof(d), typeof(f), typeof(t) from '{file}' limit 1") == [
+        (0.1, 0.5, True, "[1,2]", "DOUBLE", "FLOAT", "BOOLEAN")
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +37,11 @@ def every_type(
     m: bytes,
     n: Annotated[str, 8],
     o: Annotated[bytes, 8],
+    p: Annotated[Sequence[utracefs.u16], 3],
+    q: Annotated[Sequence[int], 2],
+    r: Annotated[Sequence[float], 2],
+    s: Annotated[Sequence[utracefs.f32], 2],
+    t: Annotated[Sequence[bool], 2],
 ) -> None: ...
 
 
@@ -44,6 +49,8 @@ def integers(bits: int, *, signed: bool) -> st.SearchStrategy[int]:
     least = -(1 << bits - 1) if signed else 0
     return st.integers(least, least + (1 << bits) - 1)
 
+
+ARRAYS: dict[str, Any] = {"p": (1, 2, 3), "q": [1, 2], "r": range(2), "s": [1, 2], "t": [True, False]}
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 ROWS = st.lists(
@@ -57,6 +64,16 @@ ROWS = st.lists(
         st.binary(max_size=100),
         TEXT.filter(lambda text: len(text.encode()) <= 8),
         st.binary(min_size=8, max_size=8),
+        *(
+            st.lists(one, min_size=count, max_size=count)
+            for count, one in (
+                (3, integers(16, signed=False)),
+                (2, integers(64, signed=True)),
+                (2, st.floats()),
+                (2, st.floats(width=32)),
+                (2, st.booleans()),
+            )
+        ),
     ),
     min_size=1,
     max_size=20,
@@ -88,15 +105,16 @@ def test_through_a_daemon(utracefsd: Utracefsd, new_session: Callable[..., Sessi
     with utracefs.attach("every_type", directory=str(utracefsd.directory), timeout_s=20) as stream:
         wait_for(lambda: event)
         check(session, stream)
-        event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, k=True, l="l", m=b"", n="", o=b"")
+        event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, k=True, l="l", m=b"", n="", o=b"", **ARRAYS)
         assert session.flush(10)
         assert list(next(stream).fields.values())[8:12] == [9.0, 10.0, True, "l"]
-        event.emit(0, 1, 2, 3, 4, 5, 6, 7, -0.0, 0.5, False, "", b"", "", b"")
+        event.emit(0, 1, 2, 3, 4, 5, 6, 7, -0.0, 0.5, False, "", b"", "", b"", **ARRAYS)
         assert session.flush(10)
         columns = next(stream.batches()).columns()["user_events:every_type"]
         assert repr([list(columns[name]) for name in "ijk"]) == "[[-0.0], [0.5], [False]]"
+        assert (columns["p"], columns["s"]) == ([[1, 2, 3]], [[1.0, 2.0]])
     wait_for(lambda: not event)
-    event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9.5, 10.5, True, "l", b"", "", b"")
+    event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9.5, 10.5, True, "l", b"", "", b"", **ARRAYS)
     assert (session.stats().refused, event.lost) == (0, 0)
 
 

@@ -67,7 +67,7 @@ def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
         (b"test float a", "write 'struct float NAME 4'"),
         (b"test double a", "write 'struct double NAME 8'"),
         (b"test u128 a", "unknown type"),
-        (b"test u8[4] a", "use '__rel_loc u8[]'"),
+        (b"test u8[4] a", "write 'struct u8_4 NAME 4'"),
         (b"test int[4] a", "only char arrays"),
         (b"test const char a", "unknown type 'const'"),
         (b"test char* a", "send a pointer as u64"),

@@ -21,6 +21,7 @@ EVENTS = Events(
     b"odd struct foo three 3; struct foo four 4; __rel_loc u8[] bytes; char c",
     b"empty",
     b"floats struct double real 8; struct float short 4; struct bool flag 1",
+    b"arrays struct s64_2 a 16; struct float_2 b 8; struct bool_2 c 2; struct u8_9 d 8",
 )
 
 
@@ -48,6 +49,13 @@ def test_floats() -> None:
     """trace-cmd prints their bits as integers."""
     assert text(104, -0.0, 0.1, True) == "real=-0.0 short=0.10000000149011612 flag=1"
     assert text(104, float("nan"), float("-inf"), False) == "real=nan short=-inf flag=0"
+
+
+def test_arrays() -> None:
+    """trace-cmd prints the bits of up to 8 bytes as an integer, else 0."""
+    assert text(105, [1, -2], [0.1, float("nan")], [False, True], bytes(8)) == (
+        'a=[1,-2] b=[0.1,"NaN"] c=[false,true] d=0'
+    )
 
 
 def test_no_fields() -> None:

@@ -39,6 +39,10 @@ def layout(fields: str) -> Layout:
         ("struct double a 8; struct float b 4", (math.inf, 2), bytes.fromhex("000000000000f07f 00000040")),
         ("struct bool a 1; struct bool b 1", (True, 0), b"\x01\0"),
         ("struct double a 16", (bytes(16),), bytes(16)),
+        ("u8 a; struct s16_2 b 4", (1, [-1, 2]), bytes.fromhex("01 ffff 0200")),
+        ("struct float_1 a 4; struct bool_2 b 2", ((1.5,), [True, 0]), bytes.fromhex("0000c03f 0100")),
+        ("struct u32_2 a 8", (b"12345678",), b"12345678"),
+        ("struct u32_9999999 a 4", (b"1234",), b"1234"),
         # records that trace-cmd was seen to read, without the common fields
         (
             "__rel_loc char[] method; u64 latency_ns; int status",

@@ -3,6 +3,7 @@
 import errno
 import re
 import struct
+from typing import Any
 
 import click
 
@@ -55,7 +56,8 @@ def reg(directory: str | None, delete: bool, words: tuple[str, ...]) -> None:
 def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> None:
     """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an existing event.
 
-    Integers may be 0x hexadecimal; structs and arrays that are not text are hexadecimal bytes. The exit
+    Integers may be 0x hexadecimal; arrays of numbers are 1,2,3; other structs and arrays that are not text
+    are hexadecimal bytes. The exit
     status says whether the record was taken: 1 when no consumer is attached to the event.
 
         utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
@@ -149,7 +151,10 @@ def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
         raise Failure(text_of(declared.name), str(error)) from None
 
 
-def _value(field: Field, text: str) -> float | str | bytes:
+def _value(field: Field, text: str) -> float | str | bytes | list[Any]:
+    element = field.element
+    if element is not None:
+        return [_value(element, one.strip()) for one in text.strip(" []").split(",")]
     try:
         if field.is_float:
             return float(text)

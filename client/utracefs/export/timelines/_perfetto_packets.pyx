@@ -11,7 +11,7 @@ from utracefs.recordings._records cimport *
 from utracefs.export._protobuf cimport *
 from utracefs.export.timelines._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export.timelines._track_writer cimport *
-from utracefs_protocol.events._fields cimport find_bytes
+from utracefs_protocol.events._fields cimport elements_text, find_bytes
 from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal, put_hex_pairs
 
 
@@ -256,6 +256,8 @@ cdef class PerfettoPackets(TrackWriter):
                 put_double(line, tag, name, load_float(data, length))
             elif getter.kind == BOOL_VALUE:
                 put_number(line, tag, name, ANNOTATION_BOOL, data[0] != 0)
+            elif getter.kind == ARRAY_VALUE:
+                put_text(line, tag, name, elements_text(getter.elements, data, length))
             elif getter.kind == TEXT_VALUE:
                 length = text_length(data, length)
                 if is_ascii(data, length):

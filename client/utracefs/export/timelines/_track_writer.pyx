@@ -349,7 +349,8 @@ cdef object value_at(EventDecoder event, const Raw *raw, Py_ssize_t place):
     cdef const uint8_t *data = NULL
     cdef size_t length = 0
     find_bytes(&event.getters[place].place, raw.entry, raw.size, &data, &length)
-    return value_of(event.getters[place].kind, data, length)
+    value = value_of(&event.getters[place], data, length)
+    return tuple(value) if type(value) is list else value
 
 
 cdef Part part_of(PartKind kind, Track track, uint64_t ns, str name, str system):

@@ -318,6 +318,8 @@ def _parse_field(context: Context, text: bytes, flags: Flag, var_name: bytes) ->
             flags |= Flag.STACKTRACE
         elif field is None or not field.size:
             raise context.log.fault("Couldn't find field", name)
+        elif field.element is not None:
+            raise context.log.refused(f"field {_shown(name)} is an array of numbers, not a number")
     return _typed(context, HistField(flags, field, buckets, var_name=var_name))
 
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from utracefs_protocol.events._fields cimport Place, find_bytes
+from utracefs_protocol.events._fields cimport Elements, Place, find_bytes, put_elements
 from utracefs_protocol.events._line cimport (
     Line,
     load32,
@@ -32,10 +32,12 @@ cdef enum Op:
     SIGNED
     HEXADECIMAL
     FLOAT
+    NUMBERS
 
 cdef struct Step:
     Op op
     Place place
+    Elements elements
     size_t label_size
     const char *label     # " NAME="; borrowed from BodyPlan.labels
 
@@ -90,6 +92,9 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
     elif step.op == FLOAT:
         with gil:
             put_float(line, load_float(data, length))
+    elif step.op == NUMBERS:
+        with gil:
+            put_elements(line, step.elements, data, length)
     else:
         put(line, b"<INVALID-SIZE>", 14)
 

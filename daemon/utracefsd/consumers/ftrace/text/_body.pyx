@@ -13,6 +13,8 @@
 
     FLOAT    as Python does                         struct double, struct float (a kernel: INT8, INT4)
 
+    NUMBERS  JSON                                   arrays: Field.element (a kernel: as other structs)
+
     UNSIGNED, SIGNED, HEXADECIMAL                   fields of synthetic events (print_synth_event())
 
 This follows print_fields() in kernel/trace/trace_output.c, not the event's print fmt. A field that reaches
@@ -22,7 +24,7 @@ beyond the end of the entry (checked in `_fields` of the protocol) prints `<OVER
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 
-from utracefs_protocol.events._fields cimport set_place
+from utracefs_protocol.events._fields cimport set_elements, set_place
 
 
 cdef class BodyPlan:
@@ -49,6 +51,7 @@ cdef class BodyPlan:
             step.label = PyBytes_AS_STRING(label)
             step.label_size = <size_t>PyBytes_GET_SIZE(label)
             set_place(&step.place, field)
+            set_elements(&step.elements, field)
             step.op = self._op(field)
 
     cdef Op _op(self, field) except *:
@@ -58,6 +61,8 @@ cdef class BodyPlan:
             return ARRAY
         if field.is_float:
             return FLOAT
+        if field.element is not None:
+            return NUMBERS
         size = field.size
         if self.synthetic:
             if field.type == b"gfp_t":

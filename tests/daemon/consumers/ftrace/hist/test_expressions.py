@@ -103,6 +103,15 @@ def test_floats_are_no_numbers_to_calculate_with(text: bytes) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
+@pytest.mark.parametrize("text", [b"a", b"a.hex", b"a.log2", b"a+1", b"-(a)"])
+@pytest.mark.parametrize("flag", [Flag.KEY, NONE])
+def test_arrays_are_no_keys_and_no_values(text: bytes, flag: Flag) -> None:
+    event = parse(b"k struct u8_8 a 8")
+    with pytest.raises(HistError) as caught:
+        parse_expression(Context(event.fields, Log(b"")), text, flag)
+    assert caught.value.errno == errno.EINVAL
+
+
 def test_of_fields_with_one_name_the_last_counts() -> None:
     event = parse(b"k u8 a; s64 a")
     assert parse_expression(Context(event.fields, Log(b"")), b"a", NONE).size == 8

@@ -177,9 +177,13 @@ def test_body_as_the_kernel_prints_it(fields: bytes, payload: str, body: bytes) 
         (b"struct float x 4", struct.pack("<f", 0.1), b"0.10000000149011612"),
         (b"struct double x 4", bytes(4), b"0x0 (0)"),
         (b"struct bool x 1", b"\1", b"(1)"),
+        (b"struct s16_3 x 6", struct.pack("<3h", 1, -2, 3), b"[1,-2,3]"),
+        (b"struct double_1 x 8", struct.pack("<d", float("nan")), b'["NaN"]'),
+        (b"struct u32_9999999 x 16", bytes(16), b"<INVALID-SIZE>"),
+        (b"struct u8_4 x 4", b"\1", b"<OVERFLOW>"),
     ],
 )
-def test_floats(field: bytes, payload: bytes, shown: bytes) -> None:
+def test_floats_and_arrays(field: bytes, payload: bytes, shown: bytes) -> None:
     line = renderer(one_event(b"t " + field), BARE).render_entry(0, 1, entry(1041, payload))
     assert line == b"t: x=" + shown + b"\n"
 
