@@ -73,8 +73,8 @@ _OF_A_PROCESS: Final = re.compile(r"-\d+$")
 
 EVENT_METRICS: Final = (
     ("utracefs_event_emitted_records_total",),
-    ("utracefs_event_refused_records_total",),
-    ("utracefs_event_data_ring_lost_records_total",),
+    ("utracefs_event_lost_records_total", "refused"),
+    ("utracefs_event_lost_records_total", "data_ring"),
     ("utracefs_event_records_total", "recorded"),
     ("utracefs_event_records_total", "filtered"),
     ("utracefs_event_records_total", "lost"),
@@ -187,7 +187,7 @@ def _numbers(text: bytes) -> _Numbers:
     return (stats.emitted, sum(stats.refused.values()), stats.lost_in_rings, *outcomes)
 
 
-_OUTCOMES: Final = [labels[0] for _, *labels in EVENT_METRICS if labels]
+_OUTCOMES: Final = [labels[0] for name, *labels in EVENT_METRICS if name == "utracefs_event_records_total"]
 
 
 def _set_event(metrics: Metrics, event: str, numbers: Sequence[int]) -> None:

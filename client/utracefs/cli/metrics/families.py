@@ -57,14 +57,9 @@ FAMILIES: Final = {
             ("event", "outcome"),
         ),
         Family(
-            "utracefs_event_data_ring_lost_records_total",
-            "Emitted records that found a data ring full. All consumers miss them.",
-            _E,
-        ),
-        Family(
-            "utracefs_event_refused_records_total",
-            "Records that programs could not write, because a value did not fit its field.",
-            _E,
+            "utracefs_event_lost_records_total",
+            "Records that no consumer could get: data_ring, refused.",
+            ("event", "cause"),
         ),
         Family(
             "utracefs_unknown_event_lost_records_total",
