@@ -17,6 +17,7 @@ NAMES = [
     "event_header",
     "export",
     "first_event",
+    "fleet",
     "fork",
     "forward_parquet",
     "forward_nats",
