@@ -22,7 +22,7 @@ from utracefs.nats.bucket import Bucket
 from utracefs.nats.connection import Connection, Subscription, servers
 from utracefs.nats.errors import NotFound, WireError
 from utracefs.nats.jetstream import JetStream
-from utracefs.nats.login import Login
+from utracefs.nats.login import SECRETS, Login
 
 __all__ = ["HOSTS", "WISHES", "Fleet", "State", "Value", "connection_of"]
 
@@ -37,7 +37,6 @@ _NO_MESSAGE: Final = 10037
 """The server's number of this error; there are others for a stream that is not there."""
 
 _SCHEMES: Final = ("nats", "tls")
-_SECRETS: Final = ("password", "token", "nkey", "creds")
 
 
 def connection_of(address: str, settings: Settings, name: str) -> Connection:
@@ -50,7 +49,7 @@ def connection_of(address: str, settings: Settings, name: str) -> Connection:
         raise ValueError(f"{address!r} is no address of NATS: nats://[USER@]HOST[:PORT], or tls://...")
 
     def login() -> Login:
-        password, token, nkey, creds = (settings.secret(one) or "" for one in _SECRETS)
+        password, token, nkey, creds = (settings.secret(one) or "" for one in SECRETS)
         return Login(user, password, token, nkey, creds)
 
     is_secure = scheme == "tls" or settings.ca is not None or settings.cert is not None

@@ -26,7 +26,7 @@ from utracefs.forward.target import Limits, Sent, Settings, TryAgain
 from utracefs.nats.connection import Connection, servers
 from utracefs.nats.errors import ApiError, NoResponders, NotFound, WrongLastSequence
 from utracefs.nats.jetstream import NS, JetStream
-from utracefs.nats.login import Login
+from utracefs.nats.login import SECRETS, Login
 from utracefs.nats.wire import checked_subject
 
 __all__ = ["NatsTarget"]
@@ -51,6 +51,8 @@ _TRIES: Final = 3
 
 class NatsTarget:
     """See `utracefs.forward.target`."""
+
+    secrets = SECRETS
 
     def __init__(self, address: str, settings: Settings) -> None:
         options = settings.options
@@ -237,10 +239,7 @@ class NatsTarget:
         secret = self._settings.secret
         return Login(
             self._settings.options.get("user", ""),
-            secret("password") or "",
-            secret("token") or "",
-            secret("nkey") or "",
-            secret("creds") or "",
+            *(secret(name) or "" for name in SECRETS),
         )
 
 

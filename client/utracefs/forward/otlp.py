@@ -265,6 +265,7 @@ class OtlpTarget:
     next (0: none). The secret `headers` has lines `Name: value`."""
 
     limits = Limits(MAX_RECORDS, MAX_BYTES)
+    secrets = ("headers",)
 
     def __init__(self, address: str, settings: Settings) -> None:
         """ValueError: the address, an option, the headers. OSError: a file cannot be read."""

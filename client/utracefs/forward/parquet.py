@@ -65,6 +65,8 @@ class ParquetTarget:
     """See `utracefs.forward.target`. LookupError, ValueError, ImportError as of `open_target`; OSError: the
     folder cannot be made."""
 
+    secrets = ("access_key", "secret_key", "session_token")
+
     def __init__(self, address: str, settings: Settings) -> None:
         columns.library("pyarrow.parquet")
         values = {**_OPTIONS, **{name: _number(name, text) for name, text in settings.options.items()}}

@@ -2,6 +2,8 @@
 
     DIR/lock                  locked by the forwarder
     DIR/state.json            the spool's id, the last batch that a target has, losses not in any batch yet
+    DIR/acked                 the spool's id, the last batch that a target has: mostly newer than the state,
+                              since it is written in its place
     DIR/SEQUENCE.segment      entries; SEQUENCE is that of the first one
 
     entry:  "UTFB", u32 size of the header, u32 size of the body, u32 crc of these sizes and the header,
@@ -126,12 +128,14 @@ class Spool:
         self._is_closed = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock: Final = _lock(directory / "lock")
+        self._acked_file: Final = os.open(directory / "acked", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             found = Losses()
             self.forwarder: Final = self._load(found)
             self._recover(found)
         except BaseException:
             os.close(self._lock)
+            os.close(self._acked_file)
             raise
 
     def close(self) -> None:
@@ -145,6 +149,7 @@ class Spool:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        os.close(self._acked_file)
         os.close(self._lock)
 
     @property
@@ -300,8 +305,8 @@ class Spool:
         """fsync(2), unless Sync.NEVER."""
         with self._changed:
             earlier, self._to_sync = self._to_sync, []
-            last = os.dup(self._file) if self._file >= 0 else -1
-        for fd in [*earlier, *([last] if last >= 0 else [])]:
+            last = [os.dup(fd) for fd in (self._file, self._acked_file) if fd >= 0]
+        for fd in [*earlier, *last]:
             if self._sync is not Sync.NEVER:
                 try:
                     os.fsync(fd)
@@ -395,7 +400,7 @@ class Spool:
                 self._lose(event, REFUSED, count)
             self._acked = max((batch.sequence for batch in self._in_flight), default=self._acked)
             self._in_flight = []
-            is_stored = self._store()
+            is_stored = self._store() if self._losses else self._store_acked()
             self._remove_done()
             if not is_stored:  # there may be room now
                 self._store()
@@ -408,6 +413,23 @@ class Spool:
                 self._remove(segment)
 
     # State
+
+    def _store_acked(self) -> bool:
+        """In its place: to replace a file waits for the disk."""
+        try:
+            os.pwrite(self._acked_file, b"%s %020d\n" % (self.forwarder.encode(), self._acked), 0)
+            if self._sync is Sync.ALWAYS:
+                os.fsync(self._acked_file)
+        except OSError as error:
+            self.error = f"{self.directory}: {error.strerror}"
+            return False
+        return True
+
+    def _load_acked(self, forwarder: str) -> None:
+        """Of a spool with this id, after the state."""
+        words = os.pread(self._acked_file, 100, 0).split()
+        if len(words) == 2 and words[0] == forwarder.encode() and words[1].isdigit():
+            self._acked = max(self._acked, int(words[1]))
 
     def _store(self) -> bool:
         if self._is_closed:
@@ -439,6 +461,7 @@ class Spool:
             if state["version"] == _VERSION:
                 self._acked, self._next = int(state["acked"]), int(state["next"])
                 self._losses.extend(Loss(*loss) for loss in state["losses"])
+                self._load_acked(str(state["forwarder"]))
                 self.is_new = False
                 return str(state["forwarder"])
             raise OSError(
@@ -469,7 +492,7 @@ class Spool:
         elif last < stored - 1 and self._acked < stored - 1:
             found.add(ANY, SPOOL, None)
         self._losses.extend(found)
-        self._next = max(stored, last + 1)
+        self._next = max(stored, last + 1, self._acked + 1)
         self._remove_done()
         self._store()
 

@@ -16,7 +16,7 @@ offer theirs as entry points of the group `utracefs.targets`, by scheme:
 One thread calls `send`, with batches in their order, each at least once: again after a failure, and once
 more if the forwarder was killed before it stored that they were sent. `send` returns when the target has
 taken them, and writes their records and their `losses`. Deduplicate by `(forwarder, sequence)` where the
-target can.
+target can. A class with `secrets`, names, takes these secrets only; one without, any.
 
     Sent      returned: `SYSTEM:NAME` to number of records that the target refused; empty: it has all
     TryAgain  the target is away or busy; so is any OSError. Sent again after a growing delay
@@ -26,7 +26,7 @@ target can.
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -134,9 +134,10 @@ def schemes() -> list[str]:
     return sorted({*BUILT_IN, *(point.name for point in metadata.entry_points(group=GROUP))})
 
 
-def open_target(address: str, settings: Settings) -> Target:
-    """The target of an address, `SCHEME:...`. LookupError: there is no such target. ValueError: the address
-    or an option is invalid. ImportError: a library is missing."""
+def open_target(address: str, settings: Settings, *, others: Collection[str] = ()) -> Target:
+    """The target of an address, `SCHEME:...`. others: further secrets that are no mistake. LookupError: there
+    is no such target. ValueError: the address, an option or a secret is invalid. ImportError: a library is
+    missing."""
     scheme = address.partition(":")[0]
     make: Callable[[str, Settings], Target]
     if scheme in BUILT_IN:
@@ -149,4 +150,8 @@ def open_target(address: str, settings: Settings) -> Target:
             hint = f"; an address begins with one: otlp://{address}" if is_host else ""
             raise LookupError(f"no target {scheme!r}; there are: {', '.join(schemes())}{hint}")
         make = found[0].load()
+    known: Collection[str] | None = getattr(make, "secrets", None)
+    if known is not None and (unknown := settings.secrets.keys() - {*known, *others}):
+        names = ", ".join(known) or "none"
+        raise ValueError(f"no secret {min(unknown)!r} of {scheme}; there are: {names}")
     return make(address, settings)

@@ -12,7 +12,10 @@ from typing import Any, Final
 
 import attrs
 
-__all__ = ["Login"]
+__all__ = ["SECRETS", "Login"]
+
+SECRETS: Final = ("password", "token", "nkey", "creds")
+"""Names of secrets, in the order of the members of Login behind `user`."""
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z ]+)-----\s*(\S+)\s*-+END [A-Z ]+-+")
 _USER: Final = 20 << 3

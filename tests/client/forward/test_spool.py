@@ -35,6 +35,7 @@ def again(spool: Spool) -> Spool:
     """As the next process sees it after a kill -9 of this one: without `close`."""
     spool._is_closed = True
     os.close(spool._lock)
+    os.close(spool._acked_file)
     if spool._file >= 0:
         os.close(spool._file)
     return Spool(spool.directory, spool.size)
@@ -189,19 +190,61 @@ def test_a_full_disk(tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch
     spool.close()
 
 
-def test_the_state_cannot_be_written(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["acked", "state"])
+def test_the_state_cannot_be_written(spool: Spool, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     """Then batches are sent again after a restart, and sequence numbers are not used twice."""
-    (spool.directory / "state.tmp").mkdir()
     spool.append(batch([1]))
     take(spool)
-    spool.done()
-    assert "Is a directory" in spool.error
-    (spool.directory / "state.tmp").rmdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _full)
+        if file == "acked":
+            patch.setattr(os, "pwrite", _full)
+        else:
+            spool.lose(EVENT, "ring", 1)
+        spool.done()
+    assert "No space left" in spool.error
     spool = again(spool)
     assert [one.sequence for one in take(spool)] == [1]
     spool.done()
     spool.append(batch([2]))
     assert [one.sequence for one in take(spool)] == [2]
+    spool.close()
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_a_target_has(spool: Spool) -> None:
+    """It is known to the next process, also when the segments are gone: numbers are not used twice."""
+    state = (spool.directory / "state.json").read_bytes()
+    for n in range(3):
+        spool.append(batch([n]))
+        take(spool)
+        spool.done()
+    assert (spool.directory / "state.json").read_bytes() == state
+    assert (spool.directory / "acked").read_text() == f"{spool.forwarder} {3:020}\n"
+    spool = again(spool)
+    assert take(spool) == []
+    for path in spool.directory.glob("*.segment"):
+        path.unlink()
+    (spool.directory / "state.json").write_bytes(state)
+    spool = again(spool)
+    spool.append(batch([3]))
+    assert [one.sequence for one in take(spool)] == [4]
+    spool.close()
+
+
+@pytest.mark.parametrize("content", ["", "x", "{other} 9", "{forwarder} x", "{forwarder} 00"])
+def test_an_invalid_file_of_what_a_target_has(spool: Spool, content: str) -> None:
+    """Batches are sent again."""
+    spool.append(batch([1]))
+    take(spool)
+    spool.done()
+    path = spool.directory / "acked"
+    path.write_text(content.format(forwarder=spool.forwarder, other="0" * 16))
+    spool = again(spool)
+    assert [one.sequence for one in take(spool)] == [1]
     spool.close()
 
 

@@ -31,6 +31,22 @@ def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Settings(secrets={"token": str(tmp_path / "none")}).secret("token")
 
 
+@pytest.mark.parametrize(
+    ("address", "names"),
+    [
+        ("otlp://here", "headers"),
+        ("nats://here/RECORDS", "password, token, nkey, creds"),
+        ("parquet:{folder}", "access_key, secret_key, session_token"),
+    ],
+)
+def test_secrets_that_a_target_does_not_know(tmp_path: Path, address: str, names: str) -> None:
+    address = address.format(folder=tmp_path)
+    settings = Settings(secrets={"tokem": "file"})
+    with pytest.raises(ValueError, match=f"no secret 'tokem' of [a-z]+; there are: {names}$"):
+        open_target(address, settings)
+    open_target(address, settings, others=["tokem"]).close()
+
+
 def test_certificates(tmp_path: Path) -> None:
     assert Settings().tls().check_hostname
     (tmp_path / "no").write_text("no certificate")

@@ -187,7 +187,7 @@ def test_the_clock_is_set(daemon: DaemonProcess, session: Session, start: Start,
 
     def has_sent(count: int) -> bool:
         status: dict[str, Any] = json.loads((tmp_path / "spool" / STATUS_FILE).read_text())
-        return status["records_sent"] == count
+        return bool(status["records_sent"] == count)
 
     day = 86400
     steps = [0, 3 * day, -5 * day]

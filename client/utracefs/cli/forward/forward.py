@@ -30,6 +30,7 @@ from utracefs.forward.forwarder import Wanted as Records
 from utracefs.forward.policy import Policy
 from utracefs.forward.spool import MIN_SIZE, Spool, Sync
 from utracefs.forward.target import Settings, open_target
+from utracefs.nats.login import SECRETS
 
 __all__ = ["forward"]
 
@@ -159,7 +160,8 @@ def forward(
             policy = Policy() if policy_file is None else Policy.read(Path(policy_file))
             if fleet_address is not None:
                 agent = _agent(fleet_address, settings, policy, host, labels, directory)
-            target = open_target(address, settings)
+            others = () if fleet_address is None else SECRETS
+            target = open_target(address, settings, others=others)
         except (LookupError, ValueError) as error:
             raise Failure("", str(error.args[0])) from None
         stack.callback(target.close)
