@@ -298,6 +298,7 @@ cdef int put_json(Line *line, const Node *node, const uint8_t *data, size_t leng
     elif node.sizes and (length & (length - 1) or not length & node.sizes):
         if node.is_text:
             put(line, data, length)
+            replace_zeros(line, begin)
             quote(line, begin)
         else:
             put_hex_json(line, data, length)
@@ -426,7 +427,7 @@ cdef void replace_zeros(Line *line, char *begin) noexcept nogil:
         line.full = True
         return
     p = line.p
-    line.p = to = line.p + growth
+    line.p = to = p + growth
     while to > p:
         p -= 1
         to -= 1
@@ -495,8 +496,7 @@ cdef int quote(Line *line, char *begin) except -1:
     while p < line.p:
         c = <uint8_t>p[0]
         if c < 0x20 or c >= 0x7F or c == c'"' or c == c'\\' or c == c'<':
-            decoded = begin[:size].decode("utf-8", "replace")
-            text = json.dumps(decoded).replace("<", "\\u003c").encode("ascii")
+            text = json.dumps(begin[:size].decode("utf-8", "replace")).replace("<", "\\u003c").encode("ascii")
             line.p = begin
             put(line, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
             return 0
