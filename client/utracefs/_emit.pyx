@@ -434,6 +434,7 @@ cdef bytes convert_array(Event event, Py_ssize_t i, Value *value, object given):
     cdef Step *step = &event.steps[i]
     cdef Value number
     cdef bytes packed
+    cdef list numbers = []
     cdef char *to
     cdef Py_ssize_t at = 0, count = step.size // step.element
     value.text = NULL
@@ -446,17 +447,23 @@ cdef bytes convert_array(Event event, Py_ssize_t i, Value *value, object given):
         if isinstance(given, str) or not PySequence_Check(given):
             refuse_type(event, i, <PyObject *>given, f"a sequence of {count} numbers")
             return None
-        # A copy: conversions may change a list.
-        numbers = tuple(given) if len(given) == count else ()
-        if len(numbers) != count:
-            refuse_count(event, i, count, len(given))
+        # A copy: conversions may change a list. The program's own sequences may be longer than they say.
+        found = len(given)
+        if found == count:
+            for one in given:
+                numbers.append(one)
+                if len(numbers) > count:
+                    break
+            found = len(numbers)
+        if found != count:
+            refuse_count(event, i, count, found)
             return None
     except Exception as error:
         refuse_error(event, i, error)
         return None
     packed = PyBytes_FromStringAndSize(NULL, step.size)
     to = <char *>PyBytes_AS_STRING(<PyObject *>packed)
-    for one in <tuple>numbers:
+    for one in numbers:
         if not convert_element(event, i, &number, <PyObject *>one):
             return None
         memcpy(to + at, &number, step.element)

@@ -285,6 +285,13 @@ def test_sequences_of_the_programs_own(bench: Workbench) -> None:
         def __len__(self) -> int:
             return 2
 
+    class Ever:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, at: int) -> int:
+            return 1
+
     class Emptied:
         def __index__(self) -> int:
             changed.clear()
@@ -292,10 +299,10 @@ def test_sequences_of_the_programs_own(bench: Workbench) -> None:
 
     changed: list[Any] = [Emptied(), 2]
     event = bench.event(b"t struct u8_2 a 2")
-    given: list[Any] = [Endless(), Short([1]), changed]
+    given: list[Any] = [Endless(), Short([1]), Ever(), changed]
     for one in given:
         event.emit(one)
-    assert event.refused == {"a raised KeyError": 1, "a had another size": 1}
+    assert event.refused == {"a raised KeyError": 1, "a had another size": 2}
     assert (1, b"\1\2") in bench.send()
 
 

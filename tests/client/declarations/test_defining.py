@@ -167,6 +167,10 @@ class OfTheClass:
     ("fields", "text"),
     [
         (bad(), "request: a has no annotation; use utracefs.u8 to u64, "),
+        (bad(a=Annotated[Sequence[utracefs.u8], 0]), "request: a: an array has 1 number or more"),
+        (bad(a=Annotated[tuple[int, int], 2]), "request: a: an array has 1 number or more, of one type"),
+        (bad(a=Annotated[Sequence[str], 2]), "is not the type of a field"),
+        (bad(a=Sequence[utracefs.u8]), "is not the type of a field"),
         (bad(a=dict), "request: a: dict is not the type of a field; use utracefs.u8 to u64, "),
         (bad(a=None), "request: a has no annotation"),
         (bad(a=list[int]), "request: a: list[int] is not the type"),

@@ -58,6 +58,25 @@ def test_arrays() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("type_", "size", "conversion", "shown"),
+    [
+        (b"struct u32_4", 16, b"%-30x", "[1,0,0,0]"),
+        (b"struct u32_4", 16, b"%c", "[1,0,0,0]"),
+        (b"struct u32_4", 2_000_000_000, b"%5s", "<OVERFLOW>"),
+        (b"struct u8_2147483647", 2_147_483_647, b"%d", "<OVERFLOW>"),
+        (b"struct u32_9999999", 16, b"%d", "01" + 15 * "00"),
+        (b"struct u32_" + b"9" * 6000, 16, b"%d", "01" + 15 * "00"),
+        (b"struct u32_0", 0, b"%x", "01" + 15 * "00"),
+        (b"struct u32_4", 0, b"%x", "01" + 15 * "00"),
+    ],
+)
+def test_arrays_of_hostile_formats(type_: bytes, size: int, conversion: bytes, shown: str) -> None:
+    head = b"name: x\nID: 9\nformat:\n\tfield:%s a;\toffset:8;\tsize:%d;\tsigned:1;\n\n" % (type_, size)
+    event = parse_format(head + b'print fmt: "%s", REC->a' % conversion)
+    assert EventPrinter(event).text(bytes(8) + b"\1" + bytes(15)) == shown
+
+
 def test_no_fields() -> None:
     assert text(103) == ""
 
