@@ -23,10 +23,13 @@ cdef class DataRing:
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
     cdef unsigned char *copy            # its payload, where the producer cannot change it
-    # (position, {sink: n}), in order: n records are missing in that sink's ring buffer before the first
-    # record that ends behind the position. marked_at: the first position; UINT64_MAX without any.
+    # (position, {sink: n}, {write_index: n}), in order: n records are missing in that sink's ring buffer
+    # before the first record that ends behind the position. marked_at: the first position; UINT64_MAX without
+    # any. unmarked: the sum by write_index, which the producer's memory still has.
     cdef list marks
     cdef uint64_t marked_at
+    cdef dict unmarked
+    cdef bint look_for_lost             # a killed daemon may have seen losses that it did not mark
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
@@ -40,6 +43,6 @@ cdef class DataRing:
     cdef bint refill(self, const tsc_clock *clock) noexcept
     cdef int publish(self) except -1
     cdef int fold_lost(self, uint64_t position) except -1
-    cdef int add_marks(self, uint64_t position, dict missing) except -1
+    cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef void ask_names(self) noexcept

@@ -45,6 +45,9 @@ from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_ns
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine.closing import close_foreign
 
+COUNTER = 0xFFFFFFFF
+"""A producer's counters of losses have 32 bits."""
+
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 cdef enum:
@@ -63,6 +66,12 @@ cdef object what_is_foreign(int fd, int doorbell):
     if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
         return "the second descriptor is not an eventfd"
     return None
+
+
+cdef int add_numbers(dict to, dict numbers) except -1:
+    for key, n in numbers.items():
+        to[key] = to.get(key, 0) + n
+    return 0
 
 
 @cython.final
@@ -87,6 +96,7 @@ cdef class DataRing:
         if self.copy == NULL:
             raise MemoryError
         self.marks = []
+        self.unmarked = {}
         self.marked_at = UINT64_MAX
 
     def __dealloc__(self):
@@ -143,6 +153,7 @@ cdef class DataRing:
         ring.doorbell = doorbell
         ring.table = table
         ring.pid = pid
+        ring.look_for_lost = True
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if seals & SEALS != SEALS:
             raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
@@ -235,44 +246,64 @@ cdef class DataRing:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.told + self.c.ring.size
         dr_publish(&self.c)
-        if dr_take_lost(&self.c):
+        if dr_take_lost(&self.c) or self.look_for_lost:
+            self.look_for_lost = False
             self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
 
     cdef int fold_lost(self, uint64_t position) except -1:
         """Count the producer's losses since the last call, which happened at `position`."""
         cdef uint32_t i, n
-        cdef dict missing = {}
+        cdef dict missing = {}, counts = {}, of_one
         for i in range(DR_LOST_COUNTERS):
-            n = dr_take_lost_of(&self.c, i)
-            if n == 0 or i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
+            n = dr_lost_of(&self.c, i)
+            if n == 0:
                 continue
-            if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
-                self.lost_of_unknown += n
+            n -= <uint32_t>(self.unmarked.get(i, 0) & COUNTER)
+            if n == 0:
                 continue
-            self.table.lose(i, n, self.pid, missing)
+            of_one = {}
+            if i < <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
+                if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
+                    self.lost_of_unknown += n
+                else:
+                    self.table.lose(i, n, self.pid, of_one)
+            if not of_one:
+                dr_forget_lost_of(&self.c, i, n)
+                continue
+            add_numbers(missing, of_one)
+            counts[i] = n
         if missing:
-            self.add_marks(position, missing)
+            add_numbers(self.unmarked, counts)
+            self.add_marks(position, missing, counts)
         return 0
 
-    cdef int add_marks(self, uint64_t position, dict missing) except -1:
+    cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1:
         """Add a mark, or add to the last one if that is near: each mark begins a page. So there are at most
         MARKS_A_LAP per lap, even for a producer that always claims losses."""
         if self.marks:
-            last, more = self.marks[len(self.marks) - 1]
+            last, more, more_counts = self.marks[len(self.marks) - 1]
             if position < last + self.c.ring.size // MARKS_A_LAP:
-                for sink, lost in missing.items():
-                    more[sink] = more.get(sink, 0) + lost
+                add_numbers(more, missing)
+                add_numbers(more_counts, counts)
                 return 0
-        self.marks.append((position, missing))
+        self.marks.append((position, missing, counts))
         self.marked_at = self.marks[0][0]
         return 0
 
     cdef int mark_lost(self, uint64_t upto) except -1:
-        """The next record ends at `upto`: mark the losses before it, on its cpu."""
+        """The next record ends at `upto`: mark the losses before it, on its cpu.
+
+        A kill between the two loops makes the next daemon mark them again: between them are no system calls.
+        """
         while self.marks and self.marks[0][0] < upto:
-            _, missing = self.marks.pop(0)
+            _, missing, counts = self.marks.pop(0)
             for sink, lost in missing.items():
                 (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
+            for write_index, lost in counts.items():
+                dr_forget_lost_of(&self.c, write_index, <uint32_t>(lost & COUNTER))
+                self.unmarked[write_index] -= lost
+                if not self.unmarked[write_index]:
+                    del self.unmarked[write_index]
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0

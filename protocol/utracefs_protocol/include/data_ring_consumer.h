@@ -160,9 +160,9 @@ static inline uint64_t dr_head(struct dr_consumer *c)
 	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire) & ~DR_CLOSED;
 }
 
-/* Whether records were lost since the last call; dr_take_lost_of then takes the numbers. They are exchanged
- * with 0 and not just read, so the memory holds exactly the losses that no daemon has counted: the successor
- * of a killed daemon counts later losses, and none twice.
+/* Whether records were lost since the last call; dr_lost_of then has the numbers by event. A number stays in
+ * the memory until dr_forget_lost_of, called when the loss is marked in every ring buffer. So the memory
+ * holds the losses that no file of a daemon has, and the successor of a killed daemon counts these again.
  *
  * A producer adds to its event's number first. If that number is taken before the producer adds to the total,
  * the next call reports a loss and no number is found. */
@@ -172,11 +172,14 @@ static inline int dr_take_lost(struct dr_consumer *c)
 	       atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire);
 }
 
-static inline uint32_t dr_take_lost_of(struct dr_consumer *c, uint32_t write_index)
+static inline uint32_t dr_lost_of(const struct dr_consumer *c, uint32_t write_index)
 {
-	if (atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed) == 0)
-		return 0;
-	return atomic_exchange_explicit(&c->ring.lost[write_index], 0, memory_order_relaxed);
+	return atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed);
+}
+
+static inline void dr_forget_lost_of(struct dr_consumer *c, uint32_t write_index, uint32_t n)
+{
+	atomic_fetch_sub_explicit(&c->ring.lost[write_index], n, memory_order_relaxed);
 }
 
 /* Sets the clocks that a record may use from now on. */

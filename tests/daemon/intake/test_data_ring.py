@@ -260,7 +260,8 @@ def test_constant_reports_of_losses_take_no_memory_and_no_time(world: World) -> 
 
     def look(n: int) -> None:
         for _ in range(n):
-            struct.pack_into("<I", producer.memory, (64 << 10) + SIZE, 1)
+            (before,) = struct.unpack_from("<I", producer.memory, (64 << 10) + SIZE)
+            struct.pack_into("<I", producer.memory, (64 << 10) + SIZE, before + 1)
             producer.set_u64(LOST, 1)
             world.intake.take_in()
 
@@ -408,6 +409,30 @@ class TestAdopting:
         taken = new.intake.take_in()
         assert new.seen.tracepoint.emitted == taken + 2
         assert new.seen.probe.lost == 2
+
+    def test_losses_that_were_seen_and_not_marked(self, world: World) -> None:
+        """A daemon marks them in front of a record a lap later, and may be killed before that."""
+        first, producer = Recorded(world), world.producers[0]
+        while producer.emit(0, bytes(1000), 1):
+            pass
+        world.intake.take_in(1)
+        assert first.probe.lost == 1
+        new = World(0)
+        second = Recorded(new)
+        ring = adopt(world.rings[0])
+        ring.table.append(new.seen.tracepoint)
+        new.intake.add(ring)
+        new.intake.take_in()
+        assert second.probe.lost == 1
+        producer.emit(0, number(2), 2)
+        new.intake.take_in()
+        assert second.told()[-2:] == [-1, 2]
+        third = World(0)
+        ring = adopt(world.rings[0])
+        ring.table.append(third.seen.tracepoint)
+        third.intake.add(ring)
+        third.intake.take_in()
+        assert third.seen.probe.lost == 0, "marked once"
 
 
 def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
