@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import os
 import re
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.forked import end_template
+from tests.forked import COVERAGE, end_template
 from tests.judges import LEFT_OUT, Judges
 from tests.left_over import LeftOver, descriptors, descriptors_since, watch
 from utracefsd.server.runtime import Runtime
@@ -38,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     Judges.all_needed = config.getoption("ci")
+    if hasattr(config, "workerinput"):
+        # In a new interpreter coverage costs 95 ms of CPU time, and forks of the template run the same code.
+        os.environ.pop(COVERAGE, None)
     # the duration of an example shows how busy the machine is
     hypothesis.settings.register_profile("ci", deadline=None)
     hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)

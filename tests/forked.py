@@ -44,6 +44,8 @@ __all__ = ["Popen", "end_template"]
 ROOT = Path(__file__).parents[1]
 MODULES = ("utracefs", "utracefs.cli", "utracefsd")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "COVERAGE_")
+COVERAGE = "COVERAGE_PROCESS_CONFIG"
+"""Python starts to measure where this variable is set. Under coverage, only the template and its forks do."""
 ABOVE = 512
 """Received descriptors are moved above this number, away from the numbers that they get later."""
 
@@ -68,7 +70,7 @@ class Template:
         return all(
             environ.get(name) == self._environ.get(name)
             for name in {*environ, *self._environ}
-            if name.startswith(READ_AT_START) and name != "PYTHONPATH"
+            if name.startswith(READ_AT_START) and name not in ("PYTHONPATH", COVERAGE)
         )
 
     def can_run(self, words: Sequence[str]) -> bool:
