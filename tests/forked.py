@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.left_over import VARIABLE, LeftOver
+from tests.left_over import FOLDER_VARIABLE, VARIABLE, LeftOver
 
 __all__ = ["Popen", "end_template"]
 
@@ -115,7 +115,7 @@ class Template:
             stdin=subprocess.DEVNULL,
             stderr=self._errors,
             pass_fds=[self._far.fileno()],
-            env={**self._environ, VARIABLE: os.environ.get(VARIABLE, "")},
+            env={**self._environ, **{name: os.environ.get(name, "") for name in (VARIABLE, FOLDER_VARIABLE)}},
         )
         self._far.close()  # so requests fail when the template has ended
         self._is_started = True
@@ -213,7 +213,7 @@ class Popen(subprocess.Popen[Any]):
 def serve(fd: str, owner: str) -> None:
     """The template: forks until its end, and reports the end of each fork. A fork does not return.
 
-    When the test process dies first, all programs of its tests are killed."""
+    When the test process dies first, the programs and mounts of its tests are removed."""
     sys.path.remove(str(ROOT))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Ctrl-C is for pytest and for the programs that it tests. With a process group of its own, this process
@@ -232,7 +232,10 @@ def serve(fd: str, owner: str) -> None:
     while True:
         for key, _ in selector.select():
             if key.fileobj == tester:
-                _kill_all()
+                if mine := os.environ[VARIABLE]:
+                    tests = LeftOver(Path(os.environ[FOLDER_VARIABLE]))
+                    tests.word = mine
+                    tests.remove()
                 return
             if key.fileobj is not requests:
                 assert isinstance(key.fileobj, int)
@@ -257,16 +260,6 @@ def serve(fd: str, owner: str) -> None:
             pidfd = os.pidfd_open(pid)
             running[pidfd] = (pid, answers)
             selector.register(pidfd, selectors.EVENT_READ)
-
-
-def _kill_all() -> None:
-    """All programs of the tests that this template belongs to."""
-    tests = LeftOver()
-    tests.word = os.environ[VARIABLE]
-    while tests.word and (lines := list(tests.processes())):
-        for line in lines:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
 def _import_all() -> None:

@@ -13,6 +13,7 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from utracefsd.server.runtime import directory_hash
 
 VARIABLE = "UTRACEFS_TESTS"
+FOLDER_VARIABLE = "UTRACEFS_TESTS_FOLDER"
 SHARED_MEMORY = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mounts")
 
@@ -78,7 +80,16 @@ class LeftOver:
         made = [f"{path}, made in {test}" for path, test in self.found()]
         return [*(f"{point} is mounted" for point in self.mounts()), *made, *self.processes()]
 
+    def kill(self) -> None:
+        """Kill the programs of this run, until none is left."""
+        deadline = time.monotonic() + 10
+        while (lines := list(self.processes())) and time.monotonic() < deadline:
+            for line in lines:
+                with contextlib.suppress(OSError):
+                    os.kill(int(line.split()[0]), signal.SIGKILL)
+
     def remove(self) -> None:
+        self.kill()
         for point in list(self.mounts()):
             subprocess.run(["umount", "--lazy", point], check=False)
         for path, _ in list(self.found()):
@@ -109,6 +120,7 @@ def watch(folder: Path, environ: MutableMapping[str, str] = os.environ) -> LeftO
     """From now on to the end of this process: an audit hook cannot be removed."""
     left_over = LeftOver(folder)
     environ[VARIABLE] = left_over.word
+    environ[FOLDER_VARIABLE] = str(folder)
     sys.addaudithook(left_over.note)
     return left_over
 

@@ -117,9 +117,10 @@ def test_a_template_that_cannot_import(tmp_path: Path, monkeypatch: pytest.Monke
 
 ORPHANS = """
 import os, subprocess, sys
+from pathlib import Path
 from tests.forked import Popen
 from tests.left_over import watch
-watch(None)
+watch(Path('/nonexistent'))
 Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 subprocess.Popen(["sleep", "600"])
 print("running", flush=True)

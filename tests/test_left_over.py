@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,8 @@ def test_programs() -> None:
         (line,) = left_over.processes()
         assert left_over.report() == [line]
         assert line == f"{program.pid} {sys.executable} -c input() "
-        program.communicate(b"\n")
+        left_over.remove()
+        assert program.wait(20) == -signal.SIGKILL
     assert not list(left_over.processes())
 
 

@@ -297,9 +297,12 @@ async def read_all(stream: utracefs.Stream, checkpoint: Callable[[], None]) -> N
             if len(found) == 3:
                 break
         assert found == [1, 2, 3]
+        counts: Counter[str] = Counter()  # on a busy machine two batches
         async for batch in stream.batches():
-            assert batch.counts == {"user_events:ev": 2}
-            break
+            counts.update(batch.counts)
+            if counts.total() == 2:
+                break
+        assert counts == {"user_events:ev": 2}
         async for columns in stream.columns():
             assert list(columns["user_events:ev"]["a"]) == [6]
             break
