@@ -6,7 +6,7 @@ import resource
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,9 +104,18 @@ def chromium() -> Iterator[Chromium]:
 
 @pytest.fixture
 def full_at() -> Iterator[Callable[[int], None]]:
-    """From now on no file may be larger: to a file that is a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """From now on, until the test function ends, no file may be larger: to a file that is a full disk."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
     signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Ends the limit of `full_at`: pytest prints a result, maybe to a large file, before the fixtures end."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        return (yield)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
