@@ -154,6 +154,10 @@ class BuildAll(build_ext):
         subprocess.run(
             ["make", "-s", f"-j{PROCESSORS}", "-C", C_CLIENT, "install", *settings], env=environ, check=True
         )
+        if not self.inplace:  # a wheel has no links: for the linker, instead of a second copy
+            name = prefix / "lib" / "libutracefs.so"
+            name.unlink()
+            name.write_text("INPUT(libutracefs.so.0)\n")
         for ext in self.extensions:
             if ext.name in BINDING:
                 ext.library_dirs = [f"{prefix}/lib"]
