@@ -3,33 +3,26 @@ servers killed while they work."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.nats.server import NatsServer, serving
-from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
+from tests.integration.forward.conftest import WAIT_S, Start, stop
 from tests.judges import library
 from utracefs import Session
-from utracefs.forward.forwarder import STATUS_FILE
 from utracefs.forward.losses import ANY
 from utracefs.forward.nats_messages import Arrived, Reader
 from utracefs.nats.jetstream import JetStream
 
 library("pyarrow")
 
-WAIT_S = 60
 EVENT = "user_events:work"
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -39,36 +32,9 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-def start(daemon: DaemonProcess, server: NatsServer, tmp_path: Path) -> Iterator[Start]:
-    """Start a forwarder, which is attached then."""
-    made: list[subprocess.Popen[bytes]] = []
-
-    def start(spool: str = "spool") -> subprocess.Popen[bytes]:
-        status = tmp_path / spool / STATUS_FILE
-        status.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "forward"]
-        command += ["--spool", str(tmp_path / spool), "-o", "max_bytes=1G", "-e", "work", "--timeout", "20"]
-        made.append(Popen([*command, f"nats://{server.at}/RECORDS"], stderr=subprocess.PIPE))
-        wait_for(lambda: status.exists() and json.loads(status.read_text())["attached"], WAIT_S)
-        return made[-1]
-
-    yield start
-    for process in made:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=WAIT_S)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    _, log = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, log
-
-
-@pytest.fixture
-def session(daemon: DaemonProcess) -> Iterator[Session]:
-    with Session(daemon.directory) as session:
-        yield session
+def start(forward: Start, server: NatsServer) -> Start:
+    words = [f"nats://{server.at}/RECORDS", "-o", "max_bytes=1G", "-e", "work", "--timeout", "20"]
+    return lambda spool="spool": forward(*words, spool=spool)
 
 
 def emit(session: Session, first: int, end: int) -> None:

@@ -20,10 +20,10 @@ import pytest
 from tests.client.forward.otlp_server import Collector, collecting
 from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
+from tests.integration.forward.conftest import WAIT_S
 from tests.judges import LEFT_OUT
 from utracefs import Session
 
-WAIT_S = 60
 RECORDS = 20_000
 
 
@@ -86,12 +86,6 @@ def forwarding(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Callable[..., 
     for one in made:
         if one.process is not None and one.process.poll() is None:
             one.kill()
-
-
-@pytest.fixture
-def session(daemon: DaemonProcess) -> Iterator[Session]:
-    with Session(daemon.directory) as session:
-        yield session
 
 
 def emit(session: Session, count: int) -> None:

@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,11 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.client.daemons import fake_daemon
 from tests.client.recordings.event_header.event_headers import FIELDS, NAME, field, payload
 from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
+from tests.integration.forward.conftest import WAIT_S, Start, stop
 from tests.integration.pages import blocks
 from tests.judges import library
 from tests.soak.plain import PlainConnection
@@ -37,51 +38,15 @@ library("pyarrow.parquet")
 
 from tests.client.forward.test_parquet import work
 
-WAIT_S = 60
 EXAMPLE, SUM = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
 
 
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
+wait_for = partial(fake_daemon.wait_for, timeout_s=WAIT_S)
 
 
 @pytest.fixture
-def start(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Start]:
-    """Start a forwarder, which is attached then."""
-    made: list[subprocess.Popen[bytes]] = []
-
-    def start(*words: str, spool: str = "spool", environ: Mapping[str, str] = {}) -> subprocess.Popen[bytes]:
-        status = tmp_path / spool / STATUS_FILE
-        status.unlink(missing_ok=True)
-        place = ["--spool", str(tmp_path / spool), f"parquet:{tmp_path / 'out'}", "-o", "gather=0.05"]
-        command = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "forward", *place, *words]
-        made.append(Popen(command, stderr=subprocess.PIPE, env={**os.environ, **environ}))
-        wait_for(lambda: status.exists() and json.loads(status.read_text())["attached"])
-        return made[-1]
-
-    yield start
-    for process in made:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=WAIT_S)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    _, log = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, log
-
-
-@pytest.fixture
-def session(daemon: DaemonProcess) -> Iterator[Session]:
-    with Session(daemon.directory) as session:
-        yield session
+def start(forward: Start, tmp_path: Path) -> Start:
+    return partial(forward, f"parquet:{tmp_path / 'out'}", "-o", "gather=0.05")
 
 
 def emit(session: Session, declaration: str, *records: tuple[Any, ...]) -> None:
