@@ -113,8 +113,8 @@ class Fleet:
             raise WireError("an answer without the state of a stream") from None
 
     def values(self, bucket: Bucket, after: int = 0) -> Iterator[Value]:
-        """The last messages of all keys, also of deleted ones, in the order of their storing. NotFound:
-        there is no such bucket."""
+        """The last messages of all keys, also of deleted ones, in the order of their storing. A key that is
+        stored while they are read comes twice, or more often. NotFound: there is no such bucket."""
         while True:
             try:
                 value = self._get(bucket, {"seq": after + 1, "next_by_subj": f"$KV.{bucket.name}.>"})
@@ -124,6 +124,11 @@ class Fleet:
                 return
             after = value.sequence
             yield value
+
+    def present(self, bucket: Bucket) -> list[Value]:
+        """The newest message of each key that is not deleted. NotFound: there is no such bucket."""
+        newest = {value.key: value for value in self.values(bucket)}
+        return [value for value in newest.values() if not value.is_deleted]
 
     def last(self, bucket: Bucket, key: str) -> Value:
         """NotFound."""

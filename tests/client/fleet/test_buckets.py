@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.client.nats.server import NatsServer, serving
-from utracefs.fleet.buckets import Fleet, connection_of
+from utracefs.fleet.buckets import Fleet, Value, connection_of
 from utracefs.fleet.wish import Wish
 from utracefs.forward.target import Settings
+from utracefs.nats.bucket import Bucket
 
 CONFIG = Path("examples/fleet/nats.conf").read_text()
 WISH = Wish(("work",), 60).to_bytes()
@@ -65,6 +66,28 @@ def test_what_each_is_for(as_: As) -> None:
         assert [value.key for value in fleet.values(fleet.hosts)] == ["web1=2Eexample=2Eorg"]
         assert [value.key for value in fleet.values(fleet.wishes)] == ["w"]
     operator.wishes.delete("w")
+    assert [value.is_deleted for value in reader.values(reader.wishes)] == [True]
+    assert reader.present(reader.wishes) == []
+
+
+def test_a_host_that_reports_while_all_are_read_is_there_once(
+    as_: As, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, host, reader = map(as_, ("operator", "host", "reader"))
+    operator.create()
+    for name in ("web", "shop"):
+        host.hosts.put(name, b"first")
+    read = reader.values
+
+    def values(bucket: Bucket) -> Iterator[Value]:
+        for value in read(bucket):
+            yield value
+            if value.key == "web" and value.data == b"first":
+                host.hosts.put("web", b"second")
+
+    monkeypatch.setattr(reader, "values", values)
+    found = [(value.key, value.data) for value in reader.present(reader.hosts)]
+    assert found == [("web", b"second"), ("shop", b"first")]
 
 
 @pytest.mark.parametrize("user", ["host", "reader", "host-records", "reader-records"])

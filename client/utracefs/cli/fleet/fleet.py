@@ -122,7 +122,7 @@ def disable(fleet: Fleet, is_all: bool, names: tuple[str, ...]) -> None:
     """End the wishes of these NAMEs (`fleet enable` printed them)."""
     if is_all == bool(names):
         raise click.UsageError("give NAMEs of wishes, or --all")
-    known = {value.key for value in fleet.values(fleet.wishes) if not value.is_deleted}
+    known = {value.key for value in fleet.present(fleet.wishes)}
     for name in known if is_all else names:
         if name not in known:
             raise Failure(name, "there is no such wish")

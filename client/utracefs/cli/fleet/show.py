@@ -41,15 +41,12 @@ class _Shown:
 
 
 def _hosts(fleet: Fleet) -> list[Host]:
-    values = [value for value in fleet.values(fleet.hosts) if not value.is_deleted]
-    return sorted((Host.of(value) for value in values), key=lambda host: host.name)
+    return sorted(map(Host.of, fleet.present(fleet.hosts)), key=lambda host: host.name)
 
 
 def _wishes(fleet: Fleet, now_s: float) -> list[_Shown]:
     found = []
-    for value in fleet.values(fleet.wishes):
-        if value.is_deleted:
-            continue
+    for value in fleet.present(fleet.wishes):
         try:
             wish = Wish.from_bytes(value.data)
         except ValueError as error:
