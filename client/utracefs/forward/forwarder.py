@@ -299,7 +299,9 @@ class Forwarder:
             nr_records = sum(counts.values())
             self._rate.take(nr_records)
             self._read += nr_records
-            by_event = {str(self._events[id_][0]): count for id_, count in counts.items()}
+            by_event: Counter[str] = Counter()
+            for id_, count in counts.items():
+                by_event[str(self._events[id_][0])] += count  # of all layouts of the event
             self._read_of.update(by_event)
             self._spool.append(
                 self._batch(

@@ -399,8 +399,8 @@ class Stream:
             for id_, described in ring.described.items():
                 self._describe(id_, described)
             ring.described.clear()
-            counts = {self._name(id_): count for id_, count in ring.counts().items()}
-            lost = {self._name(id_): count for id_, count in ring.take_lost().items()}
+            counts = self._by_name(ring.counts())
+            lost = self._by_name(ring.take_lost())
             self.lost.update(lost)
             if counts or lost:
                 return Batch(self, ring, counts, lost)
@@ -421,8 +421,13 @@ class Stream:
         self._decoders.clear()
         self._header_events = HeaderEvents()
 
-    def _name(self, id_: int) -> str:
-        return self._names.get(id_, f"event {id_}")
+    def _by_name(self, counts: dict[int, int]) -> dict[str, int]:
+        """An event that was removed and registered with other fields may have another id."""
+        found: dict[str, int] = {}
+        for id_, count in counts.items():
+            name = self._names.get(id_, f"event {id_}")
+            found[name] = found.get(name, 0) + count
+        return found
 
 
 _streams: Final["weakref.WeakSet[Stream]"] = weakref.WeakSet()

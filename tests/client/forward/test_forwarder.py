@@ -25,6 +25,7 @@ from utracefs.forward.losses import ANY
 from utracefs.forward.policy import Policy
 from utracefs.forward.spool import MIN_SIZE, Spool
 from utracefs.forward.target import Refused, Sent, TryAgain
+from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -103,6 +104,43 @@ def test_filter(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..
     with forward(store, filter="a >= 50"):
         emit(new_session(), *range(100))
     assert store.arrived == {EVENT: 50}
+
+
+def test_an_event_with_other_fields(
+    utracefsd: Utracefsd,
+    forward: Forward,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its records under both ids, in one batch, count."""
+    store = Store()
+    is_emitted = threading.Event()
+    append = Spool.append
+
+    def later(spool: Spool, batch: Batch) -> bool:
+        assert is_emitted.wait(WAIT_S)
+        return append(spool, batch)
+
+    monkeypatch.setattr(Spool, "append", later)
+    enable = "instances/web/events/user_events/work/enable"
+    with Tracefs(str(utracefsd.directory)) as tree:
+        tree.mkdir("instances/web")
+        with forward(store, instances=["web"]):
+            for declaration in ("work u32 a", "work u64 a", "work u16 a"):
+                session = new_session()
+                event = session.event(declaration)
+                wait_for(lambda: b"work" in tree.read_file("available_events"), WAIT_S)
+                tree.write_file(enable, b"1\n")
+                wait_for(event.__bool__, WAIT_S)
+                event.emit(5)
+                assert session.flush(20)
+                session.close()
+                tree.write_file(enable, b"0\n")
+                wait_for(lambda: b"work" not in tree.read_file("available_events"), WAIT_S)
+            is_emitted.set()
+    assert any(len(one.events) > 1 for one in store.batches.values())
+    assert store.arrived == {EVENT: 3}
+    assert sum(len(list(one)) for one in store.batches.values()) == 3
 
 
 def test_filter_of_event_header(

@@ -233,6 +233,35 @@ def test_instances(session: Session, attach: Attach, utracefsd: Utracefsd) -> No
             assert [record.fields["a"] for record in stream] == [2]
 
 
+@pytest.mark.parametrize("nr_records", [3, 20_000])
+def test_an_event_with_other_fields(
+    attach: Attach, utracefsd: Utracefsd, new_session: Callable[..., Session], nr_records: int
+) -> None:
+    """Its records and losses under both ids count."""
+    enable = "instances/web/events/user_events/work/enable"
+    with Tracefs(str(utracefsd.directory)) as tree:
+        tree.mkdir("instances/web")
+        with attach("work", instances=["web"], timeout_s=1, ring_bytes=SMALL) as stream:
+            for declaration in ("work u32 a", "work u64 a"):
+                session = new_session()
+                event = session.event(declaration)
+                wait_for(lambda: b"work" in tree.read_file("available_events"))
+                tree.write_file(enable, b"1\n")
+                wait_for(event.__bool__)
+                for n in range(nr_records):
+                    event.emit(n)
+                assert session.flush(20)
+                session.close()
+                tree.write_file(enable, b"0\n")
+                wait_for(lambda: b"work" not in tree.read_file("available_events"))
+            counts: Counter[str] = Counter()
+            for batch in stream.batches():
+                counts.update(batch.counts)
+                counts.update(batch.lost)
+    assert counts == {"user_events:work": 2 * nr_records}
+    assert bool(stream.lost) == (nr_records > 3)
+
+
 @pytest.mark.parametrize(
     ("options", "number", "text"),
     [
