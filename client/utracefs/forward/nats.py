@@ -24,7 +24,7 @@ from utracefs.forward.batch import Batch
 from utracefs.forward.nats_messages import COMPRESSIONS, Encoder, Part, Position, headers, position
 from utracefs.forward.target import Limits, Sent, Settings, TryAgain
 from utracefs.nats.connection import Connection, servers
-from utracefs.nats.errors import ApiError, NoResponders, NotFound, WrongLastSequence
+from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, WrongLastSequence
 from utracefs.nats.jetstream import NS, JetStream
 from utracefs.nats.login import SECRETS, Login
 from utracefs.nats.wire import checked_subject
@@ -62,9 +62,11 @@ class NatsTarget:
         parts = urlsplit(address)
         self._stream: Final = unquote(parts.path.lstrip("/"))
         if not _STREAM.fullmatch(self._stream) or parts.query or parts.fragment:
-            raise ValueError(f"{address!r} is not nats://HOST[:PORT][,HOST...]/STREAM")
+            raise ValueError("the address is not nats://HOST[:PORT][,HOST...]/STREAM")
         self._settings: Final = settings
         self._subject: Final = checked_subject(options.get("subject", SUBJECT))
+        if {"*", ">"} & set(self._subject.split(".")):
+            raise ValueError(f"option subject: {self._subject!r} is a pattern of subjects")
         self._config: Final = _config(self._stream, self._subject, options)
         compression = options.get("compression", COMPRESSIONS[0])
         if compression not in COMPRESSIONS:
@@ -116,8 +118,10 @@ class NatsTarget:
             except ApiError as error:
                 self._forget()
                 raise TryAgain(self._explained(error)) from None
-            except OSError:
+            except OSError as error:
                 self._forget()
+                if isinstance(error, TimeoutError):  # it may hang, and keep the connection for ever
+                    self._connection.give_up()
                 raise
             else:
                 refused: Counter[str] = Counter()
@@ -144,9 +148,13 @@ class NatsTarget:
             )
             if is_stored and batch.sequence in self._refused:
                 continue
-            parts, self._refused[batch.sequence] = self._encoder.parts(
-                batch, self._limit, None if is_stored else stored
-            )
+            try:
+                parts, self._refused[batch.sequence] = self._encoder.parts(
+                    batch, self._limit, None if is_stored else stored
+                )
+            except ValueError as error:  # if the batch were refused, the next one would have more losses
+                self._generation = 0
+                raise TryAgain(f"{error}; its max_payload must be larger") from None
             for part in () if is_stored else parts:
                 self._finish()
                 self._begin(batch, part)
@@ -218,7 +226,10 @@ class NatsTarget:
                     "give -o max_bytes=10G or -o max_age=7d to create it with these limits"
                 ) from None
             found = self._jetstream.create_stream(self._config)
-        most = found.get("config", {}).get("max_msg_size", -1)
+        config = found.get("config")
+        if not isinstance(config, dict):
+            raise WireError("no configuration of a stream in the answer")
+        most = config.get("max_msg_size", -1)
         taken = self._connection.info.max_payload
         if isinstance(most, int) and most > 0:
             taken = min(most, taken)

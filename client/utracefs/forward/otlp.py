@@ -275,9 +275,9 @@ class OtlpTarget:
             self._host: Final = url.hostname or ""
             self._port: Final = url.port or (443 if self._is_tls else 80 if url.scheme == "http" else _PORT)
         except ValueError as error:
-            raise ValueError(f"{address}: {error}") from None
+            raise ValueError(f"{url.scheme}://HOST:PORT: {error}") from None
         if not self._host or url.query or url.fragment or url.username is not None:
-            raise ValueError(f"{address}: not {url.scheme}://HOST:PORT")
+            raise ValueError(f"the address is not {url.scheme}://HOST:PORT")  # it may have a password
         if not self._is_tls and (settings.ca or settings.cert or settings.key):
             raise ValueError(f"{address}: --ca, --cert and --key need https://")
         for name in settings.options:

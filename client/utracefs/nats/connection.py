@@ -63,7 +63,8 @@ def servers(text: str) -> list[Server]:
         elif ":" in host:
             host = ""
         if not host or "@" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{one!r} is no HOST:PORT; names and passwords do not belong there")
+            shown = repr(one) if "@" not in one else "an address"  # errors are logged: not with a password
+            raise ValueError(f"{shown} is no HOST:PORT; names and passwords do not belong there")
         found.append(Server(host, int(port)))
     return found
 
@@ -169,13 +170,20 @@ class Connection:
         self._subscriptions.clear()
         self._answers.clear()
 
+    def give_up(self) -> None:
+        """Of a server that does not answer: `open` begins with the next one."""
+        self.close()
+        self._servers.rotate(-1)
+
     def open(self) -> None:
         """Connect to the first server that answers, unless there is a connection. OSError: that of the last
         server that was tried. ValueError, ImportError: see `Login.members`."""
         if self._socket is not None:
+            deadline = time.monotonic() + self.timeout_s
             try:
                 while self._read(0):
-                    pass
+                    if time.monotonic() >= deadline:
+                        self.give_up()  # it sends without end
                 return
             except ConnectionError:  # it ended in the meantime
                 pass
@@ -186,7 +194,10 @@ class Connection:
             except OSError as error:
                 self.close()
                 kinds = (kind for kind in (PermissionError, TimeoutError) if isinstance(error, kind))
-                failed = next(kinds, ConnectionError)(f"{self.server}: {error.strerror or error}")
+                reason = error.strerror or str(error)
+                if error.filename is not None:  # of a secret
+                    reason = f"{error.filename}: {reason}"
+                failed = next(kinds, ConnectionError)(f"{self.server}: {reason}")
                 self._servers.rotate(-1)
             except BaseException:
                 self.close()
@@ -252,7 +263,7 @@ class Connection:
                 sock.sendall(one)
         except OSError as error:
             with contextlib.suppress(OSError):  # the reason is there
-                self._read(0)
+                self._read(0, answers=False)
             self.close()
             if isinstance(error, TimeoutError):
                 raise TimeoutError(f"{self.server} takes no more data") from None
@@ -262,7 +273,8 @@ class Connection:
         """Read once and pass it on. False: nothing came until the deadline. ConnectionError: it is over."""
         return self._read(self._left(deadline))
 
-    def _read(self, timeout_s: float) -> bool:
+    def _read(self, timeout_s: float, *, answers: bool = True) -> bool:
+        """answers: pings, once for all that came, so that many of them do not fill the socket."""
         if self._socket is None:
             raise ConnectionResetError("not connected")
         try:
@@ -277,8 +289,12 @@ class Connection:
             if not data:
                 raise ConnectionResetError(self._error or f"{self.server} closed the connection")
             self._parser.feed(data)
+            is_asked = False
             for one in self._parser:
+                is_asked = is_asked or isinstance(one, Ping)
                 self._take(one)
+            if is_asked and answers and self.info.values:
+                self._send(b"PONG\r\n", time.monotonic() + self.timeout_s)
         except ConnectionError:
             self.close()
             raise
@@ -297,9 +313,6 @@ class Connection:
             case Message():
                 if (subscription := self._subscriptions.get(one.sid)) is not None:
                     subscription.put(one)
-            case Ping():
-                if self.info.values:
-                    self._send(b"PONG\r\n", time.monotonic() + self.timeout_s)
             case Pong():
                 self._pongs += 1
             case Error():

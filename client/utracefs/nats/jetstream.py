@@ -124,7 +124,7 @@ class JetStream:
                     key: value for m in parser if isinstance(m, Message) for key, value in m.headers.items()
                 }
             return Stored(told["subject"], int(told["seq"]), headers, base64.b64decode(told.get("data", "")))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise WireError(f"no message in the answer: {error!r}") from None
 
 
@@ -135,7 +135,7 @@ def _checked(answer: Message) -> dict[str, Any]:
         if error is None:
             return dict(found)
         text, code, number = str(error.get("description")), int(error["code"]), int(error.get("err_code", 0))
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+    except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError):
         raise WireError(f"no answer of JetStream: {answer.payload[:80]!r}") from None
     if number == _WRONG_LAST_SEQUENCE:
         raise WrongLastSequence(text, code, number)

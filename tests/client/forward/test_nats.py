@@ -15,16 +15,19 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.client.daemons.fake_daemon import wait_for
 from tests.client.forward.kit import EVENT, batch
 from tests.client.nats.certificates import certificates
 from tests.client.nats.server import WAIT_S, NatsServer, serving
+from tests.client.nats.test_connection import fake
 from tests.judges import library
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
 from utracefs.forward.nats import NatsTarget
 from utracefs.forward.nats_messages import Arrived, Reader
 from utracefs.forward.target import Settings, TryAgain, open_target
-from utracefs.nats.connection import Server
+from utracefs.nats.connection import Connection, Server
+from utracefs.nats.errors import ApiError, WireError
 from utracefs.nats.jetstream import JetStream
 from utracefs.nats.login import Login
 
@@ -312,6 +315,60 @@ def test_killed_in_the_middle(server: NatsServer) -> None:
     assert [one.sequence for one in arrived(server)] == list(range(1, 301))
 
 
+def test_a_server_that_hangs(server: NatsServer, tmp_path: Path) -> None:
+    """Its connection may last for ever: the next server is tried."""
+    with serving(tmp_path / "second") as second:
+        with server.connection() as first, second.connection() as other:
+            wait_for(lambda: all(map(is_ready, (first, other))), WAIT_S)
+        made = open_target(f"nats://{server.at},{second.at}/RECORDS", Settings(LIMITS, 1))
+        made.send(batches(2))
+        server.pause()
+        try:
+            with pytest.raises(TimeoutError):
+                for number in itertools.count(2):  # the signal takes a moment
+                    made.send(batches(2, first=number))
+            made.send(batches(2, first=number))
+        finally:
+            server.resume()
+            made.close()
+        assert values(arrived(second)) == expected(batches(2, first=number))
+
+
+def is_ready(connection: Connection) -> bool:
+    """JetStream may begin after the server."""
+    with contextlib.suppress(ApiError):
+        return bool(JetStream(connection).call("INFO"))
+    return False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"config": []}',
+        b'{"config": null}',
+        b"{}",
+        b'{"error": {"code": 1e999}}',
+        b'{"config": {}, "message": {"subject": "a", "seq": 1e999}}',
+    ],
+)
+def test_records_wait_for_a_server_that_answers_nonsense(answer: bytes) -> None:
+    """Another error would be a refusal, which loses them."""
+
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(b'INFO {"max_payload": 1000000, "headers": true}\r\n')
+        file = sock.makefile("rb")
+        for line in file:
+            words = line.split()
+            if words[0] == b"PING":
+                sock.sendall(b"PONG\r\n")
+            elif words[0] in (b"PUB", b"HPUB"):
+                file.read(int(words[-1]) + 2)
+                sock.sendall(b"MSG %s 1 %d\r\n%s\r\n" % (words[2], len(answer), answer))
+
+    with fake(talk) as at, target(at) as nats, pytest.raises(WireError):
+        nats.send(batches(1))
+
+
 def test_a_server_that_lost_its_store(server: NatsServer) -> None:
     sent = batches(2, 2, 2, 2)
     with target(server.at) as nats:
@@ -411,6 +468,20 @@ def test_max_msg_size_of_the_stream(server: NatsServer) -> None:
     assert values(arrived(server)) == expected([sent])
 
 
+def test_losses_that_are_too_large_wait(tmp_path: Path) -> None:
+    """If they were refused, each further batch would be, too."""
+    losses = [Loss(f"user_events:{n:064x}", "ring", 10**9 + n) for n in range(5000)]
+    sent = [attrs.evolve(batch(losses=losses), forwarder="f1", sequence=1)]
+    with serving(tmp_path / "nats", "max_payload: 30000") as server, target(server.at) as nats:
+        with pytest.raises(TryAgain, match="losses of a batch take"):
+            nats.send(sent)
+        server.stop()
+        server.config = ""
+        server.start()
+        nats.send(sent)
+        assert len(arrived(server)[0].losses) == 5000
+
+
 def test_too_small_a_server(tmp_path: Path) -> None:
     with (
         serving(tmp_path / "nats", "max_payload: 1000") as server,
@@ -447,7 +518,7 @@ def test_logins(tmp_path: Path) -> None:
         with server.connection(login=lambda: Login("admin", "admin")) as connection:
             JetStream(connection).create_stream({"name": "RECORDS", "subjects": ["utracefs.records.>"]})
         with target(server.at, options, secrets={"password": str(secret)}) as nats:
-            with pytest.raises(OSError, match="No such file"):
+            with pytest.raises(OSError, match=f"{secret}: No such file"):
                 nats.send(batches(1))
             secret.write_text("wrong")
             with pytest.raises(PermissionError, match="Authorization Violation"):
@@ -481,11 +552,18 @@ def test_logins(tmp_path: Path) -> None:
         ("nats://host/S", {"tls": "no"}, "option tls"),
         ("nats://host/S", {"subject": "a b"}, "is no subject"),
         ("nats://host/S", {"inbox": "a..b"}, "is no subject"),
+        ("nats://host/S", {"subject": "a.*.b"}, "is a pattern"),
+        ("nats://host/S", {"subject": "a.>"}, "is a pattern"),
+        ("nats://host:secret@host:1/S", {}, "is no HOST:PORT"),
+        ("nats://host/S?token=secret", {}, "is not nats://HOST"),
+        ("otlp://user:secret@host", {}, "not otlp://HOST"),
+        ("parquet:s3://key:secret@bucket/x", {}, "no secrets in addresses"),
     ],
 )
 def test_mistakes(address: str, options: dict[str, str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=text) as error:
         open_target(address, Settings(options))
+    assert "secret@" not in str(error.value) and "=secret" not in str(error.value)
 
 
 def test_an_invalid_key(tmp_path: Path) -> None:

@@ -236,6 +236,30 @@ def test_pings_are_answered() -> None:
     assert answers == [b"PONG\r\n"]
 
 
+@pytest.mark.parametrize("data", [b"PING\r\n", b"+OK\r\n"])
+def test_servers_that_send_without_end(data: bytes) -> None:
+    """And read nothing."""
+
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(INFO)
+        sock.recv(1000)
+        sock.sendall(b"PONG\r\n")
+        while not over.is_set():
+            sock.sendall(data * 10_000)
+
+    over = threading.Event()
+    end = threading.Timer(WAIT_S, over.set)
+    end.start()
+    try:
+        with fake(talk) as at, Connection([at], timeout_s=0.3) as connection:
+            with pytest.raises((TimeoutError, ConnectionError)):
+                connection.request("a")
+            assert not over.is_set()
+    finally:
+        end.cancel()
+        over.set()
+
+
 # Logins
 
 
