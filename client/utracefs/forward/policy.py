@@ -18,6 +18,7 @@ too. Values are hidden in their places, so they keep their size: redacted ones a
 beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. A text
 of a few bytes, or a small integer, has few hashes: others have the same. Fields of EventHeader are not in a
 fixed place: records of such a tracepoint are lost, by the cause `policy`, if it matches a table of fields.
+A table of `user_events:login` is also one of the multi-format events `user_events_multi:login.0`, ...
 """
 
 import hmac
@@ -117,8 +118,11 @@ class Policy:
         if not self.allows(event):
             return False
         actions: dict[str, str] = {}
+        names = [event]
+        if event.system == "user_events_multi":  # of which a program may have as many as it likes
+            names.append(EventName("user_events", event.name.rpartition(".")[0]))
         for pattern, table in self.fields.items():
-            if matches(pattern, event):
+            if any(matches(pattern, name) for name in names):
                 # Redaction wins.
                 actions |= {name: what for name, what in table.items() if actions.get(name) != "redact"}
         if not actions:

@@ -143,6 +143,16 @@ def test_eventheader_does_not_leave_with_hidden_fields(tmp_path: Path) -> None:
     assert read(tmp_path, "events = []\n[fields.'*']\nuser = 'redact'").verdict(name, format) is False
 
 
+@pytest.mark.parametrize("pattern", ["user_events:login", "user_events:log*", "login", "*:login"])
+def test_multi_format_events_do_not_leave_with_hidden_fields(tmp_path: Path, pattern: str) -> None:
+    policy = read(tmp_path, f"[fields.{pattern!r}]\npassword = 'redact'")
+    declared = parse(COMMAND.encode())
+    format = parse_format(format_text(b"login.1f", 5, declared.fields))
+    for name, is_hidden in (("login.1f", True), ("other.1f", False)):
+        verdict = policy.verdict(EventName("user_events_multi", name), format)
+        assert isinstance(verdict, tuple) == is_hidden
+
+
 def test_rate() -> None:
     rate = Rate(10, now=0)
     assert rate.room(0) == 10
