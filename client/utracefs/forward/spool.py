@@ -1,7 +1,8 @@
 """The spool: batches on disk until a target has them.
 
     DIR/lock                  locked by the forwarder
-    DIR/state.json            the spool's id, the last batch that a target has, losses not in any batch yet
+    DIR/state.json            the spool's id, the last batch that a target has, losses not in any batch yet,
+                              the segment that was dropped last
     DIR/acked                 the spool's id, the last batch that a target has: mostly newer than the state,
                               since it is written in its place
     DIR/SEQUENCE.segment      entries; SEQUENCE is that of the first one
@@ -114,6 +115,9 @@ class Spool:
         """Earlier ones that are not synced yet."""
         self._next = 1
         self._acked = 0
+        self._dropped = 0
+        """The first number of the segment that was dropped last: the state has its records as losses, also
+        while its file is still there."""
         self._unread_records = 0
         self._unread_bytes = 0
         self._at = (0, 0)
@@ -284,8 +288,11 @@ class Spool:
             if self._at[0] == segment.first:
                 self._move_to(self._segments[number + 1])
             del self._segments[number]
+            self._dropped = segment.first
+            is_stored = self._store()
             self._remove(segment)
-            self._store()
+            if not is_stored:  # there may be room now
+                self._store()
             return True
         return False
 
@@ -439,6 +446,7 @@ class Spool:
             "forwarder": self.forwarder,
             "acked": self._acked,
             "next": self._next,
+            "dropped": self._dropped,
             "losses": [attrs.astuple(loss) for loss in self._losses],
         }
         path = self.directory / "state.json"
@@ -460,6 +468,7 @@ class Spool:
             state: dict[str, Any] = json.loads((self.directory / "state.json").read_bytes())
             if state["version"] == _VERSION:
                 self._acked, self._next = int(state["acked"]), int(state["next"])
+                self._dropped = int(state.get("dropped", 0))
                 self._losses.extend(Loss(*loss) for loss in state["losses"])
                 self._load_acked(str(state["forwarder"]))
                 self.is_new = False
@@ -476,6 +485,8 @@ class Spool:
     def _recover(self, found: Losses) -> None:
         """Find the batches that are there; cut off a damaged end."""
         stored, last = self._next, 0
+        if self._dropped:
+            self._path(self._dropped).unlink(missing_ok=True)
         firsts = sorted(int(path.stem) for path in self.directory.glob("[0-9]" * 20 + ".segment"))
         for first in firsts:
             if last and first > last + 1 and first - 1 > self._acked:

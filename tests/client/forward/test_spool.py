@@ -157,6 +157,35 @@ def test_a_full_spool_drops_the_oldest(spool: Spool) -> None:
     assert spool.lost == {EVENT: {"spool": lost}}
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_killed_while_the_oldest_are_dropped(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """Their records are counted once."""
+    remove = os.unlink
+    emitted = 0
+
+    def killed(path: Path) -> None:
+        if is_removed:
+            remove(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                spool.append(batch([emitted], pad=10_000))
+                emitted += 1
+    spool = again(spool)
+    spool.append(batch([emitted]))
+    found = take(spool)
+    lost = {(loss.event, loss.cause): loss.count for loss in found[-1].losses}
+    first = numbers(found)[0]
+    assert first > 1 and lost == {(EVENT, "spool"): first}
+    assert numbers(found) == [*range(first, emitted + 1)]
+    spool.close()
+
+
 def test_a_batch_that_is_larger_than_the_spool(spool: Spool) -> None:
     assert not spool.append(batch([1, 2], pad=2 * MIN_SIZE))
     assert spool.append(batch([3]))
