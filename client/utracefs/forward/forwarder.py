@@ -103,6 +103,7 @@ class Forwarder:
         self._events: dict[int, tuple[EventName, Verdict]] = {}
         """Event id to name, and what the policy says about it."""
         self._is_after_gap = False
+        self._restarts = 0
         self._cutter: Final = Cutter(
             self._allows,
             target.limits.records,
@@ -228,7 +229,6 @@ class Forwarder:
         with contextlib.ExitStack() as stack:
             if not self._attach(stack, stream):
                 return
-            times = 0
             enough = 0.0
             until: int | None = None
             while True:
@@ -237,9 +237,7 @@ class Forwarder:
                     stream.timeout_s = _LAST_READ_S
                     enough = time.monotonic() + _LAST_READ_S
                 for batch in stream.batches():
-                    if stream.attached_again != times:
-                        times = stream.attached_again
-                        self._lose_track()
+                    self._look_for_restart(stream)
                     self._take(batch, stream)
                     if not is_last:
                         if self._is_ending:
@@ -248,10 +246,17 @@ class Forwarder:
                         until = batch.ring.head if until is None else until
                         if batch.ring.position > until:
                             break  # programs emit without a pause
+                self._look_for_restart(stream)
                 if self._spool.has_losses:
                     self._spool.append(self._batch())
                 if is_last:
                     return
+
+    def _look_for_restart(self, stream: Stream) -> None:
+        """Of the daemon."""
+        if stream.attached_again != self._restarts:
+            self._restarts = stream.attached_again
+            self._lose_track()
 
     def _lose_track(self) -> None:
         """An unknown number of records was lost here."""

@@ -307,6 +307,14 @@ def test_a_restart_of_the_daemon(
     assert (ANY, "away") in store.lost
 
 
+def test_a_restart_of_the_daemon_with_no_record_behind_it(utracefsd: Utracefsd, forward: Forward) -> None:
+    store = Store()
+    with forward(store):
+        utracefsd.stop()
+        utracefsd.start()
+        wait_for(lambda: (ANY, "away") in store.lost, WAIT_S)
+
+
 def test_it_waits_for_the_daemon(
     directory: Path, tmp_path: Path, new_session: Callable[..., Session]
 ) -> None:
