@@ -161,8 +161,9 @@ def _by_day(table: "pyarrow.RecordBatch", today: int) -> Iterator[tuple[int, "py
     if not time.null_count and ends["min"].as_py() // DAY_NS == ends["max"].as_py() // DAY_NS == today:
         yield today, table
         return
-    day = pc.fill_null(pc.divide(time, DAY_NS), today)
-    day = pc.max_element_wise(pc.min_element_wise(day, today + 1), today - 1)
+    first, end = (today - 1) * DAY_NS, min((today + 2) * DAY_NS, 1 << 63) - 1
+    time = pc.max_element_wise(pc.min_element_wise(pc.fill_null(time, today * DAY_NS), end), first)
+    day = pc.add(pc.divide(pc.subtract(time, first), DAY_NS), today - 1)  # (divide rounds towards 0)
     for number in sorted(pc.unique(day).to_pylist()):
         yield number, table.filter(pc.equal(day, number))
 

@@ -23,6 +23,7 @@ target can. A class with `secrets`, names, takes these secrets only; one without
     Refused   the target will never take these batches: their records are counted as lost
 """
 
+import errno
 import os
 import re
 import ssl
@@ -100,7 +101,10 @@ class Settings:
             if folder is None or not (Path(folder) / name).exists():
                 return None
             path = str(Path(folder) / name)
-        return Path(path).read_text(encoding="utf-8").strip()
+        try:
+            return Path(path).read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:  # whose text would be logged
+            raise OSError(errno.EILSEQ, "the secret is not UTF-8", path) from None
 
     def tls(self) -> ssl.SSLContext:
         """Read the certificates, at each connection: files may change. OSError: they cannot be used."""

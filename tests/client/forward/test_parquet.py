@@ -281,6 +281,13 @@ def test_times_that_programs_invent(tmp_path: Path) -> None:
     assert sorted(itertools.chain(*found.values())) == list(range(len(times)))
 
 
+def test_before_1970(tmp_path: Path) -> None:
+    """The clock of a host without a battery begins there."""
+    clock = ClockPair(100 * 10**9, 10 * 10**9, 3)
+    target(tmp_path / "out").send([work(1, 1, 2, times=[50 * 10**9, 99 * 10**9], clock=clock)])
+    assert days(tmp_path / "out") == {"day=1969-12-31": [1], "day=1970-01-01": [2]}
+
+
 def test_a_clock_set_backwards(tmp_path: Path) -> None:
     made = target(tmp_path / "out")
     made.send([work(1, 1), work(2, 2, clock=ClockPair(2000, NOON - 3 * DAY_NS, 3), times=[2000])])

@@ -29,6 +29,9 @@ def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.secret("token") == "renewed"
     with pytest.raises(OSError):
         Settings(secrets={"token": str(tmp_path / "none")}).secret("token")
+    (tmp_path / "mine").write_bytes(b"\xff")
+    with pytest.raises(OSError, match="not UTF-8"):  # so records wait; another error would refuse them
+        settings.secret("token")
 
 
 @pytest.mark.parametrize(
