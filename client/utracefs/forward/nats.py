@@ -140,6 +140,12 @@ class NatsTarget:
                 self._finish()
                 self._at, self._last = subject, None
             self._prepare()
+            if self._stored.is_of_a_copy(batch):
+                self._forget()
+                raise TryAgain(
+                    f"{self._at} has batch {self._stored.sequence} of another copy of this spool: stop this "
+                    "forwarder and remove state.json in its spool, which gets a new id then"
+                )
             stored = None
             if batch.sequence == self._stored.sequence:
                 stored = self._stored.end
@@ -171,7 +177,10 @@ class NatsTarget:
         except ValueError as error:  # its limit has changed
             self._generation = 0
             raise TryAgain(str(error)) from None
-        self._unacked = number, Position(batch.sequence, part.end, batch.nr_records)
+        self._unacked = (
+            number,
+            Position(batch.sequence, part.end, batch.nr_records, batch.boot_id, batch.clock.clock_ns),
+        )
 
     def _finish(self) -> None:
         """Wait for the answer."""

@@ -29,7 +29,7 @@ from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
 from utracefs.nats.jetstream import Consumer, JetStream, Stored
 from utracefs.recordings import columns
-from utracefs.recordings.origin import ClockPair
+from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import text_of
@@ -207,11 +207,25 @@ class Position:
     """Records of the batch that this message and earlier ones have."""
     all: int
     """Records of the batch."""
+    boot_id: str = ""
+    clock_ns: int = 0
+    """CLOCK_MONOTONIC of the batch."""
 
     @property
     def is_whole(self) -> bool:
         """The batch ends with the message."""
         return self.end == self.all
+
+    def is_of_a_copy(self, batch: Batch) -> bool:
+        """Whether a copy of the batch's spool, with the same id, wrote this message: the spool numbers its
+        batches in the order of their clocks and boots."""
+        if batch.sequence == self.sequence:
+            return (batch.boot_id, batch.clock.clock_ns) != (self.boot_id, self.clock_ns)
+        if batch.sequence > self.sequence:
+            return False
+        if batch.boot_id == self.boot_id:
+            return batch.clock.clock_ns > self.clock_ns
+        return batch.boot_id == Origin.here("mono").boot_id  # the last boot
 
 
 def headers(batch: Batch, part: Part, previous: int) -> dict[str, str]:
@@ -248,7 +262,8 @@ def position(found: Mapping[str, str]) -> Position:
     """Of the headers of a message. ValueError: it is of nobody here."""
     try:
         _, end, all_ = _range(found["Utracefs-Records"])
-        return Position(_number(found["Utracefs-Sequence"]), end, all_)
+        boot_id, clock = unquote(found["Utracefs-Boot"]), found["Utracefs-Clock"].partition(" ")[0]
+        return Position(_number(found["Utracefs-Sequence"]), end, all_, boot_id, _number(clock))
     except KeyError as error:
         raise ValueError(f"no header {error}") from None
 

@@ -30,6 +30,7 @@ from utracefs.nats.connection import Connection, Server
 from utracefs.nats.errors import ApiError, WireError
 from utracefs.nats.jetstream import JetStream
 from utracefs.nats.login import Login
+from utracefs.recordings.origin import Origin
 
 library("pyarrow")
 
@@ -313,6 +314,34 @@ def test_killed_in_the_middle(server: NatsServer) -> None:
                 break
     killer.join()
     assert [one.sequence for one in arrived(server)] == list(range(1, 301))
+
+
+@pytest.mark.parametrize(
+    ("stored", "clocks", "boot"),
+    [
+        (2, (31, 32, 33), "boot"),  # an older copy that was put back
+        (2, (9,), "boot"),  # the same batch number, of another copy
+        (2, (1,), "second"),
+        (9, (31,), Origin.here("mono").boot_id),
+    ],
+)
+def test_a_copy_of_the_spool(server: NatsServer, stored: int, clocks: Sequence[int], boot: str) -> None:
+    """It has the id of the original: its batches are no repeated ones."""
+
+    def made(sequence: int, clock_ns: int, boot: str = "boot") -> Batch:
+        (one,) = batches(1, first=sequence)
+        return attrs.evolve(one, boot_id=boot, clock=attrs.evolve(one.clock, clock_ns=clock_ns))
+
+    first = [made(n, 10 + n) for n in range(1, stored + 1)]
+    again = [made(n, clock_ns, boot) for n, clock_ns in enumerate(clocks, 2)]
+    with target(server.at) as nats:
+        nats.send(first)
+    with target(server.at) as nats:
+        nats.send(first[1:])
+        for _ in range(2):
+            with pytest.raises(TryAgain, match="another copy of this spool"):
+                nats.send(again)
+    assert values(arrived(server)) == expected(first)
 
 
 def test_a_server_that_hangs(server: NatsServer, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_broken_body(cut: int) -> None:
 def test_positions() -> None:
     one = numbered(5)
     (part,), _ = Encoder("lz4").parts(one, 1 << 20)
-    assert position(headers(one, part, 0)) == Position(7, 5, 5)
+    assert position(headers(one, part, 0)) == Position(7, 5, 5, one.boot_id, one.clock.clock_ns)
     assert position(headers(one, part, 0)).is_whole
     assert not position(headers(one, Part(0, 3, part.payload), 0)).is_whole
 
@@ -104,10 +104,11 @@ def test_positions() -> None:
     "value", ["", "1", "-1-2/3", "2-1/3", "0-4/3", "0-1/٣", "0-1/3/4", "0-1/" + "9" * 99]
 )
 def test_no_positions(value: str) -> None:
+    others = {"Utracefs-Boot": "boot", "Utracefs-Clock": "1 2 3"}
     with pytest.raises(ValueError):
-        position({"Utracefs-Records": value, "Utracefs-Sequence": "1"})
+        position({**others, "Utracefs-Records": value, "Utracefs-Sequence": "1"})
     with pytest.raises(ValueError):
-        position({"Utracefs-Records": "0-1/1", "Utracefs-Sequence": value.replace("1", "x")})
+        position({**others, "Utracefs-Records": "0-1/1", "Utracefs-Sequence": value.replace("1", "x")})
 
 
 def test_messages_of_others() -> None:
