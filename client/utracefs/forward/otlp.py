@@ -311,7 +311,14 @@ class OtlpTarget:
         if self._sending != which:
             self._sending = which
             self._refused.clear()
-            self._requests = deque(request for batch in batches for request in self._encoded(batch))
+            requests = [request for batch in batches for request in self._encoded(batch)]
+            losses = [request for request in requests if not request.counts]
+            self._requests = deque(request for request in requests if request.counts)
+            if losses:
+                # In front: if they are refused, all batches are, so no record may have arrived. Bodies one
+                # behind the other are one message.
+                body = b"".join(request.body for request in losses)
+                self._requests.appendleft(_Request(_LOGS, body, {}, sum(one.items for one in losses)))
         deadline = time.monotonic() + self._settings.timeout_s
         while self._requests:
             self._refused.update(self._post(self._requests[0], deadline))

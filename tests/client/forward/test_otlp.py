@@ -399,6 +399,27 @@ def test_refused(collector: Collector, status: int) -> None:
     assert collector.arrived == {"order_end": 1}
 
 
+def test_refused_losses(collector: Collector) -> None:
+    """All batches are refused then, so none of their records may have arrived."""
+
+    def answer(_path: str, message: Any) -> Any:
+        is_loss = any(one.event_name == "utracefs.lost" for _, one in items(message))
+        return (500, {}, b"") if is_loss else None
+
+    collector.answer = answer
+    batches = [a_batch(sequence=n, losses=[Loss("x", "ring", n)] if n > 1 else []) for n in (1, 2, 3)]
+    with collecting(collector) as port:
+        target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
+        with pytest.raises(Refused):
+            target.send(batches)
+        assert not collector.arrived
+        collector.answer = lambda _path, _message: None
+        assert target.send(batches) == {}
+        target.close()
+    assert collector.arrived == {"e": 9}
+    assert collector.lost == {("x", "ring"): 5}
+
+
 @pytest.mark.parametrize(
     ("status", "after", "delay"),
     [
