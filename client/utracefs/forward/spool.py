@@ -483,7 +483,7 @@ class Spool:
         return secrets.token_hex(8)
 
     def _recover(self, found: Losses) -> None:
-        """Find the batches that are there; cut off a damaged end."""
+        """Find the batches that are there; cut off damaged ends, so that each is counted once."""
         stored, last = self._next, 0
         if self._dropped:
             self._path(self._dropped).unlink(missing_ok=True)
@@ -496,7 +496,6 @@ class Spool:
             last = max(last, self._scan(segment, found))
         if firsts:
             self._file = os.open(self._path(firsts[-1]), os.O_RDWR | os.O_CLOEXEC)
-            os.ftruncate(self._file, self._segments[-1].size)
             self.is_new = False
         if last >= stored:  # that batch has the losses of the state
             self._losses.clear()
@@ -519,6 +518,7 @@ class Spool:
                     self._unread_records += batch.nr_records
                     self._unread_bytes += size
         except _Damaged as error:
+            os.truncate(self._path(segment.first), segment.size)
             if error.header is None:
                 found.add(ANY, SPOOL, None)
                 return segment.last

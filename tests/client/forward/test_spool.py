@@ -325,6 +325,21 @@ def test_the_end_is_torn(spool: Spool, seed: int) -> None:
     spool.close()
 
 
+def test_a_damaged_batch_is_counted_once(spool: Spool) -> None:
+    """In front of other segments, and over several starts."""
+    for n in range(12):
+        spool.append(batch([n], pad=40_000))
+    damaged = sorted(spool.directory.glob("*.segment"))[1]
+    os.truncate(damaged, damaged.stat().st_size - 5)
+    for n in range(12, 15):
+        spool = again(spool)
+        spool.append(batch([n]))
+    found = take(spool)
+    assert numbers(found) == [0, 1, 2, *range(4, 15)]
+    assert sum(loss.count or 0 for one in found for loss in one.losses) == 1
+    spool.close()
+
+
 @pytest.mark.parametrize("at", [0, 5, 9, 13, 17, 30, 200])
 def test_damage_while_it_runs(spool: Spool, at: int) -> None:
     spool.append(batch([0]))
