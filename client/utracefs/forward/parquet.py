@@ -388,6 +388,8 @@ class _Objects(_Store):
 
     def _s3(self) -> Any:
         options = dict(parse_qsl(urlsplit(self._uri).query))
+        if "@" in options.get("endpoint_override", ""):
+            raise ValueError("no secrets in addresses: endpoint_override is HOST:PORT")
         if unknown := options.keys() - _S3_OPTIONS:
             raise ValueError(f"no option {min(unknown)!r} of s3; there are: {', '.join(_S3_OPTIONS)}")
         settings = self._settings
@@ -440,7 +442,8 @@ def _write_file(path: Path, content: "bytes | pyarrow.Buffer") -> None:
             file.flush()
             os.fsync(file.fileno())
         hidden.replace(path)
-    except OSError:
+    except OSError as error:
+        error.filename = str(path)  # write(2) names none
         with contextlib.suppress(OSError):
             hidden.unlink()
         raise

@@ -99,7 +99,9 @@ class Spool:
         self.is_new = True
         """False: it was used before."""
         self.error = ""
-        """Of the last access of the disk that failed."""
+        """Of the last access of the disk that failed; empty again when batches can be written again."""
+        self._is_failing = False
+        """`error` is of the disk."""
         self.lost: Final[dict[str, dict[str, int]]] = {}
         """Event to cause to number, since the start."""
         self.lost_unknown = 0
@@ -212,7 +214,7 @@ class Spool:
                 if sum(segment.size for segment in self._segments) + size <= self.size:
                     break
                 if not self._drop_oldest():
-                    self.error = f"{self.directory}: the spool is full"
+                    self._failed("the spool is full")
                     parts = ()
                     break
             if self._is_closed or not parts or not self._write(parts):
@@ -249,11 +251,17 @@ class Spool:
                     os.ftruncate(self._file, segment.size)
                 raise
         except OSError as error:
-            self.error = f"{self.directory}: {error.strerror}"
+            self._failed(error.strerror)
             return False
+        if self._is_failing:
+            self.error, self._is_failing = "", False
         segment.size += done
         segment.last = self._next
         return True
+
+    def _failed(self, why: str | None) -> None:
+        self.error = f"{self.directory}: {why}"
+        self._is_failing = True
 
     def _begin_segment(self) -> None:
         made = os.open(self._path(self._next), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -306,7 +314,7 @@ class Spool:
         try:
             os.unlink(self._path(segment.first))
         except OSError as error:
-            self.error = f"{self.directory}: {error.strerror}"
+            self._failed(error.strerror)
 
     def sync(self) -> None:
         """fsync(2), unless Sync.NEVER."""
@@ -318,7 +326,7 @@ class Spool:
                 try:
                     os.fsync(fd)
                 except OSError as error:
-                    self.error = f"{self.directory}: {error.strerror}"
+                    self._failed(error.strerror)
             os.close(fd)
 
     # Reading
@@ -428,7 +436,7 @@ class Spool:
             if self._sync is Sync.ALWAYS:
                 os.fsync(self._acked_file)
         except OSError as error:
-            self.error = f"{self.directory}: {error.strerror}"
+            self._failed(error.strerror)
             return False
         return True
 
@@ -457,7 +465,7 @@ class Spool:
                     os.fsync(file.fileno())
             path.with_suffix(".tmp").replace(path)
         except OSError as error:
-            self.error = f"{self.directory}: {error.strerror}"
+            self._failed(error.strerror)
             return False
         return True
 

@@ -468,8 +468,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(OSError, match="full") as error:
         made.send(sent(1, 2, 3))
+    assert at or str(error.value.filename).startswith(str(out))
     monkeypatch.undo()
     assert not [path for path in files(out) if not path.endswith(".parquet")]
     numbers(out)  # all are whole
@@ -553,6 +554,7 @@ def test_options_that_are_none(tmp_path: Path, options: dict[str, str], match: s
     [
         ("", "give a folder: parquet:/data/events"),
         ("s3://key:secret@bucket/x", "no secrets in addresses: --secret access_key=FILE"),
+        ("s3://bucket/x?endpoint_override=http://key:secret@host", "no secrets in addresses"),
         ("s3://bucket/x?acces_key=5", "."),
         ("nosuch://bucket/x", "."),
         ("mock://x", "."),

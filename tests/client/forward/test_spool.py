@@ -211,6 +211,7 @@ def test_a_full_disk(tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch
         assert not spool.append(batch([3, 4]))
     assert "No space left" in spool.error
     assert spool.append(batch([5]))
+    assert not spool.error
     spool.sync()
     found = take(spool)
     assert numbers(found) == [1, 5]
