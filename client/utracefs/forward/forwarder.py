@@ -95,7 +95,7 @@ class Forwarder:
         self._wanted: Final = wanted
         self._address: Final = address
         self._drain_s: Final = drain_s
-        self._host: Final = host
+        self._host: Final = Origin(host).host  # without bytes that are not UTF-8
         self._sample: Final = sample
         self._tell: Final = tell
         self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())

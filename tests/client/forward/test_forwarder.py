@@ -353,6 +353,14 @@ def test_the_policy(
     assert b"work" in stored and b"secret" not in stored
 
 
+def test_a_hostile_name_of_the_host(tmp_path: Path) -> None:
+    """Which any administrator of a container may set."""
+    with contextlib.closing(Spool(tmp_path / "spool", MIN_SIZE)) as spool:
+        made = Forwarder(Store(), spool, Wanted(), host="b\udcff\nx" + "h" * 300)._batch()
+        assert made.host == "bx" + "h" * 253
+        assert spool.append(made)
+
+
 def test_an_invalid_filter_ends_it(utracefsd: Utracefsd, directory: Path, tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", MIN_SIZE)
     forwarder = Forwarder(Store(), spool, Wanted(["work"], filter="((", directory=str(directory)))
