@@ -171,10 +171,13 @@ def _cut(batch: Batch, begin: int, end: int) -> Batch:
         last = at
     if number != end:
         raise ValueError("records are missing in the body")
+    by_name: Counter[str] = Counter()
+    for id_, count in counts.items():
+        by_name[_tracepoint(*batch.events[id_])] += count  # of all layouts of the event
     return attrs.evolve(
         batch,
         body=body[first:last],
-        counts={_tracepoint(*batch.events[id_]): count for id_, count in counts.items()},
+        counts=by_name,
         losses=() if begin else batch.losses,
         is_after_gap=batch.is_after_gap and not begin,
     )

@@ -7,7 +7,7 @@ from collections import Counter
 import attrs
 import pytest
 
-from tests.client.forward.kit import EVENT, batch
+from tests.client.forward.kit import EVENT, batch, batch_of, packed
 from tests.judges import library
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
@@ -90,6 +90,17 @@ def test_a_broken_body(cut: int) -> None:
         found = [read(one, part) for part in parts]
         assert [loss for arrived in found for loss in arrived.losses] == LOSSES
         assert not any(arrived.counts for arrived in found)
+
+
+def test_parts_of_an_event_with_other_fields() -> None:
+    """It has two ids in a batch."""
+    commands = {5: "work u32 a", 6: "work u64 a"}
+    one = batch_of(commands, [(5 + n % 2, packed(commands[5 + n % 2], n)) for n in range(1000)])
+    parts, refused = Encoder("none").parts(one, 8000)
+    found = [read(one, part) for part in parts]
+    assert len(parts) > 1 and not refused
+    assert sum(arrived.counts[EVENT] for arrived in found) == 1000
+    assert sorted(column(found)) == list(range(1000))
 
 
 def test_positions() -> None:
