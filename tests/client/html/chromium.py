@@ -66,10 +66,12 @@ class Chromium:
         self._from, theirs_too = os.pipe()
         high = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 20) for number in (theirs, theirs_too)]
         silent = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        environ = {**os.environ, "HOME": self._profile, "TMPDIR": self._profile}
+        environ.pop("LD_PRELOAD", None)  # of `make sanitize`; chromium does not run with it
         self._pid = os.posix_spawn(
             program,
             [program, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"],
-            {**os.environ, "HOME": self._profile, "TMPDIR": self._profile},
+            environ,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, high[0], 3),
                 (os.POSIX_SPAWN_DUP2, high[1], 4),

@@ -19,10 +19,9 @@ from tests.client.daemons.fake_daemon import wait_for
 from tests.client.mount.kernel.canary import Canary
 from tests.client.mount.kernel.hanging import HangingFile, HangingProgram
 from tests.integration.mount.mounting import must_mount
-from utracefs.mount import processes
 from utracefs.mount.processes._memory import MAX_BYTES, WAYS, Memory, ended, same_memory, with_start_stack
 
-HEADERS = Path(processes.__path__[0]) / "include"
+HEADERS = Path(__file__).parents[4] / "client/utracefs/mount/processes/include"
 
 
 @pytest.fixture
@@ -328,7 +327,6 @@ def test_what_a_mapping_is(tmp_path: Path) -> None:
     address; and what is taken for memory."""
     source = tmp_path / "find.c"
     source.write_text(FIND)
-    include = Path(__file__).parents[4] / "client/utracefs/mount/processes/include"
     command = [
         "gcc",
         "-std=gnu11",
@@ -338,7 +336,7 @@ def test_what_a_mapping_is(tmp_path: Path) -> None:
         "-Wno-unused-function",
         "-fsanitize=address,undefined",
     ]
-    subprocess.run([*command, f"-I{include}", source, "-o", tmp_path / "find"], check=True)
+    subprocess.run([*command, f"-I{HEADERS}", source, "-o", tmp_path / "find"], check=True)
     subprocess.run([tmp_path / "find"], check=True)
 
 
