@@ -69,6 +69,11 @@ def servers(text: str) -> list[Server]:
     return found
 
 
+def _size(message: Message) -> int:
+    """In memory, about."""
+    return 500 + len(message.payload) + sum(len(name) + len(text) for name, text in message.headers.items())
+
+
 class Subscription:
     """Made by `Connection.subscribe`."""
 
@@ -91,7 +96,7 @@ class Subscription:
             if not self._connection.wait(deadline):
                 return None
         message = self._messages.popleft()
-        self._bytes -= len(message.payload)
+        self._bytes -= _size(message)
         return message
 
     @property
@@ -99,10 +104,10 @@ class Subscription:
         return self._connection.is_open and self._connection.generation == self._generation
 
     def put(self, message: Message) -> None:
-        if self._bytes + len(message.payload) > _DROP_BYTES:
+        if self._bytes + _size(message) > _DROP_BYTES:
             self.dropped += 1
             return
-        self._bytes += len(message.payload)
+        self._bytes += _size(message)
         self._messages.append(message)
 
     def end(self) -> None:

@@ -208,8 +208,14 @@ def test_a_server_that_takes_no_data() -> None:
             over.set()
 
 
-def test_messages_for_nobody_and_unread_ones() -> None:
-    message = b"MSG a 2 1000000\r\n" + bytes(1_000_000) + b"\r\n"
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"MSG a 2 1000000\r\n" + bytes(1_000_000) + b"\r\n",
+        b"HMSG a 2 1000000 1000000\r\nNATS/1.0\r\nA: " + b"x" * 999_983 + b"\r\n\r\n\r\n",
+    ],
+)
+def test_messages_for_nobody_and_unread_ones(message: bytes) -> None:
     talk = greeted(b"MSG x 99 1\r\na\r\n", *[message] * 140, b"PONG\r\n")
     with fake(talk) as at, Connection([at], timeout_s=WAIT_S) as connection:
         subscription = connection.subscribe("a")
