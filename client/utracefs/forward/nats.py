@@ -117,6 +117,7 @@ class NatsTarget:
                 self._forget()
             except ApiError as error:
                 self._forget()
+                self._generation = 0  # the stream may have other limits now, or be gone
                 raise TryAgain(self._explained(error)) from None
             except OSError as error:
                 self._forget()
@@ -248,7 +249,6 @@ class NatsTarget:
 
     def _explained(self, error: ApiError) -> str:
         if isinstance(error, NoResponders):
-            self._generation = 0
             return (
                 f"no stream has the subjects {self._subject}.> (stream {self._stream}), or the server has no "
                 "JetStream"

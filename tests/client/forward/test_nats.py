@@ -497,6 +497,18 @@ def test_max_msg_size_of_the_stream(server: NatsServer) -> None:
     assert values(arrived(server)) == expected([sent])
 
 
+def test_max_msg_size_that_an_operator_changes(server: NatsServer) -> None:
+    first, second = batches(5, 5000)
+    with target(server.at, {**LIMITS, "compression": "none"}) as nats, server.connection() as connection:
+        nats.send([first])
+        jetstream = JetStream(connection)
+        jetstream.update_stream({**jetstream.stream("RECORDS")["config"], "max_msg_size": 20_000})
+        with pytest.raises(TryAgain, match="message size"):
+            nats.send([second])
+        nats.send([second])
+    assert values(arrived(server)) == expected([first, second])
+
+
 def test_losses_that_are_too_large_wait(tmp_path: Path) -> None:
     """If they were refused, each further batch would be, too."""
     losses = [Loss(f"user_events:{n:064x}", "ring", 10**9 + n) for n in range(5000)]
