@@ -43,7 +43,8 @@ pid = os.fork()
 if not pid:
     emit(5)
     os._exit(0)
-assert os.waitpid(pid, 0)[1] == 0
+# gevent's own can miss the end of a child, and waits for ever: also in a program without utracefs.
+assert monkey.get_original("os", "waitpid")(pid, 0)[1] == 0
 gevent.joinall([gevent.spawn(greenlet, 6)])
 ticking.kill()
 assert utracefs.flush(5) and utracefs.stats().connected
