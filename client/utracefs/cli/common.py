@@ -9,7 +9,9 @@ import json
 import math
 import os
 import re
+import signal
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -51,6 +53,7 @@ __all__ = [
     "seconds_option",
     "selected",
     "standing_events",
+    "stop_signals",
     "tell",
     "why_no_connection",
     "with_extras",
@@ -369,3 +372,17 @@ def echo_json(value: Any) -> None:
     """JSON for scripts: keys in order of insertion, U+FFFD for bytes that are not UTF-8."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo(text.encode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """A list that is empty until SIGINT or SIGTERM."""
+    numbers: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        numbers.append(number)
+
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, number, signal.signal(number, stop))
+        yield numbers

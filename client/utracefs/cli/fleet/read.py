@@ -1,18 +1,15 @@
 """`utracefs fleet stream` and `record`: the records of all hosts whose forwarders send to JetStream."""
 
-import contextlib
 import fnmatch
 import json
-import signal
 import sys
 import time
 from collections.abc import Collection, Iterator
-from types import FrameType
 from typing import Any, BinaryIO, Final
 
 import click
 
-from utracefs.cli.common import COMMAND_SETTINGS, EventPattern, duration_option, tell
+from utracefs.cli.common import COMMAND_SETTINGS, EventPattern, duration_option, stop_signals, tell
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.fleet.buckets import Fleet
 from utracefs.forward.nats_messages import Arrived, Reader
@@ -81,7 +78,7 @@ def _read(
     last = int(state["last_seq"])
     hosts = set()
     count = lost = unknown = 0
-    with _stopped() as stopped, Reader(jetstream, name, after=0 if is_stored else last) as reader:
+    with stop_signals() as stopped, Reader(jetstream, name, after=0 if is_stored else last) as reader:
         end = None if duration_s is None else time.monotonic() + duration_s
         at = int(state["first_seq"]) - 1 if is_stored else 0
         while not stopped and (end is None or time.monotonic() < end) and not (is_stored and at >= last):
@@ -131,17 +128,3 @@ def _lines(arrived: Arrived, events: Collection[str]) -> Iterator[bytes]:
 
 def _plain(value: object) -> object:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-
-
-@contextlib.contextmanager
-def _stopped() -> Iterator[list[int]]:
-    """A list that is empty until SIGINT or SIGTERM."""
-    numbers: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        numbers.append(number)
-
-    with contextlib.ExitStack() as stack:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            stack.callback(signal.signal, number, signal.signal(number, stop))
-        yield numbers

@@ -5,15 +5,12 @@ Losses are printed where they were noticed, as in a file: {"lost": N}. Records a
 is too slow loses some, and gets their number.
 """
 
-import contextlib
-import signal
 import time
 from collections.abc import Collection
-from types import FrameType
 from typing import BinaryIO, Final
 
 import utracefs
-from utracefs.cli.common import absent, connect, tell
+from utracefs.cli.common import absent, connect, stop_signals, tell
 from utracefs.cli.filter_errors import syntax_refusal
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.export import Exported
@@ -50,26 +47,18 @@ def write_live(
         for pattern in absent(tree, events):
             tell(f"{pattern}: no such event yet; waiting for it")
     count = lost = times = 0
-    stopped = False
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-
-    with contextlib.ExitStack() as stack:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            stack.callback(signal.signal, number, signal.signal(number, stop))
-        stream = stack.enter_context(
-            utracefs.attach(
-                list(events) or [ALL_USER_EVENTS],
-                filter=filter,
-                instances=() if place == TOP else [place.name],
-                pids=list(pids) or None,
-                cpus=cpus,
-                directory=found,
-                timeout_s=_LOOK_S,
-            )
-        )
+    with (
+        stop_signals() as stopped,
+        utracefs.attach(
+            list(events) or [ALL_USER_EVENTS],
+            filter=filter,
+            instances=() if place == TOP else [place.name],
+            pids=list(pids) or None,
+            cpus=cpus,
+            directory=found,
+            timeout_s=_LOOK_S,
+        ) as stream,
+    ):
         end = None if duration_s is None else time.monotonic() + duration_s
         while not stopped and (end is None or time.monotonic() < end):
             for batch in stream.batches():
