@@ -15,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.client.nats.server import NatsServer, serving
 from tests.forked import COVERAGE, end_template
 from tests.judges import LEFT_OUT, Judges
 from tests.left_over import LeftOver, descriptors, descriptors_since, watch
@@ -98,6 +99,12 @@ def pytest_runtest_protocol(
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "teardown")
         item.ihook.pytest_runtest_logreport(report=report)
     return done
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with serving(tmp_path / "nats") as server:
+        yield server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ from tests.client.export.timelines.trace_processor import ask
 from tests.client.html.chromium import Chromium
 from tests.client.html.example import page_of
 from tests.client.recordings.events import Events, trace_cmd
+from tests.client.recordings.trace_dat import example
 from tests.judges import SYSTEM_PYTHON, library, run_judge
 from utracefs.export import (
     Counter,
@@ -28,8 +29,6 @@ from utracefs.export import (
     write_perfetto,
 )
 from utracefs.recordings.report import report_text
-from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
 EVENTS = Events(100, b"real struct double d 8; struct float f 4; struct bool ok 1; u32 n")
 SHORT = struct.unpack("<f", struct.pack("<f", 0.1))[0]
@@ -47,21 +46,14 @@ def same(found: Any, expected: Any) -> bool:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    page = PageWriter()
-    for n, row in enumerate(ROWS):
-        assert page.add(1_000_000 * (n + 1), EVENTS.entry(100, 7, *row))
-    with TraceDatWriter(tmp_path / "t.dat", nr_cpus=1) as writer:
-        writer.add_page(0, page.page(0))
-        writer.finish(
-            Contents(
-                header_page=header_page_text(),
-                header_event=HEADER_EVENT_TEXT,
-                formats={b"user_events": EVENTS.formats()},
-                cmdlines=b"7 app\n",
-                trace_clock=b"[mono]",
-            )
-        )
-    return tmp_path / "t.dat"
+    records = [(1_000_000 * (n + 1), EVENTS.entry(100, 7, *row)) for n, row in enumerate(ROWS)]
+    return example.write(
+        tmp_path / "t.dat",
+        [example.pages(records)],
+        formats={b"user_events": EVENTS.formats()},
+        cmdlines=b"7 app\n",
+        trace_clock=b"[mono]",
+    )
 
 
 def written(file: Path, write: Any, **options: Any) -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Utracefsd, running
 from tests.client.forward.kit import Store
-from tests.client.nats.server import NatsServer, serving
+from tests.client.nats.server import NatsServer
 from utracefs import Session
 from utracefs.fleet import agent as agent_module
 from utracefs.fleet import report
@@ -49,12 +49,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_module, "LOOK_S", 0.02)
     monkeypatch.setattr(agent_module, "BACK_OFF_S", (0.02, 0.1))
     monkeypatch.setattr(report, "PERIOD_S", 0.2)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
 
 
 class Operator:

@@ -37,12 +37,6 @@ library("pyarrow")
 LIMITS = {"max_bytes": "100M", "max_age": "7d"}
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
-
-
 @contextlib.contextmanager
 def target(
     at: Server, options: dict[str, str] = LIMITS, *, timeout_s: float = WAIT_S, **settings: Any

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.client.nats.server import WAIT_S, NatsServer, serving
+from tests.client.nats.server import WAIT_S, NatsServer
 from utracefs.nats.bucket import Bucket, Entry, Watch
 from utracefs.nats.errors import NotFound, WrongLastSequence
 from utracefs.nats.jetstream import JetStream
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
 
 
 @pytest.fixture

@@ -20,12 +20,6 @@ from utracefs.nats.login import Login
 INFO = b'INFO {"max_payload": 1000, "headers": true}\r\n'
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
-
-
 @contextlib.contextmanager
 def fake(talk: Callable[[socket.socket], object]) -> Iterator[Server]:
     """A server of one connection."""

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.client.nats.server import WAIT_S, NatsServer, serving
+from tests.client.nats.server import WAIT_S, NatsServer
 from utracefs.nats import jetstream as jetstream_module
 from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, WrongLastSequence
 from utracefs.nats.jetstream import Consumer, JetStream, Stored, _checked
 from utracefs.nats.wire import Message
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.nats.server import NatsServer, serving
+from tests.client.nats.server import NatsServer
 from tests.integration.conftest import DaemonProcess
 from tests.integration.forward.conftest import WAIT_S, Start, stop
 from tests.judges import library
@@ -23,12 +21,6 @@ from utracefs.nats.jetstream import JetStream
 library("pyarrow")
 
 EVENT = "user_events:work"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
 
 
 @pytest.fixture

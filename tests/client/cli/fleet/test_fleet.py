@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.client.cli.kit import Cli
-from tests.client.nats.server import NatsServer, serving
+from tests.client.nats.server import NatsServer
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.wish import Wish
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
-
-
-@pytest.fixture
-def operator(cli: Cli, server: NatsServer) -> Cli:
-    cli.env["UTRACEFS_FLEET"] = f"nats://127.0.0.1:{server.port}"
-    return cli
 
 
 def wishes(server: NatsServer) -> dict[str, Wish]:

@@ -6,33 +6,19 @@ import itertools
 import json
 import select
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
-import pytest
 
 from tests.client.cli.kit import Cli
 from tests.client.forward.kit import EVENT, batch
-from tests.client.nats.server import WAIT_S, NatsServer, serving
+from tests.client.nats.server import WAIT_S, NatsServer
 from tests.judges import library
 from utracefs.forward.losses import Loss
 from utracefs.forward.target import Settings, open_target
 
 library("pyarrow")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
-
-
-@pytest.fixture
-def reader(cli: Cli, server: NatsServer) -> Cli:
-    cli.env["UTRACEFS_FLEET"] = f"nats://127.0.0.1:{server.port}"
-    return cli
 
 
 def send(server: NatsServer, host: str, values: list[int], sequence: int = 1, **more: Any) -> None:
@@ -48,11 +34,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_is_stored(reader: Cli, server: NatsServer, tmp_path: Path) -> None:
+def test_what_is_stored(operator: Cli, server: NatsServer, tmp_path: Path) -> None:
     send(server, "web1", [1, 2])
     send(server, "web2", [3], losses=[Loss(EVENT, "ring", 7), Loss("*", "away", None)])
     path = tmp_path / "all.jsonl"
-    said = reader.run("fleet", "record", "--stored", "-o", str(path), "RECORDS").stderr.decode()
+    said = operator.run("fleet", "record", "--stored", "-o", str(path), "RECORDS").stderr.decode()
     assert said == ("utracefs: 3 records of 2 hosts, 7 reported as lost, and 1 times an unknown number\n")
     found = lines(path)
     assert [(one["host"], one["fields"]["a"]) for one in found] == [("web1", 1), ("web1", 2), ("web2", 3)]
@@ -61,20 +47,20 @@ def test_what_is_stored(reader: Cli, server: NatsServer, tmp_path: Path) -> None
     assert found[0]["time_ns"] == 10**18 + 1000
 
 
-def test_selected(reader: Cli, server: NatsServer, tmp_path: Path) -> None:
+def test_selected(operator: Cli, server: NatsServer, tmp_path: Path) -> None:
     send(server, "web1", [1])
     send(server, "db1", [2])
     path = tmp_path / "some.jsonl"
-    reader.out("fleet", "record", "--stored", "-o", str(path), "--host", "web*", "RECORDS")
+    operator.out("fleet", "record", "--stored", "-o", str(path), "--host", "web*", "RECORDS")
     assert [one["host"] for one in lines(path)] == ["web1"]
-    reader.out("fleet", "record", "--stored", "-o", str(path), "RECORDS", "other_*")
+    operator.out("fleet", "record", "--stored", "-o", str(path), "RECORDS", "other_*")
     assert lines(path) == []
 
 
-def test_what_arrives(reader: Cli, server: NatsServer) -> None:
+def test_what_arrives(operator: Cli, server: NatsServer) -> None:
     """Not what was there before."""
     send(server, "web1", [0])
-    process = reader.start("fleet", "stream", "RECORDS")
+    process = operator.start("fleet", "stream", "RECORDS")
     assert process.stdout is not None
     for sequence in itertools.count(2):  # until it listens
         send(server, "web1", [sequence], sequence)
@@ -88,5 +74,5 @@ def test_what_arrives(reader: Cli, server: NatsServer) -> None:
     assert process.returncode == 0
 
 
-def test_mistakes(reader: Cli, server: NatsServer) -> None:
-    assert "stream not found" in reader.fails("fleet", "stream", "NOSUCH")
+def test_mistakes(operator: Cli, server: NatsServer) -> None:
+    assert "stream not found" in operator.fails("fleet", "stream", "NOSUCH")

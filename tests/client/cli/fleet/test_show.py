@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client.cli.kit import Cli
-from tests.client.nats.server import NatsServer, serving
+from tests.client.nats.server import NatsServer
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.report import pack
 from utracefs.fleet.wish import Wish
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with serving(tmp_path / "nats") as server:
-        yield server
 
 
 @pytest.fixture
@@ -28,12 +21,6 @@ def fleet(server: NatsServer) -> Iterator[Fleet]:
     fleet.create()
     yield fleet
     fleet.close()
-
-
-@pytest.fixture
-def operator(cli: Cli, server: NatsServer) -> Cli:
-    cli.env["UTRACEFS_FLEET"] = f"nats://127.0.0.1:{server.port}"
-    return cli
 
 
 def report(fleet: Fleet, host: str, **told: Any) -> None:

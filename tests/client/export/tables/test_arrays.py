@@ -16,6 +16,7 @@ from tests.client.export.timelines.trace_processor import ask
 from tests.client.html.chromium import Chromium
 from tests.client.html.example import page_of
 from tests.client.recordings.events import Events, trace_cmd
+from tests.client.recordings.trace_dat import example
 from tests.judges import SYSTEM_PYTHON, library, run_judge
 from utracefs.export import (
     Slice,
@@ -28,9 +29,7 @@ from utracefs.export import (
     write_perfetto,
 )
 from utracefs.recordings.report import report_text
-from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
 SHORT = struct.unpack("<f", struct.pack("<f", 0.1))[0]
 ARRAYS: dict[str, list[Any]] = {
@@ -72,23 +71,18 @@ JSON = {
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    page, next_page = PageWriter(), PageWriter()
-    assert page.add(1_000_000, EVENTS.entry(100, 7, *ARRAYS.values()))
-    assert page.add(2_000_000, EVENTS.entry(101, 7, *RAW))
-    assert next_page.add(3_000_000, EVENTS.entry(102, 7, LONG))
-    with TraceDatWriter(tmp_path / "t.dat", nr_cpus=1) as writer:
-        writer.add_page(0, page.page(0))
-        writer.add_page(0, next_page.page(0))
-        writer.finish(
-            Contents(
-                header_page=header_page_text(),
-                header_event=HEADER_EVENT_TEXT,
-                formats={b"user_events": EVENTS.formats()},
-                cmdlines=b"7 app\n",
-                trace_clock=b"[mono]",
-            )
-        )
-    return tmp_path / "t.dat"
+    records = [
+        (1_000_000, EVENTS.entry(100, 7, *ARRAYS.values())),
+        (2_000_000, EVENTS.entry(101, 7, *RAW)),
+        (3_000_000, EVENTS.entry(102, 7, LONG)),
+    ]
+    return example.write(
+        tmp_path / "t.dat",
+        [example.pages(records)],
+        formats={b"user_events": EVENTS.formats()},
+        cmdlines=b"7 app\n",
+        trace_clock=b"[mono]",
+    )
 
 
 def test_open(file: Path) -> None:
