@@ -119,7 +119,7 @@ def _print_wishes(wishes: list[_Shown], hosts: list[Host]) -> None:
         rows.append(
             (
                 one.name,
-                " ".join(one.wish.events) + sample + "".join(f" -R {one!r}" for one in one.wish.triggers),
+                " ".join(one.wish.events) + sample + "".join(f" -R {text!r}" for text in one.wish.triggers),
                 one.wish.filter or "-",
                 labels or "all",
                 one.wish.owner or "-",
