@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.judges import library
 from utracefs.forward.target import Settings, open_target, schemes
 
 
@@ -43,6 +44,8 @@ def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_secrets_that_a_target_does_not_know(tmp_path: Path, address: str, names: str) -> None:
+    if not address.startswith("otlp"):
+        library("pyarrow")
     address = address.format(folder=tmp_path)
     settings = Settings(secrets={"tokem": "file"})
     with pytest.raises(ValueError, match=f"no secret 'tokem' of [a-z]+; there are: {names}$"):
