@@ -172,6 +172,7 @@ def test_utracefs_dir_is_the_directory(tmp_path: Path) -> None:
             assert call(tmp_path / "e" / "tracefs", "read_file", "tracing_on") == b"1\n"
         finally:
             popen.terminate()
+            popen.communicate()  # the pipe stays open until the daemon has written its last line
     assert popen.returncode == 0
 
 

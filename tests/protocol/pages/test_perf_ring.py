@@ -122,7 +122,7 @@ while words[128]:
     loads += 1
     if not low <= tail <= high and len(wrong) < 10:
         wrong.append(tail)
-print(json.dumps([loads, wrong]))
+print(json.dumps([loads, wrong]), flush=True)
 os._exit(0)
 """
 
