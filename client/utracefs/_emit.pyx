@@ -490,7 +490,7 @@ cdef bint convert_element(Event event, Py_ssize_t i, Value *value, PyObject *giv
         if step.is_signed
         else value.number.u >> step.bits
     ):
-        refuse_number(event, i, <object>given)
+        refuse_number(event, i, value.number.s if step.is_signed else value.number.u)
         return False
     return True
 
