@@ -21,8 +21,6 @@ from utracefs_protocol.text import text_of
 
 HERE = Path(__file__).parent
 
-SCRIPTS = sorted(p.stem for p in (HERE / "scripts").glob("*.txt"))
-
 NOT_HERE = "the files of other tracers (set_ftrace_*, tracing_max_latency) do not exist"
 EVENT_FILES = "ours has inject, which that kernel was built without, and stats"
 EXPECTED: dict[str, dict[int, str]] = {
@@ -62,7 +60,7 @@ def play(script: str, directory: str) -> str:
                 *pin,
                 sys.executable,
                 str(HERE / "player.py"),
-                str(HERE / "scripts" / f"{script}.txt"),
+                str(transcript.write_script(script, Path(directory))),
                 directory,
             ],
             capture_output=True,
@@ -82,10 +80,10 @@ def play(script: str, directory: str) -> str:
 def differences(script: str) -> list[transcript.Difference]:
     with tempfile.TemporaryDirectory(prefix="utracefs-") as directory:
         ours = play(script, directory)
-    return transcript.compare(transcript.read(HERE / "6.12.117" / f"{script}.txt"), ours)
+    return transcript.compare(transcript.recorded(script), ours)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", transcript.SCRIPTS)
 def test_like_the_kernel(script: str) -> None:
     found = differences(script)
     expected = set(EXPECTED.get(script, {}))
@@ -96,7 +94,7 @@ def test_like_the_kernel(script: str) -> None:
 
 
 def main() -> None:
-    for script in sys.argv[1:] or SCRIPTS:
+    for script in sys.argv[1:] or transcript.SCRIPTS:
         found = differences(script)
         print(f"=== {script}: {len(found)} operations differ")
         for difference in found:

@@ -1,6 +1,8 @@
 """Reads two transcripts of one script, the kernel's and the daemon's, and finds differences.
 
-A transcript is a list of operations, each with its output lines. Both are normalised first: values that may
+A transcript is a list of operations (`> line`, the script), each with its output lines. The kernel's files
+also have the quiet operations, which players do not echo (`> q write ...`), and name lines that occur many
+times: `@NAME` is the lines from `@define NAME` to `@end`. Both are normalised first: values that may
 differ (ids, pids, command names unknown to the kernel, time stamps, cpu numbers, sums of bytes that depend on
 those, the order of user_events_status) are replaced or sorted; the rest must be equal, line by line.
 """
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import attrs
 
+RECORDED = Path(__file__).parent / "6.12.117"
+SCRIPTS = sorted(path.stem for path in RECORDED.glob("*.txt"))
 NOT_ON_THE_WIRE = "= not on the wire"
 
 
@@ -81,6 +85,8 @@ def operations(text: str) -> Iterator[Operation]:
     line, number = "", -1
     answers: list[str] = []
     for row in [*text.split("\n"), "> "]:
+        if row.startswith("> q "):
+            continue
         if row.startswith("> "):
             if number >= 0:
                 yield Operation(number, line, finish(line, answers, base))
@@ -135,5 +141,17 @@ def compare(kernel: str, ours: str) -> list[Difference]:
     return found
 
 
-def read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="surrogateescape")
+def recorded(script: str) -> str:
+    """The kernel's transcript of `script`."""
+    text = (RECORDED / f"{script}.txt").read_text(encoding="utf-8", errors="surrogateescape")
+    for name, block in re.findall(r"^@define (\w+)\n(.*?)^@end\n", text, re.MULTILINE | re.DOTALL):
+        text = text.replace(f"@define {name}\n{block}@end\n", "").replace(f"@{name}\n", block)
+    return text
+
+
+def write_script(script: str, folder: Path) -> Path:
+    """`script` as a file for a player."""
+    lines = [line[2:] for line in recorded(script).split("\n") if line.startswith("> ")]
+    path = folder / f"{script}.txt"
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8", errors="surrogateescape")
+    return path

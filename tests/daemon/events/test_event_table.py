@@ -90,7 +90,7 @@ def test_persist_wants_privilege(table: EventTable) -> None:
         table.register(CommandString.parse(b"test"), REG_PERSIST, privileged=False)
 
 
-# As tests/conformance/scripts/05_reregister.txt: the result for an event with these fields and these argument
+# As in 05_reregister.txt of tests/conformance: the result for an event with these fields and these argument
 # texts.
 AGAIN = [
     (b"u32 a;u32 b", b"u32 a;u32 b", True),
@@ -355,7 +355,7 @@ def test_a_persistent_event_stays(table: EventTable) -> None:
 
 
 def test_ids_and_indexes_are_given_again(table: EventTable) -> None:
-    """As in tests/conformance/scripts/30_lifetime.txt."""
+    """As in tests/conformance/6.12.117/30_lifetime.txt."""
     first = [register(table, b"l%d" % number) for number in range(3)]
     numbers = [(event.id, event.status_index) for event in first]
     for event in first:

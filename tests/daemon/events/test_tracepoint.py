@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conformance import player as conformance
 from tests.daemon.record_path import PID, Collecting, ftrace, numbers, tracepoint, write
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe
@@ -17,31 +18,8 @@ from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 
 TRANSCRIPT = Path(__file__).parents[2] / "conformance" / "6.12.117" / "08_writes.txt"
-ESCAPES = re.compile(rb"\\(0)")
 
 NOW_NS = 5_000_000_000
-
-
-def piece(text: str) -> bytes:
-    """A field as the conformance scripts write it.
-
-    u32:5, loc:OFFSET,SIZE, s:text\\0, x:hex, z:zeros, r:count:byte.
-    """
-    kind, _, value = text.partition(":")
-    match kind:
-        case "loc":
-            offset, size = map(int, value.split(","))
-            return struct.pack("<HH", offset, size)
-        case "s":
-            return ESCAPES.sub(b"\0", value.encode())
-        case "x":
-            return bytes.fromhex(value)
-        case "z":
-            return bytes(int(value))
-        case "r":
-            count, byte = value.split(":")
-            return bytes([int(byte, 0)]) * int(count)
-    return struct.pack({"u8": "<B", "u16": "<H", "u32": "<I"}[kind], int(value, 0))
 
 
 class Player:
@@ -75,12 +53,12 @@ class Player:
                 self.indices[table, name] = self.tables[table].append(event)
             case ["write" | "write1", table, index, *fields]:
                 number = self.indices[table, index[1:]] if index.startswith("@") else int(index)
-                record = struct.pack("<i", number) + b"".join(map(piece, fields))
+                record = struct.pack("<i", number) + conformance.payload(" ".join(fields))
                 return self.tables[table].write(record, PID, NOW_NS)
             case ["pwrite", table, "0", *rest]:
                 return self.play(["write", table, *rest])
             case ["rawwrite", table, data]:
-                return self.tables[table].write(piece(data), PID, NOW_NS)
+                return self.tables[table].write(conformance.payload(data), PID, NOW_NS)
             case ["w", "events/user_events/enable", on]:
                 for name in self.events:
                     self.enable(name, on == "1")

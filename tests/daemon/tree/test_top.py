@@ -52,7 +52,7 @@ def test_dynamic_events(world: World) -> None:
 
 
 def test_removing_through_dynamic_events_clears_marked_buffers(world: World) -> None:
-    """tests/conformance/scripts/30_lifetime.txt, in short."""
+    """tests/conformance/6.12.117/30_lifetime.txt, in short."""
     gone = world.event(b"en u32 a")
     world.w(b"events/user_events/en/enable", b"1")
     world.w(b"events/user_events/en/enable", b"0")

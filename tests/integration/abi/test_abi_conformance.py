@@ -50,7 +50,7 @@ EXPECTED_VIA: dict[str, dict[str, dict[int, str]]] = {
 """In addition to these."""
 
 
-def play(script: str, there: World, player: Path) -> str:
+def play(script: str, there: World, folder: Path) -> str:
     side = subprocess.Popen(
         [sys.executable, "-m", "tests.abi.perf_events", there.daemon.directory],
         stdin=subprocess.PIPE,
@@ -61,8 +61,8 @@ def play(script: str, there: World, player: Path) -> str:
     ends = side.stdin.fileno(), side.stdout.fileno()
     try:
         done = run(
-            player,
-            conformance.HERE / "scripts" / f"{script}.txt",
+            built("player", folder),
+            transcript.write_script(script, folder),
             there.tree,
             *ends,
             pass_fds=ends,
@@ -76,10 +76,9 @@ def play(script: str, there: World, player: Path) -> str:
 
 
 def differences(script: str, via: str, daemon: DaemonProcess, folder: Path) -> list[transcript.Difference]:
-    player = built("player", folder)
     with world(via, daemon, folder) as there:
-        ours = play(script, there, player)
-    return transcript.compare(transcript.read(conformance.HERE / "6.12.117" / f"{script}.txt"), ours)
+        ours = play(script, there, folder)
+    return transcript.compare(transcript.recorded(script), ours)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +88,7 @@ def on_one_cpu() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("via", VIA)
-@pytest.mark.parametrize("script", conformance.SCRIPTS)
+@pytest.mark.parametrize("script", transcript.SCRIPTS)
 def test_like_the_kernel(script: str, via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     expected = {**EXPECTED.get(script, {}), **EXPECTED_VIA[via].get(script, {})}
     perhaps = conformance.PERHAPS.get(script, set())
@@ -101,7 +100,7 @@ def test_like_the_kernel(script: str, via: str, daemon: DaemonProcess, tmp_path:
 
 def main() -> None:
     via, *scripts = sys.argv[1:]
-    for script in scripts or conformance.SCRIPTS:
+    for script in scripts or transcript.SCRIPTS:
         with tempfile.TemporaryDirectory(prefix="utracefs-") as directory, one_cpu():
             process = DaemonProcess(directory + "/run")
             process.start()

@@ -197,7 +197,7 @@ def test_array_length_in_any_base(length: bytes, size: int) -> None:
         (b"u32 a", b"", False),
         (b"u32 a;; u32 b", b"u32 a;; u32 b", False),
         (b";u32 a", b";u32 a", False),
-        # tests/conformance/scripts/05_reregister.txt
+        # tests/conformance/6.12.117/05_reregister.txt
         (b"u32 a;u32 b", b"u32 a;u32 b", True),
         (b"u32 a;u32 b", b"u32 a;  u32 b", True),
         (b"u32 a;u32 b", b" u32 a; u32 b", True),

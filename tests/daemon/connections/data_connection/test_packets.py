@@ -176,7 +176,7 @@ def test_the_end_drops_all_references(table: EventTable, memory: int) -> None:
 
 
 def test_enablers_outlive_one_of_two_connections_of_a_process(table: EventTable, memory: int) -> None:
-    """A process that closes one of two files keeps its enablers (scripts/05_reregister.txt of
+    """A process that closes one of two files keeps its enablers (05_reregister.txt of
     tests/conformance)."""
     a, b = Client(table), Client(table)
     b.reg("t", memory, **enabler())

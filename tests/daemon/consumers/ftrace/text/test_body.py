@@ -1,7 +1,7 @@
 """The bodies of events: what a kernel printed for each kind of field, the model, and hostile entries.
 
 GOLDEN holds what Linux 6.12.117 printed (trace_clock counter) for payloads it had accepted, as in
-tests/conformance/scripts/09_trace_text.txt.
+tests/conformance/6.12.117/09_trace_text.txt.
 """
 
 import struct
@@ -116,7 +116,7 @@ GOLDEN = [
         "010000000200000003000000",
         b": common_pid=0x1 (1) a-b=0x2 (2) a.b=0x3 (3)",
     ),
-    # extra bytes behind the fields, strings in odd places (from tests/conformance/scripts/08_writes.txt)
+    # extra bytes behind the fields, strings in odd places (from tests/conformance/6.12.117/08_writes.txt)
     (b"u32 a; u32 b", "0100000002000000", b": a=0x1 (1) b=0x2 (2)"),
     (b"u32 a; u32 b", "0300000004000000", b": a=0x3 (3) b=0x4 (4)"),
     (b"u32 a; u32 b", "210000002c000000", b": a=0x21 (33) b=0x2c (44)"),

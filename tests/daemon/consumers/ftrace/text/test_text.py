@@ -1,7 +1,7 @@
 """`trace` and `trace_pipe` text: lines seen on a kernel, a slow model for everything else, hostile entries.
 
 The lines under each option are what Linux 6.12.117 printed (trace_clock counter), as in
-tests/conformance/scripts/09_trace_text.txt. The bodies of events are tested in test_body.py.
+tests/conformance/6.12.117/09_trace_text.txt. The bodies of events are tested in test_body.py.
 """
 
 import itertools
