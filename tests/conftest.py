@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import faulthandler
 import gc
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import pytest_timeout
 
 from tests.client.nats.server import NatsServer, serving
 from tests.forked import COVERAGE, end_template
@@ -41,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     Judges.all_needed = config.getoption("ci")
     if hasattr(config, "workerinput"):
+        # A test that exceeds its time limit ends its worker, and standard output of a worker is lost.
+        pytest_timeout.dump_stacks = lambda _terminal: faulthandler.dump_traceback(2)
         # In a new interpreter coverage costs 95 ms of CPU time, and forks of the template run the same code.
         os.environ.pop(COVERAGE, None)
     # the duration of an example shows how busy the machine is

@@ -1,0 +1,48 @@
+"""A test that is too slow prints its stacks, also in a worker; a test that leaves something behind fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(folder: Path, program: str, *options: str) -> str:
+    """The output of pytest with our conftest, which fails."""
+    (folder / "test_it.py").write_text(program)
+    words = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"--rootdir={folder}", *options]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    environ["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        [*words, "-c", os.devnull, f"--basetemp={folder}/base", folder / "test_it.py"],
+        cwd=ROOT,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    return done.stdout
+
+
+def test_the_stacks_of_a_test_that_kills_its_worker(tmp_path: Path) -> None:
+    program = "import time\ndef test_slow() -> None:\n    time.sleep(1000)\n"
+    text = run(tmp_path, program, "-n1", "--timeout=1", "--timeout-method=thread")
+    assert "crashed while running" in text
+    assert "line 3 in test_slow" in text
+
+
+def test_what_a_test_leaves(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, tempfile\ndef test_careless() -> None:\n"
+        "    subprocess.Popen(['sleep', '1000'])\n    tempfile.mkdtemp(prefix='left-')\n"
+    )
+    text = run(tmp_path, program)
+    assert "AssertionError: tests left behind:\n" in text and " sleep 1000" in text
+    left = re.search("(/.*/left-.*), made in test_it.py::test_careless", text)
+    assert left and not Path(left[1]).exists()
