@@ -96,7 +96,8 @@ HAND_OVER_NS = 1_000_000_000
 # How often to check whether programs that are waited for still run.
 LOOK_AGAIN_NS = 50_000_000
 
-# How long events wait after a restart for the programs that used them. A client tries again within a second.
+# How long events wait after a restart for the programs that used them, and instances for their owners. A
+# client tries again within a second.
 GRACE_NS = 10_000_000_000
 
 
@@ -179,8 +180,10 @@ class Daemon:
         self._restarts = 0 if former.state is None else former.state.restarts + 1
         self.cells = Cells() if former.journal is None else former.journal.cells
         self.instances = self._make_instances(former, nr_cpus, buffer_size_kb)
-        # Their programs have this long to come back.
-        self._holds = any(not event.persistent for event in former.events)
+        # Their programs, and the owners of instances, have this long to come back.
+        self._holds = any(not event.persistent for event in former.events) or any(
+            instance.settings.owner_returns for instance in self.instances
+        )
         self.listens()
         self._look_again_ns = now_ns()
         self.table.hold(event for event in former.events if not event.persistent)
@@ -431,6 +434,7 @@ class Daemon:
         if self._holds and self._grace_ends_ns <= now_ns:
             self._holds = False
             self.table.end_hold()
+            self.instances.remove_left_over(returning=True)
         self.table.reap()
         self._keep_room()
         self.hand_on()

@@ -311,6 +311,27 @@ def test_an_instance_that_was_to_go_with_its_owner_is_gone_after_a_kill(folder: 
     new.close()
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_an_instance_waits_for_its_owner(folder: Path, comes_back: bool) -> None:
+    clock = Clock()
+    old = daemon_in(folder, clock)
+    several_instances(old)
+    old.tree.open(b"instances/one/remove_on_close", os.O_WRONLY, peer=ROOT).write(b"1\n")
+    old.save()
+    die(old)
+    new = daemon_in(folder, clock)
+    assert b"one" in new.instances.names() and new.next_deadline_ns() is not None
+    if comes_back:
+        file = new.tree.open(b"instances/one/remove_on_close", os.O_WRONLY, peer=ROOT)
+    clock.now += GRACE_NS
+    new.on_time(clock.now)
+    assert (b"one" in new.instances.names()) == comes_back
+    if comes_back:
+        file.close()
+    assert list(new.instances.names()) == [b"two words", b"idle"]
+    new.close()
+
+
 @pytest.mark.parametrize("logged", [False, True])
 def test_death_while_an_instance_is_removed(folder: Path, logged: bool) -> None:
     """Until the log has the removal, it comes back unchanged, without its events; afterwards its folder is

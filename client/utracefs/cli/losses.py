@@ -7,7 +7,17 @@ from typing import Final, NamedTuple
 
 from utracefs.cli import Failure
 
-__all__ = ["IN_RINGS", "LOSSES", "Loss", "lost_in_file", "lost_lines", "lost_text", "no_room", "refused_text"]
+__all__ = [
+    "AS_FAR_AS_TOLD",
+    "IN_RINGS",
+    "LOSSES",
+    "Loss",
+    "lost_in_file",
+    "lost_lines",
+    "lost_text",
+    "no_room",
+    "refused_text",
+]
 
 
 IN_RINGS: Final = (
@@ -15,6 +25,9 @@ IN_RINGS: Final = (
     " that could not connect, or ended before the daemon answered: docs/operations.md, Forked children)"
 )
 """The daemon has one number for both."""
+
+AS_FAR_AS_TOLD: Final = " as far as the daemon said before it went away"
+"""After `lost_text`, if the daemon ended."""
 
 
 class Loss(NamedTuple):

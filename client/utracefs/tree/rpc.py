@@ -84,6 +84,11 @@ class Rpc:
     ) -> None:
         self.close()
 
+    @property
+    def timeout_s(self) -> float | None:
+        """The longest wait for an answer."""
+        return self._socket.gettimeout()
+
     def set_timeout(self, timeout_s: float | None) -> None:
         """Set the longest wait for an answer; None: no limit."""
         self._socket.settimeout(timeout_s)

@@ -57,6 +57,12 @@ class Tracefs:
         """Set the longest wait for an answer; None: no limit."""
         self._rpc.set_timeout(timeout_s)
 
+    def connect_again(self) -> None:
+        """Connect to the next daemon in the same directory. Handles are gone. OSError: none is there yet."""
+        rpc = Rpc(TRACEFS_SOCKET, self.directory, timeout_s=self._rpc.timeout_s)
+        self.close()
+        self._rpc = rpc
+
     def close(self) -> None:
         """End the connection; the daemon closes its handles."""
         self._paths.clear()

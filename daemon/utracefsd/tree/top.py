@@ -213,12 +213,18 @@ _TOP_FILES: RowTable[Parts] = RowTable(
 
 class _RemoveOnClose(OpenFile):
     """Not in the kernel: opening this file for writing makes the instance end with the last open file in it.
-    So a recorder's instance is removed with the recorder's connection, however the recorder ends."""
+    So a recorder's instance is removed with the recorder's connection, however the recorder ends. A recorder
+    that writes 1 comes back after a restart of the daemon."""
 
     def __init__(self, instance: Instance, flags: int) -> None:
         super().__init__(flags)
+        self._settings = instance.settings
         if self.writable:
-            instance.settings.remove_on_close = True
+            self._settings.remove_on_close = True
+
+    def _write(self, data: bytes) -> int:
+        self._settings.owner_returns = values.flag(data)
+        return len(data)
 
 
 _REMOVE_ON_CLOSE: Row[Instance] = Row(

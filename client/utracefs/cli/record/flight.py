@@ -25,7 +25,7 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.common import numbers, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
-from utracefs.cli.losses import lost_text, refused_text
+from utracefs.cli.losses import AS_FAR_AS_TOLD, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.kept_files import KeptFiles
@@ -104,12 +104,19 @@ class Flight:
         self._taken: _Taken | None = None
         self._texts_due = 0.0
         self._records = self._older = self._no_room = self._number = 0
+        self._came_back = False
         self._cpus = [int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
         tree.write_file(place.path("snapshot"), b"1\n")  # makes the spare: ENOMEM would come now
         if window.seconds and self._now_ns() is None:
             raise Failure(
                 "trace_clock", f"{self.texts.clock} does not count time; --flight needs a SIZE with it"
             )
+
+    def come_back(self) -> None:
+        """The tree has a connection to the next daemon: write the records of the one that ended."""
+        self._came_back = True
+        self._ledger.come_back()
+        self._try(self.dump)
 
     def step(self) -> float:
         """Read texts, carry out requests; returns the seconds until the next call."""
@@ -240,7 +247,8 @@ class Flight:
         losses["too_large"] = self._account.lost - self._account.in_rings
         text = f"{self._output}.*: {counted(self._records, 'record')} in {counted(self._number, 'file')}"
         text += f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
-        text += f", {lost_text(losses)}{refused_text(self._account.refused)}"
+        known = AS_FAR_AS_TOLD if self._came_back else ""
+        text += f", {lost_text(losses)}{known}{refused_text(self._account.refused)}"
         text += f"; {counted(self._older, 'older record')} overwritten" if self._older else ""
         text += f"; the last {counted(left, 'record')} not written: {why_not}" if left else ""
         tell(text)
@@ -255,7 +263,9 @@ def fly(job: Job) -> int:
     has_triggers = any(one.triggers for one in triggers)
     with contextlib.ExitStack() as stack:
         places = [
-            stack.enter_context(own_instance(job.tree, "flight", job.place.name + suffix))
+            stack.enter_context(
+                own_instance(job.tree, "flight", job.place.name + suffix, returns=job.returns)
+            )
             for suffix in (SUFFIX, TRIGGER_SUFFIX)[: 1 + has_triggers]
         ]
         requests = Requests(job.tree, places[0], places[1] if has_triggers else None, triggers)
@@ -265,7 +275,7 @@ def fly(job: Job) -> int:
         asked.begin()
         requests.wanted.begin()
         job.tell_that_it_runs()
-        watch = Watch(flight, asked)
+        watch = Watch(flight, asked, (lambda: job.come_back(places)) if job.returns else None)
 
         def dump() -> None:
             with watch.until_the_daemon_goes():

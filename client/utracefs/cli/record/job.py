@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -15,12 +15,16 @@ from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import Place
 from utracefs.cli.record.options import Long
 from utracefs.cli.record.target import Target
+from utracefs.cli.run.own_instance import hold
 from utracefs.cli.run.recorder import About
 from utracefs.cli.run.run_loop import Surroundings, run_steps
 from utracefs.cli.run.texts import Texts
 from utracefs.tree.tracefs import Tracefs
 
 __all__ = ["Job", "Watch"]
+
+WAIT_S: Final = 0.5
+"""Between attempts to connect to the next daemon."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +42,8 @@ class Job:
     taken: frozenset[signal.Signals]
     """Of signals_blocked."""
     surroundings: Surroundings
+    returns: bool
+    """It continues with the next daemon."""
 
     def about(self, texts: Texts) -> About:
         """Failure if the clock has no wall-clock times."""
@@ -68,10 +74,28 @@ class Job:
             dump=dump,
         )
 
+    def come_back(self, more: Sequence[Place] = ()) -> bool:
+        """Connect to the next daemon; False: there is none yet. more: instances besides `place`.
+        FileNotFoundError: it does not have them."""
+        try:
+            self.tree.connect_again()
+        except (FileNotFoundError, ConnectionError, TimeoutError, BlockingIOError):
+            return False
+        try:
+            for place in (self.place, *more):
+                hold(self.tree, place)
+        except FileNotFoundError:
+            self.tree.close()
+            raise
+        return True
+
 
 class Stepping(Protocol):
     def step(self) -> float:
         """One step; returns the seconds until the next."""
+
+    def come_back(self) -> None:
+        """Continue with the next daemon, to which the tree is connected."""
 
 
 R = TypeVar("R", bound=Stepping)
@@ -80,9 +104,12 @@ R = TypeVar("R", bound=Stepping)
 class Watch(Generic[R]):
     """Run steps of a recorder while the daemon runs; the command continues when the daemon ends."""
 
-    def __init__(self, recorder: R, asked: WantedEvents) -> None:
+    def __init__(self, recorder: R, asked: WantedEvents, come_back: Callable[[], bool] | None = None) -> None:
+        """come_back: of the job, after the end of the daemon; None: the recorder ends."""
         self.recorder = recorder
         self._asked = asked
+        self._come_back = come_back
+        self._is_waiting = False
         self.error: OSError | None = None
         self.after_step: Callable[[], float] | None = None
         """Also returns the seconds until its next call."""
@@ -95,7 +122,22 @@ class Watch(Generic[R]):
                 if self.after_step is not None:
                     seconds = min(seconds, self.after_step())
                 return min(seconds, CHECK_S) if self._asked.has_settings else seconds
-        return None
+        if self._come_back is None:
+            return None
+        assert self.error is not None
+        if not self._is_waiting:
+            self._is_waiting = True
+            tell(f"{self.error.filename}: {self.error.strerror}; waiting for the next")
+        try:
+            with self.until_the_daemon_goes():
+                if self._come_back():
+                    self.recorder.come_back()
+                    self.error, self._is_waiting = None, False
+        except FileNotFoundError as error:
+            tell(f"{error.filename}: the next daemon does not have it")
+            self._come_back = None
+            return None
+        return WAIT_S
 
     @contextlib.contextmanager
     def until_the_daemon_goes(self) -> Iterator[None]:

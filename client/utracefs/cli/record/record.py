@@ -32,7 +32,7 @@ from utracefs.cli.common import (
 from utracefs.cli.completion import complete_clock
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
-from utracefs.cli.losses import lost_text, no_room, refused_text
+from utracefs.cli.losses import AS_FAR_AS_TOLD, lost_text, no_room, refused_text
 from utracefs.cli.record.flight import flight_settings, fly
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.options import Long, long_options
@@ -137,12 +137,13 @@ def record(
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
+        returns = bool(long.flight or long.switch_output) and not (own or keep)
         surroundings = stack.enter_context(launched(launch, tree, command))
         if keep:
             check_place(tree, place)
         else:
             kind = "flight" if long.flight else "record"
-            place = stack.enter_context(own_instance(tree, kind, place.name))
+            place = stack.enter_context(own_instance(tree, kind, place.name, returns=returns))
         if long.flight:
             settings = {**flight_settings(tree, long.flight), **settings}
         for file, value in settings.items():
@@ -158,6 +159,7 @@ def record(
             duration_s=duration_s,
             taken=taken,
             surroundings=surroundings,
+            returns=returns,
         )
         if long.flight:
             return fly(job)
@@ -177,7 +179,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         if not keep:
             asked.begin()
         job.tell_that_it_runs()
-        watch = Watch(recorder, asked)
+        watch = Watch(recorder, asked, job.come_back if job.returns else None)
         takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
         rotation = None
         if job.long.switch_output:
@@ -348,7 +350,7 @@ def _tell_what_came(
         records += f", {summary.filtered} filtered out"
     text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses)}"
     if not whole:
-        text += " as far as the daemon said before it went away"
+        text += AS_FAR_AS_TOLD
     text += refused_text(summary.refused)
     if whole and snapshot and summary.recorded and not summary.records:
         text += "; no trigger took a snapshot"

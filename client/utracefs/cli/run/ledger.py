@@ -105,6 +105,13 @@ class Ledger:
         self._place = place
         self._events = read_stats(tree, available_events(tree))
         self._buffers = self._read_buffers()
+        self._before = self._last = Account()
+        """Of former daemons, and of the last reading."""
+
+    def come_back(self) -> None:
+        """Another daemon has the instance: the counts of its events began with 0 again."""
+        self._before = self._last
+        self._events = dict.fromkeys(self._events, EventStats(0, 0, {}))
 
     def read(self, triggered: Iterable[EventName] = ()) -> Account:
         """Counts until now, of events that this instance has, or had when the ledger was opened; a removed
@@ -114,20 +121,20 @@ class Ledger:
         parts = gained(now, lambda _: self._place.consumer, self._events)
         buffers = self._read_buffers()
         since = {name: max(0, buffers[name] - self._buffers[name]) for name in buffers}
-        return Account(
-            sum(one.recorded for one in parts.values()),
-            sum(one.filtered for one in parts.values()),
-            sum(one.lost for one in parts.values()),
-            sum(one.in_rings for one in parts.values()),
+        refused = Counter(self._before.refused)
+        for event, one in parts.items():
+            refused.update({f"{event.name}.{reason}": count for reason, count in one.refused.items()})
+        self._last = Account(
+            self._before.recorded + sum(one.recorded for one in parts.values()),
+            self._before.filtered + sum(one.filtered for one in parts.values()),
+            self._before.lost + sum(one.lost for one in parts.values()),
+            self._before.in_rings + sum(one.in_rings for one in parts.values()),
             since.get("dropped events", 0),
             since.get("overrun", 0),
             buffers["entries"],
-            {
-                f"{event.name}.{reason}": count
-                for event, one in parts.items()
-                for reason, count in one.refused.items()
-            },
+            dict(refused),
         )
+        return self._last
 
     def _read_buffers(self) -> Counter[str]:
         """Sums of the numbers of all cpus."""

@@ -1,8 +1,7 @@
 """A private instance for `record` and `stream`, independent of other users of the tree.
 
     make    mkdir instances/COMMAND-PID, open remove_on_close in it: it is removed with our connection,
-    however
-            we end. (A kill between the two requests leaves an instance without enabled events.)
+            however we end. (A kill between the two requests leaves an instance without enabled events.)
     events  standing_events of that instance: matching events are enabled in it, now and when registered
     end     close; this removes the instance
 
@@ -18,20 +17,28 @@ from utracefs.cli import Failure
 from utracefs.cli.instance_option import Place
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["own_instance"]
+__all__ = ["hold", "own_instance"]
 
 
 @contextlib.contextmanager
-def own_instance(tree: Tracefs, command: str, name: str = "") -> Iterator[Place]:
+def own_instance(tree: Tracefs, command: str, name: str = "", *, returns: bool = False) -> Iterator[Place]:
     """Make one, of that name or named after the command and this process, for as long as context and
-    connection last. Failure: the name exists."""
+    connection last. returns: after a restart of the daemon it waits for `hold`. Failure: the name exists."""
     place = _make_named(tree, name) if name else _make(tree, f"{command}-{os.getpid()}")
-    handle = tree.open(place.path("remove_on_close"), os.O_WRONLY)
+    handle = hold(tree, place)
     try:
+        if returns:
+            with contextlib.suppress(OSError):  # a daemon of 0.1.0 has no such write
+                tree.write(handle, b"1\n")
         yield place
     finally:
-        with contextlib.suppress(ConnectionError, TimeoutError):
+        with contextlib.suppress(OSError):  # of a connection that ended, with all its handles
             tree.close_handle(handle)
+
+
+def hold(tree: Tracefs, place: Place) -> int:
+    """Remove the instance with this connection; returns the handle. FileNotFoundError."""
+    return tree.open(place.path("remove_on_close"), os.O_WRONLY)
 
 
 def _make_named(tree: Tracefs, name: str) -> Place:

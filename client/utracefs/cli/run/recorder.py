@@ -173,6 +173,8 @@ class Recorder:
         self.left_out = 0
         """Records of events on pages before `since`."""
         self._is_window = told is not None
+        self.came_back = False
+        """Whether a daemon ended meanwhile, which may not have told its last counts."""
         self._begun: set[int] = set()
         """cpus with a page in the file."""
         self.begins: dict[int, int] = {}
@@ -192,6 +194,12 @@ class Recorder:
             self._writer.close()
         else:
             tell(f"{self._writer.leave()} has what was recorded; `utracefs report --recover` reads it")
+
+    def come_back(self) -> None:
+        """The tree has a connection to the next daemon, which has the instance."""
+        self.came_back = True
+        self._ledger.come_back()
+        self._open("trace_pipe_raw")
 
     def step(self) -> float:
         """One round; returns the seconds until the next."""
@@ -295,7 +303,7 @@ class Recorder:
         if self._at_end:
             return 0
         recorded = self._there + self.account.recorded
-        return max(0, recorded - self._kept) if is_end else self.account.overrun
+        return max(0, recorded - self._kept) if is_end and not self.came_back else self.account.overrun
 
     def _summary(self, *, is_end: bool) -> Summary:
         account = self.account.since(self._told.account)

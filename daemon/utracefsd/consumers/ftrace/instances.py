@@ -182,10 +182,16 @@ class Instances:
 
         return let_go
 
-    def remove_left_over(self) -> None:
-        """Remove instances with `remove_on_close`, whose files were closed with the previous daemon."""
+    def remove_left_over(self, *, returning: bool = False) -> None:
+        """Remove instances with `remove_on_close`, whose files were closed with the previous daemon.
+        returning: also those whose owner could have come back, and did not."""
         for instance in list(self._by_name.values()):
-            if instance.settings.remove_on_close:
+            settings = instance.settings
+            if (
+                settings.remove_on_close
+                and settings.owner_returns <= returning
+                and instance not in self._holds
+            ):
                 self.remove(instance.name)
 
     def _make(self, name: bytes, number: int) -> Instance:

@@ -155,6 +155,9 @@ class Settings:
     remove_on_close: bool = _setting(False, _is(bool))
     """Remove the instance when its last open file is closed."""
 
+    owner_returns: bool = _setting(False, _is(bool))
+    """After a restart, `remove_on_close` waits for its owner to open a file again."""
+
     buffer_percent: int = _setting(50, lambda percent: type(percent) is int and 0 <= percent <= 100)
     """`buffer_percent`."""
 

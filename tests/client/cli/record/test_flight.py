@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.daemons.real_daemon import Utracefsd
 from tests.client.recordings.events import trace_cmd
 
 PROGRAM = """
@@ -137,10 +138,64 @@ def test_the_daemon_is_killed(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     eventually(lambda: "-dump" in traced.out("ls", "instances"), "it is about to record")
     traced.run("dump")
     daemon.kill()
-    _, error = process.communicate(timeout=60)
+    assert process.stderr is not None
+    assert b"no record since the last file" in process.stderr.readline()
+    assert b"waiting for the next\n" in process.stderr.readline()
+    _, error = interrupt(process, signal.SIGTERM)
     assert process.returncode == 1
     assert error.endswith(b"; the records since the last file are lost\n"), error
     assert dumps(traced) == []
+
+
+def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    """It has the records of the one that was killed; they are written at once, and the recording continues,
+    with its filters and its triggers."""
+    traced.run("reg", "web u32 n; u32 usec")
+    options = ["--filter", "n < 8", "-R", "snapshot if usec > 9"]
+    process = traced.start("record", "--flight", "60s", "-C", "mono", "-e", "web", *options)
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    for n in (1, 8, 2):
+        traced.run("emit", "web", str(n), "1")
+    daemon.kill()
+    daemon.wait()
+    following = Utracefsd(traced.home / "d")
+    following.start()
+    try:
+        eventually(lambda: len(dumps(traced)) == 1, "the last minute is written")
+        traced.run("emit", "web", "8", "1")
+        traced.run("emit", "web", "3", "10")
+        eventually(lambda: len(dumps(traced)) == 2, "its trigger works")
+        traced.run("emit", "web", "4", "1")
+        traced.run("dump")
+        _, error = interrupt(process, signal.SIGTERM)
+        assert traced.out("ls", "instances") == ""
+    finally:
+        following.stop()
+    assert [values(traced, file) for file in dumps(traced)] == [[1, 2], [3], [4]]
+    assert process.returncode == 0 and b"the daemon closed the connection; waiting for the next\n" in error
+    assert error.endswith(
+        b"trace.dat.*: 4 records in 3 files, nothing lost as far as the daemon said before it went away\n"
+    )
+
+
+def test_the_next_daemon_has_nothing(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    """It was ended for good, and took its state with it: a service manager starts the recorder again."""
+    process = traced.start("record", "--flight", "1M")
+    eventually(lambda: "-dump" in traced.out("ls", "instances"), "it is about to record")
+    traced.run("dump")
+    daemon.terminate()
+    daemon.wait()
+    following = Utracefsd(traced.home / "d")
+    following.start()
+    try:
+        _, error = process.communicate(timeout=60)
+    finally:
+        following.stop()
+    assert process.returncode == 1
+    assert b": the next daemon does not have it\n" in error
+    assert error.endswith(b"; the records since the last file are lost\n")
 
 
 def test_only_the_last_files_stay(traced: Cli, eventually: Eventually) -> None:

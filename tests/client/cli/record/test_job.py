@@ -2,7 +2,7 @@
 
 import pytest
 
-from utracefs.cli.record.job import Watch
+from utracefs.cli.record.job import WAIT_S, Watch
 
 
 class Asked:
@@ -24,6 +24,9 @@ class Steps:
             raise outcome
         return outcome
 
+    def come_back(self) -> None:
+        pass
+
 
 def test_steps() -> None:
     watch = Watch(Steps(0.5, 0.5), Asked())  # type: ignore[arg-type]
@@ -37,6 +40,24 @@ def test_the_daemon_has_gone(error: OSError) -> None:
     watch = Watch(Steps(error), Asked())  # type: ignore[arg-type]
     assert watch.step() is None and watch.error is error
     assert watch.step() is None
+
+
+def test_the_next_daemon() -> None:
+    """None yet, one that ends at once, one that stays; one without the instance is the end."""
+    outcomes: list[bool | OSError] = [False, ConnectionResetError(), True, FileNotFoundError()]
+
+    def come_back() -> bool:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    steps = Steps(ConnectionResetError(), 0.25, TimeoutError())
+    watch = Watch(steps, Asked(), come_back)  # type: ignore[arg-type]
+    assert [watch.step() for _ in range(3)] == [WAIT_S] * 3 and watch.error is None
+    assert watch.step() == 0.25
+    assert watch.step() is None and isinstance(watch.error, TimeoutError)
+    assert watch.step() is None and outcomes == []
 
 
 def test_other_errors_pass() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.cli.record.test_flight import dumps, program, values
+from tests.client.daemons.real_daemon import Utracefsd
 from tests.client.recordings.events import trace_cmd
 
 
@@ -159,6 +160,29 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     _, error = interrupt(process, signal.SIGTERM)
     assert process.returncode in (1, 143) and b"trace.dat.* holds what came until then" in error, error
     assert values(traced, dumps(traced)[0]) == list(range(100))
+
+
+def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--switch-output", "1h", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    process.send_signal(signal.SIGUSR2)
+    eventually(lambda: len(dumps(traced)) == 1, "it is written")
+    traced.run("emit", "web", "2", "1")
+    daemon.kill()
+    daemon.wait()
+    following = Utracefsd(traced.home / "d")
+    following.start()
+    try:
+        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+        traced.run("emit", "web", "3", "1")
+        _, error = interrupt(process, signal.SIGTERM)
+    finally:
+        following.stop()
+    assert process.returncode == 0, error
+    assert [values(traced, file) for file in dumps(traced)] == [[1], [2, 3]]
+    assert error.endswith(b", nothing lost as far as the daemon said before it went away\n")
 
 
 @pytest.mark.parametrize("option", ["--compress", "--compress=zlib", "--compress=zstd"])

@@ -23,6 +23,7 @@ OTHER: dict[str, Any] = {
     "standing_triggers": (b"a* traceoff",),
     "clear_pending": True,
     "remove_on_close": True,
+    "owner_returns": True,
     "buffer_percent": 7,
     "time_start": 1 << 63,
     "error_log": (b"x",),
