@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.judges import library
+
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="no make")
 
@@ -95,16 +97,36 @@ def test_the_packages_of_debian_need_what_the_extras_need() -> None:
     assert (ROOT / "debian" / "changelog").read_text().startswith(f"utracefs ({settings['version']}-1)")
 
 
-def test_the_files_for_containers(tmp_path: Path) -> None:
-    folder = ROOT / "examples" / "containers"
-    validate = pytest.importorskip("kubernetes_validate")
-    yaml = pytest.importorskip("yaml")
-    daemon_set = yaml.safe_load((folder / "daemonset.yaml").read_text())
+CONTAINERS = ROOT / "examples" / "containers"
+
+
+def test_the_daemon_set() -> None:
+    validate = library("kubernetes_validate")
+    yaml = library("yaml")
+    text = (CONTAINERS / "daemonset.yaml").read_text()
+    daemon_set = yaml.safe_load(text)
     validate.validate(daemon_set, "1.30", strict=True)
+    with pytest.raises(validate.ValidationError, match="hostPid"):
+        validate.validate(yaml.safe_load(text.replace("hostPID", "hostPid")), "1.30", strict=True)
     (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
-    service = yaml.safe_load((folder / "compose.yaml").read_text())["services"]["utracefsd"]
+    service = yaml.safe_load((CONTAINERS / "compose.yaml").read_text())["services"]["utracefsd"]
     command = [re.sub(r"^\$\{GID:-(\d+)\}$", r"\1", word) for word in service["command"]]
     assert container["command"] == command
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("", ""), ("pid: host", "pids: host"), ("run: {}", "run: 3"), ("CMD,", "3,")]
+)
+def test_the_compose_file(tmp_path: Path, right: str, wrong: str) -> None:
+    library("check_jsonschema")
+    file = tmp_path / "compose.yaml"
+    text = (CONTAINERS / "compose.yaml").read_text()
+    assert right in text
+    file.write_text(text.replace(right, wrong))
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == bool(wrong), done.stdout + done.stderr
+    assert not wrong or f"{file}::$." in done.stdout
 
 
 @pytest.mark.long
