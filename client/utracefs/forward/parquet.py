@@ -1,6 +1,6 @@
 """Parquet files in a folder: `parquet:/data/events`, or `parquet:s3://bucket/events`. Needs pyarrow.
 
-    ROOT/event=user_events:http_request/day=2026-11-22/host=box/FORWARDER-FIRST-LAST-LAYOUT.parquet
+    ROOT/event=user_events%3Ahttp_request/day=2026-11-22/host=box/FORWARDER-FIRST-LAST-LAYOUT.parquet
     ROOT/event=utracefs.counts/...      records and losses of each batch, by tracepoint; see docs/forward.md
 
 The folders are those of `utracefs export --to parquet`. One `send` writes a file for each event, day and

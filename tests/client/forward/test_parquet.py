@@ -96,6 +96,7 @@ def query(text: str) -> list[tuple[Any, ...]]:
 
 
 def numbers(folder: Path, event: str = "user_events:*", column: str = "a") -> list[Any]:
+    event = event.replace(":", "%3A")
     if not list(folder.glob(f"event={event}/**/*.parquet")):
         return []
     files = f"read_parquet('{folder}/event={event}/**/*.parquet', union_by_name = true)"
@@ -121,7 +122,7 @@ def test_every_value_in_four_readers(tmp_path: Path) -> None:
     types |= {"three": "binary", "from": "binary", "cpu": "int32", "pid": "int32", "comm": "string"}
     for declared in example.EVENTS.declared.values():
         name = declared.name.decode()
-        (file,) = out.glob(f"event=user_events:{name}/day=*/host=box/*.parquet")
+        (file,) = out.glob(f"event=user_events%3A{name}/day=*/host=box/*.parquet")
         table = pyarrow.parquet.ParquetFile(file).read()
         for field in table.schema:
             assert str(field.type) == types.get(field.name, str(field.type)), (name, field)
@@ -153,7 +154,7 @@ def test_floats_and_truths(tmp_path: Path) -> None:
     events = Events(9, b"real struct double d 8; struct float f 4; struct bool t 1; struct u8_2 a 2")
     made = batch(1, events, *((9, (0.1, 0.5, True, [1, 2])),) * 2)
     target(tmp_path / "out").send([made])
-    file = next(tmp_path.glob("out/event=user_events:real/**/*.parquet"))
+    file = next(tmp_path.glob("out/event=user_events%3Areal/**/*.parquet"))
     assert query(f"select d, f, t, a, typeof(d), typeof(f), typeof(t) from '{file}' limit 1") == [
         (0.1, 0.5, True, "[1,2]", "DOUBLE", "FLOAT", "BOOLEAN")
     ]
@@ -174,7 +175,7 @@ def test_the_partitions_in_four_readers(tmp_path: Path) -> None:
         "user_events:other": 1,
         COUNTS: 2,
     }
-    assert len(pandas.read_parquet(out / "event=user_events:work")) == 2
+    assert len(pandas.read_parquet(out / "event=user_events%3Awork")) == 2
 
 
 def test_losses_and_counts(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_hostile_fields(tmp_path: Path) -> None:
     events = Events(9, b"odd " + b"; ".join(b"u8 %s" % name.encode() for name in names))
     out = tmp_path / "out"
     target(out).send([batch(1, events, (9, range(len(names))))])
-    found = duckdb.execute(f"select * from '{out}/event=*:odd/**/*.parquet'")
+    found = duckdb.execute(f"select * from '{out}/event=*%3Aodd/**/*.parquet'")
     columns = [column[0] for column in found.description]
     assert len({column.casefold() for column in columns}) == len(columns)
     values = dict(zip(columns, found.fetchone(), strict=True))
@@ -306,7 +307,7 @@ def test_an_event_with_further_fields(tmp_path: Path) -> None:
     assert numbers(out) == [1, 2, None]
     assert numbers(out, column="b") == [7, 2**64 - 1, None]
     found = polars.scan_parquet(
-        f"{out}/event=user_events:work/**/*.parquet",
+        f"{out}/event=user_events%3Awork/**/*.parquet",
         schema={"a": polars.UInt32, "b": polars.UInt64},
         missing_columns="insert",
         extra_columns="ignore",
@@ -320,7 +321,7 @@ def test_fields_of_another_type(tmp_path: Path) -> None:
     out = tmp_path / "out"
     target(out).send([work(1, 1), batch(2, Events(5, b"work __rel_loc char[] a"), (5, ("text",)))])
     assert numbers(out) == ["1", "text"]
-    layouts = {Path(path).stem.rpartition("-")[2] for path in files(out) if "user_events:work" in path}
+    layouts = {Path(path).stem.rpartition("-")[2] for path in files(out) if "user_events%3Awork" in path}
     found = [polars.read_parquet(f"{out}/event=user*/**/*-{layout}.parquet")["a"] for layout in layouts]
     assert sorted(str(one.dtype) for one in found) == ["String", "UInt32"]
     assert sorted(str(one[0]) for one in found) == ["1", "text"]

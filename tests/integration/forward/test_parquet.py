@@ -96,7 +96,7 @@ def test_emitted_is_arrived_and_lost(
     assert rows["user_events:work"]["lost"] > 0
     header = rows[f"user_events:{NAME.decode()}"]
     assert (header["arrived"], header["records"]) == (nr_sold, None) == (3, None)
-    file = f"{tmp_path / 'out'}/event=Shop:sold/**/*.parquet"
+    file = f"{tmp_path / 'out'}/event=Shop%3Asold/**/*.parquet"
     assert (
         duckdb.execute(f"select status, level, typeof(status) from '{file}'").fetchall()
         == [(500, 4, "USMALLINT")] * 3
@@ -166,7 +166,7 @@ def test_the_clock_is_set(daemon: DaemonProcess, session: Session, start: Start,
     stop(process)
     rows = query(
         "SELECT a, day, epoch_ns(time) AS unix_ns, time_ns FROM "
-        "read_parquet('/data/events/event=user_events:work/**/*.parquet') ORDER BY time_ns",
+        "read_parquet('/data/events/event=user_events%3Awork/**/*.parquet') ORDER BY time_ns",
         tmp_path / "out",
     )
     assert [row["a"] for row in rows] == list(range(300))
@@ -253,7 +253,7 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
         _, log = process.communicate(timeout=WAIT_S)
         assert process.returncode in (0, -signal.SIGKILL), log
         if list((tmp_path / "out").rglob("*:*/**/*.parquet")):
-            files = f"read_parquet('{tmp_path / 'out'}/event=*:*/**/*.parquet')"
+            files = f"read_parquet('{tmp_path / 'out'}/event=*%3A*/**/*.parquet')"
             ((count, distinct),) = duckdb.execute(
                 f"select count(*), count(distinct a) from {files}"
             ).fetchall()

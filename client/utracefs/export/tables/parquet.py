@@ -1,12 +1,12 @@
 """Apache Parquet, for DuckDB, pandas, polars, Spark and others; needs pyarrow.
 
-    OUT/event=user_events:http_request/day=2026-11-22/host=box/part-0.parquet
+    OUT/event=user_events%3Ahttp_request/day=2026-11-22/host=box/part-0.parquet
 
-A table for each event, in files by day and host; or one file with the table of one event. Columns, types and
-metadata are those of `Recording.to_arrow`; `utracefs sql` finds the event in the metadata. A field with the
-name of a partition (`event`, `day`, `host`) gets the prefix `field_`, too, since readers add those as
-columns. Names of directories are percent-encoded except for letters, digits and `_.-~:`; a name that is then
-too long is cut, and ends in `~` and a digest of the whole.
+A table for each event, in files by day and host; or one file with the table of one event. Columns, types
+and metadata are those of `Recording.to_arrow`; `utracefs sql` finds the event in the metadata. A field with
+the name of a partition (`event`, `day`, `host`) gets the prefix `field_`, too, since readers add those as
+columns. Names of directories are percent-encoded except for letters, digits and `_.-~`, as in Hive (Spark's
+globs refuse a colon); a name that is then too long is cut, and ends in `~` and a digest of the whole.
 
 The day is that of UTC, by the recording's pairs of clocks (recordings/origin.py). For a recording without the
 time of day, as from trace-cmd, the file's last change is taken for the time of the last record, or its times
@@ -159,14 +159,14 @@ def _write(writer: Any, out: BinaryIO, rows: "pyarrow.RecordBatch") -> None:
 
 def partition(key: str, value: str) -> str:
     """Name of a directory, `KEY=VALUE`. With U+FFFD for bytes that are not UTF-8, which readers refuse."""
-    name = f"{key}={quote(clean(value), safe=':')}"
+    name = f"{key}={quote(clean(value), safe='')}"
     if len(name) <= _NAME_MAX:
         return name
     end = "~" + hashlib.sha256(bytes_of(value)).hexdigest()[:16]
     begin = clean(value)[:_NAME_MAX]
     while len(name) + len(end) > _NAME_MAX:
         begin = begin[:-1]
-        name = f"{key}={quote(begin, safe=':')}"
+        name = f"{key}={quote(begin, safe='')}"
     return name + end
 
 

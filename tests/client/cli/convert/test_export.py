@@ -332,7 +332,7 @@ def test_parquet(file: Path, tmp_path: Path) -> None:
     done = run(file, "--to", "parquet", "-o", tmp_path / "out")
     assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost{GUESSED}\n")
     folders = {folder.name for folder in (tmp_path / "out").iterdir()}
-    assert folders == {f"event=user_events:{e.name.decode()}" for e in EVENTS.declared.values()}
+    assert folders == {f"event=user_events%3A{e.name.decode()}" for e in EVENTS.declared.values()}
     assert (
         run(file, "-o", tmp_path / "all.parquet").exit_code == 0
     )  # several events: a directory all the same

@@ -48,7 +48,7 @@ def written(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def files(directory: Path, event: str) -> list[Path]:
-    return sorted(directory.glob(f"event=user_events:{event}/day=*/host=*/part-*.parquet"))
+    return sorted(directory.glob(f"event=user_events%3A{event}/day=*/host=*/part-*.parquet"))
 
 
 def rows(path: Path, event: str) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_readers_find_the_partitions(written: tuple[Path, Path]) -> None:
     assert found == [
         ("user_events:begin", datetime.date.fromisoformat(day), "unknown", key) for key in (7, 8)
     ]
-    dataset = pyarrow.dataset.dataset(out / "event=user_events:done", partitioning="hive")
+    dataset = pyarrow.dataset.dataset(out / "event=user_events%3Adone", partitioning="hive")
     assert dataset.to_table().select(["day", "host", "usec"]).to_pylist() == [
         {"day": day, "host": "unknown", "usec": 1500}
     ]
@@ -175,7 +175,7 @@ def test_names_of_events_that_no_directory_has(tmp_path: Path) -> None:
     with utracefs.open(path) as recording:
         write_parquet(recording, tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
-    assert folder.name == "event=s%20y%3Ds:a%2Fb%20%EF%BF%BD%25"
+    assert folder.name == "event=s%20y%3Ds%3Aa%2Fb%20%EF%BF%BD%25"
     (file,) = folder.rglob("*.parquet")
     assert pq.ParquetFile(file).read().column("field_host").to_pylist() == [0, 1, 2, 3]
 
