@@ -1,11 +1,12 @@
 """Parquet files in a folder: `parquet:/data/events`, or `parquet:s3://bucket/events`. Needs pyarrow.
 
-    ROOT/event=user_events%3Ahttp_request/day=2026-11-22/host=box/FORWARDER-FIRST-LAST-LAYOUT.parquet
+    ROOT/event=user_events%3Ahttp_request/day=2026-11-22/host=box/FORWARDER-FIRST-LAST-CLOCKS-LAYOUT.parquet
     ROOT/event=utracefs.counts/...      records and losses of each batch, by tracepoint; see docs/forward.md
 
 The folders are those of `utracefs export --to parquet`. One `send` writes a file for each event, day and
-host. FIRST and LAST are sequence numbers of batches. LAYOUT is a digest of the columns: files with the same
-one have the same columns and types. An event that was declared anew gets files with another layout.
+host. FIRST and LAST are sequence numbers of batches, CLOCKS a digest of their boots and clocks: a copy of the
+spool, which numbers other batches the same, replaces no file. LAYOUT is a digest of the columns: files with
+the same one have the same columns and types. An event that was declared anew gets files with another layout.
 
 Readers see whole files only. On a local file system a file is written under a hidden name, synced, and
 renamed; an object store shows an object when it is complete. Neither needs a manifest or a table format, so
@@ -109,7 +110,9 @@ def _files(batches: Sequence[Batch]) -> tuple[dict[str, "pyarrow.Table"], Counte
     found: dict[str, list[pyarrow.RecordBatch]] = {}
     refused: Counter[str] = Counter()
     counts: dict[str, list[dict[str, Any]]] = {}
-    end = f"{batches[0].forwarder}-{batches[0].sequence:012}-{batches[-1].sequence:012}"
+    first, last = batches[0], batches[-1]
+    clocks = _digest([(batch.boot_id, batch.clock.clock_ns) for batch in (first, last)])
+    end = f"{first.forwarder}-{first.sequence:012}-{last.sequence:012}-{clocks}"
     for batch in batches:
         is_whole = True
         try:
@@ -135,7 +138,11 @@ def _host(batch: Batch) -> str:
 
 
 def _layout(schema: "pyarrow.Schema") -> str:
-    return hashlib.sha256(repr([(f.name, str(f.type)) for f in schema]).encode()).hexdigest()[:8]
+    return _digest([(f.name, str(f.type)) for f in schema])
+
+
+def _digest(values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:8]
 
 
 def _tables(batch: Batch) -> Iterator[tuple[str, "pyarrow.RecordBatch"]]:

@@ -440,6 +440,20 @@ def test_two_forwarders_and_hosts_of_one_name(tmp_path: Path) -> None:
     assert found == [("boot a", "a", 2), ("boot b", "b", 2)]
 
 
+def test_a_copy_of_the_spool(tmp_path: Path) -> None:
+    """Of a cloned machine: it repeats batches of the original, and numbers its own as the original does."""
+    (tmp_path / "a").mkdir()
+    settings = Settings(directory=tmp_path / "a")
+    open_target(f"parquet:{tmp_path / 'out'}", settings).send([work(1, 1), work(2, 2)])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name, a in (("a", 3), ("b", 4)):
+        made = open_target(f"parquet:{tmp_path / 'out'}", Settings(directory=tmp_path / name))
+        made.send([work(1, 1), work(2, 2)])
+        made.send([work(3, a, clock=ClockPair(1000 + a, NOON, 3))])
+    assert numbers(tmp_path / "out") == [1, 2, 3, 4]
+    assert numbers(tmp_path / "out", COUNTS, "sum(count)") == [4]
+
+
 # Faults
 
 
