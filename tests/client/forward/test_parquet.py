@@ -19,6 +19,7 @@ import pytest
 from tests.client.export import example
 from tests.client.forward import kit
 from tests.client.recordings.events import Events
+from tests.integration.pages import blocks
 from tests.judges import library
 from utracefs.forward import parquet
 from utracefs.forward.batch import Batch
@@ -325,6 +326,22 @@ def test_fields_of_another_type(tmp_path: Path) -> None:
     found = [polars.read_parquet(f"{out}/event=user*/**/*-{layout}.parquet")["a"] for layout in layouts]
     assert sorted(str(one.dtype) for one in found) == ["String", "UInt32"]
     assert sorted(str(one[0]) for one in found) == ["1", "text"]
+
+
+def test_bytes_and_numbers_in_one_column(tmp_path: Path) -> None:
+    """The statements of the page, with the folder and the layouts of here."""
+    (text,) = [block.text for block in blocks(Path("docs/forward.md").read_text()) if "REPLACE" in block.text]
+    layouts, values = text.replace("/data/events", f"{tmp_path}/out").split(";\n\n")
+    as_bytes = batch(2, Events(5, b"work u64 b; __rel_loc u32[] a"), (5, (7, b"12345678")))
+    target(tmp_path / "out").send([work(1, 258), as_bytes])
+    with pytest.raises(duckdb.ConversionException):
+        numbers(tmp_path / "out")
+    found = query(layouts)
+    assert [type_ for _, type_ in found] == ["BYTE_ARRAY", "INT32"]
+    for told, (layout, _) in zip(("40d4aca4", "90f5077b"), found, strict=True):
+        values = values.replace(told, layout)
+    rows = duckdb.sql(values).select("a", "b").order("a").fetchall()
+    assert rows == [("12345678", 7), ("258", None)]
 
 
 # Batches sent again

@@ -38,7 +38,7 @@ library("pyarrow.parquet")
 
 from tests.client.forward.test_parquet import work
 
-EXAMPLE, SUM = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
+EXAMPLE, SUM, _ = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
 
 
 wait_for = partial(fake_daemon.wait_for, timeout_s=WAIT_S)
