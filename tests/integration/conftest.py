@@ -102,6 +102,7 @@ def _daemon(directory: str) -> Iterator[DaemonProcess]:
         yield process
     finally:
         process.stop()
+        print(process.log.decode(errors="replace"))  # pytest shows it if the test fails
     assert b"Traceback" not in process.log, process.log.decode(errors="replace")
 
 

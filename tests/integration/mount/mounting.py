@@ -92,6 +92,7 @@ def mounted(daemon_directory: str, path: Path, *options: str) -> Iterator[MountP
         yield mount.ready()
     finally:
         mount.close()
+        print(mount.log)  # pytest shows it if the test fails
     assert "Traceback" not in mount.log, mount.log
 
 
