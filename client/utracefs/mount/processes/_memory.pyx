@@ -1,8 +1,8 @@
 """Other processes' memory, by /proc/PID/mem. Compiled, since a bit is changed between two system calls and a
 process may be stopped meanwhile (remote_memory.h, stopped_process.h).
 
-No call takes longer than DEADLINE_NS, whatever the other process does: each access is a deed on its own
-thread (deed.h). A late one is abandoned, and its Memory answers EFAULT until it has ended.
+No call waits longer than DEADLINE_NS, whatever the other process does: each access is a deed on its own
+thread (deed.h). One that sleeps then is abandoned, and its Memory answers EFAULT until it has ended.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -60,7 +60,7 @@ cdef extern from "deed.h" nogil:
     void deed_look(deed *d) noexcept
     uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
-# Accesses take microseconds; milliseconds if a page comes from the disk of a busy machine.
+# Accesses take microseconds of a cpu; milliseconds if a page comes from the disk of a busy machine.
 cdef int64_t DEADLINE_NS = 1_000_000_000
 
 MAX_BYTES = 1 << 16

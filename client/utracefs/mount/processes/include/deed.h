@@ -7,6 +7,9 @@
  * frees it. Descriptors used by a deed stay open until it has ended; else their numbers could be reused for
  * other files.
  *
+ * A late thread that waits for a cpu does not hang. A busy machine may keep it waiting for seconds; some such
+ * threads, if abandoned, would keep us away from all the memory of that user for a minute.
+ *
  * A thread that traced ends after its deed, which detaches all its tracees; stopped_process.h relies on that.
  */
 #ifndef UTRACEFS_DEED_H
@@ -23,6 +26,8 @@
 
 /* The largest frames are rm_find_in_text's 16 KiB and those of the C library's opendir. */
 #define DEED_STACK_BYTES (96u << 10)
+/* Between two looks at a late thread that does not sleep. */
+#define DEED_LATE_NS 10000000
 
 struct deed;
 typedef void (*deed_work)(struct deed *);
@@ -100,7 +105,7 @@ static void *deed_main(void *arg)
 			syscall(SYS_futex, &w->has_work, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 		w->has_work = 0;
 		d = w->work;
-		d->thread = syscall(SYS_gettid);
+		__atomic_store_n(&d->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_RELAXED);
 		d->work(d);
 		/* Before it sets `done`: the caller then finds it idle. Its next deed may be put into `w` from now on, and
 		 * is taken from there when this one is released. */
@@ -151,7 +156,22 @@ static inline int deed_begin(struct deed *d)
 	return error;
 }
 
-/* 1: done. 0: it continues; only the thread and the holder of `d` own it. -errno: no thread. */
+/* Whether its thread sleeps in the kernel. */
+static inline int deed_sleeps(const struct deed *d)
+{
+	pid_t thread = __atomic_load_n(&d->thread, __ATOMIC_RELAXED);
+	int proc = thread ? open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	unsigned flags;
+	char state = 0;
+
+	if (proc >= 0) {
+		state = sp_state(proc, thread, &flags);
+		close(proc);
+	}
+	return thread && state != 'R';
+}
+
+/* 1: done. 0: it sleeps still; only the thread and the holder of `d` own it. -errno: no thread. */
 static inline int deed_run(struct deed *d, int64_t timeout_ns)
 {
 	int64_t until = sp_now_ns() + timeout_ns, left;
@@ -162,7 +182,9 @@ static inline int deed_run(struct deed *d, int64_t timeout_ns)
 		return -error;
 	while (!deed_is_done(d)) {
 		left = until - sp_now_ns();
-		if (left <= 0) {
+		if (left <= 0 && !deed_sleeps(d)) {
+			left = DEED_LATE_NS;
+		} else if (left <= 0) {
 			__atomic_store_n(&d->given_up, 1, __ATOMIC_SEQ_CST);
 			return deed_is_done(d);
 		}
@@ -171,8 +193,7 @@ static inline int deed_run(struct deed *d, int64_t timeout_ns)
 		syscall(SYS_futex, &d->done, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
 	}
 	/* Only the end of the tracer detaches all of the process's threads: another deed may want to stop them. */
-	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() <
-	until)
+	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0)
 		sched_yield();
 	return 1;
 }
