@@ -173,7 +173,10 @@ def _split_declared(text: bytes) -> tuple[bytes, bytes, bytes] | None:
     if text.endswith(b"]"):
         bracket = text.find(b"[", max(text.rfind(b"]", 0, -1) + 1, first.end()))
         end = bracket if bracket >= 0 else end
-    start = max(text.rfind(separator, 0, end) for separator in (b" ", b"\t", b"*")) + 1
+    blank = max(text.rfind(b" ", 0, end), text.rfind(b"\t", 0, end)) + 1
+    start = max(blank, text.rfind(b"*", 0, end) + 1)
+    if start == end and blank:
+        start = blank  # no pointer has no name: `u32 a*` declares a user event's field `a*`
     return text[:start].rstrip(b" \t"), text[start:end], text[end:]
 
 

@@ -177,6 +177,16 @@ def test_fields_of_any_declaration_are_read_back(words: list[bytes]) -> None:
         assert len(parse_format(whole).fields) == len(declaration.fields)
 
 
+@pytest.mark.parametrize("name", [b"a*", b"*", b"**", b"*b*"])
+@pytest.mark.parametrize(
+    "type_", [b"u32", b"unsigned int", b"char[8]", b"__rel_loc char[]", b"__data_loc u8[]"]
+)
+def test_a_name_that_ends_in_a_star(type_: bytes, name: bytes) -> None:
+    fields = parse(b"test u8 first; %s %s" % (type_, name)).fields
+    found = parse_format(format_text(b"test", 1, fields)).fields
+    assert [field.name for field in found] == [b"first", name]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_format_or_refused(text: bytes) -> None:
     try:
@@ -185,7 +195,11 @@ def test_any_bytes_are_a_format_or_refused(text: bytes) -> None:
         assert error.errno == errno.EINVAL
 
 
-SPLIT = re.compile(rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]*?)(?P<array>\[[^\]]*\])?\Z", re.DOTALL)
+SPLIT = re.compile(
+    rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]+?|(?<=[ \t])[^ \t]*\*|(?<=[ \t*]))"
+    rb"(?P<array>\[[^\]]*\])?\Z",
+    re.DOTALL,
+)
 """The definition of splitting a declared field; for long ones it takes forever."""
 
 
