@@ -10,7 +10,7 @@ is a standing line only if the policy allows all events that the word may match;
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -156,7 +156,8 @@ class Plan:
     def _is_open(self, word: str) -> bool:
         """Whether the policy allows all events that it may match, and hides nothing of them."""
         known = self._policy.events
-        if any(_may_meet(word, pattern) for pattern in self._policy.fields):
+        words = [word, *_without_ids(word)]
+        if any(_may_meet(one, pattern) for one in words for pattern in self._policy.fields):
             return False
         if "*:*" in known or word in known:
             return True
@@ -196,6 +197,17 @@ def _meanings(word: str) -> list[tuple[str, str]]:
     if colon:
         return [(system or "*", name or "*")]
     return [("*", word), *((one, "*") for one in _SYSTEMS if fnmatchcase(one, word))]
+
+
+def _without_ids(word: str) -> Iterator[str]:
+    """Words for `user_events:NAME`, whose table of fields holds for `user_events_multi:NAME.ID`, too."""
+    for system, name in _meanings(word):
+        if _parts_may_meet(system, "user_events_multi"):
+            begin = _LITERAL.match(name)[0]  # type: ignore[index]
+            if "." in begin:
+                yield f"user_events:{begin.rpartition('.')[0]}"
+            if begin != name:
+                yield f"user_events:{begin}*"
 
 
 def _parts_may_meet(one: str, other: str) -> bool:

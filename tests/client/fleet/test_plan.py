@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.client.recordings.event_header import event_headers
 from utracefs.fleet.plan import MAX_TRIGGERS, MAX_WISHES, Choice, Plan, choose
 from utracefs.fleet.wish import Wish
 from utracefs.forward.policy import Policy
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.events.event_format import format_text, parse_format
 
 HTTP = EventName("user_events", "http_get")
 DB = EventName("user_events", "db")
@@ -144,6 +146,29 @@ def test_triggers_are_for_events_that_the_policy_allows() -> None:
     hidden = Plan(wishes, Policy(fields={"d*": {"a": "redact"}}))
     assert hidden.triggers == ["http_* traceoff"]
     assert hidden.triggers_of(DB) == (["traceoff"], "")
+
+
+@pytest.mark.parametrize(
+    ("word", "is_open"),
+    [
+        ("user_events_multi:Shop_L4K1f.0", False),
+        ("Shop_L4K1f.1f", False),
+        ("user_events_multi:Shop_L4K1f.*", False),
+        ("user_events_multi:Sh*", False),
+        ("*.0", False),
+        ("user_events_multi", False),
+        ("user_events_multi:Shop_L4K1f.more.0", True),
+        ("user_events_multi:Shop_L4K1fs.*", True),
+        ("synthetic:Shop_L4K1f.0", True),
+    ],
+)
+def test_hidden_fields_of_multi_format_events(word: str, is_open: bool) -> None:
+    """A standing line would set it for events whose records may not leave."""
+    format = parse_format(format_text(b"Shop_L4K1f.0", 7, parse(b"x " + event_headers.FIELDS).fields))
+    policy = Policy(fields={"user_events:Shop_L4K1f": {"password": "redact"}})
+    plan = Plan([wish(word, triggers=("hist:keys=common_pid",))], policy)
+    assert not plan.may_trigger(EventName("user_events_multi", "Shop_L4K1f.0"), format)
+    assert bool(plan.triggers) == is_open
 
 
 def test_triggers_that_exclude_each_other() -> None:
