@@ -32,18 +32,23 @@ def instance(utracefsd: Utracefsd, directory: Path) -> Iterator[PlannedInstance]
     instance.close()
 
 
+def registering(instance: PlannedInstance, session: Session) -> Callable[[str], None]:
+    def register(declaration: str) -> None:
+        event = EventName("user_events", declaration.split()[0])
+        session.event(declaration)
+        assert session.flush(20)
+        # An event that comes between its two reads is first seen as enabled only.
+        wait_for(lambda: (instance.look(), event in instance.events)[1], 20)
+
+    return register
+
+
 def test_a_plan_and_its_changes(
     instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]
 ) -> None:
-    session = new_session()
-
-    def register(name: str) -> None:
-        session.event(f"{name} u32 a")
-        assert session.flush(20)
-        wait_for(lambda: instance.look() or EventName("user_events", name) in instance.events, 20)
-
-    register("work")
-    register("other")
+    register = registering(instance, new_session())
+    register("work u32 a")
+    register("other u32 a")
     with Tracefs(str(directory)) as tree:
 
         def read(file: str) -> str:
@@ -52,7 +57,7 @@ def test_a_plan_and_its_changes(
         instance.apply(Plan([Wish(("work*",), 9, "a > 1"), Wish(("work",), 9, "a < 9")]))
         assert read("set_event") == "user_events:work"
         assert read("events/user_events/work/filter") == "(a > 1) || (a < 9)"
-        register("work_later")
+        register("work_later u32 a")
         assert read("events/user_events/work_later/filter") == "a > 1"
         assert sorted(map(str, instance.enabled)) == ["user_events:work", "user_events:work_later"]
         instance.apply(Plan([Wish(("other",), 9), Wish(("work_later",), 9, "no == 1")]))
@@ -69,14 +74,7 @@ def test_a_plan_and_its_changes(
 
 
 def test_triggers(instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]) -> None:
-    session = new_session()
-
-    def register(declaration: str) -> None:
-        name = declaration.split()[0]
-        session.event(declaration)
-        assert session.flush(20)
-        wait_for(lambda: (instance.look(), EventName("user_events", name) in instance.events)[1], 20)
-
+    register = registering(instance, new_session())
     register("work u32 a")
     register("secret u32 a")
     with Tracefs(str(directory)) as tree:
