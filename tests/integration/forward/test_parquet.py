@@ -248,11 +248,11 @@ def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(rnd.random() * 0.1 * (1 + killed))
+            process.wait(rnd.random() * 0.1 * (1 + killed) if killed < 20 else WAIT_S)
         process.send_signal(signal.SIGKILL)
         _, log = process.communicate(timeout=WAIT_S)
         assert process.returncode in (0, -signal.SIGKILL), log
-        if list((tmp_path / "out").rglob("*:*/**/*.parquet")):
+        if list((tmp_path / "out").rglob("*%3A*/**/*.parquet")):
             files = f"read_parquet('{tmp_path / 'out'}/event=*%3A*/**/*.parquet')"
             ((count, distinct),) = duckdb.execute(
                 f"select count(*), count(distinct a) from {files}"
