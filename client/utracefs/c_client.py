@@ -9,8 +9,6 @@ It may be moved as a whole. setup.py puts it there if make exists.
 
 import os
 
-__all__ = ["PREFIX", "prefix", "preload_library"]
-
 PREFIX = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c")
 
 _PRELOAD = "lib/libutracefs-preload.so"

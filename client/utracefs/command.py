@@ -10,8 +10,6 @@ import sys
 
 from utracefs_protocol.extras import how_to_install
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run it and exit with the status of the command."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
         def flush(self, timeout_s: float) -> bool: ...
 
 
-__all__ = ["CLOSE_S", "forget", "watch"]
-
 CLOSE_S: Final = 0.5
 """Longest time to send pending records at the end of a session or a process."""
 

@@ -11,7 +11,6 @@ TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["process_session"]
 
 # At most one entry. A dict, because `setdefault` decides a race between two threads without a lock.
 _sessions: dict[str, Session] = {}

@@ -8,8 +8,6 @@ TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
     from utracefs_protocol.errors import TraceError
 
-__all__ = ["EventStats", "Stats"]
-
 
 class EventStats(Frozen):
     """Statistics of one event's records, in this process."""

@@ -4,8 +4,6 @@ import sys
 
 from utracefs_protocol.extras import how_to_install
 
-__all__ = ["main"]
-
 
 def main() -> None:
     try:

@@ -8,8 +8,6 @@ all ids.
 
 import logging
 
-__all__ = ["LOG", "DaemonLog", "daemon_log"]
-
 LOG = logging.getLogger("utracefsd")
 """For handlers and levels."""
 

@@ -36,21 +36,6 @@ if TYPE_CHECKING:
 
     TakeRecords: TypeAlias = Callable[[bytes | bytearray | memoryview, int], int]
 
-__all__ = [
-    "Connection",
-    "EventRecord",
-    "Message",
-    "Notification",
-    "Request",
-    "Response",
-    "encode_bin_response",
-    "encode_error",
-    "encode_notification",
-    "encode_record",
-    "encode_request",
-    "encode_response",
-    "is_record_head",
-]
 
 _REQUEST: Final = 0
 _RESPONSE: Final = 1

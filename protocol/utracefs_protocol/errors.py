@@ -13,8 +13,6 @@ it.
 
 import errno as errno_numbers
 
-__all__ = ["TOO_OLD", "ProtocolError", "TraceError"]
-
 TOO_OLD = "this daemon does not have what its client uses; upgrade utracefsd"
 """Advice for methods and members that a later version may have added."""
 

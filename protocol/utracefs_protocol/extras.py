@@ -4,7 +4,6 @@ TYPE_CHECKING = False  # nothing to import for a program that emits
 if TYPE_CHECKING:
     from typing import Final
 
-__all__ = ["how_to_install"]
 
 _EXTRAS: "Final" = {
     **dict.fromkeys(("attr", "attrs", "click", "msgpack", "rich"), "tools"),

@@ -25,9 +25,6 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["Choice", "Frozen", "FrozenType"]
-
-
 @dataclass_transform(frozen_default=True)
 class FrozenType(type):
     """Makes the annotated names of a class body its slots."""

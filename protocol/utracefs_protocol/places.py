@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final
 
-__all__ = [
-    "DATA_SOCKET",
-    "SYSTEM_DIRECTORY",
-    "TRACEFS_SOCKET",
-    "candidates",
-    "chosen_directory",
-    "daemon_directory",
-    "temporary_directory",
-    "user_directory",
-    "xdg_runtime_dir",
-]
 
 DATA_SOCKET: Final = "user_events_data"
 """Name of the socket for applications that emit."""

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["harmless", "in_one_line"]
-
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

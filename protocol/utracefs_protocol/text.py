@@ -4,8 +4,6 @@ The kernel uses bytes, Python programs use str: valid UTF-8 is decoded, and each
 surrogate escape, so that the conversion back gives the same bytes.
 """
 
-__all__ = ["bytes_of", "clean", "escaped", "shown", "text_of"]
-
 
 def text_of(data: bytes) -> str:
     """As str; `bytes_of` gives the same bytes again."""

@@ -5,10 +5,8 @@ import os
 import click
 
 from utracefs import c_client as installed
-from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, echo
-
-__all__ = ["c_client"]
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import echo
 
 
 @click.command("c-client", context_settings=COMMAND_SETTINGS)

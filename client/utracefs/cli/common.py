@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli import Failure
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.tree.event_names import EventName, is_glob, parse_event_list, select
@@ -25,40 +25,6 @@ from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
-
-__all__ = [
-    "ANSWER_S",
-    "COMMAND_SETTINGS",
-    "HELLO_S",
-    "OTHER_PID_NAMESPACE",
-    "TIME_UNITS",
-    "EventPattern",
-    "EventStats",
-    "Finding",
-    "NoAnswer",
-    "absent",
-    "available_events",
-    "check_place",
-    "connect",
-    "directory_option",
-    "duration_option",
-    "echo",
-    "echo_json",
-    "event_stats",
-    "events_argument",
-    "events_option",
-    "json_option",
-    "numbers",
-    "path_argument",
-    "seconds_option",
-    "selected",
-    "standing_events",
-    "stop_signals",
-    "tell",
-    "why_no_connection",
-    "with_extras",
-    "write_word",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

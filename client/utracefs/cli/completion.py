@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from utracefs.tree.tracefs import Tracefs
 
-__all__ = [
-    "complete_clock",
-    "complete_event",
-    "complete_filter",
-    "complete_instance",
-    "complete_key",
-    "complete_path",
-    "complete_pattern",
-    "complete_value",
-]
 
 PATIENCE_S = 1.0
 """Timeout for the daemon."""

@@ -5,10 +5,7 @@ import sys
 
 import click
 
-from utracefs.cli import Failure, cli
-from utracefs.cli.common import COMMAND_SETTINGS
-
-__all__ = ["completion", "daemon"]
+from utracefs.cli import COMMAND_SETTINGS, Failure, cli
 
 SHELLS = ("bash", "zsh", "fish")
 

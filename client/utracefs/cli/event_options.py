@@ -48,21 +48,6 @@ from utracefs_protocol.text import bytes_of, text_of
 if TYPE_CHECKING:
     from utracefs.tree.tracefs import Tracefs
 
-__all__ = [
-    "CHECK_S",
-    "NO_FILTER",
-    "STANDING_SETTINGS",
-    "Wanted",
-    "WantedCommand",
-    "WantedEvents",
-    "all_filters",
-    "any_filter",
-    "filter_of",
-    "filter_option",
-    "trigger_option",
-    "triggers_of",
-    "wanted_options",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

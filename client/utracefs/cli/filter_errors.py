@@ -23,15 +23,6 @@ from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = [
-    "Refusal",
-    "about_the_filter",
-    "filter_refusal",
-    "logged_refusals",
-    "syntax_refusal",
-    "trigger_refusal",
-]
-
 INDENT = "  "
 
 

@@ -13,8 +13,6 @@ import attrs
 from utracefs_protocol.filter import FilterError, errors
 from utracefs_protocol.filter.parse import check_brackets
 
-__all__ = ["SyntaxMistake", "syntax_mistake"]
-
 _SPACE = re.compile(r"[\s\xa0]*")
 _NOTS = re.compile(r"(?:!(?![=~])[\s\xa0]*)*")
 _NAME = re.compile(r"\w+(?:\.\w+)*")

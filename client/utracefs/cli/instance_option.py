@@ -9,8 +9,6 @@ import click
 from utracefs.cli.completion import complete_instance
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["MAX_NAME", "TOP", "InstanceName", "Place", "instance_names", "instance_option"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_NAME = 255

@@ -7,18 +7,6 @@ from typing import Final, NamedTuple
 
 from utracefs.cli import Failure
 
-__all__ = [
-    "AS_FAR_AS_TOLD",
-    "IN_RINGS",
-    "LOSSES",
-    "Loss",
-    "lost_in_file",
-    "lost_lines",
-    "lost_text",
-    "no_room",
-    "refused_text",
-]
-
 
 IN_RINGS: Final = (
     "in data rings (UTRACEFS_RING_KB of the program, without a ring UTRACEFS_BUFFER_KB; or forked children"

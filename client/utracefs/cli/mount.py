@@ -11,14 +11,12 @@ from typing import Final
 import attrs
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, directory_option, why_no_connection
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import directory_option, why_no_connection
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launched
 from utracefs.mount import Mount, Signals, connect, signals
-
-__all__ = ["mount"]
 
 logger = logging.getLogger("utracefs.mount")
 

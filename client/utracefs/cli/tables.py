@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["counted", "sized", "table_lines"]
-
 
 def counted(number: int, one: str, many: str = "") -> str:
     """`1 record`, `2 records`; many: an irregular plural."""

@@ -20,8 +20,6 @@ from typing import Any, TextIO
 
 from utracefs_protocol.terminal import harmless
 
-__all__ = ["guard", "own"]
-
 
 class _Terminal(io.RawIOBase):
     """Writes to a terminal without control characters. Owns nothing: closing it leaves the stream below

@@ -9,8 +9,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Declaration, check_command_length, parse
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["check_declaration", "command_bytes"]
-
 
 def command_bytes(declaration: str | bytes) -> bytes:
     """TypeError for anything else; ValueError: a str is not UTF-8 (surrogate escapes stand for bytes)."""

@@ -10,7 +10,6 @@ TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["make_event", "name_args"]
 
 _INTEGER = KINDS["INTEGER"]
 

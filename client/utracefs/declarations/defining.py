@@ -75,8 +75,6 @@ else:
         return function  # without typing
 
 
-__all__ = ["FIELDS", "command_string", "define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"]
-
 FIELDS: dict[object, str] = {
     bool: "struct bool {} 1",
     int: "s64 {}",

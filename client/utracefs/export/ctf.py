@@ -38,8 +38,6 @@ from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.partial_files import NoRoom, WholeFile, append
 from utracefs_protocol.text import clean
 
-__all__ = ["write_ctf"]
-
 _FAR_NS: Final = 1 << 62
 """146 years."""
 _METADATA_BYTES: Final = 1 << 20

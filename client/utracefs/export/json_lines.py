@@ -16,8 +16,6 @@ from utracefs.export._json_text import JsonText
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.recordings.any_recording import AnyRecording
 
-__all__ = ["write_json_lines"]
-
 
 def write_json_lines(recording: AnyRecording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written."""

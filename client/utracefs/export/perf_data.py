@@ -22,8 +22,6 @@ from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["check_clock", "write_perf_data"]
-
 _MONOTONIC: Final = frozenset({"local", "global", "perf", "mono"})
 """The first three are CLOCK_MONOTONIC in this daemon, and perf_clock() is close to it in a kernel."""
 

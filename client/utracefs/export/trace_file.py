@@ -24,8 +24,6 @@ from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["write_trace_dat"]
-
 _LARGE_PAGE: Final = 64 << 10
 """Holds the largest record of any page or sample."""
 

@@ -3,8 +3,6 @@
 import sys
 from _warnings import warn
 
-__all__ = ["CAN_TRACE"]
-
 
 def _can_trace() -> bool:
     try:

@@ -17,8 +17,6 @@ from utracefs.declarations.checking import check_declaration, command_bytes
 from utracefs.totals import EventStats, Stats
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
-__all__ = ["Event", "Session", "Span", "current_span", "process_session", "span", "strict"]
-
 
 class Event:
     """An event that no consumer can be attached to."""

@@ -33,8 +33,6 @@ from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
 
-__all__ = ["MAX_COUNTS", "MAX_RECORDS", "MAX_TEXT_BYTES", "SCRIPTS", "write_html"]
-
 MAX_RECORDS: Final = 5_000_000
 """Limit of rows: a browser needs about 200 bytes of memory for each."""
 

@@ -14,45 +14,6 @@ from typing import Final
 
 import attrs
 
-__all__ = [
-    "ATTR_OUT",
-    "BATCH_FORGET_IN",
-    "DIRENT",
-    "ENTRY_OUT",
-    "FORGET_IN",
-    "FORGET_ONE",
-    "INIT_IN",
-    "INIT_OUT",
-    "INTERRUPT_IN",
-    "IOCTL_IN",
-    "IOCTL_OUT",
-    "MAJOR",
-    "MINOR",
-    "MKDIR_IN",
-    "MKNOD_IN",
-    "NOTIFY_POLL",
-    "NOTIFY_POLL_OUT",
-    "OPEN_IN",
-    "OPEN_OUT",
-    "OUT_HEADER",
-    "POLL_IN",
-    "POLL_OUT",
-    "POLL_SCHEDULE_NOTIFY",
-    "READ_IN",
-    "RELEASE_IN",
-    "ROOT_ID",
-    "SETATTR_IN",
-    "STATFS_OUT",
-    "WRITE_IN",
-    "WRITE_OUT",
-    "Header",
-    "InitFlag",
-    "IoctlFlag",
-    "Opcode",
-    "OpenFlag",
-    "SetattrValid",
-]
-
 MAJOR: Final = 7
 MINOR: Final = 31
 ROOT_ID: Final = 1

@@ -16,8 +16,6 @@ import socket
 import subprocess
 from typing import Final
 
-__all__ = ["FS_TYPE", "attach", "detach", "has_cap_sys_admin", "is_attached"]
-
 FS_TYPE: Final = "fuse.utracefs"
 """In /proc/mounts."""
 

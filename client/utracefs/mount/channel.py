@@ -30,8 +30,6 @@ from utracefs_protocol.limits import MAX_MSGID
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import Cancel
 
-__all__ = ["ANSWER_S", "Channel", "Resume"]
-
 ANSWER_S: Final = 30.0
 """A daemon that does not answer within this time is stopped or hangs: the call is ETIMEDOUT, and the caller
 continues. It has one thread, and may be busy printing 64 MiB of trace."""

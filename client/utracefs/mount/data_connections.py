@@ -21,8 +21,6 @@ from utracefs.mount.timers import Pause, Timers
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import OpenFor
 
-__all__ = ["AWAY_S", "Asking", "Connect", "DataConnections", "Process", "error", "nothing"]
-
 logger = logging.getLogger("utracefs.mount")
 
 T = TypeVar("T")

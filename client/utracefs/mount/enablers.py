@@ -47,8 +47,6 @@ from utracefs_protocol.messages.data import (
 )
 from utracefs_protocol.messages.params import Params
 
-__all__ = ["Enablers", "Key", "Told", "set_bit"]
-
 logger = logging.getLogger("utracefs.mount")
 
 _RETRY_S: Final = 0.01

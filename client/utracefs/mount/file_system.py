@@ -49,8 +49,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["MAX_WAITED_FILES", "MAX_WAITING_READS", "MAX_WRITE", "REQUEST_BYTES", "FileSystem"]
-
 logger = logging.getLogger("utracefs.mount")
 
 MAX_WAITED_FILES: Final = 200

@@ -18,8 +18,6 @@ import attrs
 from utracefs.mount.abi import ATTR_OUT, ENTRY_OUT, ROOT_ID
 from utracefs_protocol.messages.tracefs import Stat
 
-__all__ = ["MAX_CHANGED", "Node", "Nodes", "inode_number"]
-
 MAX_CHANGED: Final = 65536
 """Limit of files with changed mode or owner: `chmod -R` of a tree of 8,000 events. Above: ENOSPC, since the
 number of paths is unlimited, because of instances."""

@@ -16,8 +16,6 @@ from typing import Any, Protocol, TypeAlias
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs_protocol.messages.params import Params
 
-__all__ = ["Ask", "AskEach", "Finish", "Gate", "Operation", "Steps", "Wait"]
-
 logger = logging.getLogger("utracefs.mount")
 
 

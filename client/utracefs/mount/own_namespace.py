@@ -31,8 +31,6 @@ from typing import Final, Self
 
 from utracefs.mount.attaching import has_cap_sys_admin
 
-__all__ = ["MOUNTPOINT", "OwnNamespace"]
-
 MOUNTPOINT: Final = "/sys/kernel/tracing"
 """Where programs look for user_events_data."""
 

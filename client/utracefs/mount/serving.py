@@ -45,8 +45,6 @@ from utracefs.tree import runtime_dir
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
-__all__ = ["End", "Mount", "Signals", "connect", "signals"]
-
 logger = logging.getLogger("utracefs.mount")
 
 CONNECT_S: Final = 2.0

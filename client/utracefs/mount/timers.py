@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from utracefs.mount.channel import Resume
 
-__all__ = ["Pause", "Timers"]
-
 
 class Timers:
     """The owner of the loop calls `run` when `next_deadline`, on `clock` in seconds, has passed."""

@@ -34,8 +34,6 @@ from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_DATA_OBJECT
 from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Registered, Write
 
-__all__ = ["MAX_RECORD", "WRITE_S", "DataFile", "UserEventsData"]
-
 MAX_RECORD: Final = MAX_DATA_OBJECT - 64
 """Limit in bytes of a write that is passed to the daemon, in one object. No consumer keeps longer records:
 they are checked here by index and length, and dropped, as in the kernel."""

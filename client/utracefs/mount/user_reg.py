@@ -25,17 +25,6 @@ from utracefs.mount.abi import IoctlFlag
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.limits import MAX_STRUCT_ARGUMENT, REG_STRUCT_SIZE, UNREG_STRUCT_SIZE
 
-__all__ = [
-    "USER_REG",
-    "USER_UNREG",
-    "WRITE_INDEX_OFFSET",
-    "Command",
-    "Read",
-    "UserReg",
-    "UserUnreg",
-    "command_of",
-]
-
 USER_REG: Final = struct.Struct("=IBBHQQI")
 """size, enable_bit, enable_size, flags, enable_addr, name_args, write_index: struct user_reg, packed."""
 

@@ -11,8 +11,6 @@ from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.parse import MAX_CPUS
 
-__all__ = ["EventFilters"]
-
 
 class EventFilters:
     """The filter of each event.

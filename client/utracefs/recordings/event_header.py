@@ -39,8 +39,6 @@ from utracefs_protocol.events.event_header import HEADER_SIZE, header_name
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.text import bytes_of, clean, text_of
 
-__all__ = ["HeaderEvent", "HeaderEvents"]
-
 MAX_EVENTS: Final = 4096
 """Distinct layouts of events; records of further ones are not decoded."""
 MAX_DEPTH: Final = 8

@@ -19,8 +19,6 @@ from typing import Final, Self
 
 import attrs
 
-__all__ = ["ClockPair", "Origin", "clock_id", "read_clocks"]
-
 _CLOCKS: Final = {
     "local": time.CLOCK_MONOTONIC,
     "global": time.CLOCK_MONOTONIC,

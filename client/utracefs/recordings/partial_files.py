@@ -16,18 +16,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "NO_ROOM",
-    "NoRoom",
-    "Reserve",
-    "WholeFile",
-    "append",
-    "dumped_name",
-    "errors_about",
-    "name_beside",
-    "open_part",
-    "target_of",
-]
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """The disk, the user's quota, or the size limit of files (RLIMIT_FSIZE) is exhausted."""

@@ -30,8 +30,6 @@ from utracefs_protocol.events._event_printer import EventPrinter
 from utracefs_protocol.terminal import in_one_line
 from utracefs_protocol.text import bytes_of, clean
 
-__all__ = ["report_text"]
-
 _NAME_WIDTH: Final = 20
 """trace-cmd pads `NAME: ` to align the fields."""
 

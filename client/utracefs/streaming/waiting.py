@@ -13,8 +13,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
-__all__ = ["Steps", "Wait", "awaited", "blocking"]
-
 T = TypeVar("T")
 
 _POLL_S: Final = 1e6

@@ -19,8 +19,6 @@ from typing import Any, Self
 
 from utracefs.fallback.available import CAN_TRACE
 
-__all__ = ["NAMES", "context", "present"]
-
 _variable: ContextVar[Mapping[str, Any]] = ContextVar("utracefs.context")
 _NOTHING: Mapping[str, Any] = {}
 

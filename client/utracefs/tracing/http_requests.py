@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from utracefs._span import Running, Span
 
-__all__ = ["begin", "request_span", "traceparent"]
 
 # Of what the client sends: a larger record would have no room in the ring buffer.
 MAX_ID = 128

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from utracefs.session import Session
 
-__all__ = ["current_span", "declare", "span"]
 
 current_span = current
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["cut", "json_object", "shown"]
-
 JSON_BYTES = 1024
 """Limit of a JSON object."""
 

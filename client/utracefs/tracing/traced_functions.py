@@ -11,8 +11,6 @@ from typing import Any
 
 from utracefs._span import Held, Running, current, exchange
 
-__all__ = ["DRIVERS", "async_generator", "coroutine", "generator"]
-
 
 async def coroutine(running: Running, inner: Held) -> Any:
     with running:

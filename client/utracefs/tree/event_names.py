@@ -10,16 +10,6 @@ from typing import NamedTuple
 from utracefs_protocol.events import event_names
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = [
-    "ALL_USER_EVENTS",
-    "EventName",
-    "is_glob",
-    "matches",
-    "no_such_event",
-    "parse_event_list",
-    "select",
-]
-
 ALL_USER_EVENTS = text_of(event_names.ALL_USER_EVENTS)
 """Default pattern."""
 

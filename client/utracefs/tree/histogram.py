@@ -26,8 +26,6 @@ import attrs
 
 from utracefs_protocol.text import text_of
 
-__all__ = ["STRING_WIDTH", "Entry", "Histogram", "parse_histograms"]
-
 STRING_WIDTH = 50
 """Columns of a string key: `%-50s`."""
 

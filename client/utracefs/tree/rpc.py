@@ -28,8 +28,6 @@ from utracefs_protocol.connection import Connection, Notification, Response, enc
 from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.messages.params import Params
 
-__all__ = ["Call", "Rpc", "checked"]
-
 WINDOW: Final = 64
 """Requests in flight in `call_many`. It is below the daemon's 256, with so few bytes that sending never
 blocks on unread answers."""

@@ -12,14 +12,11 @@ import os
 import stat
 
 from utracefs_protocol import places
-from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
-
-__all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "socket_path"]
 
 
 def candidates(directory: str | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -14,8 +14,6 @@ from typing import Final
 
 from utracefsd.connections.accepted_connection import AcceptedConnection
 
-__all__ = ["LOOK_NS", "StalledConnections"]
-
 LOOK_NS: Final = 5_000_000_000
 """Time for a program that was stopped for a moment after sending requests."""
 

@@ -25,8 +25,6 @@ from utracefsd.events.event import Event
 from utracefsd.events.lowest_free import LowestFree
 from utracefsd.machine.shares import Resource, Shares
 
-__all__ = ["EventIds", "Records", "identity_of"]
-
 _REFUSALS_BEFORE_RESCAN = 16
 """Refusals until the next search of all ring buffers."""
 

@@ -19,8 +19,6 @@ from typing import Protocol
 
 from utracefsd.events.event import Event
 
-__all__ = ["IdleEvents", "Subscriber"]
-
 _MAX_ASKED = 64
 """Events of a user to examine for one that may be removed. The others move to the end of the search order."""
 

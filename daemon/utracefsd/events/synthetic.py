@@ -18,20 +18,6 @@ from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefsd.events.event import Event, shown
 
-__all__ = [
-    "BAD_DYNAMIC_COMMAND",
-    "MAX_FIELDS",
-    "STRING_BYTES",
-    "SyntheticError",
-    "declared_text",
-    "format_of",
-    "is_good_name",
-    "parse_synthetic",
-    "print_fmt",
-    "slots_bytes",
-    "split_command",
-]
-
 MAX_FIELDS = 64
 """SYNTH_FIELDS_MAX."""
 

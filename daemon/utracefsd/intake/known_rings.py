@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import attrs
 
-__all__ = ["Key", "KnownRing"]
-
 Key = tuple[int, int]
 """st_dev and st_ino of a ring's memory."""
 

@@ -19,8 +19,6 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["UNKNOWN", "CommTable", "Task", "saved_cmdlines_text", "saved_tgids_text"]
-
 UNKNOWN = b"<...>"
 
 _MAX_GENERATIONS = 64

@@ -7,19 +7,6 @@ import sys
 
 from utracefsd.machine.comms import CommTable, Task
 
-__all__ = [
-    "current_cpu",
-    "free_memory_kb",
-    "is_in_our_namespace",
-    "is_running",
-    "make_comm_table",
-    "possible_cpus",
-    "read_parent",
-    "read_task",
-    "read_tgid",
-    "resident_bytes",
-]
-
 _START_TIME = 19
 """Position of starttime in /proc/PID/stat, counted from the field behind the name (number 22 in
 proc_pid_stat(5))."""

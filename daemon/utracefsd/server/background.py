@@ -12,8 +12,6 @@ import click
 
 from utracefsd.server.runtime import locate
 
-__all__ = ["into_background", "leave_terminal", "stop"]
-
 END_S = 20.0
 """Saving full ring buffers takes milliseconds; this is for machines that swap."""
 

@@ -10,8 +10,6 @@ from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import clean
 from utracefsd.daemon_log import LOG
 
-__all__ = ["JournalFormatter", "JsonFormatter", "TextFormatter", "set_up_log"]
-
 
 class TextFormatter(logging.Formatter):
     """A message is one line, without control characters, which a program could use to steer a terminal."""

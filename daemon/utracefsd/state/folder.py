@@ -42,9 +42,6 @@ from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
 
-__all__ = ["BufferFolders", "StateFolder"]
-
-
 LOG = "state"
 JOURNAL = "journal"
 CELLS = "cells"

@@ -47,9 +47,6 @@ from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import StateError, Taken
 from utracefsd.state.log_file import FIRST_ROOM, LogFile
 
-__all__ = ["State", "restore_events", "restore_instances"]
-
-
 # A file is replaced by a smaller one when it has this many times the space that is needed.
 _TOO_MUCH = 8
 

@@ -47,8 +47,6 @@ from utracefsd.events.synthetic import declared_text
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
-__all__ = ["MAGIC", "VERSION", "StateError", "Taken", "TakenInstance", "is_buffer_folder", "parse_log"]
-
 MAGIC = "utracefs state"
 VERSION = 5
 """Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`."""

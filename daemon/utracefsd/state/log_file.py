@@ -37,8 +37,6 @@ from pathlib import Path
 
 from utracefsd.machine.kept_file import made_whole, open_kept
 
-__all__ = ["LogFile", "read_log_file"]
-
 PAGE = mmap.PAGESIZE
 
 FIRST_ROOM = 64 << 10

@@ -19,8 +19,6 @@ from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event_table import EventTable
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 
-__all__ = ["ConsumersDirectory"]
-
 
 @attrs.frozen
 class _Consumer:

@@ -26,8 +26,6 @@ from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, WRITE_ONLY, Directory, Node, Row, Rows, RowTable
 
-__all__ = ["EventsDirectory"]
-
 _SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
 _SYSTEM_FILTER_TEXT = b"""\

@@ -28,8 +28,6 @@ from utracefsd.tree.nodes import (
 )
 from utracefsd.tree.trace_files import RawPipe, RawTrace, SnapshotFile, Trace, TracePipe
 
-__all__ = ["INSTANCE_FILES", "OptionsDirectory", "PerCpuDirectory"]
-
 _MAX_TRACER_NAME = 100
 
 

@@ -28,18 +28,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import Stat
 from utracefsd.machine.peer import Peer
 
-__all__ = [
-    "Directory",
-    "FileNode",
-    "Node",
-    "OpenDirectory",
-    "OpenFile",
-    "OpenText",
-    "Row",
-    "RowTable",
-    "Rows",
-]
-
 READ_WRITE = 0o640
 READ_ONLY = 0o440
 WRITE_ONLY = 0o200

@@ -33,8 +33,6 @@ from utracefsd.tree.nodes import (
     RowTable,
 )
 
-__all__ = ["InstanceDirectory", "InstancesDirectory", "Parts", "TopDirectory"]
-
 _README = b"""\
 utracefs: tracefs for events that programs declare
 

@@ -24,8 +24,6 @@ from utracefsd.consumers.ftrace.text._text import TextRenderer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import OpenFile
 
-__all__ = ["RawPipe", "RawTrace", "SnapshotFile", "Trace", "TracePipe"]
-
 _PIECE_MIN = 4096
 _PIECE_MAX = 1 << 20
 """Bytes of text rendered at once: large enough to be fast, small enough to let other tasks run."""

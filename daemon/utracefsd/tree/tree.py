@@ -30,8 +30,6 @@ from utracefsd.machine.peer import Peer
 from utracefsd.tree.nodes import Directory, Node, OpenFile
 from utracefsd.tree.top import InstanceDirectory, InstancesDirectory, Parts, TopDirectory
 
-__all__ = ["Tree"]
-
 _PATH_MAX = 4096
 """Bytes of a path, a NUL included (linux/limits.h); longer is ENAMETOOLONG."""
 

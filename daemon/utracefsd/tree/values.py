@@ -15,17 +15,6 @@ import re
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = [
-    "WHITESPACE",
-    "command_line",
-    "cpumask",
-    "cpumask_text",
-    "flag",
-    "pids",
-    "unsigned_decimal",
-    "word",
-]
-
 _PID = re.compile(rb"\+?(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
 WHITESPACE = b" \t\n\v\f\r"

@@ -42,21 +42,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-__all__ = [
-    "INTEGERS",
-    "REG_MULTI_FORMAT",
-    "REG_PERSIST",
-    "Declaration",
-    "Field",
-    "FieldKind",
-    "any_base",
-    "check_command_length",
-    "check_file_name",
-    "normalized",
-    "parse",
-    "parse_fields",
-    "split_name",
-]
 
 REG_PERSIST: Final = 0x1
 """USER_EVENT_REG_PERSIST: keep the event when nothing refers to it."""

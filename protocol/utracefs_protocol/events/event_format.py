@@ -25,8 +25,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import INTEGERS, Field, FieldKind
 from utracefs_protocol.text import shown
 
-__all__ = ["EventFormat", "format_text", "parse_format"]
-
 _COMMON_FIELDS: Final = (
     b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
     b"\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n"

@@ -8,8 +8,6 @@ from typing import Final
 
 from utracefs_protocol.events.declaration import Field
 
-__all__ = ["HEADER_SIZE", "header_name"]
-
 _NAME: Final = re.compile(
     rb"(?P<provider>[^: ]+)_L(?P<level>[0-9a-f]{1,2})K(?P<keyword>[0-9a-f]{1,16})(?:[A-Z][0-9a-z]*)*"
     rb"(?:\.[0-9a-f]+)?\Z"

@@ -16,15 +16,6 @@ from typing import Final
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = [
-    "ALL_USER_EVENTS",
-    "MAX_WORD",
-    "check_length",
-    "is_glob",
-    "matches",
-    "split",
-]
-
 ALL_USER_EVENTS: Final = b"user_events*:*"
 """The word for all events of both systems, user_events and user_events_multi."""
 

@@ -20,8 +20,6 @@ from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_LOC, MAX_PAYLOAD
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["Layout", "Value"]
-
 Value: TypeAlias = int | float | str | bytes | list[Any]
 
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)

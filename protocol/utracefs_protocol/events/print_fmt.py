@@ -19,8 +19,6 @@ from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
-__all__ = ["Conversion", "How", "conversions"]
-
 
 class How(enum.Enum):
     """How a field's bytes are printed."""

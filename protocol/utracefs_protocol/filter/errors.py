@@ -4,8 +4,6 @@ import errno
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["FilterError"]
-
 MAX_NUMBER = 23
 """Characters of a number; num_buf of parse_pred()."""
 

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 from utracefs_protocol.filter.predicate import How
 
-__all__ = ["FLOAT", "parsed_cpus", "parsed_number", "parsed_pattern"]
-
 _WILDCARDS = frozenset(b"[?\\")
 
 FLOAT = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?![0-9A-Za-z_.])")

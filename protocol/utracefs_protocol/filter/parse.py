@@ -27,8 +27,6 @@ from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
 from utracefs_protocol.filter.literals import FLOAT, parsed_cpus, parsed_number, parsed_pattern
 from utracefs_protocol.filter.predicate import How, Predicate, Subject
 
-__all__ = ["MAX_CPUS", "check_brackets", "is_no_filter", "parse_filter"]
-
 MAX_CPUS = 8192
 """NR_CPUS of a large kernel: the limit of CPUS{} when the number of cpus is unknown."""
 

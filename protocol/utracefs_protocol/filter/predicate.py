@@ -6,8 +6,6 @@ import attrs
 
 from utracefs_protocol.events.declaration import Field
 
-__all__ = ["How", "Predicate", "Subject"]
-
 
 class Subject(enum.Enum):
     """The left side of a comparison."""

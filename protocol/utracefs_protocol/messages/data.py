@@ -52,30 +52,6 @@ from utracefs_protocol.messages.values import (
     wire_text,
 )
 
-__all__ = [
-    "METHODS",
-    "PROTOCOL_VERSION",
-    "RING_VERSION",
-    "AdoptRing",
-    "Enabler",
-    "EnablerRegistered",
-    "EnablersChanged",
-    "EnablersWritten",
-    "EventDeletion",
-    "EventRegistration",
-    "EventUnregistration",
-    "LocOffsetQuery",
-    "MmapRing",
-    "MmapStatus",
-    "NotifyEnablers",
-    "OpenFor",
-    "Registered",
-    "RingMapped",
-    "StatusMapped",
-    "Sync",
-    "Write",
-]
-
 PROTOCOL_VERSION: Final = 1
 """Grows when methods or members are added to either socket: a client that needs one can look here first."""
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Self
 from utracefs_protocol.messages.rows import Message
 from utracefs_protocol.messages.values import WireMap, params_of, refuse_unknown, wire_map
 
-__all__ = ["MapParams", "Params", "methods_in"]
-
 
 class Params(Message):
     """Params with the members in the order of the rows."""

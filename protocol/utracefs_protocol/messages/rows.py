@@ -21,8 +21,6 @@ from typing import Any, ClassVar, Final, Self, dataclass_transform
 from utracefs_protocol.frozen import Frozen, FrozenType
 from utracefs_protocol.messages.values import Kind, WireMap, wire_map
 
-__all__ = ["WHOLE", "Message", "Result", "Row", "member"]
-
 WHOLE: Final = "*"
 """In place of the name on the wire: the member is read from the whole map, and written as several members."""
 

@@ -64,33 +64,6 @@ from utracefs_protocol.pages.perf_ring import (
 )
 from utracefs_protocol.text import text_of
 
-__all__ = [
-    "METHODS",
-    "Cancel",
-    "Close",
-    "DirEntry",
-    "ListDir",
-    "Mkdir",
-    "Open",
-    "PerfAttr",
-    "PerfIoctl",
-    "PerfOpened",
-    "Poll",
-    "Read",
-    "ReadFile",
-    "Ready",
-    "Rmdir",
-    "Seek",
-    "Stat",
-    "StatPath",
-    "StreamAttr",
-    "StreamOpened",
-    "Write",
-    "WriteFile",
-    "Writer",
-]
-
-
 # Kinds of members.
 
 

@@ -15,25 +15,6 @@ from typing import Any, Final, TypeAlias
 from utracefs_protocol.errors import TOO_OLD, TraceError
 from utracefs_protocol.text import bytes_of
 
-__all__ = [
-    "BIN",
-    "BOOL",
-    "INT",
-    "TEXT",
-    "U64_MAX",
-    "Kind",
-    "WireMap",
-    "or_nil",
-    "params_of",
-    "refuse_unknown",
-    "text_bytes",
-    "wire_bool",
-    "wire_bytes",
-    "wire_int",
-    "wire_map",
-    "wire_text",
-]
-
 WireMap: TypeAlias = Mapping[Any, Any]
 
 U64_MAX: Final = (1 << 64) - 1

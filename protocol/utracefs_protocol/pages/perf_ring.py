@@ -29,23 +29,6 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 import attrs
 
-__all__ = [
-    "ALL_READ_FORMAT",
-    "COUNT_ALONE",
-    "DEFAULT_SAMPLE_TYPE",
-    "MAX_SAMPLE_FREQ",
-    "MMAP_PAGE_FIELDS",
-    "PERF_RECORD_LOST",
-    "PERF_RECORD_SAMPLE",
-    "Counts",
-    "Lost",
-    "PerfRingReader",
-    "ReadFormat",
-    "Sample",
-    "SampleType",
-    "parse_sample",
-]
-
 PERF_RECORD_LOST: Final = 2
 PERF_RECORD_SAMPLE: Final = 9
 PERF_RECORD_MISC_USER: Final = 2

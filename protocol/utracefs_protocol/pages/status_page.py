@@ -17,8 +17,6 @@ programs test for non-zero.
 
 import enum
 
-__all__ = ["StatusBit"]
-
 
 class StatusBit(enum.IntFlag):
     """The kinds of consumers attached to an event."""

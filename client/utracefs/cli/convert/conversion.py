@@ -27,21 +27,6 @@ from utracefs.cli.terminal import own
 from utracefs.recordings.partial_files import WholeFile, errors_about, name_beside
 from utracefs_protocol.errors import TraceError
 
-__all__ = [
-    "CpuList",
-    "Selection",
-    "Time",
-    "check_is_not_input",
-    "ended_by_exceptions",
-    "half_done",
-    "output_file",
-    "progress_bar",
-    "said",
-    "said_whole",
-    "selection_options",
-    "tell_if_moved",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _QUIET_S: Final = 1.0

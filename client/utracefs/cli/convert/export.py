@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import attrs
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import (
-    COMMAND_SETTINGS,
-    connect,
-    directory_option,
-    duration_option,
-    seconds_option,
-    tell,
-    with_extras,
-)
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import connect, directory_option, duration_option, seconds_option, tell, with_extras
 from utracefs.cli.convert.conversion import (
     Selection,
     check_is_not_input,
@@ -59,8 +51,6 @@ if TYPE_CHECKING:
     _AnyType = click.ParamType[object]
 else:
     _AnyType = click.ParamType
-
-__all__ = ["FORMATS", "Format", "check_target", "convert", "export", "format_of"]
 
 
 @attrs.frozen

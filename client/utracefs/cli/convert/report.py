@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, json_option, seconds_option, tell
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import json_option, seconds_option, tell
 from utracefs.cli.convert.conversion import (
     Selection,
     output_file,
@@ -24,8 +24,6 @@ from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
     from utracefs.recordings.any_recording import AnyRecording
-
-__all__ = ["report"]
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, tell, with_extras
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import tell, with_extras
 from utracefs.cli.convert.conversion import raw_eventheader_option
 from utracefs.cli.tables import table_lines
 from utracefs.export.common import json_text
@@ -27,7 +27,6 @@ from utracefs.recordings.columns import COMMON_COLUMNS, library
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["sql"]
 
 T = TypeVar("T")
 

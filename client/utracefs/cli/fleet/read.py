@@ -9,7 +9,8 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from utracefs.cli.common import COMMAND_SETTINGS, EventPattern, duration_option, stop_signals, tell
+from utracefs.cli import COMMAND_SETTINGS
+from utracefs.cli.common import EventPattern, duration_option, stop_signals, tell
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.fleet.buckets import Fleet
 from utracefs.forward.nats_messages import Arrived, Reader

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import click
 
-from utracefs.cli import common
-from utracefs.cli.common import COMMAND_SETTINGS, duration_option, echo_json, json_option
+from utracefs.cli import COMMAND_SETTINGS, common
+from utracefs.cli.common import duration_option, echo_json, json_option
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.cli.tables import table_lines
 from utracefs.fleet.buckets import Fleet

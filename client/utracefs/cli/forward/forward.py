@@ -10,15 +10,8 @@ from types import FrameType
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import (
-    COMMAND_SETTINGS,
-    directory_option,
-    duration_option,
-    seconds_option,
-    tell,
-    with_extras,
-)
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import directory_option, duration_option, seconds_option, tell, with_extras
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
 from utracefs.cli.forward.server_options import Pair, pairs, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option

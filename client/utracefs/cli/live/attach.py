@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     available_events,
     connect,
     directory_option,
@@ -22,8 +21,6 @@ from utracefs.cli.run.run_loop import Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
 from utracefs.tree.tracefs import Tracefs
-
-__all__ = ["attach"]
 
 LOOK_S = 0.02
 """Interval of looking for new events: the tree has no standing subscriptions for plug-ins."""

@@ -22,9 +22,8 @@ from collections.abc import Sequence
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     EventPattern,
     connect,
     directory_option,
@@ -43,8 +42,6 @@ from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
-
-__all__ = ["hist", "trigger_text"]
 
 INTERVAL_S = 1.0
 """Interval of checking a terminal."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["EventHistogram", "JsonView", "LiveView", "PlainView", "Shown", "View"]
 
 BAR_COLUMNS = 24
 """Width of the longest bar on a terminal."""

@@ -17,8 +17,6 @@ from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
 from utracefs.tree.event_names import ALL_USER_EVENTS
 
-__all__ = ["write_live"]
-
 _PIECE_BYTES: Final = 256 << 10
 _LOOK_S: Final = 0.2
 """Maximum delay of records below the watermark."""

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     connect,
     directory_option,
     echo,
@@ -49,7 +48,6 @@ from utracefs_protocol.text import bytes_of
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["top"]
 
 _READ_BYTES = 1 << 20
 

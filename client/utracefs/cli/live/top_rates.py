@@ -10,8 +10,6 @@ import attrs
 
 from utracefs_protocol.text import text_of
 
-__all__ = ["BOTH", "EVENTS", "OTHERS", "PROCESSES", "Count", "Rates", "Row", "parse_counts"]
-
 BOTH, EVENTS, PROCESSES = "both", "event", "process"
 """Grouping of rows."""
 

@@ -14,8 +14,6 @@ from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, Row
 from utracefs.cli.tables import counted
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["HELP", "KEYS", "SORTS", "Line", "View", "columns_of", "printable", "short"]
-
 KEYS = "q quit  Tab event/process  RBLTNP sort  I invert  / filter  Space pause  h help"
 
 HELP = """\

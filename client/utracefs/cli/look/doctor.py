@@ -21,9 +21,8 @@ from typing import Any
 import attrs
 import click
 
-from utracefs.cli import Failure, version
+from utracefs.cli import COMMAND_SETTINGS, Failure, version
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     HELLO_S,
     Finding,
     available_events,
@@ -47,8 +46,6 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.data import MmapStatus, StatusMapped
 from utracefs_protocol.places import DATA_SOCKET
 from utracefs_protocol.text import text_of
-
-__all__ = ["Finding", "doctor", "examine"]
 
 MANY = 3
 """Maximum of names printed of a list."""

@@ -7,14 +7,8 @@ from typing import Any
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import (
-    COMMAND_SETTINGS,
-    HELLO_S,
-    connect,
-    directory_option,
-    why_no_connection,
-)
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import HELLO_S, connect, directory_option, why_no_connection
 from utracefs.cli.completion import complete_event, complete_value
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.tracefs import Tracefs
@@ -24,8 +18,6 @@ from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.messages.data import EventRegistration, Registered, Write
 from utracefs_protocol.places import DATA_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
-
-__all__ = ["emit", "reg"]
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

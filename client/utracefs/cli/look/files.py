@@ -9,17 +9,8 @@ from types import FrameType
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import (
-    COMMAND_SETTINGS,
-    absent,
-    connect,
-    directory_option,
-    duration_option,
-    echo,
-    path_argument,
-    tell,
-)
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import absent, connect, directory_option, duration_option, echo, path_argument, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.run.ledger import Ledger
@@ -27,8 +18,6 @@ from utracefs.cli.run.own_instance import own_instance
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.text import bytes_of
-
-__all__ = ["cat", "ls", "stream", "write"]
 
 _PIECE_BYTES = 1 << 16
 

@@ -4,22 +4,13 @@ from collections.abc import Callable
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import (
-    COMMAND_SETTINGS,
-    connect,
-    directory_option,
-    echo,
-    echo_json,
-    json_option,
-)
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import connect, directory_option, echo, echo_json, json_option
 from utracefs.cli.completion import complete_instance
 from utracefs.cli.instance_option import InstanceName, Place, instance_names
 from utracefs.cli.look.status import buffer_state
 from utracefs.tree.event_names import parse_event_list
 from utracefs.tree.tracefs import Tracefs
-
-__all__ = ["instance"]
 
 
 @click.group(context_settings=COMMAND_SETTINGS)

@@ -24,8 +24,6 @@ from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT
 from utracefs.mount.processes.access import why_not
 
-__all__ = ["examine_kernel_abi"]
-
 _FUSE = "/dev/fuse"
 _CLONE_NEWNS = 0x20000
 _CLONE_NEWUSER = 0x10000000

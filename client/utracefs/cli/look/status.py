@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
+from utracefs.cli import COMMAND_SETTINGS
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     available_events,
     connect,
     directory_option,
@@ -26,8 +26,6 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import text_of
-
-__all__ = ["buffer_state", "list_events", "status", "users_of"]
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     available_events,
     connect,
     directory_option,
@@ -27,8 +26,6 @@ from utracefs.cli.instance_option import Place, instance_option
 from utracefs.tree.event_names import EventName, select
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import text_of
-
-__all__ = ["disable", "enable"]
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

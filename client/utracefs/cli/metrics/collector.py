@@ -18,8 +18,6 @@ from utracefs.cli.look.status import buffer_state, users_of
 from utracefs.cli.metrics.families import Metrics, label_of
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["DAEMON", "OTHER", "RESOURCES", "Collector"]
-
 ANSWER_S: Final = 5.0
 """For all answers of the daemon but the first; a scrape of Prometheus lasts 10 s at most."""
 

@@ -8,8 +8,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["FAMILIES", "OPENMETRICS", "PROMETHEUS", "Family", "Metrics", "label_of"]
-
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 """Content type."""
 

@@ -25,8 +25,6 @@ from utracefs.cli import Failure
 from utracefs.cli.common import tell
 from utracefs.cli.metrics.families import OPENMETRICS, PROMETHEUS, Metrics
 
-__all__ = ["Address", "listening", "parse_address", "serve"]
-
 MAX_CLIENTS: Final = 64
 
 MAX_HEAD: Final = 8192

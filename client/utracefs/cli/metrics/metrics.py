@@ -2,12 +2,11 @@
 
 import click
 
-from utracefs.cli.common import COMMAND_SETTINGS, directory_option, tell
+from utracefs.cli import COMMAND_SETTINGS
+from utracefs.cli.common import directory_option, tell
 from utracefs.cli.metrics.collector import Collector
 from utracefs.cli.metrics.families import OPENMETRICS, PROMETHEUS
 from utracefs.cli.metrics.listener import Address, parse_address, serve
-
-__all__ = ["metrics"]
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

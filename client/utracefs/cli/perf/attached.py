@@ -28,8 +28,6 @@ from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["LOOK_S", "Attached", "Opened"]
-
 LOOK_S = 0.02
 """Interval of looking for new events. Records emitted before an event is found are not counted."""
 

@@ -28,9 +28,8 @@ from typing import Any, Protocol
 import attrs
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    COMMAND_SETTINGS,
     directory_option,
     duration_option,
     echo,
@@ -54,8 +53,6 @@ from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
 from utracefs_protocol.pages.perf_ring import MAX_SAMPLE_FREQ
 from utracefs_protocol.text import bytes_of, text_of
-
-__all__ = ["perf", "record", "script", "stat", "top", "trace"]
 
 DATA_FILE = "perf.data"
 

@@ -29,8 +29,6 @@ from utracefs_protocol.pages.perf_ring import Lost, Sample
 from utracefs_protocol.terminal import in_one_line
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace", "Written"]
-
 BUSY_AT = 0.25
 """A ring filled to this part is read again at once."""
 BUSY_S = 0.005

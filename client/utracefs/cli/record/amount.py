@@ -8,8 +8,6 @@ import click
 
 from utracefs.cli.common import TIME_UNITS
 
-__all__ = ["Amount", "AmountType"]
-
 _SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX: Final = 1 << 50
 """Limit of bytes and of seconds."""

@@ -6,13 +6,11 @@ from typing import Final
 
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, connect, directory_option, echo, seconds_option
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import connect, directory_option, echo, seconds_option
 from utracefs.cli.instance_option import TOP, Place, instance_names, instance_option
 from utracefs.cli.record.requests import SUFFIX, answer_to, ask
 from utracefs.tree.tracefs import Tracefs
-
-__all__ = ["dump"]
 
 _FAILED: Final = "failed: "
 _LOOK_S: Final = 0.05

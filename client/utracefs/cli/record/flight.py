@@ -40,8 +40,6 @@ from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["flight_settings", "fly"]
-
 _DEFAULT_MOST: Final = 10
 """Files that are kept, unless --max-files says so."""
 _DEFAULT_SIZE: Final = 64 << 20

@@ -21,8 +21,6 @@ from utracefs.cli.run.run_loop import Surroundings, run_steps
 from utracefs.cli.run.texts import Texts
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["Job", "Watch"]
-
 WAIT_S: Final = 0.5
 """Between attempts to connect to the next daemon."""
 

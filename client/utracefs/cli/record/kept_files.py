@@ -12,8 +12,6 @@ from typing import Final
 
 from utracefs.cli.common import tell
 
-__all__ = ["KeptFiles"]
-
 
 class KeptFiles:
     """In the order of writing, whatever the clock says in their names."""

@@ -11,8 +11,6 @@ import click
 from utracefs.cli.record.amount import Amount, AmountType
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
 
-__all__ = ["Long", "long_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIGNAL: Final = "signal"

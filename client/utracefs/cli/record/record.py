@@ -21,14 +21,8 @@ import contextlib
 import attrs
 import click
 
-from utracefs.cli import Failure
-from utracefs.cli.common import (
-    COMMAND_SETTINGS,
-    check_place,
-    directory_option,
-    duration_option,
-    tell,
-)
+from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.common import check_place, directory_option, duration_option, tell
 from utracefs.cli.completion import complete_clock
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
@@ -47,8 +41,6 @@ from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS, select
 from utracefs.tree.tracefs import Tracefs
-
-__all__ = ["record"]
 
 
 @click.command(cls=WantedCommand, context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})

@@ -24,8 +24,6 @@ from utracefs.tree.event_names import EventName, matches
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["SUFFIX", "TRIGGER_SUFFIX", "Requests", "answer_to", "ask", "is_snapshot"]
-
 SUFFIX: Final = "-dump"
 """Of the instance's name."""
 TRIGGER_SUFFIX: Final = "-trigger"

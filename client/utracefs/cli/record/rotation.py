@@ -26,8 +26,6 @@ from utracefs.cli.run.recorder import About, Recorder, Summary
 from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import NO_ROOM, dumped_name
 
-__all__ = ["Rotation"]
-
 _NICE: Final = 10
 RETRY_S: Final = 1.0
 """Time until the next attempt, when there was no space for the next file."""

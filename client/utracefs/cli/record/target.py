@@ -16,8 +16,6 @@ import click
 from utracefs.cli import Failure
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["Target"]
-
 _TRACE_DAT: Final = ("", ".dat")
 """Endings that need no further import."""
 

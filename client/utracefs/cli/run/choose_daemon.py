@@ -14,8 +14,6 @@ from utracefs.cli import Failure
 from utracefs.cli.common import NoAnswer, connect
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["running_or_own"]
-
 
 @contextlib.contextmanager
 def running_or_own(

@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from utracefs.cli import Failure
 from utracefs_protocol.places import xdg_runtime_dir
 
-__all__ = ["embedded_daemon"]
-
 START_S = 20.0
 """Starting takes some 0.3 s, most of it Python's imports; this is for machines that swap."""
 

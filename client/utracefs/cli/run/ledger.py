@@ -17,8 +17,6 @@ from utracefs.cli.instance_option import Place
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["Account", "Gained", "Ledger", "gained", "read_stats"]
-
 
 @attrs.frozen
 class Gained:

@@ -17,8 +17,6 @@ from utracefs.cli import Failure
 from utracefs.cli.instance_option import Place
 from utracefs.tree.tracefs import Tracefs
 
-__all__ = ["hold", "own_instance"]
-
 
 @contextlib.contextmanager
 def own_instance(tree: Tracefs, command: str, name: str = "", *, returns: bool = False) -> Iterator[Place]:

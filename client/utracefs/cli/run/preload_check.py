@@ -13,8 +13,6 @@ import sys
 
 import attrs
 
-__all__ = ["Obstacle", "obstacle"]
-
 _PROGRAM_HEADER = struct.Struct("=I4xQ16xQ16x")
 """Members of Elf64_Phdr: p_type, p_offset, p_filesz."""
 

@@ -38,8 +38,6 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.pages._subbuf import page_header
 from utracefs_protocol.pages.subbuf import last_ts, without_missed
 
-__all__ = ["About", "Recorder", "Summary"]
-
 BUSY_S = 0.02
 IDLE_S = 0.1
 SYNC_S = 0.1

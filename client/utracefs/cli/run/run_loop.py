@@ -29,15 +29,6 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.common import tell
 
-__all__ = [
-    "ENDING",
-    "NOT_EXECUTABLE",
-    "NOT_FOUND",
-    "Surroundings",
-    "run_steps",
-    "signals_blocked",
-]
-
 TERM_GRACE_S = 5.0
 
 NOT_EXECUTABLE = 126

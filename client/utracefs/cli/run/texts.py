@@ -16,8 +16,6 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.pages.subbuf import MARKER_IP
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["Texts"]
-
 MARKER_SYMBOL = b"%x t tracing_mark_write\n" % MARKER_IP
 """The only line of the symbol table: readers resolve a marker's ip with it."""
 

@@ -33,8 +33,6 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.places import DATA_SOCKET
 
-__all__ = ["PATIENCE_S", "ROOM_KB", "Launch", "environment", "launch_options", "launched"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 ROOM_KB = 32 * 1024

@@ -18,8 +18,6 @@ from utracefs.recordings._columns import PLACE_COLUMNS
 from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs_protocol.text import clean
 
-__all__ = ["write_csv"]
-
 _COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
 
 

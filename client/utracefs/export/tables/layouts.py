@@ -16,7 +16,6 @@ from utracefs.recordings._records import EventDecoder
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Layouts"]
 
 MAX_COLUMNS: Final = 2048
 """Of a table of several layouts. Further fields are left out: DuckDB takes 0.2 ms for each in each query."""

@@ -36,15 +36,6 @@ from utracefs_protocol.text import bytes_of, clean
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = [
-    "COMPRESSION",
-    "DAY_NS",
-    "PARTITIONS",
-    "day_text",
-    "partition",
-    "write_parquet",
-    "write_parquet_file",
-]
 
 PARTITIONS: Final = ("event", "day", "host")
 """The partitions, from the outer to the inner one."""

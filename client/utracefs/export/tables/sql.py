@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
-__all__ = ["RECORDS", "Scannable", "Source", "Table", "Tables", "open_tables", "quoted"]
 
 _PARQUET_MAGIC: Final = b"PAR1"
 RECORDS: Final = "records"

@@ -28,8 +28,6 @@ from utracefs.export.timelines._chrome_text import ChromeText
 from utracefs.export.timelines.tracks import Tracks
 from utracefs.recordings.any_recording import AnyRecording
 
-__all__ = ["write_chrome"]
-
 # A name for no process, so that all further objects may begin with a comma.
 _HEAD: Final = b'{"displayTimeUnit":"ns","traceEvents":[\n{"ph":"M","name":"utracefs","pid":0,"args":{}}'
 _TAIL: Final = b"\n]}\n"

@@ -28,8 +28,6 @@ from utracefs.export.timelines._perfetto_packets import PerfettoPackets
 from utracefs.export.timelines.tracks import Tracks
 from utracefs.recordings.any_recording import AnyRecording
 
-__all__ = ["write_perfetto"]
-
 _CLOCKS: Final = {"realtime": 1, "mono": 3, "mono_raw": 5, "boot": 6}
 """BuiltinClock of Perfetto; for all others that of `mono`, which readers show unchanged."""
 

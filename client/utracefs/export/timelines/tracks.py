@@ -41,8 +41,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.text import text_of
 
-__all__ = ["Counter", "Duration", "Roles", "Slice", "Tracks"]
-
 UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 

@@ -9,8 +9,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["YAMA", "status_of", "why_not"]
-
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 """0 classic rules, 1 descendants and processes that allowed it, 2 CAP_SYS_PTRACE, 3 none. Missing without
 Yama."""

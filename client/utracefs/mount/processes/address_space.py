@@ -45,8 +45,6 @@ from utracefs.mount.processes._memory import WAYS, Memory, ended, same_memory, w
 from utracefs.mount.processes.access import status_of, why_not
 from utracefs.mount.processes.procfs import Stat, stat_of
 
-__all__ = ["MAX_ADDRESS_SPACES", "MAX_ENABLERS", "AddressSpace", "AddressSpaces", "Enabler"]
-
 logger = logging.getLogger("utracefs.mount")
 
 MAX_ADDRESS_SPACES: Final = 4096

@@ -25,8 +25,6 @@ from typing import Any, Final
 
 from utracefs.mount.channel import Resume
 
-__all__ = ["HANG_S", "InMemory", "MemoryThread"]
-
 logger = logging.getLogger("utracefs.mount")
 
 HANG_S: Final = 2.0

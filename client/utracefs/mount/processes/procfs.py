@@ -4,8 +4,6 @@ import os
 
 import attrs
 
-__all__ = ["Stat", "start_time_of", "stat_of"]
-
 
 @attrs.frozen
 class Stat:

@@ -18,42 +18,7 @@ Sources: include/uapi/linux/perf_event.h; tools/perf/Documentation/perf.data-fil
 import struct
 from typing import Final
 
-from utracefs.recordings.trace_dat.format import MAGIC as TRACING_MAGIC
-
-__all__ = [
-    "ATTR",
-    "ATTR_HEAD",
-    "ATTR_SIZE",
-    "ATTR_SIZE_LEAST",
-    "CLOCKID",
-    "CLOCKID_AT",
-    "CLOCK_DATA",
-    "CLOCK_MONOTONIC",
-    "COMM_HEAD",
-    "COMM_LENGTH",
-    "COMM_TRAILER",
-    "EXTENT",
-    "FEATURES_AT",
-    "FLAGS",
-    "FLAG_FREQ",
-    "FLAG_SAMPLE_ID_ALL",
-    "FLAG_USE_CLOCKID",
-    "HEADER",
-    "HEADER_SIZE",
-    "LOST_COUNT_AT",
-    "LOST_RECORD",
-    "MAGIC",
-    "PERF_RECORD_COMM",
-    "PIPE_HEADER_SIZE",
-    "READ_FORMAT_ID",
-    "RECORD_HEADER",
-    "TRACING_DATA_BEGIN",
-    "TRACING_MAGIC",
-    "TYPE_TRACEPOINT",
-    "U32",
-    "U64",
-    "Feature",
-]
+from utracefs.recordings.trace_dat import format as trace_dat
 
 MAGIC: Final = b"PERFILE2"
 
@@ -106,6 +71,7 @@ LOST_COUNT_AT: Final = RECORD_HEADER.size + U64.size
 CLOCK_DATA: Final = struct.Struct("<IIQQ")
 """Version 1, clock id, wall clock and that clock at one moment, in nanoseconds."""
 
+TRACING_MAGIC: Final = trace_dat.MAGIC
 TRACING_DATA_BEGIN: Final = TRACING_MAGIC + b"0.6\0\0\x08"
 """As in a trace.dat: magic, version, byte order, bytes of a long."""
 

@@ -26,8 +26,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE
 from utracefs_protocol.text import text_of
 
-__all__ = ["PerfDataReader"]
-
 _UNFINISHED: Final = layout.HEADER.pack(
     layout.MAGIC, layout.HEADER_SIZE, layout.ATTR.size + layout.EXTENT.size, *bytes(6)
 )

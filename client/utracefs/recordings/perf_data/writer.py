@@ -32,8 +32,6 @@ from utracefs.recordings.perf_data.format import Feature
 from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["Contents", "PerfDataEvent", "PerfDataWriter"]
-
 _RESERVE: Final = 256 << 10
 """Bytes reserved for the end of a file besides its size when `describe` was called."""
 _ADDS: Final = 1024

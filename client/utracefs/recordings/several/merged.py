@@ -23,8 +23,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
-__all__ = ["MergedRecording"]
-
 _MOST_HOSTS: Final = 200
 _IDS: Final = 10_000_000
 """Process ids of one host, in viewers: Linux has fewer than 2^22, and _MOST_HOSTS times that fit an int32."""

@@ -21,8 +21,6 @@ import attrs
 from utracefs.recordings.origin import ClockPair, Origin, clock_id
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["Clocked", "NotMergeableError", "Timeline", "timelines"]
-
 _DRIFT: Final = 1 / 1000
 """Twice the most that NTP corrects."""
 

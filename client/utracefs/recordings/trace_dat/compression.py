@@ -23,7 +23,6 @@ import utracefs.recordings.trace_dat.format as layout
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["NAMES", "Compression", "Packed", "compression_of", "unpacked"]
 
 NAMES: Final = ("zstd", "zlib")
 

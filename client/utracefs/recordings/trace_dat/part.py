@@ -24,8 +24,6 @@ from utracefs.recordings.partial_files import NO_ROOM, open_part
 from utracefs.recordings.trace_dat._pages import count_events
 from utracefs_protocol.pages.subbuf import commit_of, join_pages, last_ts, missed_events, with_missed
 
-__all__ = ["STEP", "Part"]
-
 STEP: Final = 256 << 10
 """Bytes moved at a time, the space needed for it; less on a small disk."""
 

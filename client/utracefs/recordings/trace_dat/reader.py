@@ -25,8 +25,6 @@ from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.pages.subbuf import last_ts
 from utracefs_protocol.text import text_of
 
-__all__ = ["BufferRecord", "TraceDatReader", "contents_of"]
-
 READ_BYTES: Final = 1 << 30
 """Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped,
 so that it need not fit into memory: do not truncate it then."""

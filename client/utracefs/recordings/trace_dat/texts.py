@@ -13,8 +13,6 @@ from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.text import text_of
 
-__all__ = ["Cursor", "TraceTexts", "with_small_signs"]
-
 
 class Cursor:
     """Reads consecutive parts of a file; struct.error where it ends too early."""

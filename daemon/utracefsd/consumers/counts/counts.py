@@ -24,8 +24,6 @@ from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.comms import CommTable
 
-__all__ = ["EventCounters", "EventCounts"]
-
 MAX_COUNTS = 16
 """Open files at a time: each of them counts each record, and may have MAX_ROWS rows (6 MiB)."""
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 from utracefsd.consumers.ftrace.settings import Settings
 
-__all__ = ["ErrorLog"]
-
 _ENTRIES = 8
 """TRACING_LOG_ERRS_MAX of kernel/trace/trace.c."""
 

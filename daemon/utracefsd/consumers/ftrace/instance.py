@@ -65,8 +65,6 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.comms import CommTable
 
-__all__ = ["Instance"]
-
 _CLOCKS_NOT_NS = frozenset({"counter", "uptime", "x86-tsc"})
 """Clocks that do not count nanoseconds; their stamps are printed as bare numbers."""
 

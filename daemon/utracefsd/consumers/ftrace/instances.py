@@ -23,8 +23,6 @@ from utracefsd.events.lowest_free import LowestFree
 from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.comms import CommTable
 
-__all__ = ["MAX_NUMBER", "TOP", "Instances", "check_name"]
-
 TOP = 0
 """Number of the top instance."""
 

@@ -14,8 +14,6 @@ from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.options import Options
 from utracefsd.machine.comms import CommTable
 
-__all__ = ["Markers"]
-
 _HEADER = 16
 _TAIL = 2
 _MAX = 4096

@@ -18,8 +18,6 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["OPTIONS", "Option", "Options", "OptionsHolder", "default_options"]
-
 
 @attrs.frozen
 class Option:

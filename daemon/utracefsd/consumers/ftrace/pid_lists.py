@@ -13,8 +13,6 @@ from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.machine.comms import CommTable
 
-__all__ = ["PidLists"]
-
 
 class PidLists:
     """Both lists of one instance; stored in its settings."""

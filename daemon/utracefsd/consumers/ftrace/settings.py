@@ -23,8 +23,6 @@ import attrs
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefsd.consumers.ftrace.options import OPTIONS
 
-__all__ = ["CLOCKS", "Settings", "parse_setting"]
-
 CLOCKS = (
     *("local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot", "tai"),
     *(["x86-tsc"] if os.uname().machine in ("x86_64", "i386", "i486", "i586", "i686") else []),

@@ -19,9 +19,6 @@ from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event, shown
 
-__all__ = ["MAX_LINES", "StandingFile"]
-
-
 _NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.E2BIG})
 """Errors that are not mistakes in the line; they are not in error_log."""
 

@@ -20,8 +20,6 @@ from typing import Any, Final, Generic, TypeVar
 from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.stream._sink import StreamSink
 
-__all__ = ["SLOW_S", "Job", "Worker"]
-
 SLOW_S: Final = 0.05
 """A batch that takes a plug-in longer than this is logged."""
 

@@ -19,8 +19,6 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.settings import MAX_SUBBUF_ORDER, Settings
 from utracefsd.daemon_log import daemon_log
 
-__all__ = ["EXPANDED_SIZE_KB", "NO_ROOM", "BufferStorage", "BufferStore", "memory_errors"]
-
 EXPANDED_SIZE_KB = 1408
 """KiB per cpu once something is recorded (TRACE_BUF_SIZE_DEFAULT is 1441792 bytes); until then a buffer has
 two pages."""

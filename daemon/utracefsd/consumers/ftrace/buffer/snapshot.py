@@ -18,8 +18,6 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
 
-__all__ = ["Snapshot"]
-
 _ALLOCATED = b"#\n# * Snapshot is allocated *\n#\n"
 _FREED = b"#\n# * Snapshot is freed *\n#\n"
 

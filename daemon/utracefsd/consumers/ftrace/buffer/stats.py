@@ -2,8 +2,6 @@
 
 import attrs
 
-__all__ = ["BufferStats", "stats_text", "timestamp_text"]
-
 
 @attrs.frozen
 class BufferStats:

@@ -7,8 +7,6 @@ import attrs
 
 from utracefsd.consumers.ftrace.event._trigger import UNLIMITED, Trigger
 
-__all__ = ["AttachedTrigger", "SavedTrigger", "count_text"]
-
 
 @attrs.frozen
 class SavedTrigger:

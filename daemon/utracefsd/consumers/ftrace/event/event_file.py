@@ -38,9 +38,6 @@ from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
 
-__all__ = ["MAX_TRIGGERS", "EventFile", "EventFiles", "SavedEventFile"]
-
-
 MAX_TRIGGERS = 256
 """Of one event in one instance: every record passes each of them, and a change of one writes all to the
 log."""

@@ -18,8 +18,6 @@ from typing import Protocol, TypeVar
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events import event_names
 
-__all__ = ["NamedEvent", "check_glob", "first_word", "glob_matches", "select"]
-
 _SEPARATORS = b" \t\n\v\f\r\0"
 
 

@@ -18,8 +18,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 
-__all__ = ["Injected", "parse_entry"]
-
 _MAX_TEXT = 256
 """MAX_FILTER_STR_VAL: text of so many bytes or more is EINVAL."""
 

@@ -17,8 +17,6 @@ from utracefs_protocol.events.declaration import Field
 from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.fields import HistField
 
-__all__ = ["MAX_PARAMS", "Action", "Handler", "Kind", "check_parameter", "parse_action"]
-
 MAX_PARAMS = 64
 """SYNTH_FIELDS_MAX."""
 

@@ -20,8 +20,6 @@ from utracefsd.consumers.ftrace.hist.expressions import (
 from utracefsd.consumers.ftrace.hist.fields import MAX_STRING, NONE, Flag, HistField, field_text
 from utracefsd.consumers.ftrace.hist.parse import MAX_VARIABLES, Parts
 
-__all__ = ["MAX_KEYS", "MAX_KEY_SIZE", "MAX_VALUES", "Definition", "SortKey", "define"]
-
 MAX_KEYS = 3
 """TRACING_MAP_KEYS_MAX."""
 

@@ -9,8 +9,6 @@ import errno as errno_numbers
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["HistError", "Log"]
-
 
 class HistError(TraceError):
     """A definition was refused. entries: (message, column in the command) for each entry of `error_log`."""

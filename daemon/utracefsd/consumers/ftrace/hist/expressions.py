@@ -27,18 +27,6 @@ from utracefsd.consumers.ftrace.hist.fields import (
 )
 from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
 
-__all__ = [
-    "MAX_OPERATORS",
-    "Context",
-    "Reference",
-    "Variables",
-    "check_number",
-    "divided",
-    "log2_of",
-    "parse_atom",
-    "parse_expression",
-]
-
 MAX_OPERATORS = 3
 """In one expression."""
 

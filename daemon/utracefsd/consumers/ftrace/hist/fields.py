@@ -11,8 +11,6 @@ import attrs
 
 from utracefs_protocol.events.declaration import Field, FieldKind
 
-__all__ = ["COMMON_FIELDS", "MAX_STRING", "Flag", "HistField", "Operator", "expression_text", "field_text"]
-
 MAX_STRING = 256
 """Bytes of a dynamic string as a key, with its NUL (MAX_FILTER_STR_VAL)."""
 

@@ -1,7 +1,5 @@
 """Numbers in texts, as kstrtoull() of lib/kstrtox.c reads them with base 0."""
 
-__all__ = ["parse_unsigned"]
-
 _MAX = (1 << 64) - 1
 
 

@@ -16,17 +16,6 @@ import attrs
 from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
 
-__all__ = [
-    "MAX_ACTIONS",
-    "MAX_BITS",
-    "MAX_VARIABLES",
-    "MIN_BITS",
-    "Command",
-    "Parts",
-    "parse_parts",
-    "split_filter",
-]
-
 MAX_VARIABLES = 16
 """TRACING_MAP_VARS_MAX."""
 

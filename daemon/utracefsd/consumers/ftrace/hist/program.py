@@ -11,8 +11,6 @@ from utracefs_protocol.events.declaration import FieldKind
 from utracefsd.consumers.ftrace.hist.definition import Definition
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, Operator
 
-__all__ = ["Key", "KeyKind", "Op", "Program", "Step", "compile_definition"]
-
 
 class Op(enum.IntEnum):
     """The operation of a step. The order is that of `_hist.pyx`."""

@@ -7,8 +7,6 @@ stat), and `-` for a number without one.
 
 import platform
 
-__all__ = ["syscall_name"]
-
 _UNKNOWN = b"unknown_syscall"
 
 _FIRST = """

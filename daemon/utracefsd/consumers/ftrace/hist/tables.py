@@ -21,8 +21,6 @@ from utracefsd.consumers.ftrace.hist.parse import MAX_BITS, MIN_BITS
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.kept_file import remove
 
-__all__ = ["MAX_BYTES", "MAX_INSTANCE_BYTES", "Tables", "is_table_name"]
-
 MAX_INSTANCE_BYTES = 128 << 20
 """Of all tables of an instance: the largest possible one (131072 entries with a dynamic string and a stack as
 keys) takes 71 MiB, the default one with one number as its key 82 KiB."""

@@ -11,8 +11,6 @@ from utracefsd.consumers.ftrace.hist.definition import Definition, SortKey
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.syscalls import syscall_name
 
-__all__ = ["Contents", "hist_pieces", "key_text"]
-
 _MASK = (1 << 64) - 1
 _PIECE = 256
 """Entries printed at once: about half a millisecond."""

@@ -23,8 +23,6 @@ from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, field_text
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.event_table import EventTable
 
-__all__ = ["InstanceVariables", "Owner", "is_read"]
-
 
 class Owner(Protocol):
     """An attached hist trigger."""

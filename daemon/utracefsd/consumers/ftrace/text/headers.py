@@ -24,8 +24,6 @@ from collections.abc import Container
 
 import attrs
 
-__all__ = ["TRACER", "TextOptions", "header"]
-
 
 @attrs.frozen
 class TextOptions:

@@ -23,9 +23,6 @@ from utracefsd.consumers.ftrace.trigger.simple_kinds import (
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event, shown
 
-__all__ = ["KINDS", "Triggers"]
-
-
 KINDS: dict[bytes, Kind] = {
     kind.name: kind
     for kind in (

@@ -34,8 +34,6 @@ from utracefsd.consumers.ftrace.trigger.simple_kinds import EventSwitchKind
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
 
-__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits", "is_read_by_others"]
-
 SLOT = b"hist"
 
 Make = Callable[[Event, bytes], "EventHist | None"]

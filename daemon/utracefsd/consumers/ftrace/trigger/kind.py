@@ -27,18 +27,6 @@ from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.events.event import Event, shown
 from utracefsd.events.event_table import EventTable
 
-__all__ = [
-    "WHITESPACE",
-    "Command",
-    "Kept",
-    "Kind",
-    "Place",
-    "memory_errors",
-    "parse_count",
-    "separate_filter",
-    "split_command",
-]
-
 WHITESPACE = b" \t\n\v\f\r"
 
 Kept = tuple[tuple[int, int], ...]

@@ -36,8 +36,6 @@ from utracefsd.consumers.ftrace.trigger.kind import (
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event, shown
 
-__all__ = ["EventSwitchKind", "Named", "SnapshotKind", "StacktraceKind", "TracingSwitchKind"]
-
 
 @attrs.frozen
 class Named:
