@@ -56,7 +56,6 @@ def user_directory(environ: Mapping[str, str], uid: int) -> str:
 
 
 def daemon_directory(environ: Mapping[str, str], uid: int) -> str:
-    """Default directory of a daemon."""
     return SYSTEM_DIRECTORY if uid == 0 else user_directory(environ, uid)
 
 

@@ -51,7 +51,6 @@ def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def complete_instance(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of instances."""
     return _ask(
         ctx, lambda tree: _beginning(incomplete, sorted(name for name, _ in tree.list_dir("instances")))
     )
@@ -74,7 +73,6 @@ def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The clocks of the daemon."""
     return _ask(
         ctx,
         lambda tree: _beginning(

@@ -195,7 +195,6 @@ def filter_of(wanted: Iterable[Wanted], event: EventName) -> str:
 
 
 def triggers_of(wanted: Iterable[Wanted], event: EventName) -> tuple[str, ...]:
-    """The triggers of an event."""
     return tuple(dict.fromkeys(trigger for one in _meaning(wanted, event) for trigger in one.triggers))
 
 

@@ -41,7 +41,6 @@ class Refusal:
 
     @property
     def consequence(self) -> str:
-        """The consequence for the event."""
         return "recorded without the filter" if self.what == "filter" else "has not the trigger"
 
     def failure(self, event: EventName | str) -> Failure:

@@ -23,7 +23,6 @@ class Place:
     """Below instances/; empty: the top one."""
 
     def path(self, file: str) -> str:
-        """Path of a file in it."""
         return f"instances/{self.name}/{file}" if self.name else file
 
     @property
@@ -44,8 +43,6 @@ else:
 
 
 class InstanceName(_NameType):
-    """A file name."""
-
     name = "instance"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -72,5 +69,4 @@ def instance_option(help_text: str = "In this instance instead of the top one.")
 
 
 def instance_names(tree: "Tracefs") -> list[str]:
-    """Names of the further instances."""
     return [name for name, _ in tree.list_dir("instances")]

@@ -63,7 +63,6 @@ def refused_text(refused: Mapping[str, int]) -> str:
 
 
 def lost_lines(lost: Mapping[str, int]) -> bytes:
-    """Lines for a file."""
     return b"".join(b"%s: %d\n" % (loss.in_file.encode(), lost[loss.name]) for loss in LOSSES)
 
 

@@ -16,5 +16,4 @@ cdef extern from "Python.h":
 
 
 def is_main():
-    """Whether this is the main interpreter."""
     return PyInterpreterState_Get() == PyInterpreterState_Main()

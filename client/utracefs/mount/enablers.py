@@ -276,7 +276,6 @@ class Enablers:
         return dict(space.enablers)
 
     def _register(self, told: Told, key: Key, enabler: Enabler) -> Asking[None]:
-        """Assign tokens."""
         if told.channel is None or enabler.token in told.keys:
             return
         told.keys[enabler.token] = key

@@ -191,7 +191,6 @@ class FileSystem:
         }
 
     def handle(self, request: bytes) -> None:
-        """Start one request."""
         header, body = Header.from_request(request)
         match header.opcode:
             case Opcode.FORGET:

@@ -53,7 +53,6 @@ class Node:
         return self.path.rpartition(b"/")[2]
 
     def child(self, name: bytes) -> bytes:
-        """Path of an entry."""
         return b"%s/%s" % (self.path, name) if self.path else name
 
 

@@ -64,7 +64,6 @@ class DataFile:
     """An open file; the kernel has a number for it, however many descriptors there are."""
 
     owner: Process
-    """The opening process."""
     channel: Channel
     events: list[_Event] = attrs.field(factory=list)
     """By write_index."""

@@ -43,8 +43,6 @@ _USER_ADDRESSES: Final = {"x86_64": (1 << 47) - 4096, "aarch64": 1 << 48}
 
 
 class Command(enum.Enum):
-    """The ioctl."""
-
     REG = 0
     DEL = 1
     UNREG = 2
@@ -113,7 +111,6 @@ class UserUnreg:
 
 
 def _struct(read: Read, address: int, known: int, least: int) -> bytes:
-    """The known part of the struct."""
     (size,) = _SIZE.unpack(read(address, _SIZE.size))
     if size > MAX_STRUCT_ARGUMENT:
         raise _error(errno.E2BIG)

@@ -90,7 +90,6 @@ cdef class Column(Values):
 
     @property
     def values(self):
-        """All values."""
         return memoryview(self._values)
 
     @property
@@ -407,7 +406,6 @@ cdef class ColumnBatches:
         raise StopIteration
 
     cdef Batch _begin(self, EventDecoder event):
-        """A batch of a table."""
         return Batch(event, text_as_bytes=self._text_as_bytes, with_place=self._records.is_merged)
 
     cdef EventDecoder _next_run(self):

@@ -150,7 +150,6 @@ class HeaderEvent:
     """-1: it has the undecoded records of its tracepoint."""
 
     def decoder(self) -> EventDecoder:
-        """A new one."""
         return EventDecoder(
             self.system,
             text_of(self.format.name),

@@ -23,8 +23,6 @@ _TYPES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 cdef class _Table:
-    """The columns of one event."""
-
     cdef EventDecoder event
     cdef Py_ssize_t rows
     cdef Py_ssize_t room

@@ -26,13 +26,11 @@ class ConnectionShares:
                 self.shares.check(resource, peer.share, privileged=peer.privileged)
 
     def add(self, peer: Peer) -> None:
-        """Add a connection."""
         if self.limited:
             for resource in _OF_A_CONNECTION:
                 self.shares.add(resource, peer.share)
 
     def drop(self, peer: Peer) -> None:
-        """Remove a connection."""
         if self.limited:
             for resource in _OF_A_CONNECTION:
                 self.shares.drop(resource, peer.share)

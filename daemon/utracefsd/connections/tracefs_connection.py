@@ -589,8 +589,6 @@ class _Pieces:
 
 @attrs.frozen
 class _WithDescriptor:
-    """A result with descriptors."""
-
     result: Any
     fds: tuple[int, ...]
 

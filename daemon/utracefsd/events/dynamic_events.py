@@ -122,7 +122,6 @@ def truncate_synthetic(table: EventTable, *, privileged: bool) -> None:
 
 
 def synthetic_text(table: EventTable) -> bytes:
-    """The content of synthetic_events."""
     return b"".join(declared_text(event) + b"\n" for event in table.events() if event.synthetic)
 
 

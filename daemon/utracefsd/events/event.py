@@ -74,7 +74,6 @@ class Event:
 
     @property
     def name(self) -> bytes:
-        """The registered name."""
         return self.declaration.name
 
     @property
@@ -115,7 +114,6 @@ class CommandString:
     compared with an existing event first."""
 
     name: bytes
-    """The name to register."""
 
     args: bytes
     """The text of the fields."""

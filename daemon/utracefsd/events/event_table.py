@@ -145,7 +145,6 @@ class EventTable:
         return [self._single[name]] if name in self._single else []
 
     def by_id(self, event_id: int) -> Event | None:
-        """The event with this trace event id."""
         return self._events.get(event_id)
 
     # Registering

@@ -27,8 +27,6 @@ REFILL_DIVISOR = 10
 
 @attrs.define
 class _Waited:
-    """The waits of one user."""
-
     until_ns: int
     """Waits before this time are counted."""
 

@@ -15,8 +15,6 @@ Key = tuple[int, int]
 
 @attrs.frozen
 class KnownRing:
-    """A data ring."""
-
     pid: int
     """Its process; 0 when that process's pid namespace is not visible."""
 

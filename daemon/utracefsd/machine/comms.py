@@ -199,11 +199,9 @@ class CommTable:
             process = self._read_parent(process)
 
     def saved_cmdlines_text(self) -> bytes:
-        """`saved_cmdlines`."""
         return saved_cmdlines_text((pid, self.comm(pid)) for pid in list(self._tasks))
 
     def saved_tgids_text(self) -> bytes:
-        """`saved_tgids`."""
         return saved_tgids_text(self._tgids.items())
 
     def set_capacity(self, number: int) -> None:

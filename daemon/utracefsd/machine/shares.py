@@ -57,7 +57,6 @@ class Limit:
     """All users together; one user may hold half of what the others leave of it."""
 
     errno: int
-    """The errno of a refusal."""
 
     text: str
     """The error's text, with `{uid}`, `{held}` and `{most}`; `{held_kib}` and `{most_kib}` are 1024 times

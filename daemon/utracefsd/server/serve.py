@@ -183,7 +183,6 @@ class Server:
         self._note_gathered()
 
     def start(self, nursery: trio.Nursery, store: FdStore | None) -> None:
-        """Start the tasks."""
         nursery.start_soon(self.port, self.daemon.data)
         nursery.start_soon(self.tree)
         if self.daemon.rings is not None:

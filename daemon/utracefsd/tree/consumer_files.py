@@ -22,10 +22,7 @@ from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Ro
 
 @attrs.frozen
 class _Consumer:
-    """One plug-in."""
-
     table: EventTable
-    """All events."""
 
     plugins: Plugins
     """All plug-ins."""

@@ -150,13 +150,10 @@ class _SystemDirectory(Rows[_System]):
 
 @attrs.frozen
 class _EventContext:
-    """One event, in one instance."""
-
     instance: Instance
     """The instance whose enable switch it shows."""
 
     event: Event
-    """The event."""
 
     def enable_text(self) -> bytes:
         return self.instance.events.enable_text(self.event)
@@ -234,7 +231,6 @@ class _InternalEvent:
     """A record type of the kernel's own that tools expect to be declared."""
 
     name: bytes
-    """Directory name."""
 
     id: int
     """common_type of its records."""

@@ -187,10 +187,7 @@ class OptionsDirectory(Directory):
 
 @attrs.frozen
 class _OptionContext:
-    """One option of one instance."""
-
     instance: Instance
-    """The instance."""
 
     name: str
     """The option's name."""
@@ -215,10 +212,7 @@ _OPTION_FILE: Row[_OptionContext] = Row(
 
 @attrs.frozen
 class _Cpu:
-    """One cpu of one instance."""
-
     instance: Instance
-    """The instance."""
 
     number: int
     """The cpu's number."""

@@ -176,7 +176,6 @@ class Row(Generic[C]):
     """One file of a directory. The callables get the directory's context first."""
 
     name: bytes
-    """File name."""
 
     mode: int
     """Permission bits."""
@@ -209,7 +208,6 @@ class FileNode(Node, Generic[C]):
     """A Row found by a walk."""
 
     row: Row[C]
-    """The file."""
 
     context: C
     """The object that the row's functions get."""

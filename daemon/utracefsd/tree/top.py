@@ -85,7 +85,6 @@ class Parts:
     """The objects behind the top directory."""
 
     table: EventTable
-    """The events."""
 
     instances: Instances
     """The top instance is the directory itself, the others are below instances/."""

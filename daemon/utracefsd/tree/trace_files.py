@@ -53,7 +53,6 @@ class Trace(OpenFile):
 
     seekable = True
     snapshot = False
-    """It shows the snapshot."""
 
     def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)

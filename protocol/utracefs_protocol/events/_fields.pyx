@@ -126,7 +126,6 @@ cdef int put_json_float(Line *line, const uint8_t *data, size_t size) except -1:
 
 
 cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
-    """The array as a list."""
     cdef list found = []
     cdef size_t at = 0
     while at < length:

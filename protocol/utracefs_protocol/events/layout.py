@@ -65,7 +65,6 @@ class Layout:
         return bytes(payload)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The values in field order."""
         if len(args) > len(self.fields):
             raise TypeError(f"the event has {len(self.fields)} fields, {len(args)} values were given")
         by_position = self.names[: len(args)]

@@ -76,7 +76,6 @@ class _Operand:
     """In bytes; 0 for names that are not fields."""
 
     signed: bool = False
-    """Whether a number has a sign."""
 
     may_be_cpu: bool = False
     """Whether CPUS{} is allowed."""
@@ -256,7 +255,6 @@ class _Parser:
         raise FilterError(errors.MEANINGLESS if self._predicates else errors.NO_FILTER, len(text))
 
     def _operand(self, at: int, invert: bool) -> tuple[int, _Part]:
-        """One predicate as a part."""
         at, predicate = self._predicate(at)
         number = len(self._predicates)
         self._predicates.append(predicate)

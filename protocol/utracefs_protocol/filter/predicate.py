@@ -59,13 +59,10 @@ class How(enum.Enum):
 
 @attrs.frozen
 class Predicate:
-    """One comparison."""
-
     subject: Subject
     """Left side."""
 
     how: How = How.EQUAL
-    """Operator."""
 
     value: int | float | bytes = 0
     """Right side. IN_CPUS: a bit for each number. Floats: a float. Texts: the pattern, without its `*` except

@@ -127,28 +127,20 @@ class ReadFile(Params, method="read_file"):
 
 
 class ListDir(Params, method="list_dir"):
-    """list_dir."""
-
     path: bytes = member(_PATH)
     modes: bool = member(BOOL, default=False)
     """Each entry has its mode, too."""
 
 
 class StatPath(Params, method="stat"):
-    """stat."""
-
     path: bytes = member(_PATH)
 
 
 class Mkdir(Params, method="mkdir"):
-    """mkdir."""
-
     path: bytes = member(_PATH)
 
 
 class Rmdir(Params, method="rmdir"):
-    """rmdir."""
-
     path: bytes = member(_PATH)
 
 
@@ -174,8 +166,6 @@ class DirEntry(Message):
 
 
 class Stat(Result, of="stat"):
-    """The result of stat."""
-
     kind: str = member(Kind("str", lambda value, what: text_of(text_bytes(value, what))))
     """`d` or `f`."""
     mode: int = member(INT)
@@ -201,8 +191,6 @@ ONE_LINE = 1 << 30
 
 
 class Open(Params, method="open"):
-    """open."""
-
     path: bytes = member(_PATH)
     flags: int = member(_NUMBER)
     """The flags of open(2), and ONE_LINE."""

@@ -144,9 +144,7 @@ class Sample:
     """Identifier: which perf event this belongs to."""
     ip: int
     pid: int
-    """Process."""
     tid: int
-    """Thread."""
     time: int
     """CLOCK_MONOTONIC, nanoseconds."""
     cpu: int

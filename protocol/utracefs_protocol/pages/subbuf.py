@@ -115,8 +115,6 @@ def header_page_text(subbuf_size: int = SUBBUF_SIZE) -> bytes:
 
 @attrs.frozen
 class PageRecord:
-    """One record of a page."""
-
     ts: int
     """In units of the trace clock; nanoseconds but for `counter` and `x86-tsc`."""
     data: bytes
@@ -125,8 +123,6 @@ class PageRecord:
 
 @attrs.frozen
 class Page:
-    """A parsed page."""
-
     timestamp: int
     """Base of the time deltas."""
     commit: int

@@ -43,8 +43,6 @@ MORE_LINES = 6
 
 @attrs.frozen
 class EventHistogram:
-    """A histogram and its event."""
-
     event: EventName
     histogram: Histogram
 
@@ -140,7 +138,6 @@ class View:
         """No cleanup."""
 
     def show(self, found: Sequence[EventHistogram]) -> None:
-        """Show these histograms."""
         self.anything = self.anything or bool(found)
         self._show(found)
 

@@ -50,7 +50,6 @@ class Row:
     others: int = 0
     """Processes of an event, or events of a process."""
     ended: bool = False
-    """The process has ended."""
 
 
 def parse_counts(text: bytes) -> list[Count]:
@@ -156,7 +155,6 @@ class Rates:
         return self._sums(processes, lambda row: row.pid, lambda row: ("", row.pid, row.comm))
 
     def total(self) -> Row:
-        """Sum of all."""
         found = self._sums(self._rows, lambda _: 0, lambda _: ("", 0, ""))
         return found[0] if found else Row()
 

@@ -48,8 +48,6 @@ _ORDER: dict[str, Callable[[Row], tuple[object, ...]]] = {
 
 @attrs.frozen
 class Line:
-    """One line of the screen."""
-
     text: str
     style: str = ""
     """Of rich."""
@@ -179,7 +177,6 @@ class View:
         return [[name for name, _, _ in columns], *([cell(row) for _, _, cell in columns] for row in rows)]
 
     def summary(self, rates: Rates) -> str:
-        """Totals."""
         total, events, processes = rates.total(), rates.rows(EVENTS), rates.rows(PROCESSES)
         alive = sum(not row.ended and row.pid > 0 for row in processes)
         lost = f"{short(total.lost_rate)}/s lost" if total.lost_rate else "nothing lost"

@@ -109,7 +109,6 @@ class Written:
     size: int
     """Bytes."""
     samples: int
-    """Samples in the file."""
     lost: int
     """Samples missing in it: lost in rings, on the way, on the disk; at least those emitted while the daemon
     was away."""
@@ -139,7 +138,6 @@ class PerfRecorder:
         self._unseen: Counter[EventName] = Counter()
         """Records missed while the daemon was away."""
         self._told_before = 0
-        """Samples in other files."""
         self._described = (-1, -1)
         self._describe_due = 0.0
         self._describe_again = 0.0

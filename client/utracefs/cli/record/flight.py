@@ -71,7 +71,6 @@ class _Taken:
     """A snapshot that is to be written."""
 
     entries: int
-    """Its records."""
     overwritten: int
     """Records before them, which were overwritten."""
     since: int

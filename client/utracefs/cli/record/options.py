@@ -18,8 +18,6 @@ SIGNAL: Final = "signal"
 
 @attrs.frozen
 class Long:
-    """The options."""
-
     flight: Amount | None = None
     switch_output: Amount | None = None
     most: int | None = None

@@ -40,7 +40,6 @@ class Target:
         elif os.path.isdir(output):
             raise Failure(output, "is a directory; CTF goes into a new one")
         self.path: Final = f"{os.path.realpath(output)}.recorded.dat" if self.is_converted else output
-        """Path of the recording."""
         if self.is_converted and os.path.lexists(self.path):
             raise Failure(self.path, "is in the way: of a recording that was not converted")
 

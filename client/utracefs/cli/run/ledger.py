@@ -25,7 +25,6 @@ class Gained:
     recorded: int
     filtered: int
     lost: int
-    """Lost, for any reason."""
     in_rings: int
     """Lost because their data ring was full."""
     refused: dict[str, int]
@@ -33,7 +32,6 @@ class Gained:
 
 
 def read_stats(tree: Tracefs, events: Iterable[EventName]) -> dict[EventName, EventStats]:
-    """Read the stats of the existing events."""
     events = list(events)
     texts = tree.read_files(f"{event.directory}/stats" for event in events)
     return {
@@ -72,7 +70,6 @@ class Account:
     filtered: int = 0
     """Rejected by a filter, or emitted while `tracing_on` was 0."""
     lost: int = 0
-    """Lost, for any reason."""
     in_rings: int = 0
     """Lost because their data ring was full."""
     dropped: int = 0

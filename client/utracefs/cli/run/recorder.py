@@ -51,8 +51,6 @@ MAX_PAGES = 32
 
 @attrs.frozen
 class Summary:
-    """Summary of a recording."""
-
     records: int
     """Records of events in the file."""
     in_rings: int
@@ -67,7 +65,6 @@ class Summary:
     no_room: int
     """Read, but not written: the disk was full."""
     filtered: int
-    """Rejected by a filter."""
     recorded: int
     """Put into the ring buffer since the beginning, or present before."""
     size: int

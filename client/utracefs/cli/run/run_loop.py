@@ -135,8 +135,6 @@ def _start(
 
 
 class _Loop:
-    """Whether to continue."""
-
     def __init__(
         self,
         child: "subprocess.Popen[bytes] | None",

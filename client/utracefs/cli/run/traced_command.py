@@ -47,8 +47,6 @@ recorded. On an idle machine it is a millisecond."""
 
 @attrs.frozen
 class Launch:
-    """The options."""
-
     preload: bool = True
     kernel_abi: bool = False
     mountpoint: str | None = None

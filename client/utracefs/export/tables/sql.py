@@ -100,8 +100,6 @@ class Source:
 
 @attrs.frozen
 class Table:
-    """One table."""
-
     schema: str
     """DuckDB's schema for the event's system."""
     name: str
@@ -366,7 +364,6 @@ def _clean(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A quoted name."""
     return '"' + name.replace('"', '""') + '"'
 
 

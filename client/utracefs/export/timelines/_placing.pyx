@@ -131,7 +131,6 @@ cdef class OpenSlices:
         return 0
 
     def forget_lanes(self):
-        """Drop the free lanes."""
         self._free.clear()
 
     cdef int _remove(self, Open one) except -1:

@@ -71,7 +71,6 @@ cdef class TrackWriter(RecordWriter):
 
     @property
     def begins_without_end(self):
-        """Open slices."""
         return self._open.begins_without_end
 
     cdef object text_of_event(self, EventDecoder event, EventPlan plan):

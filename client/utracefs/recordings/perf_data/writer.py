@@ -43,8 +43,6 @@ _TEXT_STEP: Final = 64
 
 @attrs.frozen
 class PerfDataEvent:
-    """One sampled event."""
-
     system: bytes
     name: bytes
     config: int
@@ -71,11 +69,9 @@ class Contents:
     last_ns: int = 0
     """Times of the first and the last sample."""
     origin: Origin = attrs.field(factory=Origin)
-    """Its origin."""
     command: Sequence[bytes] = ()
     """The command line that made the file."""
     version: bytes = b""
-    """Version of the producer."""
 
 
 class PerfDataWriter:

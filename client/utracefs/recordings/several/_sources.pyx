@@ -124,7 +124,6 @@ cdef class MergedSources(RecordSource):
         return 0
 
     cdef bint _advance(self, Member *m) except -1:
-        """Whether the member has another record."""
         cdef RecordSource source = <RecordSource>m.source
         try:
             if source.next(&m.raw):

@@ -83,7 +83,6 @@ class MergedRecording(AnyRecording):
 
     @property
     def host(self) -> str:
-        """The names of the hosts."""
         return ", ".join(dict.fromkeys(one.origin.host for one in self.recordings if one.origin.host))
 
     @property

@@ -35,8 +35,6 @@ would fill memory or disk."""
 
 @attrs.frozen
 class Compression:
-    """An algorithm."""
-
     name: str
     version: str
     compress: Callable[["Buffer"], bytes]

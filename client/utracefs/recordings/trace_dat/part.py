@@ -40,7 +40,6 @@ class _Extent:
     offset: int
     """Offset in the file."""
     end: int
-    """End of its space."""
     size: int = 0
     """Bytes of pages."""
 
@@ -80,7 +79,6 @@ class Part:
         return self._size + sum(extent.size for extent in self._current if extent is not None)
 
     def leave(self) -> None:
-        """Close and keep it."""
         self._file.close()
 
     def remove(self) -> None:

@@ -27,7 +27,6 @@ class Option:
     """As shown when on; off is shown with `no` in front."""
 
     default: bool = False
-    """State in a new instance."""
 
     top_default: bool | None = None
     """State in a new top instance, if different."""

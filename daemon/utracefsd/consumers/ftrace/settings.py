@@ -118,7 +118,6 @@ class Settings:
     """There is a spare buffer for a snapshot."""
 
     tracing_on: bool = _setting(True, _is(bool))
-    """`tracing_on`."""
 
     clock: str = _setting("local", lambda clock: type(clock) is str and clock in CLOCKS)
     """`trace_clock`."""
@@ -157,7 +156,6 @@ class Settings:
     """After a restart, `remove_on_close` waits for its owner to open a file again."""
 
     buffer_percent: int = _setting(50, lambda percent: type(percent) is int and 0 <= percent <= 100)
-    """`buffer_percent`."""
 
     time_start: int = _setting(0, _is(int))
     """When the buffer was last cleared, in its clock: latency-format counts from that time."""

@@ -85,7 +85,6 @@ class StandingFile:
         self._set(lines)
 
     def means(self, event: Event) -> bool:
-        """Whether a line matches this event."""
         return any(glob_matches(line.partition(b" ")[0], event) for line in self.lines)
 
     def clear(self) -> None:

@@ -48,7 +48,6 @@ class Job(Generic[T]):
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is done."""
         return self._done.wait(timeout_s)
 
     def result(self, timeout_s: float) -> T:

@@ -116,7 +116,6 @@ class Stream:
         return event in self._probes
 
     def let_go(self, event: Event) -> None:
-        """Detach from it."""
         self._table.detach(event, self._probes.pop(event))
 
     def close(self) -> None:

@@ -135,7 +135,6 @@ class BufferStore:
         self._settings.snapshot = True
 
     def remove_spare(self) -> None:
-        """Remove the spare."""
         self.buffer.remove_spare()
         self._settings.snapshot = False
 

@@ -44,8 +44,6 @@ _CPU_COMMANDS = b"""\
 
 
 class Snapshot:
-    """The snapshot of one instance."""
-
     def __init__(self, store: BufferStore) -> None:
         self._store = store
         self._holder: object = None
@@ -72,7 +70,6 @@ class Snapshot:
             self.buffer.clear(cpu)
 
     def free(self) -> None:
-        """Free the spare with its records."""
         self._store.remove_spare()
 
     def hold(self, holder: object) -> Callable[[], None]:

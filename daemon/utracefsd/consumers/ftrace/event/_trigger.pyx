@@ -59,7 +59,6 @@ cdef class Trigger:
         return self.filter is not None or self.needs_record or self.stage == LAST
 
     cdef bint wants(self, Record *r) noexcept:
-        """Whether its filter matches."""
         return self.filter is None or self.filter.matches(r)
 
     cdef void fire(self, Record *r) noexcept:

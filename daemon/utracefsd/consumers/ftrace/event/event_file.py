@@ -71,7 +71,6 @@ class EventFile:
     """
 
     event: Event
-    """The event."""
 
     soft_references: int = 0
     """`sm_ref`; above 0 is EVENT_FILE_FL_SOFT_MODE: attached whether enabled or not."""

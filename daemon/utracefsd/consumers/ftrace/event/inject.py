@@ -50,7 +50,6 @@ class Injected:
     """Its first 8 bytes."""
 
     payload: bytes
-    """The payload."""
 
 
 def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int) -> Injected:

@@ -228,7 +228,6 @@ cdef class HistTable:
         return (<const char *>header.taken.key)[: header.key_size], header.taken.value
 
     def remove(self):
-        """Remove its file."""
         if self.path is not None:
             path, self.path = self.path, None
             os.unlink(path)

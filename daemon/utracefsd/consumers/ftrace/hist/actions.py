@@ -46,10 +46,7 @@ class Kind(enum.Enum):
 
 @attrs.frozen
 class Action:
-    """One action, as written."""
-
     handler: Handler
-    """The condition."""
 
     subject: bytes
     """The text in the handler's parentheses."""
@@ -58,7 +55,6 @@ class Action:
     """Name of the action: trace, save, snapshot or that of a synthetic event."""
 
     kind: Kind
-    """The effect."""
 
     params: tuple[bytes, ...]
     """Without the name of the synthetic event, which is the first one of trace()."""

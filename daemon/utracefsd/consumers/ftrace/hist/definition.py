@@ -41,8 +41,6 @@ _VARIABLE_REFUSES = Flag.GRAPH | Flag.PERCENT | Flag.BUCKET | Flag.LOG2
 
 @attrs.frozen
 class SortKey:
-    """A key by which entries are sorted."""
-
     index: int
     """0: the count of hits; then the values, then the keys."""
 
@@ -70,7 +68,6 @@ class Definition:
     """Bytes of all keys."""
 
     parts: Parts
-    """The parts as written."""
 
     uses_timestamp: bool
     """The instance's clock is set to the trigger's."""

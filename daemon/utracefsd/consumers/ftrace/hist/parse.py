@@ -44,8 +44,6 @@ class Command(enum.Enum):
 
 @attrs.frozen
 class Parts:
-    """The parts as written."""
-
     keys: bytes
     """Separated by commas, like the next two."""
 
@@ -53,7 +51,6 @@ class Parts:
     """None: there is no such part, as for all that follow."""
 
     sort: bytes | None
-    """Sort keys."""
 
     name: bytes | None
     """With `name=`, as shown."""

@@ -111,8 +111,6 @@ class Variable(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The program of a histogram."""
-
     key_size: int
     keys: tuple[Key, ...]
     values: tuple[tuple[Step, ...], ...]
@@ -136,7 +134,6 @@ class Program(NamedTuple):
         return 1 + len(self.values)
 
     def word_of(self, variable: int) -> int:
-        """The word of a variable."""
         return self.mask_word + 1 + variable
 
     def string_word_of(self, variable: int) -> int:

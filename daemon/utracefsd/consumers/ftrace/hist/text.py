@@ -24,10 +24,7 @@ Entry = tuple[bytes, tuple[int, ...]]
 
 @attrs.frozen(eq=False)
 class Contents:
-    """The contents of a table."""
-
     entries: Entries
-    """A copy of its entries."""
 
     hits: int
     """Records that were counted."""

@@ -45,7 +45,6 @@ class EventHist:
     """A hist trigger that is attached, or to be: `AttachedTrigger.slot` of one has it behind SLOT."""
 
     definition: Definition
-    """Its definition."""
 
     filter_text: bytes | None
     """The text behind `if`."""
@@ -161,8 +160,6 @@ def is_read_by_others(place: Place, event: Event) -> bool:
 
 
 class HistKind:
-    """hist."""
-
     name = b"hist"
 
     def write(self, place: Place, event: Event, command: Command) -> None:

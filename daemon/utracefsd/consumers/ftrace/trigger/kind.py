@@ -38,7 +38,6 @@ class Command:
     """One write to the file `trigger`."""
 
     name: bytes
-    """Name of the kind."""
 
     rest: bytes | None
     """The text behind the name and one separator, without leading blanks; None: nothing."""
@@ -55,7 +54,6 @@ class Place:
     """An instance as its triggers need it."""
 
     table: EventTable
-    """All events."""
 
     sink: FtraceSink
     """Stores the instance's records."""

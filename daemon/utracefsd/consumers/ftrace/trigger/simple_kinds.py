@@ -48,7 +48,6 @@ class Named:
     """The text behind `if`."""
 
     def text(self, trigger: Trigger) -> bytes:
-        """Its line."""
         return self.name + count_text(trigger.count) + self._condition()
 
     def saved(self, trigger: Trigger, *switch: int) -> SavedTrigger:
@@ -100,8 +99,6 @@ class _Simple:
 
 
 class StacktraceKind(_Simple):
-    """stacktrace."""
-
     def __init__(self) -> None:
         super().__init__(b"stacktrace", b"stacktrace")
 
