@@ -78,19 +78,14 @@ class Rules:
 
     name: str
     """For the log."""
-
     max_waiting_bytes: int
     """Limit of responses that wait to be read; beyond it no requests are read."""
-
     turn_ns: int
     """How long a connection is served before the next one."""
-
     limited: bool
     """Connections and their memory are counted for each user."""
-
     max_descriptors_sent: int | None
     """To one connection; None: no limit."""
-
     full: str
     """Error when there are too many connections; `{}` is their number."""
 
@@ -120,34 +115,24 @@ class AcceptedConnection:
 
     link: Link
     connection: Connection
-
     fd: int
     """The link's descriptor, also after closing."""
-
     used_ns: int
     served_ns: int
     """Service time (fair_scheduler.py)."""
-
     mask: int = READ
     """Events that epoll watches."""
-
     pumping: bool = False
     """`pump` is running: an operation in it must not pump it again."""
-
     answers: Iterator[Message | None] | None = None
     """The remaining responses to received requests, still to be carried out; None when there are none."""
-
     descriptors_sent: int = 0
-
     descriptors_kept: int = 0
     """Descriptors of the requests of `answers`, counted as its user's DESCRIPTORS until they are done."""
-
     held_bytes: int = 0
     """Bytes counted as its user's MESSAGE_BYTES."""
-
     gone_ns: int | None = None
     """When the peer was first seen gone in both directions; None: it is there."""
-
     ending_ns: int | None = None
     """ENDING: closed at this time at the latest; None while OPEN."""
 

@@ -21,7 +21,6 @@ class Served(Protocol):
 
     used_ns: int
     """Its service time at `served_ns`, with decay."""
-
     served_ns: int
     """When it was last served."""
 

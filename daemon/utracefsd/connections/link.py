@@ -47,10 +47,8 @@ class _Outgoing:
 
     data: bytes | bytearray
     """A bytearray can be extended."""
-
     fds: Sequence[int]
     """Descriptors to send with the first byte; empty once sent."""
-
     sent: int = 0
     """Bytes that the socket has taken."""
 

@@ -142,7 +142,6 @@ class Reply(NamedTuple):
 
     data: bytes
     """One encoded message, or a part of a large one."""
-
     fds: tuple[int, ...] = ()
     """Descriptors sent with its first byte; the port closes them after that."""
 
@@ -171,10 +170,8 @@ class WaitingRequest:
 
     msgid: int
     """Of the request."""
-
     handle: int
     """The file's handle; looked up again at each retry."""
-
     size: int | None
     """Maximum of bytes to read; None: a poll."""
 

@@ -53,16 +53,12 @@ class Place:
 
     device: int
     """st_dev of the memory object."""
-
     inode: int
     """st_ino of the memory object; not reused while a page of it is mapped."""
-
     offset: int
     """Bytes from the beginning of the memory object, a multiple of `size`."""
-
     size: int
     """4 or 8 bytes."""
-
     bit: int
     """0 is the lowest bit of the little-endian word."""
 

@@ -34,40 +34,28 @@ class Event:
 
     declaration: Declaration
     """Registered name and fields."""
-
     tracepoint_name: bytes
     """NAME, or NAME.<hex> for multi-format: the directory under `system`, and the name in traces."""
-
     system: bytes
     """b"user_events", b"user_events_multi" or b"synthetic"."""
-
     id: int
     """Trace event id: common_type of its records, unique while the event exists."""
-
     status_index: int
     """Its byte in the status page, at least 1; 0: none, since no program writes the event."""
-
     flags: int
     """REG_PERSIST and REG_MULTI_FORMAT, or FLAG_SYNTHETIC; fixed when it is made."""
-
     tracepoint: Tracepoint
     """Its compiled part: fields to check, probes, counts."""
-
     owner_uid: int
     """The user whose limit counts it; 0 for events made through dynamic_events."""
-
     references: int = 0
     """Connections, enablers and probes that refer to it, without a persistent event's reference to itself."""
-
     held: bool = False
     """One of the references is kept for its programs, which may come back after a restart of the daemon."""
-
     was_recorded: bool = False
     """A ring buffer may hold records of it; never reset."""
-
     removed: bool = False
     """It is out of the table: acquiring it is ENODEV."""
-
     matched_args: bytes | None = None
     """The last argument text found to match. Processes of one program repeatedly register with the same
     text, and comparing tokens takes five times as long as all the rest."""
@@ -114,7 +102,6 @@ class CommandString:
     compared with an existing event first."""
 
     name: bytes
-
     args: bytes
     """The text of the fields."""
 
@@ -144,19 +131,14 @@ class SavedEvent:
 
     id: int
     """Trace event id: the ring buffer may hold records with it."""
-
     status_index: int
     """Its index in the previous status file; kept if the new one has space for all."""
-
     flags: int
     """REG_PERSIST and REG_MULTI_FORMAT."""
-
     owner_uid: int
     """The user whose limit counts it."""
-
     tracepoint_name: bytes
     """NAME, or NAME.<hex> for multi-format."""
-
     command: bytes
     """A command string that declares it."""
 

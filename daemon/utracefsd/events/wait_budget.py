@@ -29,10 +29,8 @@ REFILL_DIVISOR = 10
 class _Waited:
     until_ns: int
     """Waits before this time are counted."""
-
     full_ns: int
     """When the budget is full again."""
-
     is_logged: bool = False
     """The log says that operations no longer wait."""
 

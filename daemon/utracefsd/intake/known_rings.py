@@ -17,13 +17,10 @@ Key = tuple[int, int]
 class KnownRing:
     pid: int
     """Its process; 0 when that process's pid namespace is not visible."""
-
     start_time: int
     """When that process began, in clock ticks since boot; 0 if unknown."""
-
     uid: int
     """The user charged for its memory."""
-
     event_ids: list[int]
     """Trace event ids by write_index."""
 

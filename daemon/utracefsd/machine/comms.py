@@ -48,13 +48,10 @@ class Task:
 
     comm: bytes
     """Its name, at most 15 bytes."""
-
     start_time: int
     """When it began, in clock ticks since boot; 0: it had ended before the daemon knew it."""
-
     process: int = 0
     """The process of the thread; 0: unknown."""
-
     cpu: int = attrs.field(default=0, eq=False)
     """Its present cpu, or the last one before it slept."""
 

@@ -35,22 +35,16 @@ class Peer:
     pid: int
     """Process id; common_pid of the records that come over the socket. 0 when its pid namespace is not
     visible from ours."""
-
     uid: int
     """User id."""
-
     gid: int
     """Group id."""
-
     privileged: bool
     """Administrator: may make and delete persistent events (the kernel asks for CAP_PERFMON there)."""
-
     start_time: int | None = None
     """When the process began, in clock ticks since boot; None when it had ended or is hidden from us."""
-
     share: int = attrs.field(default=attrs.Factory(lambda peer: peer.uid, takes_self=True))
     """The user whose limits count it: `uid`, or the user to whom that id was given (subordinates.py)."""
-
     task: Task | None = attrs.field(default=None, eq=False)
     """As /proc showed it then; None: as `start_time`."""
 

@@ -52,12 +52,9 @@ class Limit:
 
     most: int
     """Per user, in the resource's unit."""
-
     in_all: int
     """All users together; one user may hold half of what the others leave of it."""
-
     errno: int
-
     text: str
     """The error's text, with `{uid}`, `{held}` and `{most}`; `{held_kib}` and `{most_kib}` are 1024 times
     less."""

@@ -74,13 +74,10 @@ class Runtime:
 
     directory: Path
     """Holds the sockets and the lock file."""
-
     status_folder: Path
     """Below /dev/shm, mode 0700. Clients get a descriptor of the file in it and never look for it."""
-
     kind: Kind
     """How `directory` was chosen."""
-
     uid: int
     """The daemon's effective user, who must own the private folders."""
 

@@ -33,7 +33,6 @@ class ListenFd:
 
     fd: int
     """The descriptor, now this process's to close."""
-
     name: str
     """FileDescriptorName= of its unit; "unknown" if systemd gave none."""
 
@@ -65,7 +64,6 @@ class Notifier:
 
     address: str | bytes | None
     """Destination of the datagrams; None when no manager wants them."""
-
     watchdog_interval_s: float | None
     """Interval of keep-alive messages (half of WATCHDOG_USEC); None when the manager wants none."""
 

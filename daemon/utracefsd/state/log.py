@@ -65,16 +65,12 @@ class TakenInstance:
 
     name: bytes
     """Empty for the top instance."""
-
     buffer_folder: str = ""
     """Name of the folder of its ring buffer, below the state folder; empty: it was in memory and is gone."""
-
     files: dict[int, SavedEventFile] = attrs.Factory(dict)
     """Its state for each event that was ever enabled there, by the event's id."""
-
     settings: dict[str, Any] = attrs.Factory(dict)
     """Settings by name; a missing one has its default."""
-
     buffer: RingBuffer | None = None
     """Adopted; None until then, or when there is none."""
 
@@ -85,20 +81,15 @@ class Taken:
 
     instances: dict[int, TakenInstance] = attrs.Factory(dict)
     """By number; the top one is among them."""
-
     events: dict[int, SavedEvent] = attrs.Factory(dict)
     """By id, in the order of their creation."""
-
     comms: dict[int, Task] = attrs.Factory(dict)
     """Names of threads."""
-
     rings: dict[Key, KnownRing] = attrs.Factory(dict)
     """Data rings from which it took in records."""
-
     fired: dict[Key, tuple[int, set[int]]] = attrs.Factory(dict)
     """By data ring: the position of a record that was being dispatched, and keys of the triggers that
     fired for it."""
-
     restarts: int = 0
     """Daemons before this one that took over the state; 0 in older logs."""
 

@@ -23,10 +23,8 @@ from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Ro
 @attrs.frozen
 class _Consumer:
     table: EventTable
-
     plugins: Plugins
     """All plug-ins."""
-
     name: str
     """The plug-in's name."""
 

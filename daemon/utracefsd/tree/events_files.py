@@ -78,7 +78,6 @@ class _System:
 
     instance: Instance
     """The instance whose enable switches it shows."""
-
     name: bytes
     """The system's name."""
 
@@ -152,7 +151,6 @@ class _SystemDirectory(Rows[_System]):
 class _EventContext:
     instance: Instance
     """The instance whose enable switch it shows."""
-
     event: Event
 
     def enable_text(self) -> bytes:
@@ -231,13 +229,10 @@ class _InternalEvent:
     """A record type of the kernel's own that tools expect to be declared."""
 
     name: bytes
-
     id: int
     """common_type of its records."""
-
     fields: bytes
     """The lines of its format behind the common fields."""
-
     print_fmt: bytes
     """The text behind `print fmt:`."""
 

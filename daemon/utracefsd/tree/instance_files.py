@@ -188,7 +188,6 @@ class OptionsDirectory(Directory):
 @attrs.frozen
 class _OptionContext:
     instance: Instance
-
     name: str
     """The option's name."""
 
@@ -213,7 +212,6 @@ _OPTION_FILE: Row[_OptionContext] = Row(
 @attrs.frozen
 class _Cpu:
     instance: Instance
-
     number: int
     """The cpu's number."""
 

@@ -176,29 +176,21 @@ class Row(Generic[C]):
     """One file of a directory. The callables get the directory's context first."""
 
     name: bytes
-
     mode: int
     """Permission bits."""
-
     show: Callable[[C], bytes | Iterator[bytes]] | None = None
     """The whole content, in pieces where it is large; None: reading is EINVAL."""
-
     store: Callable[[C, bytes, Peer], int | None] | None = None
     """Process one write. Returns how many bytes it used, None for all. None: writing is EINVAL."""
-
     truncate: Callable[[C, Peer], None] | None = None
     """Called by opening with O_TRUNC for writing; None: nothing."""
-
     release: Callable[[C], None] | None = None
     """Called by closing; None: nothing."""
-
     opener: Callable[[C, int, Peer], OpenFile] | None = None
     """Makes the open file where OpenText does not suffice; then the four above are not used."""
-
     changes: Callable[[C], int] | None = None
     """A number that changes with the content: poll(2) waits for a change since the file was opened or read.
     None: it does not wait."""
-
     holds_instance: bool = True
     """While it is open, its instance cannot be removed; true for most of the kernel's files."""
 
@@ -208,10 +200,8 @@ class FileNode(Node, Generic[C]):
     """A Row found by a walk."""
 
     row: Row[C]
-
     context: C
     """The object that the row's functions get."""
-
     guard: Callable[[], None] | None = None
     """Raises when the file was removed (ENODEV); called before each operation on an open file."""
 

@@ -85,19 +85,14 @@ class Parts:
     """The objects behind the top directory."""
 
     table: EventTable
-
     instances: Instances
     """The top instance is the directory itself, the others are below instances/."""
-
     plugins: Plugins
     """The consumers below consumers/."""
-
     comms: CommTable
     """Names of threads."""
-
     stats_text: Callable[[], bytes]
     """The text of `daemon_stats`: resources held, and errors."""
-
     counters: EventCounters
     """The consumers that count records by event and process."""
 

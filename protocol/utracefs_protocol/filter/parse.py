@@ -68,15 +68,11 @@ class _Operand:
 
     subject: Subject
     """Subject of its predicates; NOTHING if they are never true."""
-
     field: Field | None = None
     """The field, if it is one."""
-
     size: int = 0
     """In bytes; 0 for names that are not fields."""
-
     signed: bool = False
-
     may_be_cpu: bool = False
     """Whether CPUS{} is allowed."""
 
@@ -187,10 +183,8 @@ class _Part:
 
     first: int
     """Its first step."""
-
     if_false: _Ends
     """Its exits if it is false."""
-
     if_true: _Ends
     """Its exits if it is true."""
 
@@ -204,10 +198,8 @@ class _Group:
 
     inverted: bool
     """A `!` precedes it."""
-
     either: _Part | None = None
     """The left side of the last `||`."""
-
     both: _Part | None = None
     """The left side of the last `&&`, after the last `||`."""
 

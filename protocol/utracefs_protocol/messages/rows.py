@@ -159,7 +159,6 @@ class Message(Frozen, metaclass=_MessageType):
     """All members on the wire."""
     LEAST: ClassVar[int]
     """Minimum number of members of an array."""
-
     from_array = _Compiled(_array_reader)
     """Read the values in the order of the rows; their number is checked already."""
     to_array = _Compiled(_array_writer)

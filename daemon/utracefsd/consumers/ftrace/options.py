@@ -25,15 +25,11 @@ class Option:
 
     name: str
     """As shown when on; off is shown with `no` in front."""
-
     default: bool = False
-
     top_default: bool | None = None
     """State in a new top instance, if different."""
-
     top_file_only: bool = False
     """One state for all instances: only the top instance has its file."""
-
     further_only: bool = False
     """Only named instances have it."""
 

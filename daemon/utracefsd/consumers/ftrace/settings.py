@@ -41,7 +41,6 @@ class _Form:
 
     save: Callable[[Any], Any]
     """To MessagePack."""
-
     parse: Callable[[Any], Any]
     """The reverse. ValueError."""
 
@@ -110,62 +109,43 @@ class Settings:
     in_memory: tuple[int, ...] = _setting((), _is_shape, _LIST)
     """For a buffer in memory, which cannot be taken over: bytes of a sub-buffer, then KiB of each cpu. Else
     empty."""
-
     expanded: bool = _setting(False, _is(bool))
     """The buffer has its full size; the top instance gets it when something is to be recorded."""
-
     snapshot: bool = _setting(False, _is(bool))
     """There is a spare buffer for a snapshot."""
-
     tracing_on: bool = _setting(True, _is(bool))
-
     clock: str = _setting("local", lambda clock: type(clock) is str and clock in CLOCKS)
     """`trace_clock`."""
-
     options: frozenset[str] = _setting(frozenset(), lambda names: names <= OPTIONS.keys(), _SET)
     """Names of the options that are on (`Options`)."""
-
     cpumask: int | None = _setting(
         None, lambda mask: mask is None or (type(mask) is int and mask >= 0), _MASK
     )
     """`tracing_cpumask`, a bit per cpu; None: all."""
-
     pids: frozenset[int] = _setting(frozenset(), _all(int), _SET)
     """`set_event_pid`; empty: no filtering."""
-
     notrace_pids: frozenset[int] = _setting(frozenset(), _all(int), _SET)
     """`set_event_notrace_pid`."""
-
     standing: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """`standing_events`, in the order of writing."""
-
     standing_filters: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """Lines of that file, in the order of writing."""
-
     standing_triggers: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """Lines of that file, in the order of writing."""
-
     clear_pending: bool = _setting(False, _is(bool))
     """An event was removed whose records the buffer may hold: the next removal through dynamic_events clears
     the buffer."""
-
     remove_on_close: bool = _setting(False, _is(bool))
     """Remove the instance when its last open file is closed."""
-
     owner_returns: bool = _setting(False, _is(bool))
     """After a restart, `remove_on_close` waits for its owner to open a file again."""
-
     buffer_percent: int = _setting(50, lambda percent: type(percent) is int and 0 <= percent <= 100)
-
     time_start: int = _setting(0, _is(int))
     """When the buffer was last cleared, in its clock: latency-format counts from that time."""
-
     error_log: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """Entries of `error_log`, oldest first."""
-
     unsaved: set[str] = attrs.field(factory=set, init=False, on_setattr=attrs.setters.NO_OP)
     """Names of settings changed since the last `take_unsaved`."""
-
     on_unsaved: Callable[[], None] | None = attrs.field(
         default=None, init=False, on_setattr=attrs.setters.NO_OP
     )

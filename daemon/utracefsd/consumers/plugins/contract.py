@@ -41,22 +41,16 @@ class Record:
 
     event: bytes
     """Tracepoint name: NAME, or NAME.<hex> for a multi-format event."""
-
     system: bytes
     """b"user_events" or b"user_events_multi"."""
-
     ts_ns: int
     """CLOCK_MONOTONIC when it was written."""
-
     cpu: int
     """The cpu of the writer."""
-
     pid: int
     """The thread that wrote it, as far as the daemon could check; over the socket the process."""
-
     payload: bytes
     """The bytes that the program wrote, without write_index and common fields."""
-
     _layout: Layout = attrs.field(repr=False, eq=False)
 
     def fields(self) -> dict[str, Value]:

@@ -14,10 +14,8 @@ class SavedTrigger:
 
     command: bytes
     """The command that makes it when written to the file `trigger`."""
-
     cells: tuple[tuple[int, int], ...]
     """Index and key: first of its own cell, then of the one that it switches, if any (_trigger_cells)."""
-
     extra: Any = None
     """Further data of its kind, as plain values."""
 
@@ -28,19 +26,14 @@ class AttachedTrigger:
 
     trigger: Trigger
     """The compiled part, which fires."""
-
     slot: tuple[Any, ...]
     """An event has at most one trigger of each slot; another one is EEXIST."""
-
     text: Callable[[], bytes]
     """Its line in the file `trigger`, without the newline."""
-
     saved: Callable[[], SavedTrigger]
     """Its entry in the state."""
-
     let_go: Callable[[], None] = lambda: None
     """Called once after it was detached, before its own cell is freed."""
-
     comes_last: bool = False
     """Listed and fired after all others, in the order of attaching; the others are newest first."""
 

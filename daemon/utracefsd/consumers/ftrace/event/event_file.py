@@ -49,16 +49,12 @@ class SavedEventFile:
 
     enabled: bool
     """As in EventFile."""
-
     was_enabled: bool
     """As in EventFile."""
-
     filter_text: bytes | None = None
     """As in EventFile."""
-
     filter_holds: bool = False
     """The filter is valid; else `filter_text` has its error."""
-
     triggers: tuple[SavedTrigger, ...] = ()
     """In the listed order."""
 
@@ -71,29 +67,21 @@ class EventFile:
     """
 
     event: Event
-
     soft_references: int = 0
     """`sm_ref`; above 0 is EVENT_FILE_FL_SOFT_MODE: attached whether enabled or not."""
-
     was_enabled: bool = False
     """EVENT_FILE_FL_WAS_ENABLED, which is never reset: the buffer may hold records of it."""
-
     probe: FtraceProbe | None = None
     """The probe attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: not attached."""
-
     filter: Filter | None = None
     """Selects the records to store (EVENT_FILE_FL_FILTERED); None: all."""
-
     filter_text: bytes | None = None
     """The content of the file `filter` without the newline; None: no filter. Without a `filter` it is an
     invalid filter and its error."""
-
     triggers: list[AttachedTrigger] = attrs.Factory(list)
     """In the order in which they are listed and fire; each has a soft reference."""
-
     switches: int = 0
     """Triggers that turn the storing of this event on or off; each has a soft reference."""
-
     saved_state: tuple[bool, bool] = (False, False)
     """`enabled` and `was_enabled` in the state."""
 

@@ -48,7 +48,6 @@ class Injected:
 
     common: bytes
     """Its first 8 bytes."""
-
     payload: bytes
 
 

@@ -47,18 +47,13 @@ class Kind(enum.Enum):
 @attrs.frozen
 class Action:
     handler: Handler
-
     subject: bytes
     """The text in the handler's parentheses."""
-
     name: bytes
     """Name of the action: trace, save, snapshot or that of a synthetic event."""
-
     kind: Kind
-
     params: tuple[bytes, ...]
     """Without the name of the synthetic event, which is the first one of trace()."""
-
     synthetic: bytes = b""
     """With TRACE: the name of that event."""
 

@@ -43,7 +43,6 @@ _VARIABLE_REFUSES = Flag.GRAPH | Flag.PERCENT | Flag.BUCKET | Flag.LOG2
 class SortKey:
     index: int
     """0: the count of hits; then the values, then the keys."""
-
     descending: bool = False
     """The largest first."""
 
@@ -54,40 +53,28 @@ class Definition:
 
     keys: tuple[HistField, ...]
     """One to three."""
-
     values: tuple[HistField, ...]
     """Without the count of hits, which always comes first."""
-
     variables: tuple[HistField, ...]
     """In the order of their definition."""
-
     sort: tuple[SortKey, ...]
     """One or two."""
-
     key_size: int
     """Bytes of all keys."""
-
     parts: Parts
-
     uses_timestamp: bool
     """The instance's clock is set to the trigger's."""
-
     timestamp_in_usecs: bool
     """Time stamps are microseconds."""
-
     actions: tuple[Action, ...] = ()
     """In the written order."""
-
     references: tuple[Reference, ...] = ()
     """Variables of other triggers that it reads."""
-
     slots: tuple[tuple[int, HistField | None], ...] = ()
     """Values of each entry besides sums: when they are set (program.When) and from which field. The variables
     come first."""
-
     trackers: tuple[int, ...] = ()
     """Of each action with onmax or onchange: the slot to compare with."""
-
     parameters: tuple[tuple[tuple[bool, int], ...], ...] = ()
     """Of each action's parameters: (True, its number) for a reference, else (False, its slot)."""
 

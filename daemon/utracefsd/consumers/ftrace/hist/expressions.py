@@ -82,10 +82,8 @@ class Reference:
 
     owner: Any
     """That trigger."""
-
     slot: int
     """The variable's number there."""
-
     field: HistField
     """The reference; says whether it is read once."""
 
@@ -96,31 +94,22 @@ class Context:
 
     fields: Sequence[Field]
     """Of the event."""
-
     log: Log
     """Of the command."""
-
     variables: Variables | None = None
     """None: there are none."""
-
     system: bytes = b""
     """Of the event."""
-
     event: bytes = b""
     """Its name."""
-
     own: Mapping[bytes, bytes] = attrs.Factory(dict)
     """Expressions of this definition's own variables, by name."""
-
     uses_timestamp: bool = False
     """A field was `common_timestamp`."""
-
     matches: Sequence[tuple[bytes, bytes]] = ()
     """System and event of each onmatch: variables are looked up there first."""
-
     references: list[Reference] = attrs.Factory(list)
     """All references so far."""
-
     timestamp_in_usecs: bool = False
     """One of them had `.usecs`, which then applies to all."""
 

@@ -46,30 +46,21 @@ class Command(enum.Enum):
 class Parts:
     keys: bytes
     """Separated by commas, like the next two."""
-
     values: bytes | None
     """None: there is no such part, as for all that follow."""
-
     sort: bytes | None
-
     name: bytes | None
     """With `name=`, as shown."""
-
     clock: bytes
     """Used only with time stamps."""
-
     bits: int
     """Logarithm of the number of entries."""
-
     no_hitcount: bool
     """Do not show the count of hits."""
-
     command: Command
     """Operation on a trigger with this definition."""
-
     assignments: tuple[bytes, ...]
     """`x=EXPR,y=EXPR`."""
-
     actions: tuple[bytes, ...]
     """`onmatch(...)...`."""
 

@@ -25,10 +25,8 @@ Entry = tuple[bytes, tuple[int, ...]]
 @attrs.frozen(eq=False)
 class Contents:
     entries: Entries
-
     hits: int
     """Records that were counted."""
-
     drops: int
     """Records that found it full."""
 

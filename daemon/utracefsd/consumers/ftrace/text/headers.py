@@ -52,7 +52,6 @@ class TextOptions:
     """`##### CPU n buffer started ####` lines in `trace`, once anything was overwritten."""
     printk_msg_only: bool = False
     """A marker prints only its text (needs the option trace_printk too, on by default)."""
-
     sym_addr: bool = False
     """The address behind the function's name: `tracing_mark_write <ffffffff81000000>`."""
     sym_offset: bool = False

@@ -45,19 +45,14 @@ class EventHist:
     """A hist trigger that is attached, or to be: `AttachedTrigger.slot` of one has it behind SLOT."""
 
     definition: Definition
-
     filter_text: bytes | None
     """The text behind `if`."""
-
     command: bytes
     """The command that makes it again."""
-
     trigger: HistTrigger
     """The compiled part, which fires."""
-
     program: Program
     """The histogram that it counts in."""
-
     is_made: bool = False
     """Made for a field that another trigger needs, and removed with that (variables.py)."""
 

@@ -38,13 +38,10 @@ class Command:
     """One write to the file `trigger`."""
 
     name: bytes
-
     rest: bytes | None
     """The text behind the name and one separator, without leading blanks; None: nothing."""
-
     removes: bool
     """It began with `!`."""
-
     text: bytes
     """The whole command, without white space at both ends."""
 
@@ -54,25 +51,18 @@ class Place:
     """An instance as its triggers need it."""
 
     table: EventTable
-
     sink: FtraceSink
     """Stores the instance's records."""
-
     files: EventFiles
     """Its event files, which own the triggers."""
-
     error_log: ErrorLog
     """For errors of filters."""
-
     snapshot: Snapshot
     """Takes the snapshots of triggers."""
-
     tracing_switched: Callable[[], None]
     """Called when the last trigger that can switch tracing on or off is removed: save the present state."""
-
     set_clock: Callable[[bytes], None] = lambda name: None
     """A write to `trace_clock`. EINVAL."""
-
     tables: Tables = attrs.Factory(Tables)
     """Of the histograms of all instances."""
 

@@ -43,7 +43,6 @@ class Named:
 
     name: bytes
     """With its target, if any."""
-
     filter_text: bytes | None
     """The text behind `if`."""
 
