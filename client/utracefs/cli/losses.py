@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from utracefs.cli import Failure
 
-
 IN_RINGS: Final = (
     "in data rings (UTRACEFS_RING_KB of the program, without a ring UTRACEFS_BUFFER_KB; or forked children"
     " that could not connect, or ended before the daemon answered: docs/operations.md, Forked children)"
