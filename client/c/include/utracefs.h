@@ -396,6 +396,11 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_TEXT_array(n, type, count, size) \
 	"struct " UTRACEFS_NAME_##type "_" #count " " #n " " #size
 
+/* Whether the text of a number is its decimal digits: 4, not 0x4, 4u or (4), which would be another type. */
+#define UTRACEFS_IS_DECIMAL(number) \
+	((number) >= (sizeof(#number) == 2 ? 1 : sizeof(#number) == 3 ? 10 : sizeof(#number) == 4 ? 100 : \
+		      sizeof(#number) == 5 ? 1000 : 10000))
+
 #define UTRACEFS_CHECK_u8(n)
 #define UTRACEFS_CHECK_u16(n)
 #define UTRACEFS_CHECK_u32(n)
@@ -415,7 +420,9 @@ static inline struct utracefs_span utracefs_no_span(void)
 	__extension__ _Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
 #define UTRACEFS_CHECK_array(n, type, count, size) \
 	__extension__ _Static_assert((count) >= 1 && sizeof(UTRACEFS_C_##type[count]) == (size), \
-				     "the bytes of " #count " " #type);
+				     "the bytes of " #count " " #type); \
+	__extension__ _Static_assert(UTRACEFS_IS_DECIMAL(count) && UTRACEFS_IS_DECIMAL(size), \
+				     #count ", " #size ": write decimal digits");
 
 #define UTRACEFS_PARAMETER_u8(n) , uint8_t n
 #define UTRACEFS_PARAMETER_u16(n) , uint16_t n

@@ -158,6 +158,25 @@ def test_wrong_arguments_in_c(tmp_path: Path, statement: str, right: bool) -> No
     assert compiles("gcc", ".c", C % statement, tmp_path) is right
 
 
+@pytest.mark.parametrize(
+    ("numbers", "right"),
+    [
+        ("4, 16", True),
+        ("N, 16", True),
+        ("1024, 4096", True),
+        ("4, 12", False),
+        ("0x4, 16", False),  # would be `struct u32_0x4`, which is no array
+        ("4u, 16", False),
+        ("(4), 16", False),
+        ("04, 16", False),
+        ("4, 2*8", False),
+    ],
+)
+def test_numbers_of_arrays_in_c(tmp_path: Path, numbers: str, right: bool) -> None:
+    text = f"#include <utracefs.h>\n#define N 4\nUTRACEFS_EVENT(rows, (array, a, u32, {numbers}));"
+    assert compiles("gcc", ".c", text, tmp_path) is right
+
+
 ALL_KINDS = """
 #include <utracefs.h>
 struct pair { int a, b; };
