@@ -37,7 +37,7 @@ class Entry:
     """One line: records with the same keys."""
 
     keys: dict[str, Value]
-    """By name; a range or a stack trace is a str."""
+    """By name, with the modifier if several keys have the name; a range or a stack trace is a str."""
     values: dict[str, Value]
     """By name, with `.percent` and `.graph`: `hitcount` first, unless it was left out."""
 
@@ -86,9 +86,13 @@ class _Column:
     modifier: str
 
     @property
+    def full(self) -> str:
+        return f"{self.name}.{self.modifier}" if self.modifier else self.name
+
+    @property
     def title(self) -> str:
         """`usec`, besides `usec.percent`."""
-        return f"{self.name}.{self.modifier}" if self.modifier in ("percent", "graph") else self.name
+        return self.full if self.modifier in ("percent", "graph") else self.name
 
     @property
     def pattern(self) -> str:
@@ -153,10 +157,12 @@ def _entries(
         r"^\{ " + ", ".join(map(_key_pattern, keys)) + r" ?\}" + "".join(map(_value_pattern, values)) + r"$",
         re.MULTILINE,
     )
+    names = [key.name for key in keys]
+    titles = [key.full if names.count(key.name) > 1 else key.name for key in keys]
     for found in pattern.finditer(body):
         texts = iter(found.groups())
         yield Entry(
-            {key.name: _key(key, next(texts), signed) for key in keys},
+            {title: _key(key, next(texts), signed) for title, key in zip(titles, keys, strict=True)},
             {
                 value.title: _number(value, text, signed)
                 for value in values

@@ -84,6 +84,11 @@ def string(text: str) -> str:
             {"ip": "[ffff8000] start_kernel"},
         ),
         ("common_cpu", "{ cpu:          1 } hitcount:          7", {"common_cpu": 1}),
+        (
+            "id,id.log2,id.buckets=10",
+            "{ id:          3, id: ~ 2^2 , id: ~ 0-9 } hitcount:          7",
+            {"id": 3, "id.log2": "2^2", "id.buckets=10": "0-9"},
+        ),
         ("1", "{ :          1 } hitcount:          7", {"1": 1}),
         ("pid-1", "{ :         10 } hitcount:          7", {"pid-1": 10}),
         (
