@@ -33,7 +33,7 @@ from utracefs.export._protobuf import message, tagged, utf8, varint
 from utracefs.forward._otlp import OtlpRecords, Plan, Role, field_kinds
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY
-from utracefs.forward.otlp_metrics import MAX_POINTS, Counted, metrics
+from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metrics
 from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain
 from utracefs.recordings._records import EventDecoder
 
@@ -41,8 +41,6 @@ __all__ = ["OtlpTarget"]
 
 MAX_RECORDS: Final = 2000
 """Of a request: collectors split larger ones, and some drop parts."""
-MAX_BYTES: Final = 1 << 20
-"""Of a request, without its resource."""
 
 _PORT: Final = 4318
 _RENEW_S: Final = 300
@@ -129,16 +127,17 @@ class Encoder:
         """Histograms, as they were at `now_ns`."""
         around = {**self._resource, "host.name": host, "utracefs.boot_id": boot_id}
         resource = message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in around.items()))
-        some: list[bytes] = []
-        points = 0
-        for metric, size in (one for each in counted for one in metrics(each, now_ns)):
-            if some and points + size > MAX_POINTS:
-                yield _Request(_METRICS, self._body(resource, {"utracefs": some}), {}, points)
-                some, points = [], 0
-            some.append(message(_TWO, metric))
-            points += size
-        if some:
-            yield _Request(_METRICS, self._body(resource, {"utracefs": some}), {}, points)
+        scopes: dict[str, list[bytes]] = {}
+        points = size = 0
+        for system, metric, more in ((one.system, *each) for one in counted for each in metrics(one, now_ns)):
+            if scopes and (points + more > MAX_POINTS or size + len(metric) > MAX_BYTES):
+                yield _Request(_METRICS, self._body(resource, scopes), {}, points)
+                scopes, points, size = {}, 0, 0
+            scopes.setdefault(system, []).append(message(_TWO, metric))
+            points += more
+            size += len(metric)
+        if scopes:
+            yield _Request(_METRICS, self._body(resource, scopes), {}, points)
 
     def _body(self, resource: bytes, scopes: Mapping[str, Sequence[bytes]]) -> bytes:
         """Joins once: items may have a megabyte."""
@@ -326,10 +325,16 @@ class OtlpTarget:
         self._sending = None
         return dict(self._refused)
 
-    def send_metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> None:
-        """For a thread with a target of its own. TryAgain, Refused, OSError."""
+    def send_metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> str:
+        """For a thread with a target of its own. Returns what the collector has refused, empty: nothing.
+        TryAgain, OSError."""
+        refused = ""
         for request in self._encoder.metrics(host, boot_id, counted, now_ns):
-            self._post(request, time.monotonic() + self._settings.timeout_s)
+            try:
+                self._post(request, time.monotonic() + self._settings.timeout_s)
+            except Refused as error:
+                refused = str(error)
+        return refused
 
     def close(self) -> None:
         if self._connection is not None:
@@ -357,6 +362,8 @@ class OtlpTarget:
                 number = min(rejected(answer), request.items)
             except ValueError:
                 number = 0
+            if number and request.path == _METRICS:
+                raise Refused(f"{number} of {request.items} data points")
             if not number or not request.counts:
                 return {}
             return {next(iter(request.counts)) if len(request.counts) == 1 else ANY: number}

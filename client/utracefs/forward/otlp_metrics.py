@@ -2,17 +2,20 @@
 
 | a column of the histogram | becomes |
 |---|---|
-| `hitcount`, and sums of fields | a Sum EVENT.hitcount, EVENT.FIELD; the keys are attributes |
+| `hitcount`, and sums of fields | a Sum EVENT.hitcount, EVENT.FIELD.sum; the keys are attributes |
 | a key FIELD.log2 | a Histogram EVENT.FIELD of hitcount, with bounds 2^N; other keys are attributes |
 | `Dropped`, the records without room in the table | a Sum EVENT.dropped |
 
-All have the attribute `utracefs.trigger`, so histograms of one event stay apart. Temporality is cumulative:
-each request has all counts since `start_ns`. The kernel's log2 entries and OTLP's buckets both include their
-upper bound.
+The scope is the event's system. All have the attribute `utracefs.trigger`, so histograms of one event stay
+apart. Entries whose attributes are the same, as texts that differ in bytes that are not UTF-8, are added up:
+of two points with one identity consumers keep one. Temporality is cumulative: each request has all counts
+since `start_ns`. The kernel's log2 entries and OTLP's buckets both include their upper bound; the kernel has
+negative numbers in 2^64, which are in the lowest bucket here.
 """
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,9 +28,14 @@ __all__ = ["Counted", "metrics"]
 
 MAX_POINTS: Final = 1000
 """Of a metric; a table may have 131072 entries."""
+MAX_BYTES: Final = 1 << 20
+"""Of a request, without its resource. Each data point has the text of its trigger, and texts as keys."""
 
 _CUMULATIVE: Final = 2
 _HITS: Final = "hitcount"
+_NEGATIVES: Final = 64
+"""N of the entry 2^N that a signed field's negative numbers have."""
+_NEGATIVE: Final = -1
 
 # Metric: name, unit, sum, histogram. Sum and Histogram: data_points, aggregation_temporality, is_monotonic.
 _NAME, _UNIT, _SUM, _HISTOGRAM = 1 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2, 9 << 3 | 2
@@ -44,6 +52,7 @@ _VALUE, _TEXT, _NUMBER = 2 << 3 | 2, 1 << 3 | 2, 3 << 3
 class Counted:
     """A histogram as it was read."""
 
+    system: str
     event: str
     histogram: Histogram
     start_ns: int
@@ -56,36 +65,44 @@ def metrics(counted: Counted, now_ns: int) -> Iterator[tuple[bytes, int]]:
     """Each Metric, with its number of data points."""
     found = counted.histogram
     times = _fixed(_START, "Q", counted.start_ns) + _fixed(_TIME, "Q", now_ns)
-    log2 = _log2_key(found.trigger)
-    names = [name for name in (found.entries[0].values if found.entries else ()) if name != log2]
-    if log2 and _HITS in names:
-        names.remove(_HITS)
-        points = [_distribution(counted, times, log2, those) for those in _grouped(found.entries, log2)]
-        yield from _metric(f"{counted.event}.{log2}", points)
-    for name in names:
+    names = list(found.entries[0].values) if found.entries else []
+    log2 = _log2_key(found.trigger) if _HITS in names else ""
+    if log2:
+        names = [name for name in names if name not in (log2, _HITS)]
         points = [
-            _point(times, entry.values[name], _attributes(_ATTRIBUTE, counted, entry.keys))
-            for entry in found.entries
-            if isinstance(entry.values.get(name), int)
+            _distribution(counted, times, log2, those) + attributes
+            for attributes, those in _grouped(_KEY, counted, without=log2).items()
         ]
-        yield from _metric(f"{counted.event}.{name}", points, is_rising=name not in counted.signed)
+        yield from _metric(f"{counted.event}.{log2}", points)
+    groups = _grouped(_ATTRIBUTE, counted) if names else {}
+    for name in names:
+        sums = {
+            attributes: [value for one in those if isinstance(value := one.values.get(name), int)]
+            for attributes, those in groups.items()
+        }
+        points = [_point(times, sum(values), attributes) for attributes, values in sums.items() if values]
+        title = name if name == _HITS else f"{name}.sum"
+        yield from _metric(f"{counted.event}.{title}", points, is_rising=name not in counted.signed)
     point = _point(times, found.dropped, _attributes(_ATTRIBUTE, counted, {}))
     yield from _metric(f"{counted.event}.dropped", [point], is_rising=True)
 
 
 def _log2_key(trigger: str) -> str:
-    """The first one; empty: there is none."""
+    """The first one of a field that is no other key; empty: there is none."""
     keys = re.search(r":keys=([^: ]*)", trigger)
-    found = [key for key in (keys[1].split(",") if keys else ()) if key.endswith(".log2")]
-    return found[0].removesuffix(".log2") if found else ""
+    words = keys[1].split(",") if keys else []
+    fields = [word.partition(".")[0] for word in words]
+    found = (word.removesuffix(".log2") for word in words if word.endswith(".log2"))
+    return next((field for field in found if fields.count(field) == 1), "")
 
 
-def _grouped(entries: Sequence[Entry], key: str) -> list[list[Entry]]:
-    """Entries that differ by this key only."""
-    groups: dict[tuple[object, ...], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(tuple(v for name, v in entry.keys.items() if name != key), []).append(entry)
-    return list(groups.values())
+def _grouped(tag: int, counted: Counted, without: str = "") -> dict[bytes, list[Entry]]:
+    """Entries by their attributes. without: a key that is none."""
+    groups: dict[bytes, list[Entry]] = {}
+    for entry in counted.histogram.entries:
+        keys = {name: value for name, value in entry.keys.items() if name != without}
+        groups.setdefault(_attributes(tag, counted, keys), []).append(entry)
+    return groups
 
 
 def _metric(
@@ -96,37 +113,45 @@ def _metric(
     head = message(_NAME, utf8(name)) + (message(_UNIT, utf8(unit)) if unit else b"")
     tail = tagged(_TEMPORALITY, _CUMULATIVE) + (tagged(_MONOTONIC, 1) if is_rising else b"")
     kind = _HISTOGRAM if is_rising is None else _SUM
-    for at in range(0, len(points), MAX_POINTS):
-        some = points[at : at + MAX_POINTS]
-        body = b"".join(message(_POINT, point) for point in some) + tail
-        yield head + message(kind, body), len(some)
+    some: list[bytes] = []
+    size = 0
+    for at, point in enumerate(points, 1):
+        some.append(message(_POINT, point))
+        size += len(some[-1])
+        if at == len(points) or len(some) == MAX_POINTS or size + len(points[at]) > MAX_BYTES:
+            yield head + message(kind, b"".join(some) + tail), len(some)
+            some, size = [], 0
 
 
-def _point(times: bytes, value: float | str, attributes: bytes) -> bytes:
-    assert isinstance(value, int)
+def _point(times: bytes, value: int, attributes: bytes) -> bytes:
     fits = -(1 << 63) <= value < 1 << 63
     return times + (_fixed(_INT, "q", value) if fits else _fixed(_DOUBLE, "d", value)) + attributes
 
 
 def _distribution(counted: Counted, times: bytes, key: str, entries: Sequence[Entry]) -> bytes:
-    """A HistogramDataPoint; the last bucket, above all bounds, is empty."""
-    hits = {int(str(one.keys[key]).removeprefix("2^")): int(one.values[_HITS]) for one in entries}
-    powers = range(min(hits), max(hits) + 1)
-    counts = [hits.get(power, 0) for power in powers] + [0]
-    if min(hits) > 0:  # values up to half of the first bound are another bucket
-        powers, counts = range(min(hits) - 1, max(hits) + 1), [0, *counts]
+    """A HistogramDataPoint without attributes; the last bucket, above all bounds, is empty."""
+    is_signed = key in counted.signed
+    hits: Counter[int] = Counter()
+    for one in entries:
+        power = int(str(one.keys[key]).removeprefix("2^"))
+        hits[_NEGATIVE if is_signed and power == _NEGATIVES else power] += int(one.values[_HITS])
+    negative = hits.pop(_NEGATIVE, 0)
+    first, last = min(hits, default=0), max(hits, default=0)
+    powers = range(first, last + 1)
+    counts = [hits[power] for power in powers] + [0]
+    if first > 0:  # values up to half of the first bound are another bucket
+        powers, counts = range(first - 1, last + 1), [0, *counts]
+    counts[0] += negative
     sums = [one.values.get(key) for one in entries]
     total = b""
-    if key not in counted.signed and all(isinstance(one, int) for one in sums):
+    if not is_signed and all(isinstance(one, int) for one in sums):
         total = _fixed(_TOTAL, "d", sum(float(one) for one in sums if one is not None))
-    others = {name: value for name, value in entries[0].keys.items() if name != key}
     return (
         times
         + _fixed(_COUNT, "Q", sum(counts))
         + total
         + message(_COUNTS, struct.pack(f"<{len(counts)}Q", *counts))
         + message(_BOUNDS, struct.pack(f"<{len(powers)}d", *(2.0**power for power in powers)))
-        + _attributes(_KEY, counted, others)
     )
 
 

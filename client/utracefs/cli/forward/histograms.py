@@ -1,6 +1,7 @@
 """Histograms of an instance as metrics: read and sent from time to time, in a thread of its own."""
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from utracefs.fleet.trigger import has_word
 from utracefs.forward.otlp import OtlpTarget
 from utracefs.forward.otlp_metrics import Counted
 from utracefs.forward.policy import Policy
-from utracefs.forward.target import Refused, TryAgain
+from utracefs.forward.target import TryAgain
 from utracefs.recordings.origin import Origin
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import Tracefs
@@ -24,6 +25,8 @@ from utracefs_protocol.text import text_of
 __all__ = ["sending_histograms"]
 
 _ANSWER_S: Final = 10.0
+_READ: Final = re.compile(r"\$(\w+)")
+_SET: Final = re.compile(r":(\w+)=")
 
 
 class _Histograms:
@@ -34,18 +37,24 @@ class _Histograms:
         self._place: Final = place
         self._directory: Final = directory
         self._policy: Final = policy
+        self._is_limited: Final = bool(policy.fields) or "*:*" not in policy.events
         self._host: Final = host
         self._begun: dict[tuple[EventName, str], tuple[int, int]] = {}
         """Event and trigger to the start of its counts, and the last number of hits."""
-        self._read_ns = time.time_ns()
+        self._read_ns = 0
+        """0: not yet."""
 
-    def send(self) -> None:
-        """OSError; TryAgain, Refused."""
+    def send(self) -> str:
+        """Returns what the collector has refused. OSError, TryAgain."""
         found: list[Counted] = []
         begun: dict[tuple[EventName, str], tuple[int, int]] = {}
-        before_ns = self._read_ns
         with Tracefs(self._directory, timeout_s=_ANSWER_S) as tree:
-            for one in Shown(tree, self._place, "*:*").read():
+            shown = Shown(tree, self._place, "*:*").read()
+            now_ns = time.time_ns()
+            # Since when those have counted that are there at first, nobody knows. The data model of
+            # OpenTelemetry has points without duration for that, so that no consumer counts them again.
+            before_ns = self._read_ns or now_ns
+            for one in shown:
                 format = self._format(tree, one)
                 if format is None:
                     continue
@@ -59,17 +68,23 @@ class _Histograms:
                     for field in format.fields
                     if field.kind is FieldKind.INTEGER and field.signed
                 }
-                found.append(Counted(one.event.name, one.histogram, start_ns, frozenset(signed)))
-        self._begun = begun
-        self._read_ns = time.time_ns()
-        self._target.send_metrics(self._host, Origin.here("mono").boot_id, found, self._read_ns)
+                found.append(
+                    Counted(one.event.system, one.event.name, one.histogram, start_ns, frozenset(signed))
+                )
+        refused = self._target.send_metrics(self._host, Origin.here("mono").boot_id, found, now_ns)
+        self._begun, self._read_ns = begun, now_ns
+        return refused
 
     def _format(self, tree: Tracefs, one: EventHistogram) -> EventFormat | None:
         """None: the policy does not let its counts leave, or the event is gone."""
         if not self._policy.allows(one.event):
             return None
-        if any(has_word(one.histogram.trigger, name) for name in self._policy.hidden):
+        trigger = one.histogram.trigger
+        if any(has_word(trigger, name) for name in self._policy.hidden):
             return None
+        definition = trigger.partition(" if ")[0]
+        if self._is_limited and not set(_READ.findall(definition)).issubset(_SET.findall(definition)):
+            return None  # the variable of another trigger, with any field of any event
         try:
             format = parse_format(tree.read_file(f"{one.event.directory}/format"))
         except (FileNotFoundError, TraceError):
@@ -87,7 +102,7 @@ def sending_histograms(
     host: str,
     tell: Callable[[str], None],
 ) -> Iterator[None]:
-    """Each `target.metrics_s` seconds, and once more at the end. target: the caller's, for this alone."""
+    """At once, each `target.metrics_s` seconds, and at the end. target: the caller's, for this alone."""
     histograms = _Histograms(target, place, directory, policy, host)
     end = threading.Event()
     told = ""
@@ -95,18 +110,19 @@ def sending_histograms(
     def step() -> None:
         nonlocal told
         try:
-            histograms.send()
-        except (TryAgain, Refused, OSError) as error:
-            text = f"histograms are not sent: {error}"
-            if isinstance(error, FileNotFoundError):
-                return  # no daemon, or no such instance yet
-        else:
-            text = ""
+            refused = histograms.send()
+            text = f"histograms are refused: {refused}" if refused else ""
+        except FileNotFoundError:
+            return  # no daemon, or no such instance yet
+        except Exception as error:  # noqa: BLE001 (no histogram, and no secret, ends the thread)
+            is_known = isinstance(error, TryAgain | OSError)
+            text = f"histograms are not sent: {error if is_known else repr(error)}"
         if text and text != told:
             tell(text)
         told = text
 
     def run() -> None:
+        step()
         while not end.wait(target.metrics_s):
             step()
         step()

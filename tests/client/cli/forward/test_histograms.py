@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +16,28 @@ from tests.client.cli.kit import Cli
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.forward.otlp_server import Collector, attributes, collecting
 from utracefs import Session
+from utracefs.cli.forward.histograms import _Histograms, sending_histograms
+from utracefs.cli.instance_option import TOP
+from utracefs.forward.otlp import OtlpTarget
+from utracefs.forward.policy import Policy
+from utracefs.forward.target import Settings, TryAgain
 
 WAIT_S = 30
 
 
-def points(collector: Collector, at: int = -1) -> dict[str, Any]:
-    """Name to data points, of one request."""
-    found = {}
-    (resource,) = [one[2] for one in collector.requests if one[0] == "/v1/metrics"][at].resource_metrics
-    for metric in resource.scope_metrics[0].metrics:
-        found[metric.name] = list(metric.sum.data_points or metric.histogram.data_points)
+def metrics(collector: Collector, at: int = -1) -> dict[str, Any]:
+    """Name to data points, of one request; empty without a request."""
+    found: dict[str, Any] = {}
+    told = [one[2] for one in collector.requests if one[0] == "/v1/metrics"]
+    for resource in told[at].resource_metrics if told else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                found[metric.name] = list(metric.sum.data_points or metric.histogram.data_points)
     return found
+
+
+def hits(collector: Collector) -> list[int]:
+    return [one.as_int for one in metrics(collector).get("work.hitcount", ())]
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
@@ -49,8 +63,8 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
                 work.emit(200, usec)
                 other.emit(1)
             assert session.flush(20)
-            wait_for(lambda: collector.requests and points(collector)["work.hitcount"][0].as_int == 3, WAIT_S)
-            first = points(collector)
+            wait_for(lambda: hits(collector) == [3], WAIT_S)
+            first = metrics(collector)
             traced.run("write", "-a", path, "hist:keys=status:clear")
             work.emit(500, 1)
             assert session.flush(20)
@@ -58,14 +72,93 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
             forwarder.send_signal(signal.SIGTERM)
             _, told = forwarder.communicate(timeout=WAIT_S)
         assert forwarder.returncode == 0, told
-    last = points(collector)
+    last = metrics(collector)
     assert ("work.usec" in first) == (not is_hidden)
     assert not any(name.startswith("other") for name in (*first, *last))
     (begun,), (again,) = first["work.hitcount"], last["work.hitcount"]
     assert attributes(begun)["status"] == 200
     assert (again.as_int, attributes(again)["status"]) == (1, 500)
-    assert before_ns < begun.start_time_unix_nano < begun.time_unix_nano <= again.start_time_unix_nano
+    assert before_ns < begun.start_time_unix_nano <= begun.time_unix_nano <= again.start_time_unix_nano
     if not is_hidden:
         (usec,) = last["work.usec"]
         assert list(usec.explicit_bounds) == [1, 2, 4, 8] and list(usec.bucket_counts) == [2, 0, 0, 2, 0]
         assert (usec.count, usec.sum) == (4, 15)
+
+
+@contextlib.contextmanager
+def sending(port: int, directory: str, policy: Policy) -> Iterator[_Histograms]:
+    with contextlib.closing(OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())) as target:
+        yield _Histograms(target, TOP, directory, policy, "web1")
+
+
+def test_a_second_forwarder_counts_nothing_again(traced: Cli) -> None:
+    """The first reading is a point without duration, until one has arrived."""
+    collector = Collector()
+    directory = traced.env["UTRACEFS_DIR"]
+    with Session(directory) as session, collecting(collector) as port:
+        work = session.event("work u32 status")
+        assert session.flush(20)
+        traced.run("write", "-a", "events/user_events/work/trigger", "hist:keys=status")
+        wait_for(lambda: work, WAIT_S)
+        work.emit(200)
+        assert session.flush(20)
+        for _ in range(2):
+            with sending(port, directory, Policy()) as histograms:
+                collector.answer = lambda _path, _message: (503, {}, b"")
+                with pytest.raises(TryAgain):
+                    histograms.send()
+                collector.answer = lambda _path, _message: None
+                assert histograms.send() == ""
+                (first,) = metrics(collector)["work.hitcount"]
+                assert first.start_time_unix_nano == first.time_unix_nano
+                assert histograms.send() == ""
+                (second,) = metrics(collector)["work.hitcount"]
+                assert first.start_time_unix_nano == second.start_time_unix_nano < second.time_unix_nano
+
+
+def test_variables_of_other_triggers_under_a_policy(traced: Cli) -> None:
+    """They may have a field that is hidden, or of an event that does not leave."""
+    collector = Collector()
+    directory = traced.env["UTRACEFS_DIR"]
+    with Session(directory) as session, collecting(collector) as port:
+        session.event("login u32 id; u32 card")
+        session.event("work u32 id")
+        assert session.flush(20)
+        for event, text in (
+            ("login", "hist:keys=id:x=card"),
+            ("work", "hist:keys=id:vals=$x"),
+            ("work", "hist:keys=id:y=id:onmax($y).save(id)"),
+        ):
+            traced.run("write", "-a", f"events/user_events/{event}/trigger", text)
+        for policy, seen in (
+            (Policy(), 3),
+            (Policy(fields={"login": {"card": "redact"}}), 1),
+            (Policy(events=("user_events:work",)), 1),
+        ):
+            with sending(port, directory, policy) as histograms:
+                assert histograms.send() == ""
+            texts = str(collector.requests[-1][2])
+            assert texts.count("utracefs.trigger") == seen
+            assert ("$x" in texts) == (seen == 3)
+
+
+def test_refused_requests_and_errors_do_not_end_it() -> None:
+    told: list[str] = []
+    answers: Iterator[ValueError | str] = iter([ValueError("mine"), "400", ""])
+    rounds = threading.Event()
+
+    def send(self: _Histograms) -> str:
+        answer = next(answers, None)
+        if answer is None:
+            rounds.set()
+            return ""
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Histograms, "send", send)
+        target = OtlpTarget("otlp://127.0.0.1:1", Settings())
+        with sending_histograms(target, TOP, directory=None, policy=Policy(), host="h", tell=told.append):
+            assert rounds.wait(WAIT_S)
+    assert told == ["histograms are not sent: ValueError('mine')", "histograms are refused: 400"]
