@@ -1,5 +1,6 @@
 """The `hist` file, as printed by hist_show() of trace_events_hist.c for a trigger."""
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,6 +15,8 @@ from utracefsd.consumers.ftrace.hist.syscalls import syscall_name
 _MASK = (1 << 64) - 1
 _PIECE = 256
 """Entries printed at once: about half a millisecond."""
+
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 _BAR = 20
 """Columns of `.graph`."""
@@ -124,7 +127,7 @@ def _key_printer(field: HistField, comm: Callable[[int], bytes]) -> Callable[[by
         # An address without a kernel symbol; the field width is that of the output of %ps for it.
         Flag.SYM: lambda number: b"%s: [%x] %-45s" % (name, number, b"0x%x" % number),
         Flag.SYM_OFFSET: lambda number: b"%s: [%x] %-55s" % (name, number, b"0x%x" % number),
-        Flag.EXECNAME: lambda number: b"%s: %-16s[%10d]" % (name, comm(number), number),
+        Flag.EXECNAME: lambda number: b"%s: %-16s[%10d]" % (name, _on_one_line(comm(number)), number),
         Flag.SYSCALL: lambda number: b"%s: %-30s[%3d]" % (name, syscall_name(number), number),
         Flag.LOG2: lambda number: b"%s: ~ 2^%-2d" % (name, number),
         Flag.BUCKET: lambda number: b"%s: ~ %d-%d" % (name, number, (number + buckets - 1) & _MASK),
@@ -133,11 +136,17 @@ def _key_printer(field: HistField, comm: Callable[[int], bytes]) -> Callable[[by
         if flag in flags:
             return lambda key: show(int.from_bytes(key[:8], "little"))
     if field.is_string:
-        return lambda key: b"%s: %-50s" % (name, key.partition(b"\0")[0])
+        return lambda key: b"%s: %-50s" % (name, _on_one_line(key.partition(b"\0")[0]))
     if field.field is not None and field.field.is_float:
         number = struct.Struct("<d" if field.field.size == 8 else "<f")
         return lambda key: b"%s: %10s" % (name, repr(number.unpack_from(key)[0]).encode())
     return lambda key: b"%s: %10d" % (name, int.from_bytes(key[:8], "little"))
+
+
+def _on_one_line(text: bytes) -> bytes:
+    """Control characters as `\\x0a`: a program's text could look like other entries, even like another
+    histogram. The kernel prints them."""
+    return _CONTROL.sub(lambda found: b"\\x%02x" % ord(found[0]), text)
 
 
 def _value_printer(field: HistField, most: int, total: int) -> Callable[[int], bytes]:

@@ -47,6 +47,20 @@ def test_floats_as_keys() -> None:
         defined(b"keys=f:vals=d", event)
 
 
+def test_a_text_cannot_look_like_entries() -> None:
+    event = parse(b"h __rel_loc char[] path; u32 n")
+    hist = hist_of(definition := defined(b"keys=path,n", event))
+    head = "# event histogram\n#\n# trigger info: hist:keys=n [active]\n#\n\n"
+    forged = f"/\n\nTotals:\n    Hits: 9\n{head}{{ n: 5 }} hitcount: 7"
+    hist.count(Layout(event.fields).pack(forged, 1), pid=54, cpu=1)
+    text = text_of(definition, hist)
+    (line,) = entry_lines(text)
+    assert line.startswith(b"{ path: /\\x0a\\x0aTotals:\\x0a") and line.endswith(
+        b"n:          1 } hitcount:          1"
+    )
+    assert text.count(b"\n# trigger info") == text.count(b"\nTotals:") == 1
+
+
 def entry_lines(text: bytes) -> list[bytes]:
     return [line for line in text.split(b"\n") if line.startswith((b"{", b"}", b" {"))]
 
