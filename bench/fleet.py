@@ -44,7 +44,7 @@ def rows() -> Iterator[Row]:
         forwarders = [
             _started(
                 stack, "utracefs.cli", "--dir", one, "forward", f"parquet:{folder / 'events'}",
-                "-o", "gather=1",
+                "-O", "gather=1",
                 "--fleet", f"nats://127.0.0.1:{server.port}", "--host-name", f"host{n}",
                 "--spool", str(folder / f"spool{n}"),
             )

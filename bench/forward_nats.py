@@ -141,7 +141,7 @@ def whole_forwarder(server: NatsServer) -> Iterator[Row]:
     spool = Path(tempfile.mkdtemp(prefix="utracefs-bench-"))
     with daemon() as directory:
         command = [sys.executable, "-m", "utracefs.cli", "--dir", directory, "forward", "--spool", str(spool)]
-        command += ["-e", "bench_sent", "-o", "max_bytes=2G", f"nats://{server.at}/BENCH"]
+        command += ["-e", "bench_sent", "-O", "max_bytes=2G", f"nats://{server.at}/BENCH"]
         forwarder = subprocess.Popen(command)
 
         def status(name: str) -> Any:

@@ -1,8 +1,14 @@
-"""Bytes as str and back: names, paths and texts of events, which need not be UTF-8.
+"""Bytes as str and back: names, paths and texts of events, which need not be UTF-8. Times of options.
 
 The kernel uses bytes, Python programs use str: valid UTF-8 is decoded, and each other byte becomes a
 surrogate escape, so that the conversion back gives the same bytes.
 """
+
+TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds of each, as perf has them."""
+
+MAX_SECONDS = 1e9
+"""Some 30 years."""
 
 
 def text_of(data: bytes) -> str:
@@ -31,3 +37,12 @@ def shown(data: bytes) -> str:
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped(data)
     )
     return f"'{text}'"
+
+
+def seconds_of(text: str) -> float:
+    """A time from 0 to MAX_SECONDS, in seconds or with a unit: 0.5, 90s, 10m, 2h, 1d. ValueError."""
+    unit = TIME_UNITS.get(text[-1:])
+    seconds = float(text[:-1] if unit else text) * (unit or 1)
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise ValueError(f"{text} is no time")
+    return seconds

@@ -6,7 +6,6 @@
 import contextlib
 import errno
 import json
-import math
 import os
 import re
 import signal
@@ -24,15 +23,9 @@ from utracefs.tree.event_names import EventName, is_glob, parse_event_list, sele
 from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs_protocol.text import bytes_of, seconds_of, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Seconds of each, as perf has them."""
-
-MAX_SECONDS = 1e9
-"""Some 30 years."""
 
 HELLO_S = 2.0
 """Timeout for the first answer of a daemon."""
@@ -75,8 +68,7 @@ else:
 
 
 class _Seconds(_SecondsType):
-    """A time above 0 within the range of clocks, in seconds or with a unit; not nan or inf, which float()
-    accepts. with_0: 0, too."""
+    """A time above 0, in seconds or with a unit. with_0: 0, too."""
 
     name = "seconds"
 
@@ -84,14 +76,10 @@ class _Seconds(_SecondsType):
         self._with_0 = with_0
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number, unit = str(value), 1
-        if number[-1:] in TIME_UNITS:
-            number, unit = number[:-1], TIME_UNITS[number[-1]]
-        try:
-            seconds = float(number) * unit
-        except ValueError:
-            seconds = math.nan
-        if not (0 < seconds <= MAX_SECONDS or (self._with_0 and seconds == 0)):
+        seconds = -1.0
+        with contextlib.suppress(ValueError):
+            seconds = seconds_of(str(value))
+        if seconds < 0 or (seconds == 0 and not self._with_0):
             self.fail(f"{value!r} is not a number of seconds above 0, or a time like 90s, 10m, 2h, 1d")
         return seconds
 

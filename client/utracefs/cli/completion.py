@@ -1,9 +1,10 @@
-"""Shell completion: names of the daemon's events, fields, instances, files and clocks.
+"""Shell completion: names of the daemon's events, fields, instances, files and clocks; of options of targets.
 
 Completion must not disturb the user: without an answer of the daemon within a second it offers nothing, and
 no error is shown.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,19 @@ def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str)
             incomplete, [word.strip("[]") for word in tree.read_file("trace_clock").decode().split()]
         ),
     )
+
+
+def complete_of_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of its `options`, or `secrets`, as the parameter is called; of all ours before TARGET."""
+    from utracefs.forward.target import BUILT_IN, target_class
+
+    # (an option without its value ends the parsing in front of the arguments)
+    address = ctx.params.get("address") or next(iter(ctx.args), None)
+    with contextlib.suppress(LookupError):
+        classes = [target_class(one) for one in ([address] if address else BUILT_IN)]
+        names = {name for one in classes for name in getattr(one, str(param.name), ())}
+        return _beginning(incomplete, [f"{name}=" for name in sorted(names)])
+    return []
 
 
 def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from utracefs.forward.batch import Batch
 from utracefs.forward.nats_messages import COMPRESSIONS, Encoder, Part, Position, headers, position
-from utracefs.forward.target import Limits, Sent, Settings, TryAgain
+from utracefs.forward.target import Limits, Sent, Settings, TryAgain, time_option
 from utracefs.nats.connection import Connection, servers
 from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, WrongLastSequence
 from utracefs.nats.jetstream import NS, JetStream
@@ -33,14 +33,9 @@ __all__ = ["NatsTarget"]
 
 SUBJECT: Final = "utracefs.records"
 
-_OPTIONS: Final = (
-    *("compression", "domain", "inbox", "max_age", "max_bytes", "replicas", "subject", "tls", "user"),
-)
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SIZE: Final = re.compile(r"(\d{1,15})([KMGT]?)")
-_AGE: Final = re.compile(r"(\d{1,9})([smhd])")
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _HEADER_BYTES: Final = 2 << 10
 """Room for the headers of a message."""
@@ -52,13 +47,13 @@ _TRIES: Final = 3
 class NatsTarget:
     """See `utracefs.forward.target`."""
 
+    options = (
+        *("compression", "domain", "inbox", "max_age", "max_bytes", "replicas", "subject", "tls", "user"),
+    )
     secrets = SECRETS
 
     def __init__(self, address: str, settings: Settings) -> None:
         options = settings.options
-        for name in options:
-            if name not in _OPTIONS:
-                raise ValueError(f"no option {name!r}; there are: {', '.join(_OPTIONS)}")
         parts = urlsplit(address)
         self._stream: Final = unquote(parts.path.lstrip("/"))
         if not _STREAM.fullmatch(self._stream) or parts.query or parts.fragment:
@@ -233,7 +228,7 @@ class NatsTarget:
             if self._config is None:
                 raise TryAgain(
                     f"there is no stream {self._stream}: create it with the subjects {self._subject}.>, or "
-                    "give -o max_bytes=10G or -o max_age=7d to create it with these limits"
+                    "give -O max_bytes=10G or -O max_age=7d to create it with these limits"
                 ) from None
             found = self._jetstream.create_stream(self._config)
         config = found.get("config")
@@ -266,12 +261,11 @@ class NatsTarget:
 def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, Any] | None:
     """Of the stream, if it is to be made; None: it must be there. ValueError."""
     size, age = options.get("max_bytes"), options.get("max_age")
-    found_size, found_age = _SIZE.fullmatch(size or "0"), _AGE.fullmatch(age or "0s")
+    found_size = _SIZE.fullmatch(size or "0")
     replicas = options.get("replicas", "1")
     if found_size is None:
         raise ValueError(f"option max_bytes: {size!r} is no size: 500M, 10G")
-    if found_age is None:
-        raise ValueError(f"option max_age: {age!r} is no time: 12h, 7d")
+    age_s = time_option("max_age", age or "0")
     if replicas not in ("1", "2", "3", "4", "5"):
         raise ValueError(f"option replicas: {replicas!r} is not 1 to 5")
     if size is None and age is None:
@@ -283,7 +277,7 @@ def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, 
         "retention": "limits",
         "discard": "old",
         "max_bytes": int(found_size[1]) << _UNITS[found_size[2]] or -1,
-        "max_age": int(found_age[1]) * _SECONDS[found_age[2]] * NS,
+        "max_age": int(age_s * NS),
         "num_replicas": int(replicas),
         "allow_direct": True,
     }

@@ -19,7 +19,6 @@ from here if it drops them later.
 import email.utils
 import gzip
 import http.client
-import re
 import time
 import urllib.parse
 from collections import Counter, deque
@@ -34,7 +33,7 @@ from utracefs.forward._otlp import OtlpRecords, Plan, Role, field_kinds
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY
 from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metrics
-from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain
+from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain, time_option
 from utracefs.recordings._records import EventDecoder
 
 __all__ = ["OtlpTarget"]
@@ -51,7 +50,6 @@ _AGAIN: Final = frozenset((401, 403, 404, 408, 429, 502, 503, 504))
 """Statuses after which records wait: by OTLP's specification, and errors that an operator can mend."""
 _LONGEST_DELAY_S: Final = 300.0
 _AGENT: Final = f"utracefs/{utracefs.__version__}"
-_OPTIONS: Final = ("compression", "metrics", "service.name")
 
 _SPAN_END: Final = ("span_id", "parent_id", "duration_ns", "error")
 """The first fields of NAME_end."""
@@ -260,10 +258,11 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 class OtlpTarget:
     """`otlp://HOST[:4318]`, `http://HOST:PORT[/PATH]`, `https://...`. Options: `service.name`, of the
-    resource (utracefs); `compression` (none, gzip); `metrics`, seconds from one send of histograms to the
+    resource (utracefs); `compression` (none, gzip); `metrics`, time from one send of histograms to the
     next (0: none). The secret `headers` has lines `Name: value`."""
 
     limits = Limits(MAX_RECORDS, MAX_BYTES)
+    options = ("compression", "metrics", "service.name")
     secrets = ("headers",)
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -279,17 +278,11 @@ class OtlpTarget:
             raise ValueError(f"the address is not {url.scheme}://HOST:PORT")  # it may have a password
         if not self._is_tls and (settings.ca or settings.cert or settings.key):
             raise ValueError(f"{address}: --ca, --cert and --key need https://")
-        for name in settings.options:
-            if name not in _OPTIONS:
-                raise ValueError(f"-o {name}: there are: {', '.join(_OPTIONS)}")
         compression = settings.options.get("compression", "none")
         if compression not in ("none", "gzip"):
-            raise ValueError(f"-o compression={compression}: there are: none, gzip")
+            raise ValueError(f"option compression: {compression!r} is none of none, gzip")
         self._is_gzip: Final = compression == "gzip"
-        every = settings.options.get("metrics", "0")
-        if not re.fullmatch(r"\d{1,6}", every):
-            raise ValueError(f"-o metrics={every}: not a number of seconds")
-        self.metrics_s: Final = int(every)
+        self.metrics_s: Final = time_option("metrics", settings.options.get("metrics", "0"))
         self._prefix: Final = url.path.rstrip("/") + "/"
         self._settings: Final = settings
         self._encoder: Final = Encoder({"service.name": settings.options.get("service.name", "utracefs")})

@@ -22,6 +22,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ import attrs
 
 from utracefs.export.tables.parquet import COMPRESSION, DAY_NS, PARTITIONS, day_text, partition
 from utracefs.forward.batch import Batch
-from utracefs.forward.target import Limits, Sent, Settings
+from utracefs.forward.target import Limits, Sent, Settings, time_option
 from utracefs.recordings import columns
 from utracefs_protocol.errors import TraceError
 
@@ -59,13 +60,14 @@ _OBJECT_STORES: Final = ("abfs", "gcs", "s3")
 _S3_OPTIONS: Final = ("endpoint_override", "region", "scheme")
 
 _OPTIONS: Final[Mapping[str, float]] = {"records": 1_000_000, "bytes": 64 << 20, "gather": 60}
-"""Of the command line, with defaults; they limit the batches of one file. gather: seconds."""
+"""Of the command line, with defaults; they limit the batches of one file. gather: a time."""
 
 
 class ParquetTarget:
     """See `utracefs.forward.target`. LookupError, ValueError, ImportError as of `open_target`; OSError: the
     folder cannot be made."""
 
+    options = tuple(_OPTIONS)
     secrets = ("access_key", "secret_key", "session_token")
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -90,15 +92,11 @@ class ParquetTarget:
 
 
 def _number(name: str, text: str) -> float:
-    if name not in _OPTIONS:
-        raise ValueError(f"no option {name!r}; there are: {', '.join(_OPTIONS)}")
-    try:
-        value = float(text) if name == "gather" else int(text)
-    except ValueError:
-        value = -1
-    if not (0 if name == "gather" else 1) <= value < 1 << 40:
+    if name == "gather":
+        return time_option(name, text)
+    if not re.fullmatch(r"\d{1,12}", text) or not int(text):
         raise ValueError(f"option {name}: {text!r} is no valid number")
-    return value
+    return int(text)
 
 
 # Records

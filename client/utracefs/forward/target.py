@@ -16,7 +16,7 @@ offer theirs as entry points of the group `utracefs.targets`, by scheme:
 One thread calls `send`, with batches in their order, each at least once: again after a failure, and once
 more if the forwarder was killed before it stored that they were sent. `send` returns when the target has
 taken them, and writes their records and their `losses`. Deduplicate by `(forwarder, sequence)` where the
-target can. A class with `secrets`, names, takes these secrets only; one without, any.
+target can. A class with `secrets`, names, takes these secrets only; one without, any; so with `options`.
 
     Sent      returned: `SYSTEM:NAME` to number of records that the target refused; empty: it has all
     TryAgain  the target is away or busy; so is any OSError. Sent again after a growing delay
@@ -30,13 +30,26 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import attrs
 
 from utracefs.forward.batch import Batch
+from utracefs_protocol.text import seconds_of
 
-__all__ = ["GROUP", "Limits", "Refused", "Sent", "Settings", "Target", "TryAgain", "open_target", "schemes"]
+__all__ = [
+    "GROUP",
+    "Limits",
+    "Refused",
+    "Sent",
+    "Settings",
+    "Target",
+    "TryAgain",
+    "open_target",
+    "schemes",
+    "target_class",
+    "time_option",
+]
 
 GROUP: Final = "utracefs.targets"
 
@@ -78,7 +91,7 @@ class Settings:
     """The options of the command line, for all targets."""
 
     options: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    """`-o NAME=VALUE`. A target refuses names that it does not know (ValueError)."""
+    """`-O NAME=VALUE`. A target refuses names that it does not know (ValueError)."""
     timeout_s: float = 10.0
     """Of one `send`."""
     ca: str | None = None
@@ -138,24 +151,39 @@ def schemes() -> list[str]:
     return sorted({*BUILT_IN, *(point.name for point in metadata.entry_points(group=GROUP))})
 
 
+def time_option(name: str, text: str) -> float:
+    """Seconds. ValueError."""
+    try:
+        return seconds_of(text)
+    except ValueError:
+        raise ValueError(f"option {name}: {text!r} is no time: 90s, 12h, 7d") from None
+
+
+def target_class(address: str) -> Callable[[str, Settings], Target]:
+    """By the scheme of the address. LookupError: there is none."""
+    scheme = address.partition(":")[0]
+    if scheme in BUILT_IN:
+        module, _, name = BUILT_IN[scheme].partition(":")
+        return cast(Callable[[str, Settings], Target], getattr(import_module(module), name))
+    found = [point for point in metadata.entry_points(group=GROUP) if point.name == scheme]
+    if not found:
+        is_host = re.fullmatch(r"[^:/]+(:\d+)?", address)
+        hint = f"; an address begins with one: otlp://{address}" if is_host else ""
+        raise LookupError(f"no target {scheme!r}; there are: {', '.join(schemes())}{hint}")
+    return cast(Callable[[str, Settings], Target], found[0].load())
+
+
 def open_target(address: str, settings: Settings, *, others: Collection[str] = ()) -> Target:
     """The target of an address, `SCHEME:...`. others: further secrets that are no mistake. LookupError: there
     is no such target. ValueError: the address, an option or a secret is invalid. ImportError: a library is
     missing."""
-    scheme = address.partition(":")[0]
-    make: Callable[[str, Settings], Target]
-    if scheme in BUILT_IN:
-        module, _, name = BUILT_IN[scheme].partition(":")
-        make = getattr(import_module(module), name)
-    else:
-        found = [point for point in metadata.entry_points(group=GROUP) if point.name == scheme]
-        if not found:
-            is_host = re.fullmatch(r"[^:/]+(:\d+)?", address)
-            hint = f"; an address begins with one: otlp://{address}" if is_host else ""
-            raise LookupError(f"no target {scheme!r}; there are: {', '.join(schemes())}{hint}")
-        make = found[0].load()
-    known: Collection[str] | None = getattr(make, "secrets", None)
-    if known is not None and (unknown := settings.secrets.keys() - {*known, *others}):
-        names = ", ".join(known) or "none"
-        raise ValueError(f"no secret {min(unknown)!r} of {scheme}; there are: {names}")
+    make = target_class(address)
+    given = (("secret", settings.secrets.keys() - set(others)), ("option", settings.options.keys()))
+    for what, names in given:
+        known: Collection[str] | None = getattr(make, f"{what}s", None)
+        if known is not None and (unknown := names - set(known)):
+            scheme = address.partition(":")[0]
+            raise ValueError(
+                f"no {what} {min(unknown)!r} of {scheme}; there are: {', '.join(known) or 'none'}"
+            )
     return make(address, settings)

@@ -64,6 +64,14 @@ def test_completion_of_instances_and_what_is_in_them(traced: Cli) -> None:
     assert "per_cpu/cpu0/" in complete(traced, "utracefs ls --instance one per_cpu/")
 
 
+def test_completion_of_options_of_targets(cli: Cli) -> None:
+    assert complete(cli, "utracefs forward nats://h/S -O max_") == ["max_age=", "max_bytes="]
+    assert complete(cli, "utracefs forward otlp://h -O ") == ["compression=", "metrics=", "service.name="]
+    assert complete(cli, "utracefs forward -O ga") == ["gather="]
+    assert complete(cli, "utracefs forward otlp://h --secret ") == ["headers="]
+    assert complete(cli, "utracefs forward none:x -O ") in ([], [""])
+
+
 def test_completion_of_fields(traced: Cli) -> None:
     traced.run("reg", "web u16 status; u32 size; __rel_loc char[] path")
     traced.run("reg", "other u32 x")

@@ -31,7 +31,7 @@ from utracefs.forward import otlp
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY, Loss
 from utracefs.forward.otlp import Encoder, OtlpTarget
-from utracefs.forward.target import Refused, Settings, TryAgain
+from utracefs.forward.target import Refused, Settings, TryAgain, open_target
 
 ALL = (
     "all u8 a; s8 b; u16 c; s16 d; u32 e; s32 f; u64 g; s64 h; struct double i 8; struct float j 4;"
@@ -546,14 +546,18 @@ def test_not_http() -> None:
         ("http://u:p@x", Settings(), "not http://HOST:PORT"),
         ("http://x?a", Settings(), "not http://HOST:PORT"),
         ("otlp://x", Settings(ca="x"), "need https://"),
-        ("otlp://x", Settings({"a": "b"}), "-o a: there are: compression, metrics, service.name"),
-        ("otlp://x", Settings({"compression": "zip"}), "there are: none, gzip"),
-        ("otlp://x", Settings({"metrics": "-1"}), "not a number of seconds"),
+        (
+            "otlp://x",
+            Settings({"a": "b"}),
+            "no option 'a' of otlp; there are: compression, metrics, service.name",
+        ),
+        ("otlp://x", Settings({"compression": "zip"}), "'zip' is none of none, gzip"),
+        ("otlp://x", Settings({"metrics": "-1"}), "option metrics: '-1' is no time: 90s"),
     ],
 )
 def test_mistakes(address: str, settings: Settings, reason: str) -> None:
     with pytest.raises(ValueError) as refused:
-        OtlpTarget(address, settings)
+        open_target(address, settings)
     assert reason in str(refused.value)
 
 

@@ -561,14 +561,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_options(tmp_path: Path) -> None:
-    limits = target(tmp_path / "out", records="5", bytes="100", gather="0.5").limits
-    assert (limits.records, limits.bytes, limits.gather_s) == (5, 100, 0.5)
+    limits = target(tmp_path / "out", records="5", bytes="100", gather="0.5m").limits
+    assert (limits.records, limits.bytes, limits.gather_s) == (5, 100, 30)
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"rows": "5"}, "no option 'rows'; there are: records, bytes, gather"),
+        ({"rows": "5"}, "no option 'rows' of parquet; there are: records, bytes, gather"),
         ({"records": "0"}, "option records: '0'"),
         ({"bytes": "1M"}, "option bytes: '1M'"),
         ({"gather": "-1"}, "option gather: '-1'"),

@@ -25,7 +25,7 @@ EVENT = "user_events:work"
 
 @pytest.fixture
 def start(forward: Start, server: NatsServer) -> Start:
-    words = [f"nats://{server.at}/RECORDS", "-o", "max_bytes=1G", "-e", "work", "--timeout", "20"]
+    words = [f"nats://{server.at}/RECORDS", "-O", "max_bytes=1G", "-e", "work", "--timeout", "20"]
     return lambda spool="spool": forward(*words, spool=spool)
 
 

@@ -46,7 +46,7 @@ wait_for = partial(fake_daemon.wait_for, timeout_s=WAIT_S)
 
 @pytest.fixture
 def start(forward: Start, tmp_path: Path) -> Start:
-    return partial(forward, f"parquet:{tmp_path / 'out'}", "-o", "gather=0.05")
+    return partial(forward, f"parquet:{tmp_path / 'out'}", "-O", "gather=0.05")
 
 
 def emit(session: Session, declaration: str, *records: tuple[Any, ...]) -> None:

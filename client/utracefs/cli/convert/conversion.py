@@ -166,7 +166,14 @@ def selection_options(function: F) -> F:
             help="From this time on, in seconds (see report -t).",
         ),
         click.option(
-            "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
+            "-p",
+            "-P",
+            "--pid",
+            "pids",
+            metavar="PID",
+            type=int,
+            multiple=True,
+            help="Only this process or thread.",
         ),
         click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5."),
         events_option("Only these events: SYSTEM:NAME, NAME, or globs."),

@@ -12,6 +12,7 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import directory_option, duration_option, seconds_option, tell, with_extras
+from utracefs.cli.completion import complete_of_target
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
 from utracefs.cli.forward.server_options import Pair, pairs, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
@@ -70,13 +71,14 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
 @click.option("--policy", "policy_file", metavar="FILE", help="TOML: what may leave the host.")
 @server_options
 @click.option(
-    "-o",
+    "-O",
     "--option",
     "options",
     metavar="NAME=VALUE",
     type=Pair(),
     multiple=True,
     callback=pairs,
+    shell_complete=complete_of_target,
     help="An option of the target.",
 )
 @seconds_option(

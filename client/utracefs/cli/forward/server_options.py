@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from utracefs.cli.common import TextType, seconds_option
+from utracefs.cli.completion import complete_of_target
 
 __all__ = ["Pair", "pairs", "server_options"]
 
@@ -44,6 +45,7 @@ def server_options(function: F) -> F:
                 type=Pair(),
                 multiple=True,
                 callback=pairs,
+                shell_complete=complete_of_target,
                 help="A secret for the server. [default: systemd's credential NAME]",
             ),
             seconds_option("--timeout", "timeout_s", "For one request to the server.", default="10s"),

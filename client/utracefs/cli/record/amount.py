@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from utracefs.cli.common import TIME_UNITS
+from utracefs_protocol.text import TIME_UNITS
 
 _SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX: Final = 1 << 50

@@ -24,7 +24,7 @@ class LineTarget:
 
     def __init__(self, address, settings):
         if settings.options.keys() - {"answer"}:
-            raise ValueError("-o: there is only `answer`")
+            raise ValueError("-O: there is only `answer`")
         self.path = address.partition(":")[2]
         self.answer = settings.options.get("answer", "yes")
         settings.secret("token")
@@ -125,7 +125,7 @@ def test_its_time(with_target: Cli, target: Path) -> None:
 
 
 def test_a_target_that_is_away(with_target: Cli, target: Path, eventually: Eventually) -> None:
-    process = begin(with_target, target, eventually, "-o", "answer=no", "--drain", "0.1")
+    process = begin(with_target, target, eventually, "-O", "answer=no", "--drain", "0.1")
     with_target.run("emit", "web u32 status", "1")
     eventually(lambda: "nobody" in status(with_target.home)["last_error"], "it was tried")
     _, error = interrupt(process)
@@ -215,8 +215,8 @@ def wait_for_status(process: subprocess.Popen[bytes], text: bytes) -> None:
         (["--spool", "s"], "Missing argument 'TARGET'", 2),
         (["lines:x", "--spool", "s", "--spool-size", "5"], "'5' is not a size of at least 1M", 2),
         (["lines:x", "--spool", "s", "--spool-size", "1X"], "'1X' is not a size", 2),
-        (["lines:x", "--spool", "s", "-o", "x"], "'x' has no NAME= at its begin", 2),
-        (["lines:x", "--spool", "s", "-o", "x=1"], "there is only `answer`", 1),
+        (["lines:x", "--spool", "s", "-O", "x"], "'x' has no NAME= at its begin", 2),
+        (["lines:x", "--spool", "s", "-O", "x=1"], "there is only `answer`", 1),
         (["lines:x", "--spool", "s", "--policy", "p"], "p: No such file", 1),
         (["lines:x", "--spool", "s", "--secret", "token=none"], "none: No such file", 1),
         (["lines:x", "--spool", "/proc/x"], "/proc/x: ", 1),

@@ -53,7 +53,7 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
         for file, text in ((path, "hist:keys=status"), (path, "hist:keys=usec.log2:vals=usec")):
             traced.run("write", "-a", file, text)
         traced.run("write", "-a", "events/user_events/other/trigger", "hist:keys=status")
-        words = ["forward", f"otlp://127.0.0.1:{port}", "-o", "metrics=1", "-e", "none"]
+        words = ["forward", f"otlp://127.0.0.1:{port}", "-O", "metrics=1", "-e", "none"]
         words += ["--policy", str(policy), "--spool", str(tmp_path / "spool")]
         before_ns = time.time_ns()
         forwarder = traced.start(*words)
