@@ -3,6 +3,7 @@
 import sys
 
 from utracefs_protocol.extras import how_to_install
+from utracefs_protocol.terminal import drop_unwritten
 
 
 def main() -> None:
@@ -12,4 +13,7 @@ def main() -> None:
         if (text := how_to_install(error, "daemon")) is None:
             raise
         sys.exit(f"utracefsd: {text}")
-    run(prog_name="utracefsd")
+    try:
+        run(prog_name="utracefsd")
+    finally:
+        drop_unwritten()

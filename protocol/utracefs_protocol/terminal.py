@@ -1,6 +1,9 @@
-"""Replaces characters of names and record fields before they are printed."""
+"""Replaces characters of names and record fields before they are printed; the end of output."""
 
+import contextlib
+import os
 import re
+import sys
 
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -14,3 +17,14 @@ def harmless(text: str) -> str:
 def in_one_line(text: str) -> str:
     """Replace LF and CR by `?`: what follows one would look like another record, also in a pipe."""
     return text.replace("\n", "?").replace("\r", "?")
+
+
+def drop_unwritten() -> None:
+    """Before the exit: without this, output that cannot be written (a full disk, a reader that has ended)
+    would change the status to 120, when Python tries once more."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -34,3 +34,23 @@ def test_a_fault_of_its_own_is_shown_whole(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1 and "Traceback" in done.stderr and "nothing_of_that_name" in done.stderr
+
+
+@pytest.mark.parametrize("broken", ["closed", "full"])
+def test_the_status_of_a_daemon_whose_log_cannot_be_written(broken: str, tmp_path: Path) -> None:
+    """Python would make it 120."""
+    ready, ready_w = os.pipe()
+    log, log_w = os.pipe() if broken == "closed" else (-1, os.open("/dev/full", os.O_WRONLY))
+    words = ["-m", "utracefsd", "--dir", str(tmp_path / "d"), "--ready-fd", str(ready_w)]
+    process = subprocess.Popen([sys.executable, *words], pass_fds=[ready_w], stderr=log_w)
+    try:
+        for fd in (ready_w, log_w):
+            os.close(fd)
+        assert os.read(ready, 10) == b"READY\n"
+        if log >= 0:
+            os.close(log)
+    finally:
+        os.close(ready)
+        process.terminate()
+        status = process.wait(60)
+    assert status == 0

@@ -49,6 +49,7 @@ import utracefs
 from utracefs.cli.terminal import guard
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.extras import how_to_install
+from utracefs_protocol.terminal import drop_unwritten
 
 __all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "cli", "main", "version"]
 
@@ -111,6 +112,7 @@ class LazyGroup(click.Group):
             )
 
         status = _guarded(run)
+        drop_unwritten()
         if standalone_mode:
             sys.exit(status)
         return status
@@ -154,7 +156,6 @@ def _guarded(run: Callable[[], Any]) -> int:
         return 130
     except (BrokenPipeError, SystemExit):
         # The reader of our output (head, less) has closed it. The second exception is click's.
-        _give_up_stdout()
         return 0
     except Failure as error:
         _say(error.about, error.reason)
@@ -167,8 +168,6 @@ def _guarded(run: Callable[[], Any]) -> int:
         about = error.filename
         if isinstance(about, bytes):
             about = os.fsdecode(about)
-        if not about:
-            _give_up_stdout()
         return _say(str(about or "stdout"), error.strerror or str(error))
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error)):
@@ -181,17 +180,12 @@ def _guarded(run: Callable[[], Any]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _give_up_stdout() -> None:
-    """Prevent a second failure at exit from its buffered content."""
-    with contextlib.suppress(OSError, ValueError):  # a stdout without a descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _say(about: str, reason: str, status: int = 1) -> int:
     # The daemon's reasons often begin with the path; print it once.
     reason = reason.removeprefix(f"{about}: ")
     text = ": ".join(part for part in ("utracefs", about, reason) if part)
-    click.echo(" ".join(text.encode("utf-8", "backslashreplace").decode().split()), err=True)
+    with contextlib.suppress(OSError):  # the status tells it, too
+        click.echo(" ".join(text.encode("utf-8", "backslashreplace").decode().split()), err=True)
     return status
 
 

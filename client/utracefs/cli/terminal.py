@@ -15,6 +15,7 @@ bypassing this, and never with rich's redirect_stdout; text of programs is passe
 
 import codecs
 import io
+import os
 import sys
 from typing import Any, TextIO
 
@@ -47,9 +48,12 @@ class _Terminal(io.RawIOBase):
 
 
 def guard() -> None:
-    """From now on sys.stdout and sys.stderr replace control characters if they are terminals."""
+    """From now on sys.stdout and sys.stderr replace control characters if they are terminals. Output to a
+    stdout that is closed fails as that of cat does."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
+        if stream is None and name == "stdout":
+            sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
         if isinstance(stream, io.TextIOWrapper) and own(stream) is stream and stream.isatty():
             stream.flush()
             buffer = io.BufferedWriter(_Terminal(stream))

@@ -176,6 +176,18 @@ def test_a_full_disk_is_reported(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    ("redirected", "status"),
+    [("--version >&-", 1), ("ls --dir /none 2>&-", 1), ("ls 2>/dev/full", 1), ("x 2>/dev/full", 2)],
+)
+def test_the_status_where_output_cannot_be_written(cli: Cli, redirected: str, status: int) -> None:
+    """As of cat; Python would make it 120."""
+    script = f"{sys.executable} -m utracefs.cli {redirected}"
+    done = subprocess.run(["sh", "-c", script], env=cli.env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == ("utracefs: stdout: Bad file descriptor\n" if ">&-" in redirected[:13] else "")
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["record", "--nosuch"], "utracefs: record: No such option"),
