@@ -76,10 +76,14 @@ class PlannedInstance:
         for word in plan.events:
             if word not in before.events:
                 self._append("standing_events", word)
-        for event in self._list("set_event"):
+        enabled = self._list("set_event")
+        for event in enabled:
             if not plan.wants(event):
                 self._write_event(event, "enable", "0\n")
                 self._write_event(event, "filter", NO_FILTER)
+        for event in set(self.events).difference(enabled):
+            if plan.wants(event):  # the end of a trigger `disable_event` that had fired has disabled it
+                self._write_event(event, "enable", "1\n")
         self.look()
 
     def look(self) -> bool:

@@ -111,6 +111,25 @@ def test_triggers(instance: PlannedInstance, directory: Path, new_session: Calla
         assert tree.read_file(f"instances/{instance_name()}/standing_triggers") == b""
 
 
+def test_the_end_of_a_trigger_that_disabled_an_event_of_another_wish(
+    instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+    work, other = session.event("work u32 a"), session.event("other u32 a")
+    assert session.flush(20)
+    disabling = Wish(("other",), 9, triggers=("disable_event:user_events:work",))
+    instance.apply(Plan([Wish(("work",), 9), disabling]))
+    wait_for(lambda: work and other, 20)
+    other.emit(1)
+    assert session.flush(20)
+    path = f"instances/{instance_name()}/events/user_events/work/enable"
+    with Tracefs(str(directory)) as tree:
+        assert tree.read_file(path) == b"0*\n"
+        instance.apply(Plan([Wish(("work",), 9)]))
+        assert tree.read_file(path) == b"1\n"
+    assert instance.enabled == [EventName("user_events", "work")]
+
+
 def test_a_daemon_that_ends(instance: PlannedInstance, utracefsd: Utracefsd, directory: Path) -> None:
     utracefsd.stop()
     with pytest.raises(OSError):
