@@ -173,8 +173,10 @@ cdef class Cells:
         return True
 
     def drop_the_rest(self):
-        """All cells of the previous daemon that are in use were kept; free the others."""
-        self.unused = [index for index in range(self.room, 0, -1) if index not in self.given]
+        """All cells of the previous daemon that are in use were kept; free the others. Cells that were taken
+        back since, with instances that are left over, wait for `recycle`."""
+        known = self.given.union(self.returned)
+        self.unused = [index for index in range(self.room, 0, -1) if index not in known]
 
     cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino):
         """Keys of the triggers that fired for the record at `at` of a data ring, a set; None: that was not

@@ -64,6 +64,22 @@ def test_a_successor_continues_with_the_kept_cells(tmp_path: Path) -> None:
     assert heir.key(b) > max(key_a, key_b)
 
 
+def test_a_cell_that_is_taken_back_while_the_others_are_restored(tmp_path: Path) -> None:
+    """As that of an instance whose reader has gone: it belonged to two triggers."""
+    cells = Cells(tmp_path / "cells")
+    index = cells.give(1)
+    key = cells.key(index)
+    heir = Cells(tmp_path / "cells")
+    assert heir.keep(index, key)
+    heir.take_back(index)
+    heir.drop_the_rest()
+    first = heir.give(0)
+    assert first != index, "the log may still name it"
+    heir.recycle()
+    given = [first, *(heir.give(0) for _ in range(200))]
+    assert len(set(given)) == len(given) and index in given
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"x", bytes(128), b"UTTCELLS\2\0\0\0\x20\0\0\0" + bytes(112), bytes(129), bytes(1 << 13)]
 )
