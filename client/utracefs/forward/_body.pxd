@@ -24,13 +24,17 @@ cdef class Cutter:
     cdef uint32_t *_counted    # records of the present body, by event id
     cdef uint16_t *_ids        # those whose count is not 0
     cdef Py_ssize_t _nr_ids
-    cdef uint8_t *_data        # room for a body, kept
+    cdef uint8_t *_data        # the body's records before the run, if any; its memory is kept
+    cdef Py_ssize_t _size
     cdef Py_ssize_t _capacity
+    cdef uint8_t *_run         # records side by side in the ring
+    cdef Py_ssize_t _run_size
 
     cdef uint8_t judge(self, uint16_t id) except 0
     cdef int edit(self, uint16_t id, ss_record *record) except -1
     cdef bint leaves_out(self, uint16_t id, dict every) except -1
-    cdef int room(self, Py_ssize_t size) except -1
+    cdef int copy_run(self) except -1
+    cdef bytes body(self)
     cdef dict counts(self)
 
 

@@ -17,7 +17,6 @@ from utracefs_protocol.pages.stream_ring cimport *
 
 cdef enum:
     NR_IDS = 65536
-    FIRST_BYTES = 65536
 
 
 cdef class Edit:
@@ -43,7 +42,7 @@ cdef class Cutter:
         self._seen = {}
         self.sampled = {}
         self._max_records = max(max_records, 1)
-        self._max_bytes = max_bytes
+        self._max_bytes = max(max_bytes, 1)
         self._judged = <uint8_t *>calloc(NR_IDS, 1)
         self._counted = <uint32_t *>calloc(NR_IDS, sizeof(uint32_t))
         self._ids = <uint16_t *>calloc(NR_IDS, sizeof(uint16_t))
@@ -97,16 +96,32 @@ cdef class Cutter:
         self.sampled[id] = self.sampled.get(id, 0) + 1
         return True
 
-    cdef int room(self, Py_ssize_t size) except -1:
-        """Make room for a body of that size."""
+    cdef int copy_run(self) except -1:
+        """Append the run to `_data`."""
+        cdef Py_ssize_t size = self._size + self._run_size
         cdef void *grown
         if size > self._capacity:
-            self._capacity = max(2 * self._capacity, size, FIRST_BYTES)
-            grown = realloc(self._data, self._capacity)
+            grown = realloc(self._data, max(2 * self._capacity, size))
             if grown == NULL:
                 raise MemoryError
             self._data = <uint8_t *>grown
+            self._capacity = max(2 * self._capacity, size)
+        if self._run_size:
+            memcpy(self._data + self._size, self._run, self._run_size)
+        self._size = size
+        self._run_size = 0
         return 0
+
+    cdef bytes body(self):
+        """The records kept so far. Without a gap between them in the ring they are copied once."""
+        cdef bytes body
+        if not self._size:
+            body = PyBytes_FromStringAndSize(<char *>self._run, self._run_size)
+        else:
+            self.copy_run()
+            body = PyBytes_FromStringAndSize(<char *>self._data, self._size)
+        self._size = self._run_size = 0
+        return body
 
     cdef dict counts(self):
         """Event id to number of records of the body, which is over."""
@@ -123,7 +138,7 @@ cdef class Cutter:
         first record, of the last), and event id to number of the records above `room`."""
         cdef uint64_t at = ring.begin, first = 0, last = 0
         cdef ss_record *record
-        cdef Py_ssize_t size = 0, records = 0
+        cdef Py_ssize_t size, records = 0, share = ring.end - ring.begin
         cdef uint16_t id
         cdef uint8_t verdict
         cdef int32_t tid, last_tid = 0
@@ -131,9 +146,12 @@ cdef class Cutter:
         cdef set tids = set()
         cdef dict every = {}
         cdef list found = []
+        # Bodies of one size: a small rest would cost as much beside its records as a large body.
+        share = share // max(-(-share // self._max_bytes), 1)
         self.sampled = {}
         memset(self._judged, 0, NR_IDS)
         self.counts()
+        self._size = self._run_size = 0
         while at != ring.end:
             record = ring.record_at(at)
             at += record.size
@@ -148,18 +166,21 @@ cdef class Cutter:
             if record.kind == SS_RECORD and not room:
                 refused[id] = refused.get(id, 0) + 1
                 continue
+            size = self._size + self._run_size
             if records == self._max_records or (
-                records and size + <Py_ssize_t>record.size > self._max_bytes
+                records and (size >= share or size + <Py_ssize_t>record.size > self._max_bytes)
             ):
-                body = PyBytes_FromStringAndSize(<char *>self._data, size)
-                found.append((body, self.counts(), tids, first, last))
+                found.append((self.body(), self.counts(), tids, first, last))
                 tids = set()
-                size = records = 0
-            self.room(size + <Py_ssize_t>record.size)
-            memcpy(self._data + size, record, record.size)
+                records = 0
+            if self._run + self._run_size != <uint8_t *>record:
+                self.copy_run()
+                self._run = <uint8_t *>record
+            self._run_size += record.size
             if verdict == 3 and record.kind == SS_RECORD:
-                self.edit(id, <ss_record *>(self._data + size))
-            size += record.size
+                self.copy_run()
+                self.edit(id, <ss_record *>(self._data + self._size - record.size))
+                self._run = NULL
             if record.kind == SS_LOST:
                 continue
             memcpy(&tid, record.entry + 4, 4)
@@ -175,8 +196,8 @@ cdef class Cutter:
             self._counted[id] += 1
             records += 1
             room -= 1
+        body = self.body()  # with losses behind the last record
         if records:
-            body = PyBytes_FromStringAndSize(<char *>self._data, size)
             found.append((body, self.counts(), tids, first, last))
         return found, refused
 

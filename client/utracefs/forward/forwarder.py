@@ -24,7 +24,7 @@ from utracefs.forward.losses import ANY, AWAY, LIMIT, POLICY, RING, SAMPLE
 from utracefs.forward.policy import Policy, Rate, Verdict
 from utracefs.forward.spool import SEGMENTS, Spool
 from utracefs.forward.target import Refused, Target, TryAgain
-from utracefs.recordings.origin import Origin
+from utracefs.recordings.origin import Origin, read_clocks
 from utracefs.streaming import Batch as RingBatch
 from utracefs.streaming import Stream, attach
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
@@ -95,7 +95,9 @@ class Forwarder:
         self._wanted: Final = wanted
         self._address: Final = address
         self._drain_s: Final = drain_s
-        self._host: Final = Origin(host).host  # without bytes that are not UTF-8
+        here = Origin.here("mono")
+        self._host: Final = Origin(host or here.host).host  # without bytes that are not UTF-8
+        self._boot_id: Final = here.boot_id
         self._sample: Final = sample
         self._tell: Final = tell
         self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())
@@ -333,14 +335,15 @@ class Forwarder:
     def _batch(self, **members: Any) -> Batch:
         """Of this host, now; the spool adds the rest."""
         empty = {"events": {}, "comms": {}, "counts": {}, "first_ns": 0, "last_ns": 0, "body": b""}
-        origin = Origin.here("mono")
+        clock = read_clocks("mono")
+        assert clock is not None
         return Batch(
             forwarder="",
             sequence=0,
             losses=(),
-            host=self._host or origin.host,
-            boot_id=origin.boot_id,
-            clock=origin.clocks[0],
+            host=self._host,
+            boot_id=self._boot_id,
+            clock=clock,
             **{"is_after_gap": False, **empty, **members},
         )
 

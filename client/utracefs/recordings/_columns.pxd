@@ -38,6 +38,8 @@ cdef class Column(Values):
     cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1
     cdef void put_number(self, uint64_t value) noexcept
     cdef Py_ssize_t put_all(self, const Place *place, const Raw *raws, Py_ssize_t count) except -1
+    cdef int put_members(self, const void *first, Py_ssize_t count) except -1
+    cdef int put_repeated(self, bytes text, Py_ssize_t count) except -1
     cdef int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int put_object(self, bytes data) except -1

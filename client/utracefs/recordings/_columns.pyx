@@ -169,6 +169,38 @@ cdef class Column(Values):
         self._values.size += count * self._width
         return 0
 
+    cdef int put_members(self, const void *first, Py_ssize_t count) except -1:
+        """A member of Raws that lie side by side, as numbers; there is `room` for them."""
+        cdef Py_ssize_t i
+        cdef uint8_t *to = self._values.data + self._values.size
+        cdef const uint8_t *data = <const uint8_t *>first
+        if self._width == 8:
+            for i in range(count):
+                memcpy(to + 8 * i, data + sizeof(Raw) * i, 8)
+        else:
+            for i in range(count):
+                memcpy(to + 4 * i, data + sizeof(Raw) * i, 4)
+        self._values.size += count * self._width
+        return 0
+
+    cdef int put_repeated(self, bytes text, Py_ssize_t count) except -1:
+        """The same text in so many rows; there is `room` for them."""
+        cdef Py_ssize_t i, size = PyBytes_GET_SIZE(text), done = size, all = size * count
+        cdef int32_t *ends = <int32_t *>(self._offsets.data + self._offsets.size)
+        cdef uint8_t *to
+        if size:
+            self._values.room(all)
+            to = self._values.data + self._values.size
+            memcpy(to, PyBytes_AS_STRING(text), size)
+            while done < all:
+                memcpy(to + done, to, min(done, all - done))
+                done += min(done, all - done)
+        for i in range(count):
+            ends[i] = <int32_t>(self._values.size + size * (i + 1))
+        self._values.size += all
+        self._offsets.size += 4 * count
+        return 0
+
     cdef inline int put_bytes(self, const uint8_t *data, Py_ssize_t size) except -1:
         cdef int32_t end
         if size:
@@ -246,35 +278,44 @@ cdef class Batch:
     cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, CleanNames names) except -1:
         """The columns before the fields of new rows; the caller puts the others, and counts the rows."""
         cdef list columns = self.columns
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, begin = 0, end
+        cdef bint is_late = False, is_unknown = False
         cdef bytes text
         if self.rows + count > self._capacity:
             self.grow(self.rows + count)
         cdef Column time_ns = columns[0], cpu = columns[1], pid = columns[2], tid = columns[3]
         cdef Column comm = columns[4], instance = columns[5], lost = columns[6]
         for i in range(count):
-            if raws[i].time_ns >> 63:
-                time_ns.put_null(self.rows + i)
-            else:
-                time_ns.put_number(raws[i].time_ns)
-        for i in range(count):
-            cpu.put_number(raws[i].cpu)
-            pid.put_number(<uint64_t><int64_t>raws[i].pid)
-            tid.put_number(<uint64_t><int64_t>raws[i].tid)
-        for i in range(count):
-            if i == 0 or raws[i].tid != raws[i - 1].tid:
-                text = names.clean(records.comm(raws[i].tid))
-            comm.put_object(text)
-            self.text_bytes += PyBytes_GET_SIZE(text)
-        for i in range(count):
-            if i == 0 or raws[i].buffer != raws[i - 1].buffer:
-                text = names.clean(records.instance(raws[i].buffer))
-            instance.put_object(text)
-        for i in range(count):
-            if raws[i].lost < 0:
-                lost.put_null(self.rows + i)
-            else:
-                lost.put_number(raws[i].lost)
+            is_late |= raws[i].time_ns >> 63
+            is_unknown |= raws[i].lost < 0
+        if not is_late:
+            time_ns.put_members(&raws.time_ns, count)
+        else:
+            for i in range(count):
+                if raws[i].time_ns >> 63:
+                    time_ns.put_null(self.rows + i)
+                else:
+                    time_ns.put_number(raws[i].time_ns)
+        cpu.put_members(&raws.cpu, count)
+        pid.put_members(&raws.pid, count)
+        tid.put_members(&raws.tid, count)
+        while begin < count:
+            end = begin + 1
+            while end < count and raws[end].tid == raws[begin].tid and raws[end].buffer == raws[begin].buffer:
+                end += 1
+            text = names.clean(records.comm(raws[begin].tid))
+            comm.put_repeated(text, end - begin)
+            self.text_bytes += PyBytes_GET_SIZE(text) * (end - begin)
+            instance.put_repeated(names.clean(records.instance(raws[begin].buffer)), end - begin)
+            begin = end
+        if not is_unknown:
+            lost.put_members(&raws.lost, count)
+        else:
+            for i in range(count):
+                if raws[i].lost < 0:
+                    lost.put_null(self.rows + i)
+                else:
+                    lost.put_number(raws[i].lost)
         if self.commons > COMMONS:
             for i in range(count):
                 host, file = records.place(&raws[i])
@@ -286,7 +327,7 @@ cdef class Batch:
     cdef int grow(self, Py_ssize_t rows) except -1:
         """Make room for at least that many rows."""
         cdef Column column
-        self._capacity = max(2 * self._capacity, rows)
+        self._capacity = max(4 * self._capacity, rows)
         for column in self.columns:
             column.room(self.rows, self._capacity - self.rows)
         return 0

@@ -101,6 +101,9 @@ cdef class Records:
     cdef uint64_t _since
     cdef uint64_t _last
     cdef bint _none          # until_ns is before all times
+    cdef bint _takes_all     # of the selected events, but for filters
+    cdef EventDecoder _again # all records of the event `_key` are selected; None: not known
+    cdef uint32_t _key
     cdef int64_t _pending
     cdef readonly uint64_t count
     cdef readonly uint64_t last_ns

@@ -331,6 +331,7 @@ cdef class Records:
         self._since = 0 if since_ns is None else min(max(since_ns, 0), 2**64 - 1)
         self._last = 2**64 - 1 if until_ns is None else min(max(until_ns - 1, 0), 2**64 - 1)
         self._none = until_ns is not None and until_ns <= 0
+        self._takes_all = pids is None and cpus is None and since_ns is None and until_ns is None
         memset(self._slots, 0, sizeof(self._slots))
 
     def __iter__(self):
@@ -396,6 +397,17 @@ cdef class Records:
         """Decoder of the next record; None at the end."""
         cdef EventDecoder event
         while self._source.next(raw):
+            if (
+                self._again is not None
+                and not raw.lost
+                and raw.size >= HEADER
+                and event_key(raw) == self._key
+            ):
+                raw.lost = self._pending
+                self._pending = 0
+                self.count += 1
+                self.last_ns = raw.time_ns
+                return self._again
             if not self.within(raw):
                 continue
             if raw.lost < 0:
@@ -416,6 +428,8 @@ cdef class Records:
                 self._shift = self._apart[raw.recording][0]
                 raw.pid += self._shift
                 raw.tid += self._shift
+            elif self._takes_all and event.filter is None:
+                self._again, self._key = event, event_key(raw)
             return event
         if self._last == <uint64_t>-1 and self._cpus is None:
             self.lost += max(self._source.lost_behind, 0)

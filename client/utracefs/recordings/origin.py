@@ -40,6 +40,8 @@ _STA_UNSYNC: Final = 0x40
 
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
+_LIBC: Final = ctypes.CDLL(None)
+
 
 @attrs.frozen
 class ClockPair:
@@ -107,7 +109,7 @@ def _max_error_ns() -> int | None:
     """The kernel's limit of the error of CLOCK_REALTIME; None: the clock is not synchronized."""
     timex = _Timex()
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
+        state = _LIBC.adjtimex(ctypes.byref(timex))
     except (OSError, AttributeError):
         return None
     if state < 0 or timex.status & _STA_UNSYNC or timex.maxerror < 0:

@@ -103,6 +103,15 @@ def test_cuts(records: list[tuple[int, int, int]], max_records: int, max_bytes: 
     writer.close()
 
 
+def test_bodies_of_about_one_size(writer: PlainWriter) -> None:
+    """A little more than two bodies can have is three alike, not two and a rest."""
+    ring = filled(writer, [(20, 8, number) for number in range(90)])
+    sizes = [len(body) for body, *_ in Cutter(lambda _: True, 1000, 1700).cut(ring, 1000)[0]]
+    assert (len(sizes), sum(sizes)) == (3, 90 * len(record(1)))
+    assert min(sizes) > max(sizes) // 2
+    ring.close()
+
+
 @pytest.mark.parametrize("gap", [False, True])
 def test_an_unknown_number_was_lost(gap: bool) -> None:
     records = Records(BodyRecords(b"", {}, gap), lambda _: None)

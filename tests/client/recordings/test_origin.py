@@ -1,6 +1,5 @@
 """Host, boot and time of day of recordings: kept by both kinds of files, and used by all exports."""
 
-import ctypes
 import os
 import subprocess
 import time
@@ -25,6 +24,7 @@ from utracefs.cli.convert.export import export
 from utracefs.cli.convert.report import report
 from utracefs.cli.record.target import Target
 from utracefs.export import write_ctf, write_parquet, write_perf_data, write_perfetto, write_trace_dat
+from utracefs.recordings import origin
 from utracefs.recordings.origin import ClockPair, Origin, read_clocks
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.errors import TraceError
@@ -355,7 +355,7 @@ class _Kernel:
 )
 def test_the_uncertainty_is_the_kernels(monkeypatch: pytest.MonkeyPatch, kernel: object, known: bool) -> None:
     """Without NTP, or where the system call is forbidden or missing, it is unknown."""
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: kernel)
+    monkeypatch.setattr(origin, "_LIBC", kernel)
     pair = read_clocks("mono")
     assert pair is not None
     if known:
