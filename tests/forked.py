@@ -136,7 +136,7 @@ class Template:
         self._far.close()
         os.close(self._errors)
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(60)
 
 
 _template = Template()

@@ -54,7 +54,7 @@ def test_programs() -> None:
         assert left_over.report() == [line]
         assert line == f"{program.pid} {sys.executable} -c input() "
         left_over.remove()
-        assert program.wait(20) == -signal.SIGKILL
+        assert program.wait(60) == -signal.SIGKILL
     assert not list(left_over.processes())
 
 

@@ -32,8 +32,10 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
-    """It offers no data ring, so requests can be counted without the one for a ring."""
+    """It offers no data ring, so requests can be counted without the one for a ring. Its clients have
+    patience with a busy machine."""
     monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
     yield from running(directory)
 
 

@@ -49,7 +49,7 @@ class Workbench:
     def send(self) -> list[tuple[int, bytes]]:
         """The data received since the last call, records before refusals: (number of the event, from 1 on,
         with REFUSED for a refusal; payload)."""
-        assert self.session.flush(10)
+        assert self.session.flush(60)
         numbers = {command: number for number, command in enumerate(self._commands, 1)}
         found = []
         for kind, (flag, came) in enumerate(

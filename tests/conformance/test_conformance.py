@@ -72,7 +72,7 @@ def play(script: str, directory: str) -> str:
     finally:
         os.close(ready_r)
         daemon.terminate()
-        _, log = daemon.communicate(timeout=20)
+        _, log = daemon.communicate(timeout=60)
     assert b"Traceback" not in log, log.decode(errors="replace")
     return text_of(done.stdout)
 

@@ -65,7 +65,7 @@ class DaemonProcess:
             self.process.kill()
         else:
             self.process.terminate()
-        _, log = self.process.communicate(timeout=20)
+        _, log = self.process.communicate(timeout=60)
         self.process = None
         self.log += log
         return log
@@ -163,7 +163,7 @@ def environment(directory: str) -> dict[str, str]:
 def eventually() -> Callable[[Callable[[], object], str], None]:
     """Wait for a condition with a deadline, never for luck."""
 
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 15) -> None:
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"

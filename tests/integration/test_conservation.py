@@ -25,7 +25,7 @@ while n < deadline or deadline < 0:
             print("going", flush=True)
         if n == 15000 and deadline < 0:
             signal.pause()
-utracefs.flush(20)
+utracefs.flush(60)
 print(utracefs.stats().lost, flush=True)
 """
 
@@ -61,7 +61,7 @@ def test_several_producers_a_small_buffer_and_a_killed_one(
             assert killed.stdout is not None
             assert killed.stdout.readline() == "going\n"
             killed.send_signal(signal.SIGKILL)
-            killed.wait(20)
+            killed.wait(60)
             lost_in_clients = 0
             for producer in producers[:2]:
                 out, _ = producer.communicate(timeout=60)

@@ -83,7 +83,7 @@ class Program:
         else:
             assert self.process.stdin is not None
             self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(60)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -179,16 +179,16 @@ def status_of(daemon: DaemonProcess) -> dict[str, int]:
 
 
 FLOOD = "emit(20000, 40)"
-FLUSH = "utracefs.flush(20)"
-SLOW = "for i in range(200): emit(1, 40, i); utracefs.flush(20)"
+FLUSH = "utracefs.flush(60)"
+SLOW = "for i in range(200): emit(1, 40, i); utracefs.flush(60)"
 
 WAYS = {
     "nothing": (["-b", "4096"], [SLOW], set()),
     "data ring": (["-b", "16384"], [FLOOD, FLOOD, SLOW, FLOOD, SLOW], {"in data rings"}),
-    "overwritten": (["-b", "8"], ["for i in range(40): emit(500, 40); utracefs.flush(20)"], {"overwritten"}),
+    "overwritten": (["-b", "8"], ["for i in range(40): emit(500, 40); utracefs.flush(60)"], {"overwritten"}),
     "dropped": (
         ["-b", "8", "--no-overwrite"],
-        ["for i in range(40): emit(500, 40); utracefs.flush(20)"],
+        ["for i in range(40): emit(500, 40); utracefs.flush(60)"],
         {"dropped"},
     ),
     "too large": (["-b", "4096"], [SLOW, "emit(7, 5000)", FLUSH, SLOW], {"too large"}),
@@ -342,7 +342,7 @@ def test_records_that_are_refused_were_not_emitted(
     program.run("emit(10, 40)")
     program.run(FLUSH)
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.connect(os.path.join(daemon.directory, "user_events_data"))
         answers = msgpack.Unpacker()
 
@@ -567,6 +567,6 @@ def test_kept_and_lost_are_all_for_every_command(
     finally:
         for process in running.values():
             process.kill()
-            process.wait(30)
+            process.wait(60)
         for file in itertools.chain(*outs.values()):
             file.close()

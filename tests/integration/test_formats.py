@@ -46,11 +46,11 @@ bool(numbers), bool(words)
 emit()
 def in_thread():
     emit()
-    utracefs.flush(20)  # while the thread is there: the daemon asks the kernel whose it is
+    utracefs.flush(60)  # while the thread is there: the daemon asks the kernel whose it is
 thread = threading.Thread(target=in_thread)
 thread.start()
 thread.join()
-utracefs.flush(20)
+utracefs.flush(60)
 print(json.dumps(os.getpid()))
 """
 

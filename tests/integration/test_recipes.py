@@ -37,9 +37,9 @@ def fail():
     raise KeyError
 
 with start_worker(app, pool="solo", perform_ping_check=False, loglevel="critical"), utracefs.span("job"):
-    assert add.delay(1, 2).get(timeout=50) == 3
+    assert add.delay(1, 2).get(timeout=60) == 3
     try:
-        fail.delay().get(timeout=50)
+        fail.delay().get(timeout=60)
     except KeyError:
         pass
 """

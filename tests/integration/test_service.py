@@ -51,7 +51,7 @@ try:
     assert found == [200] * {REQUESTS} + [422], found
 finally:
     server.send_signal(signal.SIGTERM)
-    server.wait(30)
+    server.wait(60)
 """
 
 

@@ -25,7 +25,7 @@ IN_PYTHON = f"""
 import ctypes, os, threading, time, utracefs
 os.sched_setaffinity(0, [{CPU}])
 event = utracefs.event("c_short u32 n")
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 60
 while not event:
     assert time.monotonic() < deadline
     time.sleep(0.001)
@@ -43,10 +43,10 @@ for n in range(150):
     pid = os.fork()
     if not pid:
         say("p", n)
-        utracefs.flush(20)
+        utracefs.flush(60)
         os._exit(0)
     os.waitpid(pid, 0)
-utracefs.flush(20)
+utracefs.flush(60)
 """
 
 

@@ -55,7 +55,7 @@ def test_hostile_and_stalled_readers(daemon: DaemonProcess, eventually: Eventual
             for start in range(0, COUNT, 2000):
                 for number in range(start, start + 2000):
                     event.emit(number)
-                assert session.flush(20)
+                assert session.flush(60)
                 while received + sum(honest.lost.values()) < start + 2000:
                     received += sum(next(batches).counts.values())
             assert received + sum(honest.lost.values()) == COUNT
@@ -95,7 +95,7 @@ def test_a_reader_that_is_stopped(daemon: DaemonProcess, eventually: Eventually)
                 begin = time.monotonic()
                 for number in range(COUNT):
                     event.emit(number)
-                assert session.flush(20)
+                assert session.flush(60)
                 received = 0
                 while received + sum(stream.lost.values()) < COUNT:
                     received += sum(next(stream.batches()).counts.values())

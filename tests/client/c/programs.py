@@ -43,7 +43,7 @@ def started(path: Path, *arguments: object, **environment: str) -> Iterator[Prog
         yield Program(process)
         assert process.stdin
         process.stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         if process.poll() is None:
             process.kill()

@@ -125,7 +125,7 @@ def test_a_daemon_that_reads_nothing_until_the_end_counts_all(
         printed = run("emitting", "unread", pid, count, **of_way(way))
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: sum(numbers(daemon)) == 1 + count, timeout_s=30)
+    wait_for(lambda: sum(numbers(daemon)) == 1 + count, timeout_s=60)
     recorded, lost = numbers(daemon)
     told = int(printed.removeprefix("lost "))
     assert recorded > 1 and lost >= told

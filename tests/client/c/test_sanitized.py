@@ -104,7 +104,7 @@ def test_held_records_are_moved_while_the_program_emits(
             count += 100
         assert program.number(f"emit 0 {count + 1} 100") == 100
         count += 100
-        wait_for(lambda: values(daemon)[-1] == count, timeout_s=30)
+        wait_for(lambda: values(daemon)[-1] == count, timeout_s=60)
         proxy.permit(None)
         assert program.number("flush 0 20000") == 0
         assert values(daemon) == list(range(count + 1))

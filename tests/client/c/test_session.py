@@ -227,9 +227,9 @@ def test_bits_outlive_the_daemon(daemon: DaemonProcess, program: Program, comman
     wait_for(lambda: program.ask("word 0") == "8")
     daemon.stop(kill=True)
     # Nobody wants the event where there is no daemon.
-    wait_for(lambda: program.ask("word 0") == "0", timeout_s=30)
+    wait_for(lambda: program.ask("word 0") == "0", timeout_s=60)
     daemon.start()
-    wait_for(lambda: program.ask("word 0") == "8", timeout_s=30)
-    wait_for(lambda: program.number("write 0 0 07000000") == 8, timeout_s=30)
+    wait_for(lambda: program.ask("word 0") == "8", timeout_s=60)
+    wait_for(lambda: program.number("write 0 0 07000000") == 8, timeout_s=60)
     enable(daemon, "foo", 0)
     wait_for(lambda: program.ask("word 0") == "0")

@@ -74,7 +74,7 @@ def daemon(home: Path, plugin_path: Path) -> Iterator["subprocess.Popen[bytes]"]
     finally:
         os.close(ready)
         process.terminate()
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
         # A daemon that a test killed could not remove it.
         status_file = re.search(rb"status file (/dev/shm/utracefs-[0-9a-f]{16})/", log)
         if status_file:
@@ -93,7 +93,7 @@ def traced(home: Path, daemon: object) -> Iterator[Cli]:
 def eventually() -> Callable[[Callable[[], object], str], None]:
     """Wait for a condition with a deadline."""
 
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 20) -> None:
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"

@@ -83,4 +83,4 @@ def interrupt(
     process: "subprocess.Popen[bytes]", number: signal.Signals = signal.SIGINT
 ) -> tuple[bytes, bytes]:
     process.send_signal(number)
-    return process.communicate(timeout=30)
+    return process.communicate(timeout=60)

@@ -163,7 +163,7 @@ def test_the_reader_of_our_output_may_have_enough(cli: Cli, tmp_path: Path) -> N
         process.stdout.close()
         assert process.stderr.read() == b""
         process.stderr.close()
-        process.wait(30)
+        process.wait(60)
 
 
 def test_a_full_disk_is_reported(cli: Cli) -> None:
@@ -224,5 +224,5 @@ event = utracefs.event("many u32 n; __rel_loc char[] s")
 bool(event)
 for n in range(5000):
     event.emit(n, "x" * 50)
-utracefs.flush(20)
+utracefs.flush(60)
 """

@@ -45,7 +45,7 @@ def on_terminal(words: Sequence[str], env: dict[str, str], cwd: Path | str, unti
     terminal, side = os.openpty()
     popen = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, cwd=cwd)
     os.close(side)
-    text, end = b"", time.monotonic() + 30
+    text, end = b"", time.monotonic() + 60
     while True:
         if until and until in text:
             popen.send_signal(2)

@@ -35,7 +35,7 @@ LOST = 0x2000_0000
 
 
 def wait_for(
-    condition: Callable[[], Any], timeout_s: float = 5.0, *, what: Callable[[], object] = lambda: "it"
+    condition: Callable[[], Any], timeout_s: float = 60.0, *, what: Callable[[], object] = lambda: "it"
 ) -> Any:
     """The result of `condition` as soon as it is true; fails after the deadline, naming `what`."""
     deadline = time.monotonic() + timeout_s

@@ -21,7 +21,7 @@ import utracefs
 event = utracefs.event("work u32 who; u32 number")
 
 def wait_for(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -77,7 +77,7 @@ class Utracefsd:
         if self.process is None:
             return ""
         self.process.terminate()
-        _, log = self.process.communicate(timeout=20)
+        _, log = self.process.communicate(timeout=60)
         self.process = None
         return log
 

@@ -66,7 +66,7 @@ event = utracefs.event("one u32 number")
 declare = ctypes.CDLL(PATH).utracefs_declare
 declare.restype = ctypes.c_void_p
 assert declare(b"two u32 number", 0)
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 60
 while not (event and ctypes.CDLL(PATH).utracefs_flush(1000) == 0):
     assert time.monotonic() < deadline
 event.emit(1)

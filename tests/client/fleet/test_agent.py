@@ -141,7 +141,7 @@ def emit(session: Session, *numbers: int, name: str = "work", wait: bool = True)
         wait_for(lambda: event, WAIT_S)
     for number in numbers:
         event.emit(number)
-    assert session.flush(20)
+    assert session.flush(60)
 
 
 def test_a_wish_with_filter_and_sample(

@@ -36,9 +36,9 @@ def registering(instance: PlannedInstance, session: Session) -> Callable[[str], 
     def register(declaration: str) -> None:
         event = EventName("user_events", declaration.split()[0])
         session.event(declaration)
-        assert session.flush(20)
+        assert session.flush(60)
         # An event that comes between its two reads is first seen as enabled only.
-        wait_for(lambda: (instance.look(), event in instance.events)[1], 20)
+        wait_for(lambda: (instance.look(), event in instance.events)[1], 60)
 
     return register
 
@@ -70,7 +70,7 @@ def test_a_plan_and_its_changes(
         assert [read(file) for file in ("set_event", "standing_events", "standing_filters")] == ["", "", ""]
         assert read("tracing_on") == "0"
         instance.close()
-        wait_for(lambda: not tree.list_dir("instances"), 20)
+        wait_for(lambda: not tree.list_dir("instances"), 60)
 
 
 def test_triggers(instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]) -> None:

@@ -249,14 +249,14 @@ def test_200_forks_of_a_program_with_three_threads(work: Work, turn: int) -> Non
             for thread in threads:
                 thread.join()
             assert set(ends) == {0}
-            assert utracefs.flush(20) and utracefs.stats().lost == 0
+            assert utracefs.flush(60) and utracefs.stats().lost == 0
             print(counts)
             """
         )
     )
     want = {who: list(range(10)) for who in range(200)}
     want |= {1000 + n: list(range(count)) for n, count in enumerate(counts)}
-    wait_for(lambda: work.numbers() == want, timeout_s=20)
+    wait_for(lambda: work.numbers() == want, timeout_s=60)
     emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
     assert emitted == consumers["ftrace"]["recorded"] == 2000 + sum(counts)
     wait_for(lambda: left_in_the_daemon(work) == before, what=lambda: (before, left_in_the_daemon(work)))
@@ -286,7 +286,7 @@ def test_a_child_whose_daemon_has_ended_continues(work: Work) -> None:
             stats = utracefs.stats()
             assert stats.emitted == stats.pending + stats.lost + stats.sent
             assert 1 <= stats.emitted <= 10, stats
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 60
             os._exit(0)
         assert set(children(work, 3)) == {0}
         """
@@ -349,7 +349,7 @@ def test_what_a_child_holds_at_its_end_is_counted_as_lost(
         while not event:
             time.sleep(0.01)
         event.emit(7, 0)
-        assert utracefs.flush(20)
+        assert utracefs.flush(60)
         os.kill(daemon, signal.SIGSTOP)
         is_full = {connects}
         while not is_full:
@@ -362,7 +362,7 @@ def test_what_a_child_holds_at_its_end_is_counted_as_lost(
             if {end!r} != "later":
                 {ENDS.get(end, "pass")}
             os.kill(daemon, signal.SIGCONT)
-            os._exit(0 if utracefs.flush(20) else 1)
+            os._exit(0 if utracefs.flush(60) else 1)
         try:
             assert set(children(work, 3)) <= {{0, signal.SIGKILL}}
         finally:
@@ -410,11 +410,11 @@ def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, de
                 pass
             else:
                 os._exit(3)
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 60
             os.kill(daemon, signal.SIGCONT)
             if "close" not in {deed!r}:
                 emit(who)
-                assert utracefs.flush(20)
+                assert utracefs.flush(60)
             os._exit(0)
         for who in range(3):
             os.kill(daemon, signal.SIGSTOP)

@@ -76,7 +76,7 @@ def emit(session: Session, *numbers: int, name: str = "work") -> None:
     wait_for(lambda: event, WAIT_S)
     for number in numbers:
         event.emit(number)
-    assert session.flush(20)
+    assert session.flush(60)
 
 
 def test_records_arrive(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
@@ -133,7 +133,7 @@ def test_an_event_with_other_fields(
                 tree.write_file(enable, b"1\n")
                 wait_for(event.__bool__, WAIT_S)
                 event.emit(5)
-                assert session.flush(20)
+                assert session.flush(60)
                 session.close()
                 tree.write_file(enable, b"0\n")
                 wait_for(lambda: b"work" not in tree.read_file("available_events"), WAIT_S)
@@ -154,7 +154,7 @@ def test_filter_of_event_header(
         wait_for(lambda: event, WAIT_S)
         for level in range(6):
             event.emit(2, 0, 0, 0, 0, level)
-        assert session.flush(20)
+        assert session.flush(60)
     assert store.arrived == {f"user_events:{NAME.decode()}": 4}
 
 

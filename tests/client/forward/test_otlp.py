@@ -505,7 +505,7 @@ def test_a_collector_that_does_not_answer(collector: Collector) -> None:
     go_on = threading.Event()
 
     def answer(_path: str, _message: Any) -> None:
-        go_on.wait(30)
+        go_on.wait(60)
 
     collector.answer = answer
     with collecting(collector) as port:

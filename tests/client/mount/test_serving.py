@@ -42,7 +42,7 @@ class TestSignals:
         with signals() as stop:
             assert not stop.wait(0)
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.wait(20)
+            assert stop.wait(60)
             assert stop.wait(0)
         assert signal.getsignal(signal.SIGTERM) is before
 
@@ -70,7 +70,7 @@ class TestServing:
         with signals() as stop:
             beside.start()
             end = mount.serve(stop)
-        beside.join(20)
+        beside.join(60)
         return end, seen
 
     def test_until_a_signal(self, mount: Mount) -> None:

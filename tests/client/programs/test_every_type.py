@@ -94,7 +94,7 @@ def check(session: Session, stream: utracefs.Stream, rows: list[tuple[Any, ...]]
     event = utracefs.define(every_type, session=session)
     for row in rows:
         event.emit(*row)
-    assert session.flush(10)
+    assert session.flush(60)
     # (In repr a NaN equals itself, -0.0 is not 0.0, and True not 1.)
     assert repr([tuple(r.fields.values()) for r in islice(stream, len(rows))]) == repr(rows)
 
@@ -106,10 +106,10 @@ def test_through_a_daemon(utracefsd: Utracefsd, new_session: Callable[..., Sessi
         wait_for(lambda: event)
         check(session, stream)
         event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, k=True, l="l", m=b"", n="", o=b"", **ARRAYS)
-        assert session.flush(10)
+        assert session.flush(60)
         assert list(next(stream).fields.values())[8:12] == [9.0, 10.0, True, "l"]
         event.emit(0, 1, 2, 3, 4, 5, 6, 7, -0.0, 0.5, False, "", b"", "", b"", **ARRAYS)
-        assert session.flush(10)
+        assert session.flush(60)
         columns = next(stream.batches()).columns()["user_events:every_type"]
         assert repr([list(columns[name]) for name in "ijk"]) == "[[-0.0], [0.5], [False]]"
         assert (columns["p"], columns["s"]) == ([[1, 2, 3]], [[1.0, 2.0]])
@@ -129,7 +129,7 @@ def test_filters_in_the_daemon(utracefsd: Utracefsd, new_session: Callable[..., 
         for x in (1.5, 1.6, math.nan, math.inf, -2.0):
             event.emit(x, True)
             event.emit(x, False)
-        assert session.flush(10)
+        assert session.flush(60)
         lines = tree.read_file("trace").decode().splitlines()
     assert [line.partition("real: ")[2] for line in lines if "real: " in line] == [
         "x=1.6 ok=(1)",

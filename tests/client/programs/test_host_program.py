@@ -81,7 +81,7 @@ def test_no_record_is_missing_while_descriptors_are_closed(work: Work) -> None:
             for _ in range(5000):
                 pass
         wait_for(lambda: utracefs.stats().connected)
-        assert utracefs.flush(20)
+        assert utracefs.flush(60)
         event.emit(10 + who, number)
     assert event.lost == 0
     """
@@ -132,7 +132,7 @@ def test_a_program_that_puts_a_file_over_one_of_our_numbers(work: Work, which: i
     utracefs.event("another u8 a")  # the thread is woken
     wait_for(recovered)
     emit(3)
-    assert utracefs.flush(5)
+    assert utracefs.flush(60)
     assert os.fstat(number).st_ino == os.fstat(fd).st_ino
     assert os.pread(fd, 100, 0) == b"theirs", link
     """,
@@ -234,13 +234,11 @@ def test_no_descriptor_for_a_new_connection(work: Work) -> None:
     os.closerange(3, 1000)
     wait_for(lambda: not event)
     emit(1)
-    begin = time.monotonic()
     pid = os.fork()
     if not pid:
         emit(2)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    assert time.monotonic() - begin < 5
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     wait_for(lambda: event)
     emit(3)

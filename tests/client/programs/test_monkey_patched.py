@@ -47,7 +47,7 @@ if not pid:
 assert monkey.get_original("os", "waitpid")(pid, 0)[1] == 0
 gevent.joinall([gevent.spawn(greenlet, 6)])
 ticking.kill()
-assert utracefs.flush(5) and utracefs.stats().connected
+assert utracefs.flush(60) and utracefs.stats().connected
 names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
 assert "utracefs" in names
 """

@@ -74,7 +74,7 @@ def test_other_events_are_filtered_by_the_daemon(
             pass
         for status in (200, 500):
             other.emit(status)
-        assert session.flush(20)
+        assert session.flush(60)
         emit(200, 501)
         batch = next(stream.batches())
         found = [(r.name, r.fields["status"]) for r in batch]
@@ -150,7 +150,7 @@ def test_the_command(utracefsd: Utracefsd, emit: Emit) -> None:
                 break
         process.terminate()
         assert "404" not in process.stdout.read()
-        process.wait(20)
+        process.wait(60)
 
 
 def test_record_says_where_such_a_filter_works(utracefsd: Utracefsd, emit: Emit, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def emit(session: Session, name: str, *numbers: int) -> None:
     wait_for(lambda: event)
     for number in numbers:
         event.emit(number, f"s{number}")
-    assert session.flush(20)
+    assert session.flush(60)
 
 
 def test_a_child_has_no_part_in_the_stream_of_its_parent(session: Session, attach: Attach) -> None:
@@ -157,7 +157,7 @@ def test_several_and_one_that_stalls(session: Session, attach: Attach) -> None:
         for start in range(0, count, 4000):
             for number in range(start, start + 4000):
                 event.emit(number, "x")
-            session.flush(20)
+            session.flush(60)
         received = 0
         while received + sum(roomy.lost.values()) < count:
             received += sum(next(roomy.batches()).counts.values())
@@ -178,7 +178,7 @@ def test_losses_are_in_front_of_the_next_record(session: Session, attach: Attach
         wait_for(lambda: event)
         for number in range(20_000):
             event.emit(number)
-        session.flush(20)
+        session.flush(60)
         received: Counter[str] = Counter()
         lost: Counter[str] = Counter()
         while received.total() + lost.total() < 20_000:
@@ -250,7 +250,7 @@ def test_an_event_with_other_fields(
                 wait_for(event.__bool__)
                 for n in range(nr_records):
                     event.emit(n)
-                assert session.flush(20)
+                assert session.flush(60)
                 session.close()
                 tree.write_file(enable, b"0\n")
                 wait_for(lambda: b"work" not in tree.read_file("available_events"))
@@ -349,7 +349,7 @@ class Emitting:
         self.stream = stream
 
     def run(self) -> None:
-        assert self.begun.wait(20)
+        assert self.begun.wait(60)
         emit(self.session, "ev", 1, 2, 3)
         time.sleep(0.2)
         event = self.session.event("ev u32 a; __rel_loc char[] s")
@@ -357,7 +357,7 @@ class Emitting:
         event.emit(5, "")
         time.sleep(0.2)
         event.emit(6, "")
-        self.session.flush(20)
+        self.session.flush(60)
 
     def __enter__(self) -> Callable[[], None]:
         self.thread.start()

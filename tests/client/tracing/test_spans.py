@@ -93,7 +93,7 @@ def test_a_duration_is_the_difference_of_the_records_times(work: Work) -> None:
         while time.monotonic_ns() < until or count < 20:
             with order():
                 count += 1
-            assert utracefs.flush(20)
+            assert utracefs.flush(60)
     """)
     text = work.tree.read_file("trace").decode()
     ends = re.findall(r" (\d+)\.(\d{6}): order_(begin|end): .*?(?:duration_ns=(0x[0-9a-f]+|\d+)|\n)", text)

@@ -42,6 +42,6 @@ def answering(folder: Path, answer: Answer, *, name: str = "tracefs") -> Iterato
     finally:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
             knock.connect(str(folder / name))
-        thread.join(10)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()

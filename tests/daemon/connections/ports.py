@@ -95,7 +95,7 @@ class Around:
     def connect(self) -> socket.socket:
         """A client; not accepted yet."""
         client = socket.socket(socket.AF_UNIX)
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect(self.path)
         self.clients.append(client)
         return client
@@ -135,5 +135,5 @@ def fill(client: socket.socket) -> int:
     with contextlib.suppress(BlockingIOError):
         while True:
             total += client.send(bytes(1 << 16))
-    client.settimeout(5)
+    client.settimeout(60)
     return total

@@ -74,7 +74,7 @@ class TestFloods:
         users[name] = uid
         client = socket.socket(socket.AF_UNIX)
         client.bind(name)
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect(around.path)
         around.clients.append(client)
         return client

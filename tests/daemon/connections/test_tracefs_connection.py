@@ -509,6 +509,6 @@ def test_others_may_have_their_turn_between_two_requests(talk: Talk) -> None:
 def test_descriptors_that_no_request_takes_are_closed(talk: Talk) -> None:
     fd = os.open("/dev/null", os.O_RDONLY)
     assert list(talk.connection.receive(b"", [fd], 0)) == []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while os.path.exists(f"/proc/self/fd/{fd}"):
         assert time.monotonic() < deadline

@@ -17,7 +17,7 @@ from utracefsd.server.sd_notify import ListenFd, Notifier, take_listen_fds
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
     """A value of NOTIFY_SOCKET, and the socket behind it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(5)
+        sock.settimeout(60)
         name = str(tmp_path / "notify")
         sock.bind("\0" + name if request.param == "abstract" else name)
         yield ("@" + name if request.param == "abstract" else name), sock

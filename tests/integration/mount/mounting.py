@@ -38,7 +38,7 @@ def must_mount(directory: Path) -> None:
         pytest.skip(reason)
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 20) -> None:
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -65,7 +65,7 @@ class MountProcess:
         assert self.process.poll() is None, self.ended()
         return self
 
-    def ended(self, timeout_s: float = 20) -> int:
+    def ended(self, timeout_s: float = 60) -> int:
         """Its status, once it has ended by itself."""
         _, log = self.process.communicate(timeout=timeout_s)
         self.log += log
@@ -96,7 +96,7 @@ def mounted(daemon_directory: str, path: Path, *options: str) -> Iterator[MountP
     assert "Traceback" not in mount.log, mount.log
 
 
-def run(command: Sequence[str] | str, cwd: Path, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str] | str, cwd: Path, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
     """A command of a shell in that directory."""
     return subprocess.run(
         ["bash", "-c", command] if isinstance(command, str) else command,

@@ -55,7 +55,7 @@ class TestEnds:
             wait_for(lambda: _is_reading(reader.pid), "the reader waits")
             daemon.stop(kill=True)
             assert mount.ended() == 0
-            assert reader.wait(20) == 1
+            assert reader.wait(60) == 1
             with pytest.raises(OSError):
                 os.read(held, 10)
             with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ class TestEnds:
                 wait_for(lambda: _is_reading(reader.pid), "the reader waits")
             finally:
                 daemon.signal(signal.SIGCONT)
-            assert reader.communicate(timeout=20)[0] == b"1\n"
+            assert reader.communicate(timeout=60)[0] == b"1\n"
 
 
 def _is_reading(pid: int) -> bool:

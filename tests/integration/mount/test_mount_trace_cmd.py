@@ -21,7 +21,7 @@ TRACEFS = "/sys/kernel/tracing"
 EMITTER = """
 import sys, time, utracefs
 event = utracefs.event("shop u32 count; char[8] what")
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 60
 while not event and time.monotonic() < deadline:
     time.sleep(0.005)
 for count in range(100):

@@ -100,7 +100,7 @@ event = utracefs.event("real u32 n")
 print(os.getpid(), flush=True)
 n = 0
 for line in sys.stdin:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not event:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -229,7 +229,7 @@ class Machine:
         with contextlib.suppress(AttributeError, ProcessLookupError):
             os.kill(int(self._pid1), signal.SIGKILL)
         self._process.kill()
-        self._process.wait(20)
+        self._process.wait(60)
         self._log.close()
         wait_for(lambda: _removed(self._cgroup), 10, what=lambda: f"the end of what is in {self._cgroup}")
 
@@ -260,7 +260,7 @@ class Producer:
 
     def kill(self) -> None:
         self.machine.run("kill", "-KILL", self.pid)
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 SCRAPE = """
 import urllib.request
 try:
-    print(urllib.request.urlopen("http://127.0.0.1:9847/metrics", timeout=30).read().decode())
+    print(urllib.request.urlopen("http://127.0.0.1:9847/metrics", timeout=60).read().decode())
 except OSError as error:
     print(error)
 """

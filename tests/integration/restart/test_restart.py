@@ -51,7 +51,7 @@ class Producer:
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(10)
+        self.sock.settimeout(60)
         self.sock.connect(self.path)
         self.unpacker = msgpack.Unpacker()
         registered = self.call("DIAG_IOCSREG", {"name_args": f"{self.name} u64 n"})
@@ -241,7 +241,7 @@ def end(daemon: DaemonProcess, number: int) -> Path:
     """End it by a signal; returns its status folder."""
     assert daemon.process is not None
     daemon.process.send_signal(number)
-    daemon.process.wait(20)
+    daemon.process.wait(60)
     daemon.stop()
     return locate(daemon.directory).status_folder
 
@@ -331,7 +331,7 @@ def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Produ
         starting = Popen(
             [sys.executable, "-m", "utracefsd", "--dir", daemon.directory], stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while inode(status) == old:  # its first action there
             assert time.monotonic() < deadline
         time.sleep(chance.random() * 0.01)

@@ -136,7 +136,7 @@ def run_to(daemon: DaemonProcess, step: str, what: str, *, end: bool = False) ->
         if end:
             assert os.read(ready, 16) == b"READY\n"
             popen.terminate()
-        _, log = popen.communicate(timeout=20)
+        _, log = popen.communicate(timeout=60)
     finally:
         os.close(ready)
         popen.kill()
@@ -180,7 +180,7 @@ def test_at_any_moment_of_a_start(daemon: DaemonProcess) -> None:
             popen.wait(0.15 + moment * 0.01)
         except subprocess.TimeoutExpired:
             popen.terminate()
-        popen.wait(20)
+        popen.wait(60)
     assert_it_is_there(daemon)
 
 
@@ -271,6 +271,6 @@ def test_a_folder_that_is_taken_away(daemon: DaemonProcess) -> None:
         tree.write_file("events/enable", b"1")
         assert b"a precious marker" in tree.read_file("trace")
     daemon.process.send_signal(signal.SIGINT)  # type: ignore[union-attr]
-    daemon.process.wait(20)  # type: ignore[union-attr]
+    daemon.process.wait(60)  # type: ignore[union-attr]
     assert daemon.process.returncode == 0  # type: ignore[union-attr]
     assert b"Traceback" not in daemon.stop()

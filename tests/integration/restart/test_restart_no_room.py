@@ -141,7 +141,7 @@ def in_a_small_dev_shm(directory: str) -> None:
             [sys.executable, "-m", "utracefsd", "--dir", directory],
             check=False,
             capture_output=True,
-            timeout=20,
+            timeout=60,
         )
         assert failed.returncode == 1
         assert failed.stderr.count(b"\n") == 1, failed.stderr

@@ -24,13 +24,13 @@ import sys, time, utracefs
 event = utracefs.event("mixed u32 n; __rel_loc char[] text")
 n = 0
 for line in sys.stdin:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not event and time.monotonic() < deadline:
         time.sleep(0.01)
     for n in range(n, n + int(line)):
         event.emit(n, "text")
     n += 1
-    print(utracefs.flush(30), utracefs.stats().lost, flush=True)
+    print(utracefs.flush(60), utracefs.stats().lost, flush=True)
 """
 OLD_NEW = ["old", "new"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

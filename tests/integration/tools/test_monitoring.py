@@ -91,7 +91,7 @@ def listener(directory: str, *options: str) -> Iterator[tuple[str, int]]:
         yield found[0].decode(), int(found[1])
     finally:
         process.terminate()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
 
 
@@ -125,7 +125,7 @@ class Prometheus:
         """The data of an answer; None while it starts."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)["data"]
         except urllib.error.URLError as error:
             if isinstance(error, urllib.error.HTTPError) and error.code != 503:
@@ -170,7 +170,7 @@ def test_prometheus_scrapes_it(
         for number, event in enumerate(events):
             for _ in range(number + 1):
                 event.emit(7)
-        assert session.flush(20)
+        assert session.flush(60)
         wanted = {f"user_events:{label_of(text_of(name))}": i + 1.0 for i, name in enumerate(NAMES)}
         eventually(
             lambda: prometheus.values("utracefs_event_emitted_records_total") == wanted, "it has all", 60

@@ -90,7 +90,7 @@ def shown_in_kernelshark(
             deadline = time.monotonic() + PATIENCE_S
             while f'"Kernel Shark ({path})"' not in (seen := _windows(display)):
                 if shark.poll() is not None:
-                    said_until_then, _ = shark.communicate(timeout=20)
+                    said_until_then, _ = shark.communicate(timeout=60)
                     raise AssertionError(f"kernelshark ended with {shark.returncode}: {said_until_then}")
                 assert time.monotonic() < deadline, seen
                 time.sleep(0.1)
@@ -98,7 +98,7 @@ def shown_in_kernelshark(
             assert shark.poll() is None
         finally:
             shark.terminate()
-        lines = shark.communicate(timeout=20)[0].splitlines()
+        lines = shark.communicate(timeout=60)[0].splitlines()
     absent = {f'plugin "{name}" failed to initialize on stream {path}' for name in ABSENT}
     said += [line for line in lines if line not in absent and not line.startswith("Loading")]
 
@@ -106,11 +106,11 @@ def shown_in_kernelshark(
 def _windows(display: str) -> str:
     """Titles of all windows, as far as possible: one that disappears meanwhile ends xwininfo."""
     words = ["xwininfo", "-display", display, "-root", "-tree"]
-    done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=20, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     return done.stdout or done.stderr
 
 
 def screenshot(display: str) -> bytes:
     """A PNG of the whole screen."""
     words = ["import", "-display", display, "-window", "root", "png:-"]
-    return subprocess.run(words, capture_output=True, timeout=30, check=True).stdout
+    return subprocess.run(words, capture_output=True, timeout=60, check=True).stdout

@@ -8,9 +8,9 @@ buffer's `overwrite`). A setting is changed only by assignment:
 All values are immutable, so every change is noticed. The state writes the `unsaved` ones and compares
 nothing: 200 instances without changes cost nothing.
 
-A new setting is a new field here, and in NEW. In the state's log each is a line of its own, as plain values (`saved`); a
-line that fails `parse_setting` makes the log damaged. The state of one event in an instance (enabled or not)
-is no setting; event_file.py has it.
+A new setting is a new field here, and in NEW. In the state's log each is a line of its own, as plain values
+(`saved`); a line that fails `parse_setting` makes the log damaged. The state of one event in an instance
+(enabled or not) is no setting; event_file.py has it.
 """
 
 import os

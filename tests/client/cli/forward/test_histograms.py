@@ -48,7 +48,7 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
     policy.write_text('events = ["user_events:work"]\n' + hidden)
     with Session(traced.env["UTRACEFS_DIR"]) as session, collecting(collector) as port:
         work, other = session.event("work u32 status; u32 usec"), session.event("other u32 status")
-        assert session.flush(20)
+        assert session.flush(60)
         path = "events/user_events/work/trigger"
         for file, text in ((path, "hist:keys=status"), (path, "hist:keys=usec.log2:vals=usec")):
             traced.run("write", "-a", file, text)
@@ -62,12 +62,12 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
             for usec in (1, 5, 8):
                 work.emit(200, usec)
                 other.emit(1)
-            assert session.flush(20)
+            assert session.flush(60)
             wait_for(lambda: hits(collector) == [3], WAIT_S)
             first = metrics(collector)
             traced.run("write", "-a", path, "hist:keys=status:clear")
             work.emit(500, 1)
-            assert session.flush(20)
+            assert session.flush(60)
         finally:
             forwarder.send_signal(signal.SIGTERM)
             _, told = forwarder.communicate(timeout=WAIT_S)
@@ -97,11 +97,11 @@ def test_a_second_forwarder_counts_nothing_again(traced: Cli) -> None:
     directory = traced.env["UTRACEFS_DIR"]
     with Session(directory) as session, collecting(collector) as port:
         work = session.event("work u32 status")
-        assert session.flush(20)
+        assert session.flush(60)
         traced.run("write", "-a", "events/user_events/work/trigger", "hist:keys=status")
         wait_for(lambda: work, WAIT_S)
         work.emit(200)
-        assert session.flush(20)
+        assert session.flush(60)
         for _ in range(2):
             with sending(port, directory, Policy()) as histograms:
                 collector.answer = lambda _path, _message: (503, {}, b"")
@@ -123,7 +123,7 @@ def test_variables_of_other_triggers_under_a_policy(traced: Cli) -> None:
     with Session(directory) as session, collecting(collector) as port:
         session.event("login u32 id; u32 card")
         session.event("work u32 id")
-        assert session.flush(20)
+        assert session.flush(60)
         for event, text in (
             ("login", "hist:keys=id:x=card"),
             ("work", "hist:keys=id:vals=$x"),

@@ -19,7 +19,7 @@ event = utracefs.event("web u16 status; s32 left; __rel_loc char[] path")
 bool(event)
 for n in range(int(sys.argv[1])):
     event.emit(500 if n % 10 == 0 else 200, -n, "/even" if n % 2 == 0 else "/odd")
-utracefs.flush(20)
+utracefs.flush(60)
 """
 
 
@@ -116,7 +116,7 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     wait_for_trigger(traced, eventually, process)
     daemon.kill()
     daemon.wait()
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"")
     assert error.startswith(b"utracefs: ") and error.count(b"\n") == 1, error
 
@@ -175,7 +175,7 @@ def test_on_a_terminal(traced: Cli, eventually: Eventually) -> None:
             shown += data
     finally:
         process.kill()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         os.close(controller)
     text = shown.decode()
     assert "user_events:web by status" in text and "█" in text

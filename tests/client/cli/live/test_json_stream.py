@@ -88,7 +88,7 @@ def test_to_a_pipe_whose_reader_goes_away(traced: Cli, eventually: Eventually) -
     live.stdout.close()
     traced.run("emit", "one", "1")
     try:
-        assert live.wait(30) == 0
+        assert live.wait(60) == 0
         assert live.stderr.read() == b""
     except subprocess.TimeoutExpired:
         live.kill()

@@ -79,11 +79,11 @@ def test_losses_are_the_process_s(traced: Cli, eventually: Eventually) -> None:
     eventually(lambda: "flood # Used by other" in traced.out("cat", "user_events_status"), "it counts")
     program = (
         "import os, utracefs\nevent = utracefs.event('flood u64 n')\nwhile not event: pass\n"
-        "for n in range(3_000_000): event.emit(n)\nutracefs.flush(20)\nprint(os.getpid())"
+        "for n in range(3_000_000): event.emit(n)\nutracefs.flush(60)\nprint(os.getpid())"
     )
     env = {**traced.env, "UTRACEFS_RING_KB": "64"}
     pid = int(subprocess.check_output([sys.executable, "-c", program], env=env, timeout=100))
-    time_out = time.monotonic() + 30
+    time_out = time.monotonic() + 60
     assert top.stdout is not None
     for line in top.stdout:
         row = json.loads(line)
@@ -152,7 +152,7 @@ class Terminal:
 
     def wait_for(self, condition: Callable[[str], object], what: str) -> str:
         """Returns the screen at that time."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition(text := "\n".join(line.rstrip() for line in self.screen.display)):
             assert time.monotonic() < deadline, f"{what}\n{text}"
             if select.select([self._master], [], [], 0.1)[0]:
@@ -163,7 +163,7 @@ class Terminal:
 
     def ended(self) -> int:
         """Its status; the terminal must be as before."""
-        status = self.process.wait(30)
+        status = self.process.wait(60)
         while select.select([self._master], [], [], 0)[0]:
             self.said += os.read(self._master, 1 << 16)
         assert termios.tcgetattr(self._slave) == self.modes
@@ -245,7 +245,7 @@ def test_a_terminal_without_a_cursor(traced: Cli, terminal: Callable[..., Termin
     traced.run("reg", "work u32 n")
     top = terminal("-n", "1", TERM="dumb")
     top.wait_for(lambda text: "user_events:work" in text, "a table")
-    assert top.process.wait(30) == 0
+    assert top.process.wait(60) == 0
     assert b"\x1b" not in top.said
 
 
@@ -260,7 +260,7 @@ def test_the_daemon_is_started_again(
     top = terminal()
     top.wait_for(lambda text: "user_events:kept" in text, "it runs")
     daemon.terminate()
-    daemon.wait(20)
+    daemon.wait(60)
     top.wait_for(lambda text: "the daemon has gone" in text, "it tells")
     again = subprocess.Popen(
         [sys.executable, "-m", "utracefsd", "--dir", str(traced.home / "d")], stderr=subprocess.PIPE
@@ -271,4 +271,4 @@ def test_the_daemon_is_started_again(
         assert top.ended() == 0
     finally:
         again.send_signal(signal.SIGINT)
-        again.communicate(timeout=20)
+        again.communicate(timeout=60)

@@ -174,7 +174,7 @@ def test_a_stream_on_a_terminal_says_what_it_waits_for(traced: Cli) -> None:
             shown += os.read(controller, 4096)
         assert shown == b"utracefs: never: no such event yet; waiting for it\r\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

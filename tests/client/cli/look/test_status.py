@@ -68,7 +68,7 @@ def test_values_that_clients_refused(traced: Cli) -> None:
         traced.run("enable", "a")
         for value in (1.5, 1.5, None):
             event.emit(value)  # type: ignore[arg-type]
-        assert session.flush(20)
+        assert session.flush(60)
         assert traced.out("status", "a").splitlines()[-2:] == [
             "refused   2 of user_events:a: usec was float",
             "refused   1 of user_events:a: usec was None",

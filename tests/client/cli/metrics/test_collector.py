@@ -39,7 +39,7 @@ def test_a_daemon_with_events(traced: Cli, collector: Collector) -> None:
         traced.run("enable", 'quo"te')
         for number in range(5):
             event.emit(number)
-        assert session.flush(20)
+        assert session.flush(60)
         metrics = collector.collect()
     label = 'user_events:quo"te'
     assert metrics.get("utracefs_up") == 1

@@ -170,7 +170,7 @@ def test_the_real_perf_reads_each_field(traced: Cli) -> None:
         "for n in range(50):\n"
         "    f.emit(n, -n, n * 9, -n * 9, n << 20, -n << 20, n << 50, -n << 50, str(n), 'x' * n)\n"
         "    o.emit(n)\n"
-        "utracefs.flush(20)\n"
+        "utracefs.flush(60)\n"
     )
     recorded(
         traced, "-e", "fields", "-e", "other", "--filter", "n >= 40", "--", sys.executable, "-c", program
@@ -215,7 +215,7 @@ e = utracefs.event("many u32 n")
 bool(e)
 for n in range(int(sys.argv[1])):
     e.emit(n)
-utracefs.flush(20)
+utracefs.flush(60)
 """
 
 

@@ -27,13 +27,13 @@ import sys, time, utracefs
 e = utracefs.event("many u32 n")
 for line in sys.stdin:
     first, last = map(int, line.split())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not e:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     for n in range(first, last):
         e.emit(n)
-    utracefs.flush(20)
+    utracefs.flush(60)
     print("done", flush=True)
 """
 
@@ -69,7 +69,7 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
         process.kill()
         process.communicate()
         program.stdin.close()
-        program.wait(timeout=20)
+        program.wait(timeout=60)
         program.stdout.close()
         daemon.stop()
         # The state that a daemon keeps for its successor; here there is none.
@@ -103,13 +103,13 @@ def test_losses_are_reported_when_the_daemon_was_killed(
             eventually(lambda: event, "it is on")
             for n in range(1000):
                 event.emit(n)
-            session.flush(20)
+            session.flush(60)
             attached.look()
             described = home / "perf.data.part.events"
             eventually(lambda: recorder.step() >= 0 and b"name: work" in described.read_bytes(), "described")
             assert daemon.process is not None
             daemon.process.kill()
-            daemon.process.communicate(timeout=20)
+            daemon.process.communicate(timeout=60)
             attached.look()
             assert attached.is_away
             recorder.drain()

@@ -23,8 +23,8 @@ while not event:
 count, slow, end = map(int, sys.argv[1:4])
 for n in range(count):
     event.emit(n, 200_000 if n == slow else 100)
-    n % 1000 or utracefs.flush(20)
-utracefs.flush(20)
+    n % 1000 or utracefs.flush(60)
+utracefs.flush(60)
 if len(sys.argv) > 4:
     print(flush=True)
     sys.stdin.read()

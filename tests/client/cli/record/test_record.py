@@ -23,7 +23,7 @@ event = utracefs.event("ticks u32 n; s32 minus; __rel_loc char[] text")
 bool(event)
 for n in range(count):
     event.emit(n, -n, "text %d" % n)
-utracefs.flush(20)
+utracefs.flush(60)
 if then == "wait":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
     try:
@@ -204,8 +204,8 @@ while not event:
     pass
 for n in range(3000):
     event.emit(n, b"x")
-    n % 100 or utracefs.flush(20)
-utracefs.flush(20)
+    n % 100 or utracefs.flush(60)
+utracefs.flush(60)
 """
 
 
@@ -301,7 +301,7 @@ def test_ctrl_c_in_the_terminal_goes_to_both(cli: Cli) -> None:
             preexec_fn=lambda: fcntl.ioctl(end, termios.TIOCSCTTY, 0),
         )
         os.write(terminal, b"\3")
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=60)
     finally:
         os.close(terminal)
         os.close(end)
@@ -344,7 +344,7 @@ def test_a_command_that_does_not_end(cli: Cli, eventually: Eventually) -> None:
     os.kill(int(goes_on[1]), signal.SIGKILL)
     process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 130
+    assert process.wait(60) == 130
     assert len(fields(cli)) == 100
 
 
@@ -372,7 +372,7 @@ def test_without_a_command_it_ends_with_the_daemon(
     part = traced.home / "trace.dat.part"
     eventually(lambda: b"name: ev" in part.read_bytes(), "it has the record's event")
     daemon.kill()
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"nothing lost as far as the daemon said before it went away\n" in error
     assert b"trace.dat holds what came until then" in error
@@ -406,7 +406,7 @@ def test_a_killed_recorder_takes_its_daemon_with_it(cli: Cli, eventually: Eventu
     child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[-1])
     process.kill()
     os.kill(child, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     eventually(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid), "the daemon ended")
     assert not (cli.home / "trace.dat").exists()
 
@@ -447,7 +447,7 @@ while time.monotonic() < end:
         event.emit(n, n)
         n += 1
     time.sleep(0.002)
-utracefs.flush(20)
+utracefs.flush(60)
 print(n, utracefs.stats().lost)
 """
 
@@ -469,7 +469,7 @@ event = utracefs.event("web u16 status; __rel_loc char[] path")
 bool(event)
 for n in range(100):
     event.emit(500 if n % 10 == 0 else 200, "/%d" % n)
-utracefs.flush(20)
+utracefs.flush(60)
 """
 
 

@@ -25,7 +25,7 @@ def emit(n):
 threads = [threading.Thread(target=emit, args=(n,)) for n in range(3)]
 for thread in threads:
     thread.start()
-utracefs.flush(20)
+utracefs.flush(60)
 taken.set()
 print(os.getpid())
 """

@@ -68,7 +68,7 @@ while not event:
     pass
 for sign in (-1, 1):
     event.emit(8 * sign, 9 * sign, 10 * sign, 11 * sign, 12 * sign, 250, b"REC")
-utracefs.flush(20)
+utracefs.flush(60)
 """
 
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -526,14 +525,6 @@ def python_for_all() -> str:
         if real.exists() and all(parent.stat().st_mode & 1 for parent in real.parents):
             return path
     pytest.skip("no Python that everybody may run")
-
-
-def test_settling_with_nothing_new_is_quick(listener: Listener, canary: Canary) -> None:
-    listener.spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
-    began = time.monotonic()
-    for _ in range(100):
-        listener.spaces.settle()
-    assert time.monotonic() - began < 2
 
 
 REUSED = """

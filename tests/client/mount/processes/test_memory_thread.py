@@ -49,7 +49,7 @@ def test_jobs_in_their_order_and_results_in_the_loop(memory: MemoryThread) -> No
 def test_urgent_jobs_come_first(memory: MemoryThread) -> None:
     seen: list[str] = []
     goes_on = threading.Event()
-    memory.submit(lambda: goes_on.wait(20), lambda *_: None)
+    memory.submit(lambda: goes_on.wait(60), lambda *_: None)
     memory.submit(lambda: seen.append("other"), lambda *_: None)
     memory.submit(lambda: seen.append("urgent"), lambda *_: None, is_urgent=True)
     memory.submit(lambda: seen.append("urgent, too"), lambda *_: None, is_urgent=True)
@@ -64,7 +64,7 @@ def test_a_long_job_lets_urgent_ones_in(memory: MemoryThread) -> None:
 
     def long() -> None:
         began.set()
-        goes_on.wait(20)
+        goes_on.wait(60)
         seen.append("first half")
         memory.run_urgent()
         seen.append("second half")
@@ -73,7 +73,7 @@ def test_a_long_job_lets_urgent_ones_in(memory: MemoryThread) -> None:
         seen.append("told" if error is None else str(error.errno))
 
     memory.submit(long, resume)
-    assert began.wait(20)
+    assert began.wait(60)
     memory.submit(lambda: seen.append("urgent"), resume, is_urgent=True)
     memory.submit(lambda: 1 // 0, resume, is_urgent=True)
     memory.submit(lambda: seen.append("other"), resume)
@@ -125,11 +125,11 @@ def test_a_job_that_hangs_is_reported_once_and_delays_no_other(caplog: pytest.Lo
 
     def job() -> None:
         began.set()
-        goes_on.wait(20)
+        goes_on.wait(60)
 
     with caplog.at_level(logging.WARNING):
         memory.submit(job, lambda *_: None)
-        began.wait(20)
+        began.wait(60)
         memory.submit(int, lambda *_: None)
         assert caplog.text == ""
         now = HANG_S + 1
@@ -140,7 +140,7 @@ def test_a_job_that_hangs_is_reported_once_and_delays_no_other(caplog: pytest.Lo
     goes_on.set()
     thread = memory._thread
     assert thread is not None
-    thread.join(20)
+    thread.join(60)
     os.close(memory.fileno())
     memory.close()
 

