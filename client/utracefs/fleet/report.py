@@ -23,6 +23,7 @@ AWAY_S: Final = 3 * PERIOD_S
 """A host whose last report is older than that is away."""
 
 MAX_BYTES: Final = 64 << 10
+MAX_NUMBER: Final = 1 << 63
 MAX_NAMES: Final = 500
 """Events in a report."""
 
@@ -59,7 +60,7 @@ class Host:
     @classmethod
     def of(cls, value: Value) -> "Host":
         try:
-            told = json.loads(value.data[:MAX_BYTES])
+            told = json.loads(value.data[:MAX_BYTES], parse_constant=lambda _: None)
         except (ValueError, RecursionError):
             told = {}
         is_known = isinstance(told, dict) and told.get("version") == VERSION
@@ -73,19 +74,18 @@ class Host:
         return value if isinstance(value, str) else ""
 
     def number(self, member: str) -> float:
+        """0 for what is none, or out of the range of integers."""
         value = self.told.get(member)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
+            return value
+        return 0
 
     def names(self, member: str) -> list[str]:
         value = self.told.get(member)
         return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
     def counts(self, member: str) -> dict[str, int]:
-        return {
-            name: count
-            for name, count in self._items(member)
-            if isinstance(count, int) and not isinstance(count, bool)
-        }
+        return {name: count for name, count in self._items(member) if _is_count(count)}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -102,9 +102,13 @@ class Host:
         found = {}
         for name, causes in self._items("lost"):
             if isinstance(causes, dict):
-                found[name] = sum(count for count in causes.values() if isinstance(count, int))
+                found[name] = sum(filter(_is_count, causes.values()))
         return found
 
     def _items(self, member: str) -> Iterable[tuple[str, Any]]:
         value = self.told.get(member)
         return value.items() if isinstance(value, dict) else ()
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_NUMBER

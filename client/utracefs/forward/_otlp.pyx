@@ -294,7 +294,7 @@ cdef class OtlpRecords(RecordWriter):
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
         cdef Plan plan = self._plan
         cdef int tag = SPAN_ATTRIBUTE if plan.is_span else LOG_ATTRIBUTE
-        cdef uint64_t ns = raw.time_ns + self._offset
+        cdef uint64_t ns = unix_time(raw.time_ns, self._offset)
         cdef size_t item
         cdef Special special
         memset(&special, 0, sizeof(special))
@@ -479,6 +479,11 @@ cdef bint take_special(
         special.name = data
         special.name_size = length
     return True
+
+
+cdef inline uint64_t unix_time(uint64_t ns, uint64_t offset) noexcept:
+    """0, unknown in OTLP, for times before 1970 and after 2262, which only programs invent."""
+    return 0 if ns >> 63 or (ns + offset) >> 63 else ns + offset
 
 
 cdef int put_span(Line *line, Plan plan, const Special *special, uint64_t ns) except -1:

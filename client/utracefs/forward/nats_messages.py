@@ -305,7 +305,7 @@ class Arrived:
                 raise ValueError(f"version {found['Utracefs-Version'][:20]}, not {VERSION}")
             begin, end, all_ = _range(found["Utracefs-Records"])
             clock = [_number(word) for word in found["Utracefs-Clock"].split()]
-            if not 3 <= len(clock) <= 4:
+            if not 3 <= len(clock) <= 4 or not ClockPair(*clock).is_sane:
                 raise ValueError("no clock")
             counts, losses, tables = _decoded(stored.payload)
             return cls(

@@ -50,6 +50,9 @@ ARRIVED: Final = "arrived"
 JOURNAL: Final = "target-parquet.json"
 """In the spool's directory."""
 
+MAX_TIME_NS: Final = (1 << 63) - 1
+"""Of a timestamp: in 2262."""
+
 _OWN: Final = ("time", "boot_id", "forwarder")
 """Columns beside those of recordings."""
 _LEFT_OUT: Final = ("instance", "lost")
@@ -175,8 +178,12 @@ def _by_day(table: "pyarrow.RecordBatch", today: int) -> Iterator[tuple[int, "py
 
 def _with_own(table: "pyarrow.RecordBatch", batch: Batch) -> "pyarrow.RecordBatch":
     pa, pc = columns.library("pyarrow"), columns.library("pyarrow.compute")
+    offset = pa.scalar(batch.unix_offset_ns, pa.int64())
     time_ns = table.column("time_ns")
-    time = pc.add(time_ns, pa.scalar(batch.unix_offset_ns, pa.int64())).cast(pa.timestamp("ns", "UTC"))
+    if batch.unix_offset_ns > 0:  # later times would be before 1970
+        latest = pa.scalar(MAX_TIME_NS - batch.unix_offset_ns, pa.int64())
+        time_ns = pc.if_else(pc.less_equal(time_ns, latest), time_ns, None)
+    time = pc.add(time_ns, offset).cast(pa.timestamp("ns", "UTC"))
     zeros = pa.repeat(pa.scalar(0, pa.int8()), table.num_rows)
     constants = [
         pa.DictionaryArray.from_arrays(zeros, pa.array([text])) for text in (batch.boot_id, batch.forwarder)

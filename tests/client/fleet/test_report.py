@@ -50,6 +50,16 @@ def test_long_names_are_cut_and_counted() -> None:
     assert 3 * len(found.names("events")) + found.number("left_out") == 1200
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e300", "1" * 400, "9223372036854775808", "-1e19"])
+def test_numbers_out_of_range(value: str) -> None:
+    told = (
+        f'"time": {value}, "forwarded": {{"a:b": {value}, "a:c": 1}}, "lost": {{"a:b": {{"ring": {value}}}}}'
+    )
+    found = host(f'{{"version": 1, {told}}}'.encode())
+    assert (found.number("time"), found.counts("forwarded"), found.lost) == (0, {"a:c": 1}, {"a:b": 0})
+    assert "NaN" not in json.dumps(found.told) and "Infinity" not in json.dumps(found.told)
+
+
 @pytest.mark.parametrize(
     "told",
     [

@@ -132,6 +132,8 @@ def test_messages_of_others() -> None:
         ({**whole, "Utracefs-Version": "2"}, payload),
         ({**whole, "Utracefs-Clock": "1 2"}, payload),
         ({**whole, "Utracefs-Clock": "1 2 x"}, payload),
+        ({**whole, "Utracefs-Clock": "1 9223372036854775808 1"}, payload),
+        ({**whole, "Utracefs-Clock": "99999999999999999999 2 1"}, payload),
         (whole, b""),
         (whole, b"hello"),
         (whole, payload[:-30]),

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.forward.kit import batch_of, packed
+from tests.client.forward.kit import batch, batch_of, packed, record
 from tests.client.forward.otlp_server import (
     KINDS,
     Collector,
@@ -56,6 +56,14 @@ def one_log(command: str, *values: object) -> Any:
     ((path, scope, item),) = encoded(batch_of({5: command}, [(5, packed(command, *values))]))
     assert (path, scope) == ("/v1/logs", "user_events")
     return item
+
+
+def test_times_that_programs_invent() -> None:
+    """Unknown, but for the time of reading them."""
+    times = (1000, 2**63 - 1, 2**64 - 1, 2**64 - 10**18)
+    made = attrs.evolve(batch((1,) * len(times)), body=b"".join(record(1, time_ns=one) for one in times))
+    found = [(log.time_unix_nano, log.observed_time_unix_nano) for _, _, log in encoded(made)]
+    assert found == [(10**18 + 1000, 10**18 + 10), *[(0, 10**18 + 10)] * 3]
 
 
 OURS = {"cpu.logical_number": 1, "process.pid": 77, "thread.id": 7, "thread.name": "main"}

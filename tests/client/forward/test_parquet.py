@@ -281,6 +281,8 @@ def test_times_that_programs_invent(tmp_path: Path) -> None:
     found = days(tmp_path / "out")
     assert set(found) <= {"day=2024-10-03", "day=2024-10-04", "day=2024-10-05"}
     assert sorted(itertools.chain(*found.values())) == list(range(len(times)))
+    no_time = query(f"select a from '{tmp_path}/out/event=user*/**/*.parquet' where time is null order by 1")
+    assert no_time == [(1,), (2,)]
 
 
 def test_before_1970(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def stream(fleet: Fleet, host: str, duration_s: float | None, stream: str, event
     """Print the records that arrive in STREAM as lines of JSON, until Ctrl-C.
 
     STREAM is that of `utracefs forward nats://HOST/STREAM`. EVENTs: patterns; none: all. A record is as of
-    `utracefs export --to jsonl`, with `host`; `time_ns` is the time of day by the clock of its host."""
+    `utracefs export --to jsonl`, with `host`; `time_ns` is the time of day by the clock of its host;
+    null: a program invented one before 1970 or after 2262."""
     _read(fleet, stream, sys.stdout.buffer, events, host, duration_s, is_stored=False)
 
 
@@ -122,7 +123,9 @@ def _lines(arrived: Arrived, events: Collection[str]) -> Iterator[bytes]:
         for table in tables:
             for row in table.to_pylist():
                 told: dict[str, Any] = {"host": arrived.host, **{key: row.pop(key) for key in _COMMON}}
-                told["time_ns"] += to_unix
+                if (time_ns := told["time_ns"]) is not None:
+                    time_ns += to_unix
+                    told["time_ns"] = time_ns if 0 <= time_ns < 1 << 63 else None
                 told |= {"name": event.partition(":")[2], "fields": row}
                 yield json.dumps(told, default=_plain, separators=(",", ":")).encode() + b"\n"
 

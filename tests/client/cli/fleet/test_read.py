@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from tests.client.cli.kit import Cli
-from tests.client.forward.kit import EVENT, batch
+from tests.client.forward.kit import EVENT, batch, record
 from tests.client.nats.server import WAIT_S, NatsServer
 from tests.judges import library
 from utracefs.forward.losses import Loss
@@ -45,6 +45,14 @@ def test_what_is_stored(operator: Cli, server: NatsServer, tmp_path: Path) -> No
     assert list(found[0]) == ["host", "time_ns", "cpu", "pid", "tid", "comm", "name", "fields"]
     assert found[0]["name"] == EVENT.partition(":")[2]
     assert found[0]["time_ns"] == 10**18 + 1000
+
+
+def test_times_that_programs_invent(operator: Cli, server: NatsServer, tmp_path: Path) -> None:
+    body = b"".join(record(1, time_ns=time_ns) for time_ns in (1000, 2**63 - 1, 2**64 - 1))
+    send(server, "web1", [1, 1, 1], body=body)
+    path = tmp_path / "all.jsonl"
+    operator.run("fleet", "record", "--stored", "-o", str(path), "RECORDS")
+    assert [one["time_ns"] for one in lines(path)] == [10**18 + 1000, None, None]
 
 
 def test_selected(operator: Cli, server: NatsServer, tmp_path: Path) -> None:
