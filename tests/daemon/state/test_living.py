@@ -265,9 +265,9 @@ def test_events_are_written_though_what_came_with_them_is_not(
     daemon.table.reap()
     again = register(daemon, b"again u64 n")
     assert again.id == first.id, "the end of the other one is to be written, too"
+    longer = LONG + b" || n == 1" * 50  # four of them do not fit, however much is left
     for path in (b"e0", b"e1", b"e2", b"again"):
-        daemon.tree.write_file(b"events/user_events/%s/filter" % path, LONG[:-2] + b"7", True, ROOT)
-    daemon.tree.write_file(b"events/user_events/again/filter", LONG, True, ROOT)
+        daemon.tree.write_file(b"events/user_events/%s/filter" % path, longer, True, ROOT)
     daemon.save()
     assert state.behind
     die(daemon)
