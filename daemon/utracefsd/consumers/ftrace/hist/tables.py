@@ -10,6 +10,7 @@ dropped, which `hist` shows, and the reason is logged.
 import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ class Tables:
         self._in_all = in_all
         self._holders: dict[HistTable, list[int]] = {}
         """Numbers of the instances whose triggers use the table."""
+        self._sizes: dict[HistTable, int] = {}
+        """Bytes, with the memory that a table takes at its first record."""
+        self._sums: Counter[int] = Counter()
+        """Bytes by instance; a shared table counts for the first instance."""
         self.named: dict[bytes, list[Any]] = {}
         """Histograms by `name=NAME`, the oldest first (`named_triggers` of the kernel: of all instances)."""
         self._last = 0
@@ -102,11 +107,17 @@ class Tables:
 
     def _hold_first(self, table: HistTable, instance: int) -> HistTable:
         self._holders[table] = [instance]
+        self._resize(table, table.nr_bytes)
         table.check_room = self._check_room
         return table
 
     def _check_room(self, table: HistTable) -> None:
-        self._check(self._holders[table][0], table.full_bytes - table.nr_bytes)
+        self._check(self._holders[table][0], table.full_bytes - self._sizes[table])
+        self._resize(table, table.full_bytes)
+
+    def _resize(self, table: HistTable, size: int) -> None:
+        self._sums[self._holders[table][0]] += size - self._sizes.get(table, 0)
+        self._sizes[table] = size
 
     def hold(self, table: HistTable, instance: int) -> None:
         """One more trigger uses it."""
@@ -114,9 +125,13 @@ class Tables:
 
     def drop(self, table: HistTable, instance: int) -> None:
         """One trigger less uses it; with the last one it is removed."""
-        self._holders[table].remove(instance)
-        if not self._holders[table]:
-            del self._holders[table]
+        size, held = self._sizes[table], self._holders[table]
+        self._sums[held[0]] -= size
+        held.remove(instance)
+        if held:
+            self._sums[held[0]] += size
+        else:
+            del self._holders[table], self._sizes[table]
             table.check_room = None
             try:
                 table.remove()
@@ -129,7 +144,7 @@ class Tables:
 
     def bytes_of(self, instance: int) -> int:
         """Bytes of an instance's tables; a shared one counts for the first instance."""
-        return sum(table.nr_bytes for table, held in self._holders.items() if held[0] == instance)
+        return self._sums[instance]
 
     def remove_the_rest(self) -> None:
         """After everything was adopted: remove files of unused tables."""
@@ -140,7 +155,7 @@ class Tables:
 
     def _check(self, instance: int, size: int) -> None:
         held = self.bytes_of(instance)
-        total = sum(table.nr_bytes for table in self._holders)
+        total = self._sums.total()
         if held + size > self._instance_bytes or total + size > self._in_all:
             raise TraceError(
                 errno.ENOMEM,

@@ -59,6 +59,22 @@ def test_in_memory() -> None:
     assert len(tables) == 0
 
 
+def test_a_table_costs_the_same_however_many_there_are() -> None:
+    """Thousands of triggers had kept the daemon busy for minutes."""
+
+    class Untouched:
+        """Not to be looked at."""
+
+    tables = Tables()
+    first = tables.make(0, 7, 8, 1)
+    tables._holders[Untouched()] = [0]  # type: ignore[index]
+    count(first)
+    count(tables.make(0, 7, 8, 1))
+    assert tables.bytes_of(0) == 2 * SIZE
+    tables.drop(first, 0)
+    assert tables.bytes_of(0) == SIZE
+
+
 def test_files_and_a_successor(folder: Path) -> None:
     tables = Tables(folder)
     first, second = tables.make(0, 7, 8, 1), tables.make(0, 7, 16, 1)
