@@ -289,16 +289,20 @@ class Agent:
     def _told(self, is_last: bool) -> dict[str, Any]:
         status = self._status
         instance, reading = self._instance, self._reading
-        misfits = "; ".join(
-            f"{event} {text}" for event, text in (instance.refused if instance else {}).items()
+        refused = instance.refused if instance else {}
+        events, enabled = (
+            # Names of the others stay here.
+            [str(event) for event in found if self._policy.allows(event)]
+            for found in ((instance.events, instance.enabled) if instance else ((), ()))
         )
+        misfits = "; ".join(f"{event} {refused[event]}" for event in events if event in refused)
         wishes = dict.fromkeys(
             self._choice.obeyed, "obeyed" + (f", not by {misfits[:500]}" if misfits else "")
         )
         for name in list(reading.selected.keys() - wishes.keys() - self._choice.refused.keys())[:_SAID]:
             wishes[name] = "ended"
-        for refused in (self._choice.refused, reading.invalid):
-            wishes |= {name[:64]: f"refused: {text}" for name, text in list(refused.items())[:_SAID]}
+        for texts in (self._choice.refused, reading.invalid):
+            wishes |= {name[:64]: f"refused: {text}" for name, text in list(texts.items())[:_SAID]}
         if reading.is_cut:
             wishes["*"] = f"refused: the bucket has more than {MAX_READ} keys, the newest are not read"
         return {
@@ -308,8 +312,8 @@ class Agent:
             "time": time.time(),
             "is_ended": is_last,
             "wishes": wishes,
-            "events": [str(event) for event in instance.events] if instance else [],
-            "enabled": [str(event) for event in instance.enabled] if instance else [],
+            "events": events,
+            "enabled": enabled,
             "forwarded": status.get("events", {}),
             "error": next(iter(self._errors.values()), "") or status.get("last_error", ""),
             **{

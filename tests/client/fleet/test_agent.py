@@ -257,6 +257,20 @@ def test_a_filter_that_does_not_fit_an_event(
     assert host.store.arrived.total() == 0
 
 
+def test_names_that_the_policy_does_not_allow_stay_on_the_host(
+    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+) -> None:
+    session = new_session()
+    emit(session, wait=False)
+    emit(session, wait=False, name="secret")
+    with on_host(events=("user_events:work",)):
+        operator.wish("w", "*", filter="b == 1")
+        told = operator.wait(lambda one: one.names("enabled"))
+        assert "Field not found" in told.wishes["w"]
+        assert "secret" not in json.dumps(told.told)
+        assert told.names("events") == told.names("enabled") == ["user_events:work"]
+
+
 def test_thousands_of_wishes(
     utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
