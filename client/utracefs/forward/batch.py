@@ -101,6 +101,8 @@ class Batch:
     is_after_gap: bool
     """An unknown number of records was lost in front of it; `losses` says that, too."""
     body: bytes = attrs.field(repr=False)
+    marks: Mapping[str, tuple[int, int]] | None = attrs.field(default=None, repr=False)
+    """Of the spool, see `losses`: the ones that changed; None: there are none."""
     formats: Formats = attrs.field(factory=Formats, eq=False, repr=False)
 
     @property
@@ -154,6 +156,7 @@ class Batch:
                 "losses": [[bytes_of(loss.event), loss.cause, loss.count] for loss in self.losses],
                 "times": [self.first_ns, self.last_ns],
                 "gap": self.is_after_gap,
+                "marks": self.marks and {bytes_of(event): mark for event, mark in self.marks.items()},
             }
         )
         return packed
@@ -165,6 +168,7 @@ class Batch:
             told: dict[str, Any] = msgpack.unpackb(header, strict_map_key=False)
             if told["version"] != VERSION:
                 raise KeyError(f"version {told['version']}, not {VERSION}")
+            marks = told.get("marks")
             return cls(
                 told["forwarder"],
                 told["sequence"],
@@ -179,6 +183,9 @@ class Batch:
                 told["times"][1],
                 told["gap"],
                 body,
+                None
+                if marks is None
+                else {text_of(event): (count, epoch) for event, (count, epoch) in marks.items()},
                 formats,
             )
         except (

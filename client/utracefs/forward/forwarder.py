@@ -6,6 +6,7 @@ The reader never waits for the target, and for the disk only while it writes. Ea
 `run` syncs the spool and writes the status."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import attrs
 
 from utracefs.forward._body import Cutter, Edit
 from utracefs.forward.batch import Batch
-from utracefs.forward.losses import ANY, AWAY, LIMIT, POLICY, RING, SAMPLE
+from utracefs.forward.losses import LIMIT, POLICY, RING, SAMPLE, Marks, Selection
 from utracefs.forward.policy import Policy, Rate, Verdict
 from utracefs.forward.spool import SEGMENTS, Spool
 from utracefs.forward.target import Refused, Target, TryAgain
@@ -106,6 +107,13 @@ class Forwarder:
         """Event id to name, and what the policy says about it."""
         self._is_after_gap = False
         self._restarts = 0
+        self._selection: Final = Selection(
+            wanted.events or [e for e in self._policy.events if e != "*:*"] or [ALL_USER_EVENTS],
+            self._policy.events,
+            is_whole=wanted.filter is None and not wanted.instances,
+        )
+        self._missed: dict[str, int] | None = None
+        """Event to records that the stream had missed when it was attached; None: unknown."""
         self._cutter: Final = Cutter(
             self._allows,
             target.limits.records,
@@ -215,10 +223,8 @@ class Forwarder:
     # Reading
 
     def _reading(self) -> None:
-        if not self._spool.is_new:
-            self._lose_track()
         stream = attach(
-            self._wanted.events or [e for e in self._policy.events if e != "*:*"] or [ALL_USER_EVENTS],
+            self._selection.patterns,
             filter=self._wanted.filter,
             instances=self._wanted.instances,
             directory=self._wanted.directory,
@@ -231,6 +237,7 @@ class Forwarder:
         with contextlib.ExitStack() as stack:
             if not self._attach(stack, stream):
                 return
+            self._resume(stream)
             enough = 0.0
             until: int | None = None
             while True:
@@ -249,6 +256,8 @@ class Forwarder:
                         if batch.ring.position > until:
                             break  # programs emit without a pause
                 self._look_for_restart(stream)
+                if is_last:
+                    self._pass_filtered(stream)
                 if self._spool.has_losses:
                     self._spool.append(self._batch())
                 if is_last:
@@ -258,14 +267,31 @@ class Forwarder:
         """Of the daemon."""
         if stream.attached_again != self._restarts:
             self._restarts = stream.attached_again
-            self._lose_track()
+            self._described.clear()
+            self._events.clear()
+            self._resume(stream)
 
-    def _lose_track(self) -> None:
-        """An unknown number of records was lost here."""
-        self._spool.lose(ANY, AWAY, None)
-        self._is_after_gap = True
-        self._described.clear()
-        self._events.clear()
+    def _resume(self, stream: Stream) -> None:
+        """The stream is attached: report the records that were emitted before."""
+        marks = self._missed = None
+        try:
+            marks = Marks.at(stream.missed(), self._selection)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                return  # it has ended: they are reported when another one is attached
+        else:
+            self._missed = {event: count for event, (count, _) in marks.events.items()}
+        self._is_after_gap |= self._spool.resume(marks)
+
+    def _pass_filtered(self, stream: Stream) -> None:
+        """The records that the stream left out are not lost."""
+        if not self._selection.is_whole and self._missed is not None:
+            with contextlib.suppress(OSError):
+                marks = Marks.at(stream.missed(), self._selection)
+                before = self._missed
+                self._spool.pass_over(
+                    {name: n - before.get(name, 0) for name, (n, _) in marks.events.items()}
+                )
 
     def _attach(self, stack: contextlib.ExitStack, stream: Stream) -> bool:
         """Wait for the daemon; False: the end came first."""

@@ -3,14 +3,44 @@
 At the far end, records emitted = records arrived + `count` of all losses, for each host and event. A count of
 None says that the number is unknown; then that equation is an inequality for the event, or for all events if
 it is ANY.
+
+Marks say how many emitted records of each event a spool has accounted for, arrived or reported as lost.
+
+    daemon   counts emitted records by event, also while no forwarder is attached (`stream_missed`)
+    spool    has a mark for each event, stored with the batches and losses that it counts
+    attach   count at the attach - mark = records lost while the forwarder or the daemon was away
+
+A mark is part of the same write as its batch, so after a kill at any moment it counts the batches that are on
+the disk. The records of a killed forwarder's ring are not in them, and so are in the difference.
+
+The difference is unknown for an event whose count has another epoch (a daemon was killed), and if a filter or
+an instance selects records, since the daemon counts those too that were not selected. It is unknown for which
+event if the daemon's state is another one.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Self
 
 import attrs
 
-__all__ = ["ANY", "AWAY", "LIMIT", "POLICY", "REFUSED", "RING", "SAMPLE", "SPOOL", "Loss", "Losses"]
+from utracefs.tree.event_names import EventName, matches
+from utracefs_protocol.messages.tracefs import StreamMissed
+from utracefs_protocol.text import text_of
+
+__all__ = [
+    "ANY",
+    "AWAY",
+    "LIMIT",
+    "POLICY",
+    "REFUSED",
+    "RING",
+    "SAMPLE",
+    "SPOOL",
+    "Loss",
+    "Losses",
+    "Marks",
+    "Selection",
+]
 
 RING: Final = "ring"
 """The ring was full: the forwarder, or its disk, is too slow. Includes losses before the ring."""
@@ -67,3 +97,67 @@ class Losses:
 
     def clear(self) -> None:
         self._counts.clear()
+
+
+@attrs.frozen
+class Selection:
+    """The records that a forwarder is to read."""
+
+    patterns: Sequence[str]
+    """Of events: it reads events that match one of these and one of `allowed`."""
+    allowed: Sequence[str]
+    is_whole: bool
+    """All records of these events."""
+
+    def has(self, event: str) -> bool:
+        name = EventName(*event.split(":", 1))
+        return all(any(matches(one, name) for one in words) for words in (self.patterns, self.allowed))
+
+
+@attrs.define
+class Marks:
+    origin: str
+    """Of the daemon's state."""
+    epoch: int
+    """Of events without a mark; they have 0."""
+    events: dict[str, tuple[int, int]]
+    """`SYSTEM:NAME` to count and epoch."""
+    selection: Selection
+
+    @classmethod
+    def at(cls, missed: StreamMissed, selection: Selection) -> Self:
+        """Where a stream was attached."""
+        events = {text_of(one.event): (one.count, one.epoch) for one in missed.events}
+        return cls(text_of(missed.origin), missed.epoch, events, selection)
+
+    def after(self, event: str, count: int) -> tuple[int, int]:
+        """The event's mark when it counts so many more."""
+        before, epoch = self._of(event)
+        return before + count, epoch
+
+    def losses_until(self, later: "Marks") -> list[Loss]:
+        """Records emitted between a mark and where another stream was attached."""
+        if self.origin != later.origin:
+            return [Loss(ANY, AWAY, None)]
+        is_whole = self.selection.is_whole and later.selection.is_whole
+        found = [] if self.epoch == later.epoch else [Loss(ANY, AWAY, None)]
+        for event in {**self.events, **later.events}:
+            (before, its_epoch), (count, epoch) = self._of(event), later._of(event)
+            if (count, epoch) == (before, its_epoch):
+                continue
+            if self.selection.has(event) and later.selection.has(event):
+                is_known = is_whole and epoch == its_epoch and count > before
+                found.append(Loss(event, AWAY, count - before if is_known else None))
+        return found
+
+    def _of(self, event: str) -> tuple[int, int]:
+        return self.events.get(event, (0, self.epoch))
+
+    def to_json(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """ValueError, KeyError, TypeError: invalid."""
+        events = {str(event): (int(count), int(epoch)) for event, (count, epoch) in stored["events"].items()}
+        return cls(str(stored["origin"]), int(stored["epoch"]), events, Selection(**stored["selection"]))

@@ -2,7 +2,7 @@
 
     DIR/lock                  locked by the forwarder
     DIR/state.json            the spool's id, the last batch that a target has, losses not in any batch yet,
-                              the segment that was dropped last
+                              the segment that was dropped last, the marks (`losses`)
     DIR/acked                 the spool's id, the last batch that a target has: mostly newer than the state,
                               since it is written in its place
     DIR/SEQUENCE.segment      entries; SEQUENCE is that of the first one
@@ -13,7 +13,8 @@
 Batches are appended to the last segment. One reader takes them in their order, in flight until `done`; recent
 ones are still in memory, so nothing is read from the disk for a target that keeps up. A segment is removed
 when the target has all its batches, or before, when the spool is full: the oldest one that has no batch in
-flight. Each loss is in `losses` of the next batch, and until then in the state.
+flight. Each loss is in `losses` of the next batch, and until then in the state. Marks are in the state, and
+in batches the ones that changed since the batch or the state before: a missing batch makes them unknown.
 
 Killed at any point, the next forwarder finds all batches whose write was complete; an incomplete one is cut
 off, and counted if its header is there. A batch sent, but not yet stored as sent, is sent again. State and
@@ -40,7 +41,7 @@ from typing import Any, Final
 import attrs
 
 from utracefs.forward.batch import Batch, Formats
-from utracefs.forward.losses import ANY, REFUSED, SPOOL, Loss, Losses
+from utracefs.forward.losses import ANY, AWAY, REFUSED, SPOOL, Loss, Losses, Marks
 from utracefs.forward.target import Limits
 
 __all__ = ["MIN_SIZE", "SEGMENTS", "Spool", "Sync"]
@@ -110,6 +111,11 @@ class Spool:
         self._formats: Final = Formats()
         self._changed: Final = threading.Condition()
         self._losses: Final = Losses()
+        self._marks: Marks | None = None
+        self._changed_marks: Final[set[str]] = set()
+        """Events whose marks are newer than those on the disk."""
+        self._has_marks_of = 0
+        """While it recovers: the last batch whose marks are known."""
         self._segments: list[_Segment] = []
         self._file = -1
         """The last segment, to write; -1: none is open."""
@@ -120,6 +126,8 @@ class Spool:
         self._dropped = 0
         """The first number of the segment that was dropped last: the state has its records as losses, also
         while its file is still there."""
+        self._damaged = 0
+        """The last batch of which only the header was found: its records are losses."""
         self._unread_records = 0
         self._unread_bytes = 0
         self._at = (0, 0)
@@ -179,10 +187,38 @@ class Spool:
 
     # Writing
 
+    def resume(self, marks: Marks | None) -> bool:
+        """A stream was attached here; None: the daemon has no counts. Report the records lost since the
+        marks before. Returns whether their number is unknown."""
+        with self._changed:
+            losses = [] if self.is_new else [Loss(ANY, AWAY, None)]
+            if self._marks is not None and marks is not None:
+                losses = self._marks.losses_until(marks)
+            for loss in losses:
+                self._lose(*attrs.astuple(loss))
+            self.is_new = False
+            self._marks = marks
+            if not self._store():
+                self._marks = None  # no batch may be counted by the marks that are on the disk
+            return any(loss.count is None for loss in losses)
+
     def lose(self, event: str, cause: str, count: int | None) -> None:
         """Report a loss with the next batch."""
         with self._changed:
             self._lose(event, cause, count)
+            self._advance({event: count or 0})
+
+    def pass_over(self, counts: Mapping[str, int]) -> None:
+        """Records that the filter left out."""
+        with self._changed:
+            self._advance(counts)
+
+    def _advance(self, counts: Mapping[str, int]) -> None:
+        if self._marks is not None:
+            for event, count in counts.items():
+                if count:
+                    self._marks.events[event] = self._marks.after(event, count)
+                    self._changed_marks.add(event)
 
     def _lose(self, event: str, cause: str, count: int | None) -> None:
         self._losses.add(event, cause, count)
@@ -207,6 +243,7 @@ class Spool:
                     forwarder=self.forwarder,
                     sequence=self._next,
                     losses=list(self._losses),
+                    marks=self._marks_after(batch.counts),
                     formats=self._formats,
                 )
                 parts = _entry(batch)
@@ -217,7 +254,9 @@ class Spool:
                     self._failed("the spool is full")
                     parts = ()
                     break
-            if self._is_closed or not parts or not self._write(parts):
+            is_written = not self._is_closed and bool(parts) and self._write(parts)
+            self._advance(batch.counts)
+            if not is_written:
                 self._lose_records(batch)
                 self._store()
                 return False
@@ -225,11 +264,20 @@ class Spool:
                 self._recent[self._segments[-1].first, self._segments[-1].size - size] = batch, size
                 self._recent_bytes += size
             self._losses.clear()
+            self._changed_marks.clear()
             self._next += 1
             self._unread_records += batch.nr_records
             self._unread_bytes += size
             self._changed.notify_all()
         return True
+
+    def _marks_after(self, counts: Mapping[str, int]) -> dict[str, tuple[int, int]] | None:
+        """Of the events that changed, with a batch of so many records; it may not be written."""
+        marks = self._marks
+        events = self._changed_marks | counts.keys()
+        return (
+            None if marks is None else {event: marks.after(event, counts.get(event, 0)) for event in events}
+        )
 
     def _write(self, parts: Sequence[bytes]) -> bool:
         try:
@@ -422,10 +470,12 @@ class Spool:
 
     def _remove_done(self) -> None:
         """Remove the segments of which a target has all; but the last one, which has the highest number."""
-        for segment in self._segments[:-1]:
-            if segment.last <= self._acked:
-                self._segments.remove(segment)
-                self._remove(segment)
+        done = [segment for segment in self._segments[:-1] if segment.last <= self._acked]
+        if done and self._marks is not None:
+            self._store()  # these batches have the marks
+        for segment in done:
+            self._segments.remove(segment)
+            self._remove(segment)
 
     # State
 
@@ -455,7 +505,9 @@ class Spool:
             "acked": self._acked,
             "next": self._next,
             "dropped": self._dropped,
+            "damaged": self._damaged,
             "losses": [attrs.astuple(loss) for loss in self._losses],
+            "marks": self._marks and self._marks.to_json(),
         }
         path = self.directory / "state.json"
         try:
@@ -467,6 +519,7 @@ class Spool:
         except OSError as error:
             self._failed(error.strerror)
             return False
+        self._changed_marks.clear()
         return True
 
     def _load(self, found: Losses) -> str:
@@ -477,7 +530,10 @@ class Spool:
             if state["version"] == _VERSION:
                 self._acked, self._next = int(state["acked"]), int(state["next"])
                 self._dropped = int(state.get("dropped", 0))
+                self._damaged = int(state.get("damaged", 0))
                 self._losses.extend(Loss(*loss) for loss in state["losses"])
+                if state.get("marks") is not None:
+                    self._marks = Marks.from_json(state["marks"])
                 self._load_acked(str(state["forwarder"]))
                 self.is_new = False
                 return str(state["forwarder"])
@@ -493,33 +549,44 @@ class Spool:
     def _recover(self, found: Losses) -> None:
         """Find the batches that are there; cut off damaged ends, so that each is counted once."""
         stored, last = self._next, 0
+        self._has_marks_of = stored - 1
         if self._dropped:
             self._path(self._dropped).unlink(missing_ok=True)
+        is_torn = False  # at the end: the marks do not count what is missing there
         firsts = sorted(int(path.stem) for path in self.directory.glob("[0-9]" * 20 + ".segment"))
         for first in firsts:
-            if last and first > last + 1 and first - 1 > self._acked:
+            if last and first > last + 1 and first - 1 > max(self._acked, self._damaged):
                 found.add(ANY, SPOOL, None)
             segment = _Segment(first, first - 1, 0)
             self._segments.append(segment)
-            last = max(last, self._scan(segment, found))
+            if is_torn:
+                found.add(ANY, SPOOL, None)
+            end, is_torn = self._scan(segment, found)
+            last = max(last, end)
         if firsts:
             self._file = os.open(self._path(firsts[-1]), os.O_RDWR | os.O_CLOEXEC)
             self.is_new = False
         if last >= stored:  # that batch has the losses of the state
             self._losses.clear()
-        elif last < stored - 1 and self._acked < stored - 1:
+        elif max(last, self._acked, self._damaged) < stored - 1:
+            found.add(ANY, SPOOL, None)
+        self._next = max(stored, last + 1, self._acked + 1)
+        if self._has_marks_of < self._next - 1:
+            self._marks = None
+        if is_torn and self._marks is None:
             found.add(ANY, SPOOL, None)
         self._losses.extend(found)
-        self._next = max(stored, last + 1, self._acked + 1)
         self._remove_done()
         self._store()
 
-    def _scan(self, segment: _Segment, found: Losses) -> int:
-        """Read a segment. Returns the last sequence number."""
+    def _scan(self, segment: _Segment, found: Losses) -> tuple[int, bool]:
+        """Read a segment. Returns the last sequence number, and whether an unknown number of records is
+        missing behind it."""
         try:
             for batch, size in _entries(self._path(segment.first), 0, self._formats):
                 segment.size += size
                 segment.last = batch.sequence
+                self._read_marks(batch)
                 if batch.sequence <= self._acked:
                     self._at = (segment.first, segment.size)
                 else:
@@ -528,14 +595,24 @@ class Spool:
         except _Damaged as error:
             os.truncate(self._path(segment.first), segment.size)
             if error.header is None:
-                found.add(ANY, SPOOL, None)
-                return segment.last
+                return segment.last, True
+            self._read_marks(error.header)
+            self._damaged = error.header.sequence
             if error.header.sequence > self._acked:
                 found.extend(error.header.losses)
                 for event, count in error.header.counts.items():
                     found.add(event, SPOOL, count)
-            return error.header.sequence
-        return segment.last
+            return error.header.sequence, False
+        return segment.last, False
+
+    def _read_marks(self, batch: Batch) -> None:
+        if batch.sequence != self._has_marks_of + 1:
+            return  # the state has them, or a batch is missing
+        self._has_marks_of = batch.sequence
+        if batch.marks is None:
+            self._marks = None
+        elif self._marks is not None:
+            self._marks.events.update(batch.marks)
 
 
 def _lock(path: Path) -> int:

@@ -228,6 +228,14 @@ class Stream:
             self._rest.close()
             self._rest = None
 
+    def missed(self) -> messages.StreamMissed:
+        """By event, how many emitted records did not reach this stream: before it was attached, or filtered.
+        Waits for the daemon. OSError: none is attached, or it has no such counts (ENOSYS)."""
+        if self._attached is None:
+            raise ConnectionResetError(errno.ECONNRESET, "no daemon is attached")
+        result = self._attached.rpc.call(messages.GetMissed(self._attached.handle), "stream")
+        return checked(messages.StreamMissed.from_wire, result, "stream")
+
     def batches(self) -> _Each[Batch]:
         """The records in batches, for work that is faster with many at a time."""
         return _Each(self, lambda batch: batch)

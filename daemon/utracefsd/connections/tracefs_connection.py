@@ -128,6 +128,9 @@ class StreamHandle(Protocol):
     def ready(self) -> bool:
         """Whether the ring is filled up to its watermark, or records were lost."""
 
+    def missed(self) -> messages.StreamMissed:
+        """Numbers of records that did not reach it."""
+
     def close(self) -> None: ...
 
 
@@ -234,6 +237,7 @@ class TracefsConnection:
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, FileHandle | PerfHandle | StreamHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
+        self._stream_handles: dict[int, StreamHandle] = {}
         self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
@@ -359,6 +363,7 @@ class TracefsConnection:
                 self._services.faults.note(error, f"closing handle {handle} failed")
         self._file_handles.clear()
         self._perf_handles.clear()
+        self._stream_handles.clear()
         if not self._closed:
             self._closed = True
             self._services.tracefs_closed(self._opened_by)
@@ -514,6 +519,7 @@ class TracefsConnection:
             self._drop(waiting, errno.EBADF, f"handle {number} was closed")
         self._file_handles.pop(number, None)
         self._perf_handles.pop(number, None)
+        self._stream_handles.pop(number, None)
         self._handles.pop(number).close()
 
     def _perf_event_open(self, attr: messages.PerfAttr) -> _WithDescriptor:
@@ -533,7 +539,7 @@ class TracefsConnection:
         return self._perf_handles[number].ioctl(message.name, message.arg)
 
     def _stream_open(self, attr: messages.StreamAttr) -> _WithDescriptor:
-        if len(self._handles) - len(self._file_handles) - len(self._perf_handles) >= MAX_STREAMS:
+        if len(self._stream_handles) >= MAX_STREAMS:
             raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
         number = self._services.new_handle()
         stream = self._services.streams.open(attr, handle=number)
@@ -542,8 +548,14 @@ class TracefsConnection:
         except BaseException:
             stream.close()
             raise
-        self._handles[number] = stream
+        self._handles[number] = self._stream_handles[number] = stream
         return _WithDescriptor(messages.StreamOpened(number).to_wire(), fds)
+
+    def _stream_missed(self, message: messages.GetMissed) -> Any:
+        stream = self._stream_handles.get(message.handle)
+        if stream is None:
+            raise _not_open(message.handle)
+        return stream.missed().to_wire()
 
     def _remember(self, file: FileHandle) -> int:
         try:
@@ -613,4 +625,5 @@ _METHODS: dict[type[Params], Callable[[TracefsConnection, Any], Any]] = {
     messages.PerfAttr: TracefsConnection._perf_event_open,
     messages.PerfIoctl: TracefsConnection._perf_ioctl,
     messages.StreamAttr: TracefsConnection._stream_open,
+    messages.GetMissed: TracefsConnection._stream_missed,
 }

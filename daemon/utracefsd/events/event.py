@@ -1,9 +1,24 @@
-"""An event as its table, its connections and its consumers see it, and its form in the daemon's state.
+"""An event as its table, its connections and its consumers see it, its form in the daemon's state, and the
+number of its records.
 
 Only EventTable makes and changes events; all others read them.
+
+`stats` of an event counts its records from 0 in each daemon, and ends with the event. A consumer that was
+away subtracts two numbers to know how many it missed, so EmittedCounts continues over the event's removal,
+and over a restart if the daemon before ended in order. The last count of a killed daemon is unknown, since
+writing it down would cost a store per record. So a count has an epoch:
+
+    removed, registered again          the count continues
+    the daemon ended in order          the counts continue
+    the daemon was killed              the events that it had begin another epoch
+    too many removed events            the oldest is forgotten: if it is registered again, in another epoch
+
+The difference of two counts of one name is exact if they have one epoch.
 """
 
 import errno
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 import attrs
@@ -27,6 +42,17 @@ SYSTEM_SYNTHETIC = b"synthetic"
 FLAG_SYNTHETIC = 1 << 15
 """In `flags`, beside those of a registration: made by synthetic_events."""
 
+MAX_REMOVED = 4096
+"""Removed events with a count. Programs choose the names."""
+
+
+@attrs.frozen
+class Emitted:
+    """A number of records."""
+
+    count: int
+    epoch: int
+
 
 @attrs.define(eq=False)
 class Event:
@@ -48,6 +74,8 @@ class Event:
     """Its compiled part: fields to check, probes, counts."""
     owner_uid: int
     """The user whose limit counts it; 0 for events made through dynamic_events."""
+    before: Emitted = Emitted(0, 0)
+    """Records of events of this name before this one, and of it in earlier daemons."""
     references: int = 0
     """Connections, enablers and probes that refer to it, without a persistent event's reference to itself."""
     held: bool = False
@@ -63,6 +91,16 @@ class Event:
     @property
     def name(self) -> bytes:
         return self.declaration.name
+
+    @property
+    def full_name(self) -> bytes:
+        """SYSTEM:NAME."""
+        return b"%s:%s" % (self.system, self.tracepoint_name)
+
+    @property
+    def emitted(self) -> Emitted:
+        """Since the counts of its name began."""
+        return Emitted(self.before.count + self.tracepoint.emitted, self.before.epoch)
 
     @property
     def persistent(self) -> bool:
@@ -141,6 +179,68 @@ class SavedEvent:
     """NAME, or NAME.<hex> for multi-format."""
     command: bytes
     """A command string that declares it."""
+
+
+@attrs.frozen
+class SavedCounts:
+    """The counts in the daemon's state."""
+
+    origin: str
+    """Of the state, random: counts of two states have nothing in common."""
+
+    epoch: int
+    """The latest one."""
+
+    first_epoch: int
+    """That of names without a count."""
+
+
+class EmittedCounts:
+    """The counts of all events of a table, which calls `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self.saved = SavedCounts(secrets.token_hex(8), 0, 0)
+        self._removed: dict[bytes, Emitted] = {}
+
+    def restore(
+        self, saved: SavedCounts, counts: Mapping[bytes, Emitted], events: Iterable[Event], *, killed: bool
+    ) -> None:
+        """Continue with the counts of the daemon before. events: those taken over."""
+        self._removed = dict(counts)
+        self.saved = attrs.evolve(saved, epoch=saved.epoch + 1) if killed else saved
+        for event in events:
+            self.begin(event)
+            if killed:
+                event.before = attrs.evolve(event.before, epoch=self.saved.epoch)
+        self._forget()
+
+    def begin(self, event: Event) -> None:
+        """The event was made."""
+        event.before = self._removed.pop(event.full_name, Emitted(0, self.saved.first_epoch))
+
+    def end(self, event: Event) -> None:
+        """The event was removed."""
+        total = event.emitted
+        if self.is_known(total):
+            self._removed[event.full_name] = total
+            self._forget()
+
+    def totals(self, events: Iterable[Event]) -> Iterator[tuple[bytes, Emitted]]:
+        """Of these events, and of the removed ones; names that are left out have 0 in `first_epoch`."""
+        for event in events:
+            if self.is_known(total := event.emitted):
+                yield event.full_name, total
+        yield from self._removed.items()
+
+    def is_known(self, total: Emitted) -> bool:
+        """Whether it is another one than that of names without a count."""
+        return total != Emitted(0, self.saved.first_epoch)
+
+    def _forget(self) -> None:
+        while len(self._removed) > MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
+            epoch = self.saved.epoch + 1
+            self.saved = attrs.evolve(self.saved, epoch=epoch, first_epoch=epoch)
 
 
 def shown(text: bytes) -> str:

@@ -59,6 +59,7 @@ from utracefsd.events.event import (
     SYSTEM_MULTI,
     SYSTEM_SYNTHETIC,
     CommandString,
+    EmittedCounts,
     Event,
     SavedEvent,
     shown,
@@ -103,6 +104,7 @@ class EventTable:
         self.shares = Shares() if shares is None else shares
         self.enablers = EnablerTable(self.shares)
         self.idle = IdleEvents()
+        self.emitted = EmittedCounts()
         self.user_events_max = user_events_max
         self.before_created: list[Callable[[Event], None]] = []
         self.on_created: list[Callable[[Event], None]] = []
@@ -210,6 +212,7 @@ class EventTable:
             declaration, tracepoint_name, system, event_id, status_index, flags, tracepoint, owner_uid
         )
         self._insert(event)
+        self.emitted.begin(event)
         for listeners in (self.before_created, self.on_created):
             for created in listeners:
                 created(event)
@@ -230,6 +233,7 @@ class EventTable:
         self.ids.check(identity, 0, privileged=True)
         event = _synthetic_event(declaration, self.ids.allocate(identity))
         self._insert(event)
+        self.emitted.begin(event)
         for listeners in (self.before_created, self.on_created):
             for created in listeners:
                 created(event)
@@ -394,6 +398,7 @@ class EventTable:
         """Remove an event without references from everything. Its byte is free at once, and its id if there
         are no records of it."""
         event.removed = True
+        self.emitted.end(event)
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
         if event.synthetic:

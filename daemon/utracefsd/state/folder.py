@@ -129,6 +129,7 @@ class StateFolder:
             self._buffers[number] = BufferFolders(self, number, instance.buffer, instance.buffer_folder)
         self.remove_unused_buffers()  # now, so that unused folders take no space from a new one
         if behind:
+            taken.ended = False
             daemon_log.warning(
                 "state-was-full",
                 "the daemon before this one had no room to write down what was set, enabled or removed last;"

@@ -19,8 +19,9 @@ An instance whose buffer cannot be adopted gets an empty one of the same size. T
 from the buffer whether it took the last record, so a record that was being dispatched when the daemon died is
 recorded again. The buffer that may have had it is gone.
 
-Not taken over: the counters in `stats` of events (they would cost a store per record), perf events and events
-attached to plug-ins (they belong to connections that died with the daemon).
+Not taken over: the counters in `stats` of events (they would cost a store per record; event.py says which
+part of them an orderly end leaves), perf events and events attached to plug-ins (they belong to connections
+that died with the daemon).
 """
 
 import contextlib
@@ -87,6 +88,8 @@ class State:
         self._rings = rings
         self._fired = {} if fired is None else fired
         self._restarts = restarts
+        self._counts = table.emitted.saved
+        """As last written."""
         self._pending: list[tuple[Any, ...]] = []
         """Lines to write, in the order of the changes."""
         self._changed: dict[Instance, None] = {}
@@ -169,7 +172,9 @@ class State:
         self._pending.clear()  # the next attempt writes all of it
 
     def close(self, *, keep: bool) -> None:
-        """Write nothing more. Not `keep`: remove all files, whatever they contain."""
+        """Write nothing more but the final counts. Not `keep`: remove all files, whatever they contain."""
+        if keep and not self.behind:
+            self._end()
         self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
         self._comms.on_kept = None
@@ -193,6 +198,10 @@ class State:
 
     def _removed(self, event: Event) -> None:
         self._pending.append(log.gone_line(event.id))
+        if self._counts is not self._table.emitted.saved:
+            self._pending.append(self._counts_line())
+        if self._table.emitted.is_known(event.emitted):
+            self._pending.append(log.emitted_line(event.full_name, event.emitted))
 
     def _kept(self, pid: int, task: Task) -> None:
         self._pending.append(log.comm_line(pid, task))
@@ -247,8 +256,24 @@ class State:
             yield log.buffer_line(number, self.folder.buffers_of(number).folder)
         self._moved.clear()
 
+    def _counts_line(self) -> tuple[Any, ...]:
+        self._counts = self._table.emitted.saved
+        return log.counts_line(self._counts)
+
+    def _emitted(self) -> Iterator[tuple[Any, ...]]:
+        for name, total in self._table.emitted.totals(self._table.events()):
+            yield log.emitted_line(name, total)
+
+    def _end(self) -> None:
+        """Without room, the log stays that of a killed daemon."""
+        data = b"".join(map(self._pack, (*self._emitted(), log.ended_line())))
+        if not self._file.append(data) and self._rewrite(len(data)):
+            self._file.append(data)
+
     def _everything(self) -> Iterator[tuple[Any, ...]]:
         yield log.start_line()
+        yield self._counts_line()
+        yield from self._emitted()
         if self._restarts:
             yield log.restarts_line(self._restarts)
         for event in self._table.events():
@@ -334,14 +359,17 @@ def _stop_listening_to(instance: Instance) -> None:
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:
-    """Put the events that were taken over into an empty table. StateError: they are invalid, and the table
-    is unchanged."""
+    """Put the events that were taken over into an empty table, with their counts. StateError: they are
+    invalid, and the table is unchanged."""
     try:
         recorded = set().union(*map(recorded_ids, taken.buffers().values()))
-        return table.restore(taken.events.values(), recorded)
+        events = table.restore(taken.events.values(), recorded)
     except (TraceError, ValueError) as error:
         text = error.text if isinstance(error, TraceError) else str(error)
         raise StateError(f"its events are invalid: {text}") from error
+    if taken.counts is not None:
+        table.emitted.restore(taken.counts, taken.emitted, events, killed=not taken.ended)
+    return events
 
 
 def restore_instances(taken: Taken, instances: Instances, events: Sequence[Event]) -> None:

@@ -25,6 +25,9 @@ MessagePack arrays, one behind the other (log_file.py); each describes one chang
     ["index", st_dev, st_ino, id]           the data ring has records of one more event
     ["ring gone", st_dev, st_ino]           the daemon has given it up
     ["restarts", number]                    of daemons that took over this state
+    ["counts", origin, epoch, first_epoch]  of emitted records, see `EmittedCounts`
+    ["emitted", SYSTEM:NAME, count, epoch]  of a removed event; of one that exists, at an earlier moment
+    ["ended"]                               last: the daemon ended in order, and the counts are the final ones
 
 An incomplete array at the end is ignored: a killed daemon could leave one in files of older versions.
 """
@@ -42,14 +45,15 @@ from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
 from utracefsd.consumers.ftrace.event.event_file import SavedEventFile
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
-from utracefsd.events.event import Event, SavedEvent
+from utracefsd.events.event import Emitted, Event, SavedCounts, SavedEvent
 from utracefsd.events.synthetic import declared_text
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
 MAGIC = "utracefs state"
-VERSION = 5
-"""Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`."""
+VERSION = 6
+"""Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`. 6:
+counts of emitted records."""
 
 _OLDEST = 4
 """The oldest version that this daemon reads; it writes the whole log anew."""
@@ -92,6 +96,15 @@ class Taken:
     fired for it."""
     restarts: int = 0
     """Daemons before this one that took over the state; 0 in older logs."""
+
+    counts: SavedCounts | None = None
+    """None in older logs."""
+
+    emitted: dict[bytes, Emitted] = attrs.Factory(dict)
+    """By SYSTEM:NAME."""
+
+    ended: bool = False
+    """The daemon was not killed."""
 
     def names(self) -> dict[int, bytes]:
         """Names of the instances other than the top one, by number."""
@@ -181,6 +194,18 @@ def restarts_line(number: int) -> tuple[Any, ...]:
     return ("restarts", number)
 
 
+def counts_line(saved: SavedCounts) -> tuple[Any, ...]:
+    return ("counts", saved.origin, saved.epoch, saved.first_epoch)
+
+
+def emitted_line(name: bytes, total: Emitted) -> tuple[Any, ...]:
+    return ("emitted", name, total.count, total.epoch)
+
+
+def ended_line() -> tuple[Any, ...]:
+    return ("ended",)
+
+
 # Reading
 
 
@@ -209,6 +234,7 @@ def parse_log(data: bytes) -> Taken:
             raise StateError("the log does not begin like one")
     taken = Taken()
     for line in lines[1:]:
+        taken.ended = False
         if not _apply(taken, line):
             raise StateError(f"the log is damaged: {line!r:.100}")
     for key, ring in list(taken.rings.items()):
@@ -251,6 +277,13 @@ def _apply(taken: Taken, line: Any) -> bool:
             type(key) is int for key in keys
         ):
             taken.fired[dev, ino] = position, set(keys)
+        case ["counts", str(origin), int(epoch), int(first_epoch)]:
+            taken.counts = SavedCounts(origin, epoch, first_epoch)
+        case ["emitted", bytes(name), int(count), int(epoch)]:
+            taken.emitted.pop(name, None)
+            taken.emitted[name] = Emitted(count, epoch)
+        case ["ended"]:
+            taken.ended = True
         case ["restarts", int(number)]:
             taken.restarts = number
         case ["instance", int(number), bytes(name)]:

@@ -31,9 +31,7 @@ class _Consumer:
     def set_event_text(self) -> bytes:
         attached = set(self.plugins.attached(self.name))
         return b"".join(
-            b"%s:%s\n" % (event.system, event.tracepoint_name)
-            for event in reversed(self.table.events())
-            if event in attached
+            b"%s\n" % event.full_name for event in reversed(self.table.events()) if event in attached
         )
 
     def set_event(self, data: bytes) -> int:

@@ -98,9 +98,7 @@ class Parts:
 
 
 def _available_events(parts: Parts) -> bytes:
-    return b"".join(
-        b"%s:%s\n" % (event.system, event.tracepoint_name) for event in reversed(parts.table.events())
-    )
+    return b"".join(b"%s\n" % event.full_name for event in reversed(parts.table.events()))
 
 
 def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:

@@ -18,6 +18,7 @@
     | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor if there is a ring    |
     | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
     | stream_open     | StreamAttr | StreamOpened; 2 descriptors: ring, doorbell    |
+    | stream_missed   | GetMissed  | StreamMissed                                   |
 
 `METHODS` has the class by the method's name. `from_params` raises TraceError: EINVAL with the valid form,
 E2BIG for an unknown member of a map. Whether a path, a handle or an event exists is not checked here.
@@ -431,6 +432,48 @@ class StreamOpened(Result, of="stream_open"):
 
     handle: int = member(INT)
     """For ready, poll and close, and the consumer's name in `stats`: `stream:HANDLE`."""
+
+
+class GetMissed(Params, method="stream_missed"):
+    """stream_missed: how many records did not reach a stream."""
+
+    handle: int = member(_NUMBER)
+
+
+class Missed(Message):
+    """One event in the result of stream_missed: an array."""
+
+    event: bytes = member(TEXT)
+    """`SYSTEM:NAME`; it may have been removed."""
+    count: int = member(INT)
+    """Emitted records that are neither in the ring nor in its losses."""
+    epoch: int = member(INT)
+    """Counts of different epochs cannot be compared."""
+
+    @classmethod
+    def from_wire(cls, value: object) -> Self:
+        if isinstance(value, list) and len(value) == 3:
+            missed: Self = cls.from_array(value)
+            return missed
+        raise TraceError(errno.EINVAL, "an event must be [name, count, epoch]")
+
+
+def _missed(value: object, what: str) -> tuple[Missed, ...]:
+    if not isinstance(value, list):
+        raise TraceError(errno.EINVAL, f"{what} must be an array")
+    return tuple(map(Missed.from_wire, value))
+
+
+class StreamMissed(Result, of="stream_missed"):
+    """The result of stream_missed."""
+
+    origin: bytes = member(TEXT)
+    """Of the daemon's state: counts of different states cannot be compared."""
+    epoch: int = member(INT, default=0)
+    """Of events that are not listed; their count is 0."""
+    events: tuple[Missed, ...] = member(
+        Kind("array", _missed, lambda events: [one.to_array() for one in events]), default=()
+    )
 
 
 METHODS: Final = methods_in(globals())

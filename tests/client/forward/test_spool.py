@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client.forward.kit import EVENT, LIMITS, batch
-from utracefs.forward.batch import Batch
-from utracefs.forward.losses import ANY, Loss
-from utracefs.forward.spool import MIN_SIZE, SEGMENTS, Spool, Sync
+from utracefs.forward.batch import Batch, Formats
+from utracefs.forward.losses import ANY, Loss, Marks, Selection
+from utracefs.forward.spool import MIN_SIZE, SEGMENTS, Spool, Sync, _entries
 from utracefs.forward.target import Limits
 from utracefs.recordings.origin import ClockPair
+from utracefs_protocol.messages.tracefs import Missed, StreamMissed
 
 
 @pytest.fixture
@@ -433,3 +434,108 @@ def test_all_arrive_or_are_counted(tmp_path_factory: pytest.TempPathFactory, dat
     spool.close()
     records = sum(one.nr_records for one in arrived.values()) - refused.total()
     assert records + sum(loss.count or 0 for one in arrived.values() for loss in one.losses) == emitted
+
+
+def marks_at(total: int) -> Marks:
+    missed = StreamMissed(b"daemon", 0, (Missed(EVENT.encode(), total, 0),))
+    return Marks.at(missed, Selection(["work"], ["*:*"], is_whole=True))
+
+
+def test_losses_since_the_marks(spool: Spool) -> None:
+    assert not spool.resume(marks_at(100))
+    spool.lose(EVENT, "ring", 2)
+    spool.append(batch([1, 2, 3]))
+    spool.lose(EVENT, "ring", 4)  # in memory alone
+    spool = again(spool)
+    assert not spool.resume(marks_at(120))
+    spool.append(batch([]))
+    found = take(spool)
+    assert [list(one.losses) for one in found] == [[Loss(EVENT, "ring", 2)], [Loss(EVENT, "away", 15)]]
+    spool = again(spool)
+    spool.append(batch([]))
+    assert spool.resume(None)
+    spool.append(batch([]))
+    assert spool.resume(marks_at(130))
+    spool.append(batch([]))
+    assert [list(one.losses) for one in take(spool)][-2:] == [[Loss(ANY, "away", None)]] * 2
+    spool.close()
+
+
+@pytest.mark.parametrize("keeps_first", [False, True])
+def test_marks_of_a_batch_that_is_missing(spool: Spool, keeps_first: bool) -> None:
+    """Sent, and counted by no mark on the disk: the number is unknown, not too high."""
+    spool.resume(marks_at(0))
+    for n in range(12):
+        spool.append(batch([n], pad=40_000))
+    take(spool, Limits(10**6, 10**8))
+    os.pwrite(spool._acked_file, b"%s %020d\n" % (spool.forwarder.encode(), 12), 0)
+    for path in sorted(spool.directory.glob("*.segment"))[keeps_first:]:
+        path.unlink()
+    spool = again(spool)
+    assert spool.resume(marks_at(12))
+    spool.close()
+
+
+def test_marks_that_cannot_be_written(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches behind them are counted by none, so the next number is unknown."""
+    spool.resume(marks_at(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _full)
+        assert not spool.resume(marks_at(110))
+        spool.append(batch([1]))
+    spool = again(spool)
+    assert spool.resume(marks_at(120))
+    spool.append(batch([]))
+    assert [list(one.losses) for one in take(spool)] == [[Loss(EVENT, "away", 10)], [Loss(ANY, "away", None)]]
+    spool.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_all_arrive_or_are_counted_by_marks(spool: Spool, seed: int) -> None:
+    """The model: the daemon's count. Kills, also within a write."""
+    total = 100
+    spool.resume(marks_at(total))
+    arrived: dict[int, Batch] = {}
+    refused = 0
+    rnd = random.Random(seed)
+    steps = ["append"] * 4 + ["send", "send", "refuse", "some", "lose", "missed", "kill", "torn", "restart"]
+    for _ in range(rnd.randrange(1, 60)):
+        step = rnd.choice(steps)
+        if step in ("append", "torn"):
+            n = rnd.randrange(1, 5)
+            total += n
+            is_stored = spool.append(batch([1] * n, pad=rnd.choice([1, 100, 60_000, 400_000])))
+            if step == "torn" and is_stored:
+                path = spool._path(spool._segments[-1].first)
+                *_, last = [size for _, size in _entries(path, 0, Formats())]
+                os.truncate(path, path.stat().st_size - rnd.randrange(last + 1))
+        elif step == "lose":
+            total += 7
+            spool.lose(EVENT, "ring", 7)
+        elif step == "missed":
+            total += rnd.randrange(9)
+        elif step in ("send", "some", "refuse") and (
+            found := take(spool, Limits(rnd.choice([1, 5, 100]), 10**6))
+        ):
+            if step == "refuse":
+                spool.done(all_refused=True)
+                continue
+            arrived.update((one.sequence, one) for one in found)
+            some = int(step == "some" and bool(found[0].counts))
+            refused += some
+            spool.done({EVENT: some})
+        if step in ("kill", "torn"):
+            spool = again(spool)
+        if step in ("kill", "torn", "restart"):
+            assert not spool.resume(marks_at(total))
+    assert not spool.resume(marks_at(total))
+    for _ in range(3):
+        spool.append(batch([]))
+        while found := take(spool):
+            arrived.update((one.sequence, one) for one in found)
+            spool.done()
+    spool.close()
+    lost = [loss.count for one in arrived.values() for loss in one.losses]
+    assert None not in lost
+    records = sum(one.nr_records for one in arrived.values()) - refused
+    assert records + sum(count or 0 for count in lost) == total - 100

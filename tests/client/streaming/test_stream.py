@@ -294,6 +294,20 @@ def test_no_daemon(tmp_path: Path) -> None:
         pass
 
 
+def test_records_that_it_missed(session: Session, attach: Attach, utracefsd: Utracefsd) -> None:
+    with attach("ev"):
+        emit(session, "ev", 1, 2)
+        with attach("ev", filter="a > 5") as stream:
+            emit(session, "ev", 3, 9)
+            (missed,) = stream.missed().events
+            assert (missed.event, missed.count) == (b"user_events:ev", 3)
+            utracefsd.stop()
+            with pytest.raises(ConnectionError):
+                stream.missed()
+    with pytest.raises(ConnectionError):
+        stream.missed()
+
+
 def test_it_detaches(session: Session, attach: Attach) -> None:
     event = session.event("ev u32 a")
     with attach("ev"):

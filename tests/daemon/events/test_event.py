@@ -1,8 +1,12 @@
-"""An event by itself: when it is busy, which registrations match it, and its name in messages."""
+"""An event by itself: when it is busy, which registrations match it, and its name in messages; counts of its
+records, which outlive it."""
+
+import pytest
 
 from tests.daemon.events.helpers import register
 from utracefs_protocol.events.declaration import REG_PERSIST
-from utracefsd.events.event import shown
+from utracefsd.events import event as module
+from utracefsd.events.event import Emitted, EmittedCounts, Event, SavedCounts, shown
 from utracefsd.events.event_table import EventTable
 
 
@@ -28,3 +32,58 @@ def test_a_match_is_remembered_and_a_mismatch_is_not(table: EventTable) -> None:
 def test_names_in_messages_are_readable_and_bounded() -> None:
     assert shown(b"a'\xff\n\x1b") == "'a'\\xff\\x0a\\x1b'"
     assert len(shown(b"x" * 1000)) == 202
+
+
+def made(table: EventTable, name: bytes, before: int = 0) -> Event:
+    event = register(table, name + b" u32 a")
+    if before:
+        event.before = Emitted(before, event.before.epoch)
+    return event
+
+
+def remove(table: EventTable, event: Event) -> None:
+    table.release(event)
+    table.reap()
+
+
+def totals(table: EventTable) -> dict[bytes, Emitted]:
+    return {name.removeprefix(b"user_events:"): n for name, n in table.emitted.totals(table.events())}
+
+
+def test_a_count_continues(table: EventTable) -> None:
+    remove(table, made(table, b"a", 7))
+    remove(table, made(table, b"none"))
+    assert totals(table) == {b"a": Emitted(7, 0)}
+    again = made(table, b"a")
+    assert totals(table) == {b"a": Emitted(7, 0)}
+    again.before = Emitted(9, 0)
+    remove(table, again)
+    assert totals(table) == {b"a": Emitted(9, 0)}
+
+
+def test_many_removed_events(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten; its next count cannot be compared with the former one."""
+    monkeypatch.setattr(module, "MAX_REMOVED", 2)
+    for name in (b"a", b"b", b"c", b"d"):
+        remove(table, made(table, name, 5))
+    assert totals(table) == {b"c": Emitted(5, 0), b"d": Emitted(5, 1)}
+    assert made(table, b"a").emitted == Emitted(0, 2)
+    assert made(table, b"c").emitted == Emitted(5, 0)
+    assert table.emitted.saved.first_epoch == 2
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_daemon_before(table: EventTable, killed: bool) -> None:
+    before = {b"user_events:a": Emitted(5, 1), b"user_events:gone": Emitted(6, 0)}
+    events = [made(table, b"a"), made(table, b"b")]
+    counts = EmittedCounts()
+    counts.restore(SavedCounts("one", 1, 0), before, events, killed=killed)
+    found = dict(counts.totals(events))
+    assert found.pop(b"user_events:gone") == Emitted(6, 0)
+    epochs = {name: one.epoch for name, one in found.items()}
+    if killed:
+        assert epochs == {b"user_events:a": 2, b"user_events:b": 2}
+    else:
+        assert found == {b"user_events:a": Emitted(5, 1)}
+    assert counts.saved == SavedCounts("one", 1 + killed, 0)
+    assert EmittedCounts().saved.origin != EmittedCounts().saved.origin

@@ -25,6 +25,7 @@ from tests.daemon.restarting import (
 from tests.left_over import descriptors, descriptors_since
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import Daemon
+from utracefsd.events.event import Emitted
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.state.log import parse_log
 from utracefsd.state.log_file import LogFile
@@ -60,7 +61,7 @@ def test_it_grows_and_shrinks(folder: Path) -> None:
         file.close()
     grown = (folder / "state").stat().st_size
     assert 2 * 4 * len(logged(folder)) / 3 <= grown <= 4.1 * len(logged(folder)) + size
-    die(first)
+    first.close()  # after a kill the epochs of all events are kept
     second = daemon_in(folder)
     second.table.release_all(second.table.events())
     second.table.reap()
@@ -261,6 +262,10 @@ def test_events_are_written_though_what_came_with_them_is_not(
         register(daemon, b"e%d u32 n" % n)
         write(daemon, b"events/user_events/e%d/filter" % n, LONG)
         n += 1
+    while state._file.left > len(LONG) // 2:
+        register(daemon, b"e%d u32 n" % n)
+        daemon.save()
+        n += 1
     daemon.table.release(first)
     daemon.table.reap()
     again = register(daemon, b"again u64 n")
@@ -371,3 +376,55 @@ def test_registering_stays_cheap(folder: Path) -> None:
     assert spent_ns / 4000 < 20_000
     assert len(parse_log(logged(folder)).events) == 4000
     finish(daemon)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_counts_of_emitted_records(folder: Path, is_killed: bool) -> None:
+    """They continue after an orderly end, also twice; after a kill in another epoch, but for removed
+    events."""
+    daemon = daemon_in(folder)
+    event, gone = register(daemon, b"a u32 n"), register(daemon, b"gone u32 n")
+    write(daemon, b"events/enable", b"1")
+    emit(event, 1)
+    emit(gone, 1)
+    origin = daemon.table.emitted.saved.origin
+    write(daemon, b"events/user_events/gone/enable", b"0")
+    daemon.table.release(gone)
+    daemon.table.reap()
+    daemon.save()
+    for n in range(2):
+        if is_killed:
+            die(daemon)
+        else:
+            daemon.close()
+        daemon = daemon_in(folder)
+        counts = daemon.table.emitted
+        assert counts.saved.origin == origin
+        found = dict(counts.totals(daemon.table.events()))
+        assert found[b"user_events:gone"] == Emitted(1, 0)
+        if is_killed:
+            assert found[b"user_events:a"].epoch == n + 1
+        else:
+            assert found[b"user_events:a"] == Emitted(1 + n, 0)
+        emit(daemon.table.events()[0], 1)
+    finish(daemon)
+
+
+def test_final_counts_without_room(folder: Path, room: Callable[..., None]) -> None:
+    """They are as after a kill."""
+    daemon = daemon_in(folder)
+    room(0, of="/state")
+    state = daemon.state
+    assert state is not None
+    n = 0
+    write(daemon, b"standing_events", b"*")
+    while state._file.left > 200:
+        register(daemon, b"e%d u32 n" % n)
+        daemon.save()
+        n += 1
+    for event in daemon.table.events():
+        emit(event, 1)
+    daemon.close()
+    new = daemon_in(folder)
+    assert {one.epoch for _, one in new.table.emitted.totals(new.table.events())} == {1}
+    finish(new)

@@ -52,7 +52,7 @@ def test_logs_of_older_versions() -> None:
     taken = parse_log(packed([MAGIC, 4], TOP, *comms))
     assert [task.process for task in taken.comms.values()] == [0, 12]
     assert taken.restarts == 0
-    with pytest.raises(StateError, match="has version 3, this daemon reads 4 to 5"):
+    with pytest.raises(StateError, match="has version 3, this daemon reads 4 to 6"):
         parse_log(packed([MAGIC, 3], TOP))
 
 

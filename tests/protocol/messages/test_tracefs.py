@@ -17,7 +17,9 @@ from utracefs_protocol.messages.tracefs import (
     Cancel,
     Close,
     DirEntry,
+    GetMissed,
     ListDir,
+    Missed,
     Mkdir,
     Open,
     PerfAttr,
@@ -31,6 +33,7 @@ from utracefs_protocol.messages.tracefs import (
     Stat,
     StatPath,
     StreamAttr,
+    StreamMissed,
     StreamOpened,
     Write,
     WriteFile,
@@ -65,6 +68,7 @@ def over_the_wire(params: list[Any]) -> list[Any]:
         (Ready(3), [3]),
         (Cancel(9), [9]),
         (Close(3), [3]),
+        (GetMissed(3), [3]),
         (PerfAttr(config=20), [{"config": 20}]),
         (PerfIoctl(3, "PERIOD", 7), [3, "PERIOD", 7]),
         (PerfIoctl(3, "ID"), [3, "ID", 0]),
@@ -291,3 +295,12 @@ def test_a_stream_that_was_opened() -> None:
     assert StreamOpened.from_wire(StreamOpened(3).to_wire()) == StreamOpened(3)
     with pytest.raises(TraceError):
         StreamOpened.from_wire({})
+
+
+def test_records_that_a_stream_missed() -> None:
+    missed = StreamMissed(b"ab12", 1, (Missed(b"user_events:a", 7, 0), Missed(b"user_events:\xff", 0, 2)))
+    (there,) = over_the_wire([missed.to_wire()])
+    assert StreamMissed.from_wire(there) == missed
+    for events in (7, [7], [["a", 1]], [["a", 1, -1]]):
+        with pytest.raises(TraceError):
+            StreamMissed.from_wire({"origin": "ab12", "events": events})

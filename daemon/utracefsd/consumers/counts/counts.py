@@ -90,7 +90,7 @@ class EventCounts:
         if self._counts.used > self._counts.max_rows // 2:
             probes = {event.id: probe for event, probe in self._probes.items()}
             self._counts.sweep(probes, self._comms.lives)
-        names = {event.id: b"%s:%s" % (event.system, event.tracepoint_name) for event in self._probes}
+        names = {event.id: event.full_name for event in self._probes}
         rows = self._counts.read()
         emitted = {event_id for event_id, *_ in rows}
         for event, probe in self._probes.items():

@@ -14,6 +14,7 @@ Only administrators can open streams. The limits protect against mistakes.
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
@@ -21,7 +22,7 @@ from utracefs_protocol.events.event_header import header_name
 from utracefs_protocol.events.event_names import is_glob
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
-from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
@@ -61,6 +62,8 @@ class Stream:
         self._parse = parse
         self._on_closed = closed
         self._probes: dict[Event, StreamProbe] = {}
+        self._taken: Counter[tuple[bytes, int]] = Counter()
+        """By SYSTEM:NAME and epoch: records of events that it was attached to before, and their losses."""
         self._open = True
 
     def attach(self) -> None:
@@ -111,12 +114,26 @@ class Stream:
         self._sink.publish()
         return self._sink.is_filled()
 
+    def missed(self) -> StreamMissed:
+        """stream_missed."""
+        taken = self._taken.copy()
+        for event, probe in self._probes.items():
+            taken[event.full_name, event.before.epoch] += probe.recorded + probe.lost
+        counts = self._table.emitted
+        missed = [
+            Missed(name, total.count - taken[name, total.epoch], total.epoch)
+            for name, total in counts.totals(self._table.events())
+        ]
+        return StreamMissed(counts.saved.origin.encode(), counts.saved.first_epoch, tuple(missed))
+
     def would_attach(self, event: Event) -> bool:
         """See idle_events.Subscriber."""
         return event in self._probes
 
     def let_go(self, event: Event) -> None:
-        self._table.detach(event, self._probes.pop(event))
+        probe = self._probes.pop(event)
+        self._table.detach(event, probe)
+        self._taken[event.full_name, event.before.epoch] += probe.recorded + probe.lost
 
     def close(self) -> None:
         """Detach from all, and close the ring; the reader's mapping stays. A second call is harmless."""

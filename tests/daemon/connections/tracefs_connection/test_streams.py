@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.connections.talking import Talk
 from utracefs_protocol.connection import encode_request
-from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
 from utracefsd.connections.tracefs_connection import MAX_STREAMS
 
 
@@ -27,6 +27,9 @@ class FakeStream:
 
     def ready(self) -> bool:
         return self.filled
+
+    def missed(self) -> StreamMissed:
+        return StreamMissed(b"state", 0, (Missed(b"work", 7, 1),))
 
     def close(self) -> None:
         self.closed = True
@@ -89,12 +92,14 @@ def test_it_is_waited_for_and_closed(talk: Talk, streams: FakeStreams) -> None:
     stream.filled = True
     assert [answer[2:] for answer in talk.spoken()] == [[None, None]]
     assert talk.call("ready", handle) is True
+    assert talk.call("stream_missed", handle) == {"origin": "state", "events": [["work", 7, 1]]}
     for method, *params in (("read", 8), ("write", b"x"), ("seek", 0)):
         assert "is a stream" in talk.fails(errno.EINVAL, method, handle, *params)
     talk.fails(errno.ENOTTY, "perf_ioctl", handle, "ENABLE", 0)
     talk.call("close", handle)
     assert stream.closed
-    talk.fails(errno.EBADF, "ready", handle)
+    for method in ("ready", "stream_missed"):
+        talk.fails(errno.EBADF, method, handle)
 
 
 def test_it_ends_with_its_connection(talk: Talk, streams: FakeStreams) -> None:

@@ -250,3 +250,28 @@ def test_events_that_instances_have_enabled() -> None:
     instances.remove(b"web")
     reader.close()
     world.close()
+
+
+def test_records_that_it_missed(bench: Bench, table: EventTable) -> None:
+    """Before it was attached, or left out by its filter; also of events that are removed."""
+    early = bench.register(b"early u32 a")
+    first, _ = bench.open(b"*")
+    emit(early, 1, 2)
+    second, _ = bench.open(b"early", b"late", filter=b"a > 5")
+    emit(early, 3, 7, 8)
+    late = bench.register(b"late u32 a")
+    emit(late, 9)
+    for stream, wanted in ((first, [(0, 0), (0, 0)]), (second, [(3, 0), (0, 0)])):
+        missed = stream.missed()
+        assert [(one.count, one.epoch) for one in missed.events] == wanted
+        assert [one.event for one in missed.events] == [b"user_events:early", b"user_events:late"]
+        assert missed.origin == table.emitted.saved.origin.encode()
+    for stream in (first, second):
+        stream.let_go(late)
+    table.release(late)
+    table.reap()
+    emit(bench.register(b"late u16 b; u16 a"), 1)
+    assert [(one.event, one.count) for one in second.missed().events] == [
+        (b"user_events:early", 3),
+        (b"user_events:late", 1),
+    ]

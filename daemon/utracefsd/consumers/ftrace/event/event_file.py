@@ -409,9 +409,7 @@ class EventFiles:
     def set_event_text(self) -> bytes:
         """`set_event`: the events that are attached, newest first."""
         return b"".join(
-            b"%s:%s\n" % (event.system, event.tracepoint_name)
-            for event in reversed(self._table.events())
-            if self._attached(event)
+            b"%s\n" % event.full_name for event in reversed(self._table.events()) if self._attached(event)
         )
 
     def _attached(self, event: Event) -> bool:
