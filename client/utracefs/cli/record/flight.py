@@ -278,7 +278,7 @@ def fly(job: Job) -> int:
             with watch.until_the_daemon_goes():
                 flight.dump()
 
-        status = job.run(watch.step, dump)
+        status = watch.run(job, dump)
         with watch.until_the_daemon_goes():
             job.tree.write_file(job.place.path("tracing_on"), b"0\n")
             flight.finish(write=bool(status) or not job.command, why_not="the command did not fail")

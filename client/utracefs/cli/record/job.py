@@ -112,6 +112,13 @@ class Watch(Generic[R]):
         self.after_step: Callable[[], float] | None = None
         """Also returns the seconds until its next call."""
 
+    def run(self, job: Job, dump: Callable[[], None] | None) -> int:
+        """As of the job; at the end it looks once more for the next daemon."""
+        status = job.run(self.step, dump)
+        if self.error is not None:
+            self.step()
+        return status
+
     def step(self) -> float | None:
         if self.error is None:
             with self.until_the_daemon_goes():

@@ -184,7 +184,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
             with watch.until_the_daemon_goes():
                 _write_snapshot(job, about, takes_one=takes_snapshot)
 
-        status = job.run(watch.step, rotation.ask if rotation else dump if snapshot else None)
+        status = watch.run(job, rotation.ask if rotation else dump if snapshot else None)
         with watch.until_the_daemon_goes():
             if not keep:
                 tree.write_file(place.path("tracing_on"), b"0\n")

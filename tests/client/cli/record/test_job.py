@@ -1,5 +1,7 @@
 """Steps of all ways of recording."""
 
+from collections.abc import Callable
+
 import pytest
 
 from utracefs.cli.record.job import WAIT_S, Watch
@@ -58,6 +60,20 @@ def test_the_next_daemon() -> None:
     assert watch.step() == 0.25
     assert watch.step() is None and isinstance(watch.error, TimeoutError)
     assert watch.step() is None and outcomes == []
+
+
+def test_the_end_finds_the_next_daemon() -> None:
+    """Of a recorder that is stopped just after the restart."""
+
+    class Stopped:
+        def run(self, step: Callable[[], float | None], dump: object) -> int:
+            step()
+            return 7
+
+    found = [False, True]
+    watch = Watch(Steps(ConnectionResetError()), Asked(), lambda: found.pop(0))  # type: ignore[arg-type]
+    assert watch.run(Stopped(), None) == 7  # type: ignore[arg-type]
+    assert watch.error is None
 
 
 def test_other_errors_pass() -> None:
