@@ -24,9 +24,9 @@ _OF_A_TARGET: Final = ("enable_event", "disable_event", "enable_hist", "disable_
 
 def needs(text: str) -> set[str]:
     """Words that the policy's `triggers` must have."""
-    kind, *parts = text.split(":")
-    found = {_KIND.match(kind)[0]}  # type: ignore[index]
-    for part in parts:
+    kind, rest = _split(text)
+    found = {kind}
+    for part in rest.split(":"):
         if part.strip().startswith("name"):
             found.add(NAMED)
         if _HANDLER.match(part) and not _INSIDE.fullmatch(part):
@@ -36,12 +36,17 @@ def needs(text: str) -> set[str]:
 
 def slot(text: str) -> str:
     """An event has one trigger for each; of hist, one for each definition."""
-    kind, _, rest = text.partition(":")
-    kind = _KIND.match(kind)[0]  # type: ignore[index]
+    kind, rest = _split(text)
     if kind in _OF_A_TARGET:
         target = ":".join(re.split("[: ]", rest)[:2])
         return f"{kind.partition('_')[2]} {target}"
     return text if kind == "hist" else _ONE_OF_BOTH.get(kind, kind)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Kind and rest, between which the daemon takes a colon or blanks."""
+    kind = _KIND.match(text)[0]  # type: ignore[index]
+    return kind, text[len(kind) + 1 :].lstrip()
 
 
 def has_word(text: str, name: str) -> bool:

@@ -22,6 +22,8 @@ def test_triggers_that_the_policy_allows() -> None:
     outside = {
         "hist:name=all:keys=a": "name",
         "hist:keys=a:name=all": "name",
+        "hist name=all:keys=a": "name",
+        "hist  onmax($x).trace(wakeup,$x):keys=a:x=b": "trace",
         "hist:keys=a:x=b:onmatch(user_events.work).trace(wakeup,$x)": "trace",
         "hist:keys=a:x=b:onmatch(user_events.work).wakeup($x)": "trace",
         "hist:keys=a:x=b:onmax($x).save(a):onmax($x).trace(wakeup,$x) if c == 1": "trace",
@@ -41,6 +43,7 @@ def test_triggers_that_the_policy_allows() -> None:
 def test_slots() -> None:
     assert slot("traceon:3 if a == 1") == slot("traceoff")
     assert slot("enable_event:a:b:3") == slot("disable_event:a:b if c == 1") != slot("enable_event:a:c")
+    assert slot("enable_event a:b") == slot("enable_event: a:b") == slot("enable_event:a:b")
     assert slot("enable_hist:a:b") != slot("enable_event:a:b")
     assert slot("snapshot:1") == slot("snapshot if a == 1") != slot("stacktrace")
     assert slot("hist:keys=a") != slot("hist:keys=b")
