@@ -117,11 +117,24 @@ template <typename Argument> constexpr bool is_text()
 	       std::is_convertible_v<const Argument &, std::string_view>;
 }
 
+/* Base of all fields: a name, `Fixed` bytes in the record, no dynamic data by default. */
+template <std::size_t Fixed> struct field {
+	static constexpr std::size_t fixed = Fixed;
+	const char *name;
+
+	constexpr explicit field(const char *given) : name(given) {}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &)
+	{
+		return 0;
+	}
+};
+
 } // namespace detail
 
-template <typename Integer> struct integer {
+template <typename Integer> struct integer : detail::field<sizeof(Integer)> {
+	using detail::field<sizeof(Integer)>::field;
 	using value_type = Integer;
-	static constexpr std::size_t fixed = sizeof(Integer);
 
 	/* Whether the field can hold it: the conversion there and back gives the same number of the same
 	 * sign. */
@@ -135,10 +148,6 @@ template <typename Integer> struct integer {
 			return static_cast<Argument>(narrow) == value && (narrow < Integer(0)) == (value < Argument(0));
 		}
 	}
-
-	const char *name;
-
-	constexpr explicit integer(const char *given) : name(given) {}
 
 	template <typename Argument> static constexpr bool takes()
 	{
@@ -155,12 +164,7 @@ template <typename Integer> struct integer {
 	{
 		put_type(text);
 		text.put(" ");
-		text.put(name);
-	}
-
-	template <typename Argument> static std::size_t dynamic(const Argument &)
-	{
-		return 0;
+		text.put(this->name);
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
@@ -187,12 +191,9 @@ using s16 = integer<std::int16_t>;
 using s32 = integer<std::int32_t>;
 using s64 = integer<std::int64_t>;
 
-template <typename Real> struct real {
+template <typename Real> struct real : detail::field<sizeof(Real)> {
+	using detail::field<sizeof(Real)>::field;
 	using value_type = Real;
-	static constexpr std::size_t fixed = sizeof(Real);
-	const char *name;
-
-	constexpr explicit real(const char *given) : name(given) {}
 
 	/* Whether the number is in the field's range; NaN and the infinities are. */
 	template <typename Argument> static constexpr bool fits(const Argument &value)
@@ -217,13 +218,8 @@ template <typename Real> struct real {
 		text.put("struct ");
 		put_type(text);
 		text.put(" ");
-		text.put(name);
+		text.put(this->name);
 		text.put(sizeof(Real) == 8 ? " 8" : " 4");
-	}
-
-	template <typename Argument> static std::size_t dynamic(const Argument &)
-	{
-		return 0;
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
@@ -238,12 +234,9 @@ template <typename Real> struct real {
 using f32 = real<float>;
 using f64 = real<double>;
 
-struct boolean {
+struct boolean : detail::field<1> {
+	using field::field;
 	using value_type = bool;
-	static constexpr std::size_t fixed = 1;
-	const char *name;
-
-	constexpr explicit boolean(const char *given) : name(given) {}
 
 	template <typename Argument> static constexpr bool takes()
 	{
@@ -262,22 +255,14 @@ struct boolean {
 		text.put(" 1");
 	}
 
-	static std::size_t dynamic(bool)
-	{
-		return 0;
-	}
-
 	static void put(detail::writer &to, bool value, std::size_t)
 	{
 		utracefs_put_u8(&to.at, value);
 	}
 };
 
-struct string {
-	static constexpr std::size_t fixed = 4;
-	const char *name;
-
-	constexpr explicit string(const char *given) : name(given) {}
+struct string : detail::field<4> {
+	using field::field;
 
 	template <typename Argument> static constexpr bool takes()
 	{
@@ -308,11 +293,8 @@ struct string {
 	}
 };
 
-struct bytes {
-	static constexpr std::size_t fixed = 4;
-	const char *name;
-
-	constexpr explicit bytes(const char *given) : name(given) {}
+struct bytes : detail::field<4> {
+	using field::field;
 
 	template <typename Argument> static constexpr bool takes()
 	{
@@ -348,12 +330,9 @@ struct bytes {
 	}
 };
 
-template <std::size_t Size> struct chars {
+template <std::size_t Size> struct chars : detail::field<Size> {
+	using detail::field<Size>::field;
 	static_assert(Size >= 1 && Size <= 1024, "char[N]: N is 1 to 1024");
-	static constexpr std::size_t fixed = Size;
-	const char *name;
-
-	constexpr explicit chars(const char *given) : name(given) {}
 
 	template <typename Argument> static constexpr bool takes()
 	{
@@ -365,12 +344,7 @@ template <std::size_t Size> struct chars {
 		text.put("char[");
 		text.put(Size);
 		text.put("] ");
-		text.put(name);
-	}
-
-	template <typename Argument> static std::size_t dynamic(const Argument &)
-	{
-		return 0;
+		text.put(this->name);
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
@@ -385,13 +359,11 @@ template <std::size_t Size> struct chars {
 	}
 };
 
-template <typename Type> struct structure {
+template <typename Type> struct structure : detail::field<sizeof(Type)> {
 	static_assert(std::is_trivially_copyable_v<Type>, "a struct field is copied byte by byte");
-	static constexpr std::size_t fixed = sizeof(Type);
-	const char *name;
 	const char *tag;
 
-	constexpr structure(const char *given, const char *kind) : name(given), tag(kind) {}
+	constexpr structure(const char *given, const char *kind) : detail::field<sizeof(Type)>(given), tag(kind) {}
 
 	template <typename Argument> static constexpr bool takes()
 	{
@@ -403,14 +375,9 @@ template <typename Type> struct structure {
 		text.put("struct ");
 		text.put(tag);
 		text.put(" ");
-		text.put(name);
+		text.put(this->name);
 		text.put(" ");
 		text.put(sizeof(Type));
-	}
-
-	static std::size_t dynamic(const Type &)
-	{
-		return 0;
 	}
 
 	static void put(detail::writer &to, const Type &value, std::size_t)
@@ -420,13 +387,12 @@ template <typename Type> struct structure {
 	}
 };
 
-template <typename Element, std::size_t Count> struct array {
+template <typename Element, std::size_t Count>
+struct array : detail::field<Count * sizeof(typename Element::value_type)> {
+	using base = detail::field<Count * sizeof(typename Element::value_type)>;
+	using base::base, base::fixed;
 	using value_type = typename Element::value_type;
 	static_assert(Count >= 1, "an array has an element");
-	static constexpr std::size_t fixed = Count * sizeof(value_type);
-	const char *name;
-
-	constexpr explicit array(const char *given) : name(given) {}
 
 	/* A C array is a pointer here; `put` checks its size. */
 	template <typename Argument> static constexpr bool takes()
@@ -444,14 +410,9 @@ template <typename Element, std::size_t Count> struct array {
 		text.put("_");
 		text.put(Count);
 		text.put(" ");
-		text.put(name);
+		text.put(this->name);
 		text.put(" ");
 		text.put(fixed);
-	}
-
-	template <typename Argument> static std::size_t dynamic(const Argument &)
-	{
-		return 0;
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
