@@ -63,15 +63,16 @@ static long system_call(long number, long a, long b, long c, long d, long e, lon
 	return result;
 }
 
-static int bare_open(const char *path, int flags, mode_t mode)
-{
-	return (int)system_call(SYS_openat, AT_FDCWD, (long)path, flags, (long)mode, 0, 0);
-}
+#define BARE(type, name, arguments, ...)             \
+	static type bare_##name arguments            \
+	{                                            \
+		return (type)system_call(__VA_ARGS__); \
+	}
 
-static int bare_openat(int folder, const char *path, int flags, mode_t mode)
-{
-	return (int)system_call(SYS_openat, folder, (long)path, flags, (long)mode, 0, 0);
-}
+BARE(int, open, (const char *path, int flags, mode_t mode),
+     SYS_openat, AT_FDCWD, (long)path, flags, (long)mode, 0, 0)
+BARE(int, openat, (int folder, const char *path, int flags, mode_t mode),
+     SYS_openat, folder, (long)path, flags, (long)mode, 0, 0)
 
 static int bare_creat(const char *path, mode_t mode)
 {
@@ -102,70 +103,31 @@ static FILE *bare_fdopen(int fd, const char *mode)
 	return bare_fopen(NULL, mode);
 }
 
-static int bare_ioctl(int fd, unsigned long request, void *argument)
-{
-	return (int)system_call(SYS_ioctl, fd, (long)request, (long)argument, 0, 0, 0);
-}
-
-static ssize_t bare_read(int fd, void *buffer, size_t size)
-{
-	return system_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0);
-}
-
-static off_t bare_lseek(int fd, off_t offset, int whence)
-{
-	return system_call(SYS_lseek, fd, offset, whence, 0, 0, 0);
-}
-
-static ssize_t bare_write(int fd, const void *buffer, size_t size)
-{
-	return system_call(SYS_write, fd, (long)buffer, (long)size, 0, 0, 0);
-}
-
-static ssize_t bare_pwrite(int fd, const void *buffer, size_t size, off_t offset)
-{
-	return system_call(SYS_pwrite64, fd, (long)buffer, (long)size, offset, 0, 0);
-}
-
-static ssize_t bare_writev(int fd, const struct iovec *iov, int count)
-{
-	return system_call(SYS_writev, fd, (long)iov, count, 0, 0, 0);
-}
-
-static ssize_t bare_pwritev(int fd, const struct iovec *iov, int count, off_t offset)
-{
-	return system_call(SYS_pwritev, fd, (long)iov, count, offset, 0, 0);
-}
-
-static ssize_t bare_pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
-{
-	return system_call(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
-}
-
-static int bare_close(int fd)
-{
-	return (int)system_call(SYS_close, fd, 0, 0, 0, 0, 0);
-}
-
-static int bare_close_range(unsigned first, unsigned last, int flags)
-{
-	return (int)system_call(SYS_close_range, first, last, flags, 0, 0, 0);
-}
+BARE(int, ioctl, (int fd, unsigned long request, void *argument),
+     SYS_ioctl, fd, (long)request, (long)argument, 0, 0, 0)
+BARE(ssize_t, read, (int fd, void *buffer, size_t size), SYS_read, fd, (long)buffer, (long)size, 0, 0, 0)
+BARE(off_t, lseek, (int fd, off_t offset, int whence), SYS_lseek, fd, offset, whence, 0, 0, 0)
+BARE(ssize_t, write, (int fd, const void *buffer, size_t size),
+     SYS_write, fd, (long)buffer, (long)size, 0, 0, 0)
+BARE(ssize_t, pwrite, (int fd, const void *buffer, size_t size, off_t offset),
+     SYS_pwrite64, fd, (long)buffer, (long)size, offset, 0, 0)
+BARE(ssize_t, writev, (int fd, const struct iovec *iov, int count),
+     SYS_writev, fd, (long)iov, count, 0, 0, 0)
+BARE(ssize_t, pwritev, (int fd, const struct iovec *iov, int count, off_t offset),
+     SYS_pwritev, fd, (long)iov, count, offset, 0, 0)
+BARE(ssize_t, pwritev2, (int fd, const struct iovec *iov, int count, off_t offset, int flags),
+     SYS_pwritev2, fd, (long)iov, count, offset, 0, flags)
+BARE(int, close, (int fd), SYS_close, fd, 0, 0, 0, 0, 0)
+BARE(int, close_range, (unsigned first, unsigned last, int flags),
+     SYS_close_range, first, last, flags, 0, 0, 0)
 
 static void bare_closefrom(int first)
 {
 	(void)bare_close_range(first < 0 ? 0 : (unsigned)first, ~0u, 0);
 }
 
-static int bare_dup(int fd)
-{
-	return (int)system_call(SYS_dup, fd, 0, 0, 0, 0, 0);
-}
-
-static int bare_dup3(int fd, int to, int flags)
-{
-	return (int)system_call(SYS_dup3, fd, to, flags, 0, 0, 0);
-}
+BARE(int, dup, (int fd), SYS_dup, fd, 0, 0, 0, 0, 0)
+BARE(int, dup3, (int fd, int to, int flags), SYS_dup3, fd, to, flags, 0, 0, 0)
 
 static int bare_dup2(int fd, int to)
 {
@@ -173,15 +135,9 @@ static int bare_dup2(int fd, int to)
 			  bare_dup3(fd, to, 0);
 }
 
-static int bare_fcntl(int fd, int command, void *argument)
-{
-	return (int)system_call(SYS_fcntl, fd, command, (long)argument, 0, 0, 0);
-}
-
-static long bare_syscall(long number, long a, long b, long c, long d, long e, long f)
-{
-	return system_call(number, a, b, c, d, e, f);
-}
+BARE(int, fcntl, (int fd, int command, void *argument), SYS_fcntl, fd, command, (long)argument, 0, 0, 0)
+BARE(long, syscall, (long number, long a, long b, long c, long d, long e, long f),
+     number, a, b, c, d, e, f)
 
 static const struct {
 	const char *name;
