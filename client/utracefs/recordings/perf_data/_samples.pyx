@@ -13,6 +13,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from utracefs.recordings._heap cimport Entry, earlier, sift_down
 from utracefs.recordings._records cimport Raw, RecordSource, text_length
 from utracefs_protocol.events._line cimport load32, load64
 
@@ -41,14 +42,6 @@ cdef enum:
     NEEDED = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_RAW
     # ... and all of a fixed size
     KNOWN = 0x107CF
-
-cdef struct Waiting:
-    uint64_t time
-    uint64_t at             # in the file
-
-
-cdef inline bint earlier(const Waiting *a, const Waiting *b) noexcept nogil:
-    return a.time < b.time or (a.time == b.time and a.at < b.at)
 
 
 cdef class Samples(RecordSource):
@@ -84,7 +77,7 @@ cdef class Samples(RecordSource):
     cdef int64_t _lost           # since the sample before; -1: not counted
     cdef readonly object lost
     cdef readonly uint64_t gaps
-    cdef Waiting *_heap
+    cdef Entry *_heap            # the numbers are offsets in the file
     cdef size_t _count
     cdef size_t _capacity
 
@@ -160,7 +153,7 @@ cdef class Samples(RecordSource):
         )
 
     cdef bint next(self, Raw *raw) except -1:
-        cdef Waiting first
+        cdef Entry first
         cdef const uint8_t *record
         cdef uint32_t kind, size
         while True:
@@ -173,12 +166,14 @@ cdef class Samples(RecordSource):
                 self._lost = 0
                 return False
             first = self._heap[0]
-            self._pop()
-            record = <const uint8_t *>self._file.buf + first.at
+            self._count -= 1
+            self._heap[0] = self._heap[self._count]
+            sift_down(self._heap, self._count, 0)
+            record = <const uint8_t *>self._file.buf + first.number
             kind = load32(record)
             size = load32(record + 4) >> 16
             # This is a second read: in a mapped file the record may have changed.
-            if size > self._end - first.at or size < self._least(kind):
+            if size > self._end - first.number or size < self._least(kind):
                 raise ValueError("the file changes while it is read")
             if kind == RECORD_COMM:
                 self._take_comm(record, size)
@@ -284,17 +279,17 @@ cdef class Samples(RecordSource):
         return 0
 
     cdef int _push(self, uint64_t time) except -1:
-        cdef Waiting new
+        cdef Entry new
         cdef size_t i = self._count, parent
         cdef void *heap
         if self._count == self._capacity:
-            heap = realloc(self._heap, (2 * self._capacity + 1024) * sizeof(Waiting))
+            heap = realloc(self._heap, (2 * self._capacity + 1024) * sizeof(Entry))
             if heap == NULL:
                 raise MemoryError
-            self._heap = <Waiting *>heap
+            self._heap = <Entry *>heap
             self._capacity = 2 * self._capacity + 1024
         new.time = time
-        new.at = self._at
+        new.number = self._at
         while i:
             parent = (i - 1) // 2
             if not earlier(&new, &self._heap[parent]):
@@ -304,22 +299,3 @@ cdef class Samples(RecordSource):
         self._heap[i] = new
         self._count += 1
         return 0
-
-    cdef void _pop(self) noexcept:
-        cdef Waiting moved
-        cdef size_t i = 0, child
-        self._count -= 1
-        if not self._count:
-            return
-        moved = self._heap[self._count]
-        while True:
-            child = 2 * i + 1
-            if child >= self._count:
-                break
-            if child + 1 < self._count and earlier(&self._heap[child + 1], &self._heap[child]):
-                child += 1
-            if earlier(&moved, &self._heap[child]):
-                break
-            self._heap[i] = self._heap[child]
-            i = child
-        self._heap[i] = moved

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""Merges the records of several recordings by time: a heap of RecordSources, as in `trace_dat._merge`.
+"""Merges the records of several recordings by time: a heap of RecordSources.
 
 A source is read on only when its record was used, which stays valid until then. Each source's own records
 keep their order. Equal times are in the order of the sources.
@@ -8,6 +8,7 @@ keep their order. Equal times are in the order of the sources.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from utracefs.recordings._heap cimport Entry, order, sift_down
 from utracefs.recordings._records cimport Raw, RecordSource
 
 cdef struct Member:
@@ -20,21 +21,6 @@ cdef struct Member:
     uint64_t offset
     int64_t step
     Raw raw                   # the record at hand, its time already that of all recordings
-
-cdef struct Entry:
-    uint64_t time_ns
-    uint64_t number
-    Member *member
-
-
-cdef inline bint earlier(const Entry *a, const Entry *b) noexcept nogil:
-    return a.time_ns < b.time_ns or (a.time_ns == b.time_ns and a.number < b.number)
-
-
-cdef inline void put(Entry *entry, Member *m) noexcept nogil:
-    entry.time_ns = m.raw.time_ns
-    entry.number = m.number
-    entry.member = m
 
 
 cdef inline uint64_t placed(const Member *m, uint64_t time) noexcept nogil:
@@ -95,32 +81,32 @@ cdef class MergedSources(RecordSource):
             self._begun = True
             for i in range(self._count):
                 if self._advance(&self._members[i]):
-                    put(&self._heap[count], &self._members[i])
+                    self._heap[count].time = self._members[i].raw.time_ns
+                    self._heap[count].number = i
                     count += 1
             self._count = count
-            for i in range(count // 2 - 1, -1, -1):
-                self._sift_down(i)
+            order(self._heap, count)
         elif self._count:
-            m = self._heap[0].member
+            m = &self._members[self._heap[0].number]
             if self._advance(m):
-                self._heap[0].time_ns = m.raw.time_ns
+                self._heap[0].time = m.raw.time_ns
             else:
                 self._count -= 1
                 self._heap[0] = self._heap[self._count]
-            self._sift_down(0)
+            sift_down(self._heap, self._count, 0)
         if not self._count:
             error, self._error = self._error, None
             if error is not None:
                 raise error
             return False
-        m = self._heap[0].member
+        m = &self._members[self._heap[0].number]
         raw[0] = m.raw
         self.comms = (<RecordSource>m.source).comms
         return True
 
     cdef int original(self, Raw *raw) except -1:
         if self._count:
-            (<RecordSource>self._heap[0].member.source).original(raw)
+            (<RecordSource>self._members[self._heap[0].number].source).original(raw)
         return 0
 
     cdef bint _advance(self, Member *m) except -1:
@@ -141,21 +127,3 @@ cdef class MergedSources(RecordSource):
             self.lost_behind += source.lost_behind
         source.lost_behind = 0
         return False
-
-    cdef void _sift_down(self, Py_ssize_t i) noexcept:
-        cdef Entry moved
-        cdef Py_ssize_t child
-        if i >= self._count:
-            return
-        moved = self._heap[i]
-        while True:
-            child = 2 * i + 1
-            if child >= self._count:
-                break
-            if child + 1 < self._count and earlier(&self._heap[child + 1], &self._heap[child]):
-                child += 1
-            if earlier(&moved, &self._heap[child]):
-                break
-            self._heap[i] = self._heap[child]
-            i = child
-        self._heap[i] = moved

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from utracefs.recordings._heap cimport Entry
 from utracefs_protocol.pages._subbuf cimport PageCursor
 
 cdef struct Stream:
@@ -12,13 +13,12 @@ cdef struct Stream:
     int64_t lost              # records lost before the present one; -1 if unknown
     uint32_t cpu
     uint32_t buffer
-    uint32_t order            # among records of one time
 
 
 cdef class Merge:
     cdef Py_buffer _file
     cdef Stream *_streams
-    cdef Stream **_heap       # the streams that have a record at hand; the first is the earliest
+    cdef Entry *_heap         # numbers of the streams that have a record at hand; the first is the earliest
     cdef Py_ssize_t _count
     cdef bint _begun
     cdef bint _recover
@@ -28,4 +28,3 @@ cdef class Merge:
     cdef Stream *next(self) except? NULL
     cdef int _begin(self) except -1
     cdef bint _advance(self, Stream *stream) except -1
-    cdef void _sift_down(self, Py_ssize_t i) noexcept

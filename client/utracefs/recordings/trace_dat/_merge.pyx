@@ -1,8 +1,6 @@
 # cython: boundscheck=False, wraparound=False
-"""Merges the records of a file by time: one stream per cpu and buffer, and a heap of them.
-
-    heap[0]              the earliest record; equal times in the order of the streams
-    heap[2i+1, 2i+2]     not earlier than heap[i]
+"""Merges the records of a file by time: one stream per cpu and buffer, and a heap of them; equal times in the
+order of the streams.
 
 A stream's own records keep their order, even if times of an invalid file go back. Most records are followed
 by one of the same cpu, which costs two comparisons.
@@ -14,11 +12,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from utracefs.recordings._heap cimport Entry, order, sift_down
 from utracefs_protocol.pages._subbuf cimport END, RECORD, Found, broken, find_record, missed_before, open_page
-
-
-cdef inline bint earlier(const Stream *a, const Stream *b) noexcept nogil:
-    return a.page.ts < b.page.ts or (a.page.ts == b.page.ts and a.order < b.order)
 
 
 cdef class Merge:
@@ -42,7 +37,7 @@ cdef class Merge:
         self._recover = recover
         PyObject_GetBuffer(file, &self._file, PyBUF_SIMPLE)
         self._streams = <Stream *>calloc(len(extents) + 1, sizeof(Stream))
-        self._heap = <Stream **>calloc(len(extents) + 1, sizeof(Stream *))
+        self._heap = <Entry *>calloc(len(extents) + 1, sizeof(Entry))
         if self._streams == NULL or self._heap == NULL:
             raise MemoryError
         self._count = len(extents)
@@ -55,7 +50,6 @@ cdef class Merge:
             stream.next_page = offset
             stream.end = offset + size
             stream.page_size = page_size
-            stream.order = i
             self.size_bytes += size
 
     def __dealloc__(self):
@@ -81,31 +75,33 @@ cdef class Merge:
 
     cdef Stream *next(self) except? NULL:
         """The stream with the next record; NULL at the end. Invalidates the present record."""
-        cdef bint more
+        cdef Stream *stream
         try:
             if not self._begun:
                 self._begin()
             elif self._count:
-                more = self._advance(self._heap[0])
-                if not more:
+                stream = &self._streams[self._heap[0].number]
+                if self._advance(stream):
+                    self._heap[0].time = stream.page.ts
+                else:
                     self._count -= 1
                     self._heap[0] = self._heap[self._count]
-                self._sift_down(0)
+                sift_down(self._heap, self._count, 0)
         except ValueError:
             self._count = 0
             raise
-        return self._heap[0] if self._count else NULL
+        return &self._streams[self._heap[0].number] if self._count else NULL
 
     cdef int _begin(self) except -1:
         cdef Py_ssize_t i, count = 0
         self._begun = True
         for i in range(self._count):
             if self._advance(&self._streams[i]):
-                self._heap[count] = &self._streams[i]
+                self._heap[count].time = self._streams[i].page.ts
+                self._heap[count].number = i
                 count += 1
         self._count = count
-        for i in range(count // 2 - 1, -1, -1):
-            self._sift_down(i)
+        order(self._heap, count)
         return 0
 
     cdef bint _advance(self, Stream *stream) except -1:
@@ -138,21 +134,3 @@ cdef class Merge:
             if after_broken:
                 stream.lost = -1
             return found == RECORD
-
-    cdef void _sift_down(self, Py_ssize_t i) noexcept:
-        cdef Stream *moved
-        cdef Py_ssize_t child
-        if i >= self._count:
-            return
-        moved = self._heap[i]
-        while True:
-            child = 2 * i + 1
-            if child >= self._count:
-                break
-            if child + 1 < self._count and earlier(self._heap[child + 1], self._heap[child]):
-                child += 1
-            if earlier(moved, self._heap[child]):
-                break
-            self._heap[i] = self._heap[child]
-            i = child
-        self._heap[i] = moved
