@@ -10,19 +10,16 @@ says what is wrong with it.
 """
 
 import contextlib
-import errno
-import mmap
 import os
 import struct
-from typing import Final, Self
+from typing import Final
 
 import utracefs.recordings.perf_data.format as layout
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.perf_data._samples import Samples
 from utracefs.recordings.perf_data.format import Feature
-from utracefs.recordings.trace_dat.reader import contents_of
-from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
-from utracefs_protocol.errors import TraceError
+from utracefs.recordings.trace_dat.reader import FileReader
+from utracefs.recordings.trace_dat.texts import Cursor
 from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE
 from utracefs_protocol.text import text_of
 
@@ -33,7 +30,7 @@ _UNFINISHED: Final = layout.HEADER.pack(
 _CLOCKS: Final = {0: "realtime", 1: "mono", 4: "mono_raw", 7: "boot", 11: "tai"}
 
 
-class PerfDataReader(TraceTexts):
+class PerfDataReader(FileReader):
     """Reads a perf.data; a context manager that unmaps the file.
 
     read_bytes: a file above this size is mapped, not read. recover: samples up to the first broken record,
@@ -46,10 +43,7 @@ class PerfDataReader(TraceTexts):
     def __init__(
         self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
     ) -> None:
-        super().__init__()
-        self._path = os.fspath(path)
-        with open(path, "rb") as file:
-            self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
+        super().__init__(path, read_bytes)
         self._recover = recover
         self.clock = "perf"
         """The name of the samples' clock; all count nanoseconds."""
@@ -57,29 +51,8 @@ class PerfDataReader(TraceTexts):
         self._sample_type = int(DEFAULT_SAMPLE_TYPE)
         self._sample_id_all = True
         self._data = (0, 0)
-        try:
-            if self._map[: layout.HEADER.size] == _UNFINISHED:
-                self._read_part()
-            else:
-                self._read()
-        except (struct.error, ValueError, OverflowError):
-            self.close()
-            raise self._error("perf.data is cut off or broken") from None
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """While samples are being read the file stays mapped."""
-        if isinstance(self._map, mmap.mmap):
-            with contextlib.suppress(BufferError):
-                self._map.close()
+        is_part = self._map[: layout.HEADER.size] == _UNFINISHED
+        self._parse("perf.data", self._read_part if is_part else self._read)
 
     @property
     def data_bytes(self) -> int:
@@ -99,9 +72,6 @@ class PerfDataReader(TraceTexts):
             )
         except ValueError as error:
             raise self._error(str(error)) from None
-
-    def _error(self, text: str) -> TraceError:
-        return TraceError(errno.EINVAL, f"{self._path}: {text}")
 
     def _read_part(self) -> None:
         """The descriptions of the samples are in the other file."""

@@ -11,7 +11,7 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import BinaryIO, Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 import attrs
 
@@ -32,66 +32,29 @@ so that it need not fit into memory: do not truncate it then."""
 T = TypeVar("T")
 
 
-def contents_of(file: BinaryIO, read_bytes: int | None = None) -> mmap.mmap | bytes:
-    """The content of a file; mapped if it is larger than read_bytes (None: READ_BYTES). Bytes read at once
-    never change later; truncating a mapped file would kill us by SIGBUS."""
-    if os.fstat(file.fileno()).st_size > (READ_BYTES if read_bytes is None else read_bytes):
-        with contextlib.suppress(ValueError, OSError):
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return file.read()
+class FileReader(TraceTexts):
+    """The content of a file, and its texts; a context manager that unmaps the file.
 
-
-class BufferRecord(NamedTuple):
-    """One record, of any cpu. A plain tuple, since there may be many millions."""
-
-    ts: int
-    """In units of the buffer's clock; TraceDatReader.offset_ns is not added yet."""
-    cpu: int
-    data: memoryview
-    """The entry and its padding; a part of the mapped file. Copy data that must outlive the reader."""
-    lost: int
-    """Number of records of this cpu lost just before this one, or -1 if unknown."""
-    buffer: layout.Buffer
-
-
-class TraceDatReader(TraceTexts):
-    """Reads a trace.dat; a context manager that unmaps the file.
-
-    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is invalid, or is
-    compressed in an unknown way.
-
-    read_bytes: a file above this size is mapped, not read; so are the decompressed pages of one, from a
-    temporary file. recover: read as much as possible of a truncated
-    or invalid file. If the options are lost (they are at the end), the clock is assumed to be `mono`, and
-    cpus are separated where times go back, and numbered in the order of the file.
+    A file above read_bytes (None: READ_BYTES) is mapped. Bytes read at once never change later; truncating a
+    mapped file would kill us by SIGBUS.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
-    ) -> None:
-        self._path = os.fspath(path)
-        with open(path, "rb") as file:
-            self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
-        self._read_bytes = READ_BYTES if read_bytes is None else read_bytes
-        self._recover = recover
-        self._compression: Compression | None = None
+    def __init__(self, path: str | os.PathLike[str], read_bytes: int | None) -> None:
         super().__init__()
-        self.version = 0
-        self.page_size = SUBBUF_SIZE
-        self.buffers: list[layout.Buffer] = []
-        self.nr_cpus = 0
-        self.trace_clock = b""
-        self.offset_ns = 0
-        """Offset to add to all time stamps, which have 64 bits."""
-        self.cpu_stats: list[str] = []
-        self.uname = ""
-        self.origin = Origin()
-        self.producer = ""
+        self._path = os.fspath(path)
+        self._map: mmap.mmap | bytes = b""
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > (READ_BYTES if read_bytes is None else read_bytes):
+                with contextlib.suppress(ValueError, OSError):
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = self._map or file.read()
+
+    def _parse(self, what: str, read: Callable[[], None]) -> None:
         try:
-            self._read()
+            read()
         except (struct.error, IndexError, ValueError, OverflowError):
             self.close()
-            raise self._error("trace.dat is cut off or broken") from None
+            raise self._error(f"{what} is cut off or broken") from None
         except BaseException:
             self.close()
             raise
@@ -107,6 +70,55 @@ class TraceDatReader(TraceTexts):
         if isinstance(self._map, mmap.mmap):
             with contextlib.suppress(BufferError):
                 self._map.close()
+
+    def _error(self, text: str) -> TraceError:
+        return TraceError(errno.EINVAL, f"{self._path}: {text}")
+
+
+class BufferRecord(NamedTuple):
+    """One record, of any cpu. A plain tuple, since there may be many millions."""
+
+    ts: int
+    """In units of the buffer's clock; TraceDatReader.offset_ns is not added yet."""
+    cpu: int
+    data: memoryview
+    """The entry and its padding; a part of the mapped file. Copy data that must outlive the reader."""
+    lost: int
+    """Number of records of this cpu lost just before this one, or -1 if unknown."""
+    buffer: layout.Buffer
+
+
+class TraceDatReader(FileReader):
+    """Reads a trace.dat; a context manager that unmaps the file.
+
+    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is invalid, or is
+    compressed in an unknown way.
+
+    read_bytes: a file above this size is mapped, not read; so are the decompressed pages of one, from a
+    temporary file. recover: read as much as possible of a truncated
+    or invalid file. If the options are lost (they are at the end), the clock is assumed to be `mono`, and
+    cpus are separated where times go back, and numbered in the order of the file.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
+    ) -> None:
+        super().__init__(path, read_bytes)
+        self._read_bytes = READ_BYTES if read_bytes is None else read_bytes
+        self._recover = recover
+        self._compression: Compression | None = None
+        self.version = 0
+        self.page_size = SUBBUF_SIZE
+        self.buffers: list[layout.Buffer] = []
+        self.nr_cpus = 0
+        self.trace_clock = b""
+        self.offset_ns = 0
+        """Offset to add to all time stamps, which have 64 bits."""
+        self.cpu_stats: list[str] = []
+        self.uname = ""
+        self.origin = Origin()
+        self.producer = ""
+        self._parse("trace.dat", self._read)
 
     def comm(self, tid: int) -> str:
         """In trace-cmd's words: `<idle>` for 0, `<...>` for a thread without a known name."""
@@ -168,9 +180,6 @@ class TraceDatReader(TraceTexts):
         last = pages if until is None else max(first_after(until), first)
         return at + first * page_size, (last - first) * page_size
 
-    def _error(self, text: str) -> TraceError:
-        return TraceError(errno.EINVAL, f"{self._path}: {text}")
-
     def _read(self) -> None:
         file = Cursor(self._map)
         if self._map[: len(layout.MAGIC)] != layout.MAGIC:
@@ -192,7 +201,7 @@ class TraceDatReader(TraceTexts):
             try:
                 self._read_v7(file)
             except (struct.error, IndexError, ValueError, OverflowError, TraceError):
-                super().__init__()
+                TraceTexts.__init__(self)
                 self.buffers.clear()
                 self._recover_v7(begin)
         else:
