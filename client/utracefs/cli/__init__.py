@@ -41,7 +41,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -51,7 +51,18 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.extras import how_to_install
 from utracefs_protocol.terminal import drop_unwritten
 
-__all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "cli", "main", "version"]
+__all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "ParamType", "cli", "main", "version"]
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType
+else:
+
+    class ParamType(click.ParamType):
+        """Generic only since click 8.4."""
+
+        def __class_getitem__(cls, _kind: object) -> type:
+            return cls
+
 
 COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

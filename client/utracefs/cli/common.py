@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import Failure, ParamType
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.tree.event_names import EventName, is_glob, parse_event_list, select
@@ -61,13 +61,8 @@ if TYPE_CHECKING:
 
     from utracefs.tree.tracefs import Tracefs
 
-    TextType = click.ParamType[str]
-    _SecondsType = click.ParamType[float]
-else:
-    TextType = _SecondsType = click.ParamType  # generic only since click 8.4
 
-
-class _Seconds(_SecondsType):
+class _Seconds(ParamType[float]):
     """A time above 0, in seconds or with a unit. with_0: 0, too."""
 
     name = "seconds"
@@ -104,7 +99,7 @@ def duration_option(help_text: str) -> Callable[[F], F]:
     return seconds_option("--duration", "duration_s", help_text)
 
 
-class EventPattern(TextType):
+class EventPattern(ParamType[str]):
     """SYSTEM:NAME, a bare name, or a glob of either; completed from the events of the daemon."""
 
     name = "event"
@@ -166,7 +161,6 @@ class Finding:
     level: str
     """`ok`, `note`, `FAIL`."""
     what: str
-    """The checked item."""
     text: str
     """The result, and what to do about it."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
+from utracefs.cli import ParamType
 from utracefs.cli.completion import complete_instance
 from utracefs_protocol.text import bytes_of
 
@@ -17,8 +18,6 @@ MAX_NAME = 255
 
 @attrs.frozen
 class Place:
-    """An instance of the tree."""
-
     name: str = ""
     """Below instances/; empty: the top one."""
 
@@ -37,12 +36,8 @@ TOP = Place()
 if TYPE_CHECKING:
     from utracefs.tree.tracefs import Tracefs
 
-    _NameType = click.ParamType[str]
-else:
-    _NameType = click.ParamType
 
-
-class InstanceName(_NameType):
+class InstanceName(ParamType[str]):
     name = "instance"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

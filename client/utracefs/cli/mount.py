@@ -74,8 +74,6 @@ def mount(
 
 @attrs.frozen
 class _Options:
-    """Options of the command line."""
-
     mountpoint: str
     directory: str | None
     wait: bool

@@ -18,7 +18,7 @@ import attrs
 import click
 
 import utracefs
-from utracefs.cli import Failure
+from utracefs.cli import Failure, ParamType
 from utracefs.cli.common import events_option, tell
 from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.filter_errors import about_the_filter
@@ -37,13 +37,8 @@ if TYPE_CHECKING:
     from utracefs.recordings.any_recording import AnyRecording
     from utracefs.recordings.origin import Origin
 
-    _CpusType = click.ParamType[frozenset[int]]
-    _TimeType = click.ParamType[int]
-else:
-    _CpusType = _TimeType = click.ParamType
 
-
-class CpuList(_CpusType):
+class CpuList(ParamType[frozenset[int]]):
     """`0,2-5`, Linux' syntax for lists of cpus."""
 
     name = "cpus"
@@ -60,7 +55,7 @@ class CpuList(_CpusType):
         return frozenset(cpus)
 
 
-class Time(_TimeType):
+class Time(ParamType[int]):
     """Seconds of the recording's clock, as printed by `utracefs report -t`; in nanoseconds."""
 
     name = "time"

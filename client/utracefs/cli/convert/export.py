@@ -5,12 +5,12 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import attrs
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure, ParamType
 from utracefs.cli.common import connect, directory_option, duration_option, seconds_option, tell, with_extras
 from utracefs.cli.convert.conversion import (
     Selection,
@@ -46,11 +46,6 @@ from utracefs.export.perf_data import check_clock
 from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.columns import library
 from utracefs_protocol.errors import TraceError
-
-if TYPE_CHECKING:
-    _AnyType = click.ParamType[object]
-else:
-    _AnyType = click.ParamType
 
 
 @attrs.frozen
@@ -106,7 +101,7 @@ _TRACKS_BYTES: Final = 1 << 20
 """Sections of a file with slices and counters."""
 
 
-class _TrackType(_AnyType):
+class _TrackType(ParamType[object]):
     """One slice or counter, in the spelling of `utracefs.export.timelines.tracks`."""
 
     def __init__(self, parse: Callable[[str], object]) -> None:

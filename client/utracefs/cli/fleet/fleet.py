@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup
-from utracefs.cli.common import EventPattern, TextType, seconds_option
+from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup, ParamType
+from utracefs.cli.common import EventPattern, seconds_option
 from utracefs.cli.event_options import all_filters, filter_option, trigger_option
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.cli.forward.server_options import Pair, pairs
@@ -35,7 +35,7 @@ def fleet() -> None:
     """Control the forwarders of many hosts (`utracefs forward --fleet`) over a server of NATS."""
 
 
-class _Name(TextType):
+class _Name(ParamType[str]):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

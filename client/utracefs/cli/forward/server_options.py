@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
-from utracefs.cli.common import TextType, seconds_option
+from utracefs.cli import ParamType
+from utracefs.cli.common import seconds_option
 from utracefs.cli.completion import complete_of_target
 
 __all__ = ["Pair", "pairs", "server_options"]
@@ -14,7 +15,7 @@ __all__ = ["Pair", "pairs", "server_options"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Pair(TextType):
+class Pair(ParamType[str]):
     name = "pair"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

@@ -127,7 +127,6 @@ class View:
 
     def __init__(self) -> None:
         self.anything = False
-        """Whether any histogram was shown."""
 
     def __enter__(self) -> Self:
         return self

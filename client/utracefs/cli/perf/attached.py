@@ -40,8 +40,6 @@ FEW = 5
 
 @attrs.frozen(eq=False)
 class Opened:
-    """One perf event."""
-
     event: EventName
     handle: int
     format: bytes

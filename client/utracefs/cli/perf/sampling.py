@@ -103,8 +103,6 @@ DESCRIBE_S = 1.0
 
 @attrs.frozen
 class Written:
-    """One perf.data."""
-
     name: str
     size: int
     """Bytes."""
@@ -274,7 +272,6 @@ class PerfTrace:
         self._comms = Comms(lambda: attached.tree)
         self._lines: dict[tuple[EventName, bytes], Line] = {}
         self.samples = 0
-        """Number of printed samples."""
         self._told = 0
         """Lost, as rings said."""
 

@@ -1,21 +1,17 @@
 """SIZE and TIME of `--flight` and `--switch-output`, spelled as perf does: 64M, 60s."""
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 import click
 
+from utracefs.cli import ParamType
 from utracefs_protocol.text import TIME_UNITS
 
 _SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX: Final = 1 << 50
 """Limit of bytes and of seconds."""
-
-if TYPE_CHECKING:
-    _AmountType = click.ParamType["Amount"]
-else:
-    _AmountType = click.ParamType
 
 
 @attrs.frozen
@@ -28,7 +24,7 @@ class Amount:
     seconds: int = 0
 
 
-class AmountType(_AmountType):
+class AmountType(ParamType[Amount]):
     """A number and a unit. words: also these, without an amount."""
 
     name = "amount"

@@ -52,7 +52,6 @@ MAX_PAGES = 32
 @attrs.frozen
 class Summary:
     records: int
-    """Records of events in the file."""
     in_rings: int
     """Lost, because their program's data ring was full."""
     dropped: int
