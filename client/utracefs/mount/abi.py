@@ -140,8 +140,6 @@ DIRENT: Final = struct.Struct("=QQII")  # ino off namelen type; then the name, p
 
 @attrs.frozen
 class Header:
-    """The header of every request."""
-
     opcode: int
     unique: int
     """The request's number, for its reply."""
@@ -154,6 +152,5 @@ class Header:
 
     @classmethod
     def from_request(cls, request: bytes) -> "tuple[Header, bytes]":
-        """Split a request into header and body."""
         _len, opcode, unique, node_id, uid, gid, pid, _extra, _padding = _HEADER.unpack_from(request)
         return cls(opcode, unique, node_id, pid, uid, gid), request[_HEADER.size :]

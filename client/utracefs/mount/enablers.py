@@ -92,8 +92,6 @@ class Told:
 
 @attrs.frozen
 class _Due:
-    """Bits to be set."""
-
     told: Told
     tokens: list[int]
     seq: int | None

@@ -99,8 +99,6 @@ _GET_READER: Final = 0x5220  # _IO('R', 0x20), TRACE_MMAP_IOCTL_GET_READER
 
 @attrs.define(eq=False)
 class _OpenFile:
-    """An open file handle of the kernel."""
-
     name: bytes
     channel: Channel
     handle: int

@@ -58,8 +58,6 @@ _TURN: Final = 64
 
 
 class End(enum.Enum):
-    """Why a mount ended."""
-
     DAEMON_GONE = "the daemon is gone"
     UNMOUNTED = "it was unmounted"
     SIGNAL = "a signal"

@@ -111,8 +111,6 @@ class _Tracepoint:
 
 @attrs.define
 class _Node:
-    """A field of the metadata."""
-
     name: str
     op: Op
     repeated: Repeated = Repeated.ONCE
@@ -294,7 +292,6 @@ class _Layout:
                 self.json.add(free)
 
     def number(self, name: str, size: int, value: int, *, is_hex: bool = False) -> None:
-        """A member of the header."""
         data = value.to_bytes(size, sys.byteorder)
         free = self._free(name)
         self._add(free, (free,), *_integer(size, False), data, is_hex)

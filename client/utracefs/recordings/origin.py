@@ -172,7 +172,6 @@ class Origin:
         return attrs.evolve(self, clocks=tuple(pair for pair in pairs if pair.is_sane))
 
     def lines(self) -> str:
-        """The lines stored in a file."""
         found = [f"host: {self.host}", f"boot id: {self.boot_id}"]
         for pair in self.clocks:
             found.append(f"clock: {pair.clock_ns} at {pair.unix_ns}")

@@ -236,7 +236,6 @@ class Recording(OneFile):
 
     @property
     def clocked(self) -> Clocked:
-        """Description of its times."""
         added_ns = 0 if isinstance(self.reader, PerfDataReader) else self.reader.offset_ns
         return Clocked(self.path, self.reader.origin, self.clock, self.clock_in_ns, added_ns)
 

@@ -125,8 +125,6 @@ class _Each(Generic[T]):
 
 @attrs.define
 class _Attached:
-    """An open stream."""
-
     rpc: Rpc
     handle: int
     ring: StreamRing

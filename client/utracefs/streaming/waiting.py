@@ -34,7 +34,6 @@ Steps: TypeAlias = Generator[Wait, bool, T]
 
 
 def blocking(steps: Steps[T]) -> T:
-    """Run the steps in this thread."""
     try:
         wait = next(steps)
         while True:

@@ -52,7 +52,6 @@ class _Values(dict[str, Any]):
 
 
 def present() -> Mapping[str, Any]:
-    """The values of this context."""
     return _variable.get(_NOTHING)
 
 

@@ -52,7 +52,6 @@ class Histogram:
     entries: tuple[Entry, ...]
     """In the order of printing."""
     hits: int
-    """Counted records."""
     dropped: int
     """Records not counted: the table was full."""
 

@@ -111,8 +111,6 @@ TRACEFS = Rules(
 
 @attrs.define(eq=False)
 class AcceptedConnection:
-    """An accepted socket and the connection behind it."""
-
     link: Link
     connection: Connection
     fd: int

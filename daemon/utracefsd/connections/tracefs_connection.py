@@ -141,8 +141,6 @@ class Streams(Protocol):
 
 
 class Reply(NamedTuple):
-    """Output to send."""
-
     data: bytes
     """One encoded message, or a part of a large one."""
     fds: tuple[int, ...] = ()

@@ -30,7 +30,6 @@ class Faults:
 
 
 def _place(error: BaseException) -> tuple[type[BaseException], str, int]:
-    """Where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -36,9 +36,7 @@ class Peer:
     """Process id; common_pid of the records that come over the socket. 0 when its pid namespace is not
     visible from ours."""
     uid: int
-    """User id."""
     gid: int
-    """Group id."""
     privileged: bool
     """Administrator: may make and delete persistent events (the kernel asks for CAP_PERFMON there)."""
     start_time: int | None = None

@@ -64,7 +64,6 @@ class Serving:
     runtime: runtime.Runtime
     """The daemon's folders."""
     daemon: Daemon
-    """The daemon behind the sockets."""
 
 
 async def serve(

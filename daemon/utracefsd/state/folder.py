@@ -346,7 +346,6 @@ class BufferFolders:
         self.remove_others()
 
     def remove_others(self) -> None:
-        """Remove all folders but the one in use."""
         for path in self._folders():
             if path.name != self.folder:
                 remove(path)

@@ -88,7 +88,6 @@ class Taken:
     events: dict[int, SavedEvent] = attrs.Factory(dict)
     """By id, in the order of their creation."""
     comms: dict[int, Task] = attrs.Factory(dict)
-    """Names of threads."""
     rings: dict[Key, KnownRing] = attrs.Factory(dict)
     """Data rings from which it took in records."""
     fired: dict[Key, tuple[int, set[int]]] = attrs.Factory(dict)

@@ -24,9 +24,7 @@ from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Ro
 class _Consumer:
     table: EventTable
     plugins: Plugins
-    """All plug-ins."""
     name: str
-    """The plug-in's name."""
 
     def set_event_text(self) -> bytes:
         attached = set(self.plugins.attached(self.name))

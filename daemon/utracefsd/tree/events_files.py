@@ -74,12 +74,9 @@ class EventsDirectory(Rows[Instance]):
 
 @attrs.frozen
 class _System:
-    """The events of one system, in one instance."""
-
     instance: Instance
     """The instance whose enable switches it shows."""
     name: bytes
-    """The system's name."""
 
     def events(self) -> Iterator[Event]:
         return (event for event in self.instance.table.events() if event.system == self.name)

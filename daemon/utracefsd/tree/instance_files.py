@@ -189,7 +189,6 @@ class OptionsDirectory(Directory):
 class _OptionContext:
     instance: Instance
     name: str
-    """The option's name."""
 
     def text(self) -> bytes:
         return b"%d\n" % self.instance.options[self.name]
@@ -213,7 +212,6 @@ _OPTION_FILE: Row[_OptionContext] = Row(
 class _Cpu:
     instance: Instance
     number: int
-    """The cpu's number."""
 
 
 _CPU_FILES: RowTable[_Cpu] = RowTable(

@@ -88,9 +88,7 @@ class Parts:
     instances: Instances
     """The top instance is the directory itself, the others are below instances/."""
     plugins: Plugins
-    """The consumers below consumers/."""
     comms: CommTable
-    """Names of threads."""
     stats_text: Callable[[], bytes]
     """The text of `daemon_stats`: resources held, and errors."""
     counters: EventCounters
@@ -263,8 +261,6 @@ class FurtherInstanceDirectory(InstanceDirectory):
 
 
 class TopDirectory(InstanceDirectory):
-    """The root of the tree."""
-
     mode = 0o700
 
     def __init__(self, parts: Parts) -> None:

@@ -205,8 +205,6 @@ class _Group:
 
 
 class _Parser:
-    """Parses one text."""
-
     def __init__(self, text: bytes, fields: Iterable[Field], nr_cpus: int, has_names: bool) -> None:
         self._text = text
         self._nr_cpus = nr_cpus

@@ -29,8 +29,6 @@ class Subject(enum.Enum):
 
 
 class How(enum.Enum):
-    """The kind of comparison."""
-
     EQUAL = "=="
     UNEQUAL = "!="
     LESS = "<"
@@ -52,7 +50,6 @@ class How(enum.Enum):
 @attrs.frozen
 class Predicate:
     subject: Subject
-    """Left side."""
     how: How = How.EQUAL
     value: int | float | bytes = 0
     """Right side. IN_CPUS: a bit for each number. Floats: a float. Texts: the pattern, without its `*` except

@@ -30,7 +30,6 @@ class Params(Message):
         return read
 
     def to_params(self) -> list[Any]:
-        """The values on the wire."""
         params: list[Any] = self.to_array()
         return params
 

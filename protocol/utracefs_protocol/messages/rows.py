@@ -28,8 +28,6 @@ _REQUIRED: Final[Any] = object()
 
 
 class Row:
-    """One member of a message."""
-
     __slots__ = ("attribute", "default", "is_required", "is_zero", "kind", "limits", "name")
 
     def __init__(self, kind: Kind, limits: tuple[int, ...], name: str, default: Any, always: bool) -> None:

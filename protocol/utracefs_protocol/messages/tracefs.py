@@ -223,8 +223,6 @@ class Writer(Message):
 
 
 class Write(Params, method="write"):
-    """write, to an open file."""
-
     handle: int = member(_NUMBER)
     data: bytes = member(_CONTENTS, name="bin")
     writer: Writer | None = member(or_nil(Kind("map", Writer.from_wire, Writer.to_map)), default=None)
@@ -254,7 +252,6 @@ class Cancel(Params, method="cancel"):
     """cancel: end the wait of a read or poll of this connection."""
 
     msgid: int = member(_NUMBER)
-    """The request's msgid."""
 
 
 class Close(Params, method="close"):

@@ -64,7 +64,6 @@ class _Rows:
         self._error: ValueError | None = None
 
     def read(self, max_bytes: int) -> bytes:
-        """Like Pieces.read."""
         if self._error is not None:
             raise self._error
         try:

@@ -121,8 +121,6 @@ class Roles(NamedTuple):
 
 @attrs.frozen
 class Tracks:
-    """All slices and counters."""
-
     slices: tuple[Slice, ...] = ()
     durations: tuple[Duration, ...] = ()
     counters: tuple[Counter, ...] = ()

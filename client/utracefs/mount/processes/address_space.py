@@ -83,7 +83,6 @@ class Enabler:
     command: bytes
     """The event's command string, as registered."""
     flags: int
-    """Flags of user_reg."""
     token: int = 0
     """Its token at the daemon; 0: none yet."""
     event_id: int = 0

@@ -119,7 +119,6 @@ class PerfDataWriter:
             self._forget_description()
 
     def leave(self) -> None:
-        """Keep the incomplete file."""
         self._reserve.free()
         self._file.close()
 

@@ -45,7 +45,6 @@ class Compression:
 
     @property
     def strings(self) -> tuple[bytes, bytes]:
-        """Name and version in the file header."""
         return self.name.encode(), self.version.encode()
 
     def packed(self, data: "Buffer") -> bytes:

@@ -89,8 +89,6 @@ CLOCKS_IN_NS: Final = frozenset({"local", "global", "uptime", "perf", "mono", "m
 
 @attrs.frozen
 class Section:
-    """A row of the table of sections."""
-
     id: int
     name: bytes
     """trace-cmd's name in the strings section."""
@@ -174,8 +172,6 @@ NUMBER_U64: Final = _number(U64)
 
 @attrs.frozen
 class Option(Generic[T]):
-    """A row of the table of options."""
-
     id: int
     type: OptionType[T]
 
@@ -217,8 +213,6 @@ def section_option(section: Section) -> Option[int]:
 
 @attrs.frozen
 class Extent:
-    """The pages of one cpu."""
-
     cpu: int
     offset: int
     """Offset in the file."""

@@ -34,8 +34,6 @@ _WAITING: Final = 16
 
 @attrs.define
 class _Extent:
-    """An extent of pages of one cpu."""
-
     cpu: int
     offset: int
     """Offset in the file."""
@@ -215,7 +213,6 @@ class Part:
                 yield os.pread(self._file.fileno(), min(step, extent.size - at), extent.offset + at)
 
     def _count(self, begin: int, end: int) -> None:
-        """Count dropped pages."""
         for at in range(begin, end, self._page_size):
             self.given_up += count_events(os.pread(self._file.fileno(), self._page_size, at))
 

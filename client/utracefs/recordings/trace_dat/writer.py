@@ -58,7 +58,6 @@ class Contents:
     without space in the file."""
     uname: str = ""
     version: str = ""
-    """Name and version of the producer."""
     trace_id: int = 0
     """An arbitrary number that identifies a recording; 0 leaves it out."""
     origin: Origin | None = None

@@ -75,7 +75,6 @@ cdef class CountTable:
         return &self.rows[at]
 
     def forget(self, uint16_t id):
-        """Remove the rows of one event."""
         cdef uint32_t i
         for i in range(self.size):
             if self.rows[i].id == id:

@@ -353,12 +353,10 @@ class Instance:
 
     @property
     def clock(self) -> str:
-        """The clock of the time stamps."""
         return self.settings.clock
 
     @property
     def clock_is_ns(self) -> bool:
-        """Whether it counts nanoseconds."""
         return self.settings.clock not in _CLOCKS_NOT_NS
 
     def clock_text(self) -> bytes:

@@ -24,7 +24,6 @@ from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.comms import CommTable
 
 TOP = 0
-"""Number of the top instance."""
 
 MAX_NUMBER = 703
 """The number of bits in a slot of the journal (intake/include/journal.h, JR_MAX_BUFFERS): without a bit,

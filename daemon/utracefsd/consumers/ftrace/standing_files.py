@@ -55,7 +55,6 @@ class StandingFile:
         return lines
 
     def text(self) -> bytes:
-        """The content of the file."""
         return b"".join(b"%s\n" % line for line in self.lines)
 
     def store(self, line: bytes) -> None:

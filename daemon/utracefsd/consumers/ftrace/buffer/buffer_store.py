@@ -59,8 +59,6 @@ class BufferStorage(Protocol):
 
 
 class BufferStore:
-    """The ring buffer of one instance."""
-
     def __init__(
         self,
         settings: Settings,

@@ -22,8 +22,6 @@ class SavedTrigger:
 
 @attrs.frozen(eq=False)
 class AttachedTrigger:
-    """One trigger of one event in one instance."""
-
     trigger: Trigger
     """The compiled part, which fires."""
     slot: tuple[Any, ...]

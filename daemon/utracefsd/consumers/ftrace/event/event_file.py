@@ -159,7 +159,6 @@ class EventFiles:
         return self._files.get(event)
 
     def enabled(self, event: Event) -> bool:
-        """Whether the event is recorded here."""
         file = self._files.get(event)
         return file is not None and file.enabled
 

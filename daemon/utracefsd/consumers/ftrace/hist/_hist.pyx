@@ -212,7 +212,6 @@ cdef class HistTable:
         return self.c.header.entries
 
     def clear(self):
-        """Drop all entries."""
         ht_clear(&self.c)
 
     def has_taken(self, uint64_t who, uint64_t serial):

@@ -33,8 +33,6 @@ class Handler(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """The effect of an action."""
-
     TRACE = enum.auto()
     """A synthetic event is recorded."""
     SAVE = enum.auto()

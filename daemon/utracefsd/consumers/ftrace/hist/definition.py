@@ -102,7 +102,6 @@ class Definition:
         return text
 
     def actions_text(self) -> bytes:
-        """The part of the line with the actions."""
         return b"".join(action.text() for action in self.actions)
 
     def _sort_text(self, key: SortKey) -> bytes:

@@ -90,8 +90,6 @@ class Reference:
 
 @attrs.define
 class Context:
-    """The context for parsing one definition."""
-
     fields: Sequence[Field]
     """Of the event."""
     log: Log
@@ -109,7 +107,6 @@ class Context:
     matches: Sequence[tuple[bytes, bytes]] = ()
     """System and event of each onmatch: variables are looked up there first."""
     references: list[Reference] = attrs.Factory(list)
-    """All references so far."""
     timestamp_in_usecs: bool = False
     """One of them had `.usecs`, which then applies to all."""
 

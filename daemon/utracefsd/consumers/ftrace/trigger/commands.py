@@ -49,7 +49,6 @@ class Triggers:
         self._place = place
 
     def text(self, event: Event) -> bytes:
-        """The content of the file."""
         lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
         return b"".join(lines) or AVAILABLE
 

@@ -134,8 +134,6 @@ class SnapshotKind(_Simple):
 
 
 class TracingSwitchKind(_Simple):
-    """traceon and traceoff."""
-
     def __init__(self, name: bytes, *, on: bool) -> None:
         super().__init__(name, b"tracing")
         self._on = on
@@ -176,8 +174,6 @@ def _let_go_of_tracing(place: Place) -> None:
 
 
 class EventSwitchKind:
-    """enable_event and disable_event."""
-
     _slot_name = b"event"
     _switch: Callable[..., Trigger] = EventSwitch
     """Makes the trigger: the target's probe, True to switch it on, a count, `filter` and `kept`."""
