@@ -100,6 +100,12 @@ class Around:
         self.clients.append(client)
         return client
 
+    def connected(self) -> tuple[socket.socket, FakeConnection]:
+        """A client that was accepted, and its connection."""
+        client = self.connect()
+        self.turn()
+        return client, self.made[-1]
+
     def turn(self) -> list[AcceptedConnection]:
         """One turn of the loop, which these tests do not have."""
         ready = []

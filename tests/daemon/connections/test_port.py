@@ -40,9 +40,8 @@ class TestScheduling:
         assert around.port.next_deadline_ns() is None
 
     def test_replies_are_sent_at_once(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(b"one", []), (b"two", [])]
+        client, made = around.connected()
+        made.answer = lambda data: [(b"one", []), (b"two", [])]
         client.sendall(b"?")
         around.turn()
         assert client.recv(100) == b"onetwo"
@@ -78,26 +77,24 @@ class TestScheduling:
         assert around.idle()
 
     def test_a_reset_connection_loses_nothing_that_it_sent(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(b"unread", [])]
+        client, made = around.connected()
+        made.answer = lambda data: [(b"unread", [])]
         client.sendall(b"1")
         around.turn()
         client.sendall(b"2")
         client.close()  # with an unread reply: ECONNRESET here
         around.turn()
-        assert around.made[0].data == b"12"
-        assert around.made[0].closed_ns
+        assert made.data == b"12"
+        assert made.closed_ns
 
     def test_half_closed_still_gets_its_reply(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(b"answer", [])]
+        client, made = around.connected()
+        made.answer = lambda data: [(b"answer", [])]
         client.sendall(b"?")
         client.shutdown(socket.SHUT_WR)
         around.turn()
         assert read_all(client) == b"answer"
-        assert around.made[0].closed_ns
+        assert made.closed_ns
 
     def test_an_unexpected_exception_ends_that_connection_only(
         self, around: Around, caplog: pytest.LogCaptureFixture
@@ -120,18 +117,17 @@ class TestScheduling:
         assert len(around.port) == 1
 
     def test_closing_ends_it_after_its_last_words(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
+        client, made = around.connected()
 
         def refuse(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
-            around.made[0].closing = True
+            made.closing = True
             return [(encode_notification("error", [errno.EPROTO, "no"]), [])]
 
-        around.made[0].answer = refuse
+        made.answer = refuse
         client.sendall(bytes(150_000))
         around.turn()
         assert error_in(read_all(client)) == (errno.EPROTO, "no")
-        assert around.made[0].closed_ns == [around.now_ns]
+        assert made.closed_ns == [around.now_ns]
         assert len(around.port) == 0
 
 
@@ -153,27 +149,25 @@ class TestTakeInAll:
         assert all(file.closed_ns for file in around.made)
 
     def test_ends_are_seen(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
+        client, made = around.connected()
         client.sendall(bytes(1000))
         client.close()
         around.port.take_in_all()
-        assert len(around.made[0].data) == 1000
-        assert around.made[0].closed_ns
+        assert len(made.data) == 1000
+        assert made.closed_ns
 
     def test_what_comes_meanwhile_waits(self, around: Around) -> None:
         """A producer that is as fast as the daemon must not delay the caller."""
-        client = around.connect()
-        around.turn()
+        client, made = around.connected()
 
         def more(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
             client.sendall(bytes(len(data)))
             return []
 
-        around.made[0].answer = more
+        made.answer = more
         client.sendall(bytes(1000))
         around.port.take_in_all()
-        assert len(around.made[0].data) == 1000
+        assert len(made.data) == 1000
 
     def test_from_inside_an_operation(self, around: Around) -> None:
         """DIAG_IOCSDEL on one connection takes in the others; it is itself being pumped."""
@@ -211,12 +205,11 @@ class TestTakeInAll:
 class TestSlowReaders:
     def test_thousands_of_small_replies_are_welcome(self, around: Around) -> None:
         """Registering everything in one round trip, and reading only then."""
-        client = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
+        client, made = around.connected()
+        made.answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
         client.sendall(bytes(8000))
         around.turn()
-        assert not around.made[0].closed_ns
+        assert not made.closed_ns
         client.shutdown(socket.SHUT_WR)
         got = 0
         while got < 8000 * 60:
@@ -224,9 +217,8 @@ class TestSlowReaders:
             around.turn()
 
     def test_asking_for_descriptors_for_ever(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(b"\0", [os.open("/dev/null", os.O_RDONLY)]) for _ in data]
+        client, made = around.connected()
+        made.answer = lambda data: [(b"\0", [os.open("/dev/null", os.O_RDONLY)]) for _ in data]
         before = len(os.listdir("/proc/self/fd"))
         client.sendall(bytes(MAX_DESCRIPTORS_SENT + 1))
         around.turn()
@@ -246,15 +238,14 @@ class TestOneByOne:
         made.close()
 
     def test_short_requests_share_a_turn(self, tree: Around) -> None:
-        client = tree.connect()
-        tree.turn()
+        client, made = tree.connected()
 
         def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
             for _ in data:
                 yield b"x", []
                 yield None
 
-        tree.made[0].answer = answer
+        made.answer = answer
         client.sendall(bytes(100))
         tree.turn()
         assert client.recv(1000) == b"x" * 100
@@ -326,8 +317,7 @@ class TestOneByOne:
         assert got == b"".join(bytes([request]) * 400_000 for request in carried_out)
 
     def test_it_is_closed_when_it_goes_away(self, tree: Around) -> None:
-        slow = tree.connect()
-        tree.turn()
+        slow, made = tree.connected()
         self.large(tree)
         slow.sendall(bytes(10))
         for _ in range(10):
@@ -335,14 +325,12 @@ class TestOneByOne:
         slow.close()
         while len(tree.port):
             tree.turn()
-        assert tree.made[0].closed_ns
+        assert made.closed_ns
         assert not tree.port.has_more
         assert tree.idle()
 
     def test_a_request_that_waits_is_answered_after_the_step_that_it_waits_for(self, tree: Around) -> None:
-        client = tree.connect()
-        tree.turn()
-        [made] = tree.made
+        client, made = tree.connected()
         made.waiting = True
         client.sendall(b"read")
         tree.turn()
@@ -358,9 +346,7 @@ class TestOneByOne:
         assert made.closed_ns
 
     def test_no_more_answers_than_it_reads(self, tree: Around) -> None:
-        client = tree.connect()
-        tree.turn()
-        [made] = tree.made
+        client, made = tree.connected()
         made.waiting = True
         client.sendall(b"reads")
         tree.turn()
@@ -374,14 +360,13 @@ class TestOneByOne:
     def test_an_unexpected_exception_is_its_last_message(
         self, tree: Around, caplog: pytest.LogCaptureFixture
     ) -> None:
-        client = tree.connect()
-        tree.turn()
+        client, made = tree.connected()
 
         def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]]]:
             yield encode_notification("fine", []), []
             raise RuntimeError("a mistake")
 
-        tree.made[0].answer = answer
+        made.answer = answer
         client.sendall(b"??")
         with caplog.at_level(logging.ERROR):
             while len(tree.port):
@@ -404,12 +389,11 @@ def test_what_must_be_kept_is_kept_before_an_answer_is_sent(tmp_path: Path) -> N
 
     around = Around(tmp_path / "data", before_sending=before_sending)
     try:
-        client = around.connect()
-        around.turn()
+        client, made = around.connected()
         client.sendall(b"no answer")
         around.turn()
         assert seen == []
-        around.made[0].answer = lambda data: [(b"answer", [])]
+        made.answer = lambda data: [(b"answer", [])]
         client.sendall(b"?")
         around.turn()
         assert client.recv(100) == b"answer"
@@ -419,9 +403,8 @@ def test_what_must_be_kept_is_kept_before_an_answer_is_sent(tmp_path: Path) -> N
 
 
 def test_notifications_that_are_due_later(around: Around) -> None:
-    client = around.connect()
-    around.turn()
-    around.made[0].timer_ns = 5_000
+    client, made = around.connected()
+    made.timer_ns = 5_000
     client.sendall(b"x")
     around.turn()
     assert around.port.next_deadline_ns() == 5_000
@@ -429,7 +412,7 @@ def test_notifications_that_are_due_later(around: Around) -> None:
     around.port.on_time(5_000)
     assert around.port.next_deadline_ns() is None
     assert client.recv(100) == b"due"
-    around.made[0].timer_ns = 9_000
+    made.timer_ns = 9_000
     client.sendall(b"x")
     around.turn()
     client.close()
@@ -439,9 +422,7 @@ def test_notifications_that_are_due_later(around: Around) -> None:
 
 def test_a_connection_speaks_up(around: Around) -> None:
     """At the end of the step, without a request, and once."""
-    client = around.connect()
-    around.turn()
-    made = around.made[0]
+    client, made = around.connected()
     made.waiting = True
     around.port.answer_waiting()
     assert made.said, "nobody said that there is something to say"
@@ -457,9 +438,7 @@ def test_a_connection_speaks_up(around: Around) -> None:
 
 
 def test_one_that_has_to_read_first_speaks_later(around: Around) -> None:
-    client = around.connect()
-    around.turn()
-    made = around.made[0]
+    client, made = around.connected()
     made.answer = lambda data: [(bytes(1 << 20), [])]
     client.sendall(b"x")
     around.turn()
@@ -492,9 +471,7 @@ def test_one_that_sends_no_more_is_kept_while_it_is_held(
     around: Around, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for a response that is not possible yet."""
-    client = around.connect()
-    around.turn()
-    made = around.made[0]
+    client, made = around.connected()
 
     def hold() -> list[tuple[bytes, Sequence[int]]]:
         made.held = made.waiting
@@ -517,14 +494,13 @@ def test_one_that_sends_no_more_is_kept_while_it_is_held(
 
 
 def test_one_that_is_gone_may_speak_up(around: Around) -> None:
-    client = around.connect()
-    around.turn()
+    client, made = around.connected()
     client.close()
     around.turn()
-    around.made[0].waiting = True
-    around.port.speak_up(around.made[0])
+    made.waiting = True
+    around.port.speak_up(made)
     around.port.answer_waiting()
-    assert around.made[0].said
+    assert made.said
     assert around.port.next_deadline_ns() is None
 
 
@@ -584,9 +560,7 @@ class TestHeld:
     """A connection whose records have to wait is left alone, and costs nothing, until `go_on`."""
 
     def test_it_is_not_listened_to(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
-        (made,) = around.made
+        client, made = around.connected()
         hold(made, [None, (b"now", [])])
         client.send(b"first")
         around.turn()
@@ -603,9 +577,7 @@ class TestHeld:
         assert made.data == b"firstsecond"
 
     def test_one_whose_peer_is_gone_is_reported_once(self, around: Around) -> None:
-        client = around.connect()
-        around.turn()
-        (made,) = around.made
+        client, made = around.connected()
         hold(made, [None])
         client.send(b"first")
         around.turn()

@@ -270,9 +270,8 @@ class TestWhatIsKept:
         assert sum(pieces) == 20_000
 
     def test_answers_that_are_not_read(self, limited: Around) -> None:
-        client = limited.connect()
-        limited.turn()
-        limited.made[0].answer = lambda data: [(bytes(1000), []) for _ in data]
+        client, made = limited.connected()
+        made.answer = lambda data: [(bytes(1000), []) for _ in data]
         client.sendall(bytes(300))
         limited.turn()
         held = limited.shares.held(Resource.MESSAGE_BYTES, 7)
@@ -417,9 +416,7 @@ class TestOurMistakes:
 
 def test_a_client_that_does_not_read_gets_its_answer_in_time(around: Around) -> None:
     """Its timer was skipped, and the loop never slept again: the deadline stayed in the past."""
-    client = around.connect()
-    around.turn()
-    made = around.made[0]
+    client, made = around.connected()
     made.answer = lambda data: [(bytes(1 << 20), [])]
     made.timer_ns = 5_000
     client.sendall(b"x")
