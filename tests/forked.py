@@ -39,8 +39,6 @@ from typing import Any, NoReturn
 
 from tests.left_over import FOLDER_VARIABLE, VARIABLE, LeftOver
 
-__all__ = ["Popen", "end_template"]
-
 ROOT = Path(__file__).parents[1]
 MODULES = ("utracefs", "utracefs.cli", "utracefsd")
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "COVERAGE_")

@@ -12,18 +12,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-__all__ = [
-    "LEFT_OUT",
-    "PACKAGES",
-    "SYSTEM_PYTHON",
-    "Judges",
-    "judge",
-    "library",
-    "missing",
-    "needs",
-    "run_judge",
-]
-
 PACKAGES = {
     "trace-cmd": "trace-cmd",
     "perf": "linux-perf",

@@ -18,8 +18,6 @@ import pytest
 
 from tests.judges import LEFT_OUT, Judges
 
-__all__ = ["kernel_source"]
-
 PREFERRED = "linux-source-6.12"
 """The kernel of the transcripts in tests/conformance; without it the newest one is used."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import utracefs
 
-__all__ = ["recorded"]
-
 
 def recorded(tmp_path: Path, code: str, *options: str) -> list[Any]:
     """All records of this program, run under `utracefs record`. options: of Python."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import transcript
+from tests.integration.conftest import running
 from utracefs_protocol.text import text_of
 
 HERE = Path(__file__).parent
@@ -44,36 +45,17 @@ have been removed already."""
 
 def play(script: str, directory: str) -> str:
     """The transcript of `script` against a fresh daemon in `directory`; both are pinned to one cpu."""
-    ready_r, ready_w = os.pipe()
-    cpu = min(os.sched_getaffinity(0))
-    pin = ["taskset", "-c", str(cpu)]
-    daemon = subprocess.Popen(
-        [*pin, sys.executable, "-m", "utracefsd", "--dir", directory, "--ready-fd", str(ready_w)],
-        pass_fds=[ready_w],
-        stderr=subprocess.PIPE,
-    )
-    os.close(ready_w)
-    try:
-        assert os.read(ready_r, 16).startswith(b"READY"), "the daemon did not start"
+    pin = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+    with running(directory, within=pin) as daemon:
+        path = transcript.write_script(script, Path(directory))
         done = subprocess.run(
-            [
-                *pin,
-                sys.executable,
-                str(HERE / "player.py"),
-                str(transcript.write_script(script, Path(directory))),
-                directory,
-            ],
+            [*pin, sys.executable, str(HERE / "player.py"), str(path), directory],
             capture_output=True,
             timeout=100,
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
-        assert daemon.poll() is None, "the daemon died"
-    finally:
-        os.close(ready_r)
-        daemon.terminate()
-        _, log = daemon.communicate(timeout=60)
-    assert b"Traceback" not in log, log.decode(errors="replace")
+        assert daemon.process and daemon.process.poll() is None, "the daemon died"
     return text_of(done.stdout)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,8 @@ from utracefsd.server.runtime import locate
 class DaemonProcess:
     """`python -m utracefsd` in `directory`; can be killed and started again there."""
 
-    def __init__(self, directory: str, *options: str) -> None:
-        self.directory = directory
+    def __init__(self, directory: str | Path, *options: str) -> None:
+        self.directory = str(directory)
         self.options = options
         self.within: Sequence[str] = ()
         """A command that runs it, as nsenter."""
@@ -70,9 +71,21 @@ class DaemonProcess:
         self.log += log
         return log
 
-    def signal(self, number: int) -> None:
+    @property
+    def pid(self) -> int:
         assert self.process is not None
-        self.process.send_signal(number)
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
 
     def tree(self) -> Tracefs:
         return Tracefs(self.directory)
@@ -95,8 +108,9 @@ def directory() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _daemon(directory: str) -> Iterator[DaemonProcess]:
+def running(directory: str | Path, within: Sequence[str] = ()) -> Iterator[DaemonProcess]:
     process = DaemonProcess(directory)
+    process.within = within
     process.start()
     try:
         yield process
@@ -108,7 +122,7 @@ def _daemon(directory: str) -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def daemon(directory: str) -> Iterator[DaemonProcess]:
-    with _daemon(directory) as process:
+    with running(directory) as process:
         yield process
 
 
@@ -119,7 +133,7 @@ def shared_mount_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     must_mount(tmp_path_factory.mktemp("probe"))
     with (
         own_directory() as directory,
-        _daemon(directory),
+        running(directory),
         mounted(directory, tmp_path_factory.mktemp("tree")) as mount,
     ):
         yield directory, mount

@@ -25,8 +25,6 @@ import attrs
 
 from tests.integration.tools.console import NAMED, Shell, Step, steps
 
-__all__ = ["Block", "blocks", "commands", "play"]
-
 FENCED = r"^(?P<fence>```+)(?P<kind>[\w+]*)\n(?P<body>(?:.*\n)*?)(?P=fence)$"
 INDENTED = r"(?<=\n\n)(?P<indented>(?: {4}.*\n|\n(?= {4}))+)"
 BLOCK = re.compile(rf"{FENCED}|{INDENTED}", re.MULTILINE)

@@ -81,8 +81,7 @@ def test_a_flooding_producer_starves_no_other(daemon: DaemonProcess, environment
 
 
 def test_the_daemon_falls_asleep_again(daemon: DaemonProcess, eventually: Callable[..., None]) -> None:
-    assert daemon.process is not None
-    pid = daemon.process.pid
+    pid = daemon.pid
     with daemon.tree() as tree, Session(daemon.directory) as session:
         event = session.event("asleep u64 n")
         assert not event

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.building import build
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import DaemonProcess, running
 
 
 @pytest.fixture(scope="session")
@@ -21,13 +21,8 @@ def built() -> Path:
 @pytest.fixture
 def daemon(directory: Path) -> Iterator[DaemonProcess]:
     """That `directory` names."""
-    process = DaemonProcess(str(directory))
-    process.start()
-    try:
+    with running(directory) as process:
         yield process
-    finally:
-        process.stop()
-    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
 
 
 @pytest.fixture

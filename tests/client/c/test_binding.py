@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import resource
-import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -157,16 +156,12 @@ def test_flush_without_a_daemon(built: Path, directory: Path) -> None:
 def test_a_wait_is_interrupted(daemon: DaemonProcess, program: Program) -> None:
     program.number(f"attach 0 {COUNT}")
     assert program.number("emit 0 1") == 1
-    assert daemon.process
-    daemon.process.send_signal(signal.SIGSTOP)
-    try:
+    with daemon.paused():
         began = time.monotonic()
         assert program.number("alarm 50") == 0
         assert program.number("flush 0 20000") == -errno.EINTR
         assert time.monotonic() - began < 10
         assert program.number("flush 0 50") == -errno.ETIMEDOUT
-    finally:
-        daemon.process.send_signal(signal.SIGCONT)
     assert program.number("flush 0 20000") == 0
 
 
@@ -180,14 +175,10 @@ def test_a_wait_sleeps(daemon: DaemonProcess, program: Program) -> None:
     """And does not wake the native thread, whose step would wake it: with 40,000 switches in this time."""
     program.number(f"attach 0 {COUNT}")
     assert program.number("emit 0 1") == 1
-    assert daemon.process
-    daemon.process.send_signal(signal.SIGSTOP)
-    try:
+    with daemon.paused():
         before = nr_switches(program)
         assert program.number("flush 0 500") == -errno.ETIMEDOUT
         assert nr_switches(program) - before < 200
-    finally:
-        daemon.process.send_signal(signal.SIGCONT)
 
 
 @WAYS
@@ -195,14 +186,10 @@ def test_what_a_signal_handler_emits_meanwhile_is_kept(
     events_on: None, daemon: DaemonProcess, built: Path, way: str
 ) -> None:
     with started(built / "tests" / "binding", **of_way(way) | {"UTRACEFS_PATIENCE_S": "0.2"}) as program:
-        assert daemon.process
-        daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with daemon.paused():
             program.number(f"attach 0 {COUNT}")
             program.number("emit-while-waiting 0 7")
             assert program.number("look 0") == 0
-        finally:
-            daemon.process.send_signal(signal.SIGCONT)
         wait_for(lambda: program.number("look 0") == 1)
         assert program.number("flush 0 20000") == 0
         assert values(daemon) == [7]
@@ -353,13 +340,9 @@ def test_the_patience_begins_anew_when_all_is_answered(
     events_on: None, daemon: DaemonProcess, built: Path
 ) -> None:
     with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="1") as program:
-        assert daemon.process
-        daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with daemon.paused():
             program.number(f"attach 0 {COUNT}")
             assert program.number("look 0") == 0  # after a second
-        finally:
-            daemon.process.send_signal(signal.SIGCONT)
         wait_for(lambda: program.number("look 0") == 1)
         for n in range(20):
             program.number(f"attach 0 c_{n}")
@@ -372,14 +355,10 @@ def test_what_waits_for_its_answer_is_kept_while_others_are_up(
     with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="0.5") as program:
         program.number("attach 0 c_first")
         assert program.number("look 0") == 1
-        assert daemon.process
-        daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with daemon.paused():
             program.number(f"attach 0 {COUNT}")
             program.number("emit-while-waiting 1 7")
             assert program.number("look 1") == 0
-        finally:
-            daemon.process.send_signal(signal.SIGCONT)
         wait_for(lambda: program.number("look 1") == 1)
         assert program.number("flush 0 20000") == 0
         assert values(daemon) == [7]
@@ -390,14 +369,10 @@ def test_what_was_emitted_before_an_answer_that_says_off_is_not_sent(
     daemon: DaemonProcess, built: Path, way: str
 ) -> None:
     with started(built / "tests" / "binding", **of_way(way) | {"UTRACEFS_PATIENCE_S": "0.2"}) as program:
-        assert daemon.process
-        daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with daemon.paused():
             program.number(f"attach 0 {COUNT}")
             program.number("emit-while-waiting 0 7")
             assert program.number("look 0") == 0
-        finally:
-            daemon.process.send_signal(signal.SIGCONT)
         wait_for(lambda: program.ask("event 0").split()[:4] == ["0", "0", "0", "1"])
         with daemon.tree() as tree:
             tree.write_file("events/user_events/c_count/enable", b"1")
@@ -423,9 +398,7 @@ def test_neither_close_nor_end_waits_for_a_daemon_that_is_stopped(
         sessions = [0, *(program.number(f"session {directory} 0") for _ in range(19))]
         events = [program.number(f"attach {session} {COUNT}") for session in sessions]
         assert [program.number(f"look {event}") for event in events] == [1] * len(events)
-        assert daemon.process
-        daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with daemon.paused():
             for event in events:  # more than the socket takes
                 assert program.number(f"emit {event} 0 40000") == 40_000
             began = time.monotonic()
@@ -436,8 +409,6 @@ def test_neither_close_nor_end_waits_for_a_daemon_that_is_stopped(
             assert time.monotonic() - began < 9  # and not 19 times as long
             lost, pending = program.ask("event 1").split()[:2]
             assert int(lost) > 1000 and pending == "0"
-        finally:
-            daemon.process.send_signal(signal.SIGCONT)
 
 
 def test_many_events(daemon: DaemonProcess, program: Program) -> None:

@@ -119,8 +119,7 @@ def test_a_daemon_that_reads_nothing_until_the_end_counts_all(
     daemon: DaemonProcess, run: Run, way: str, count: int
 ) -> None:
     """A program waits half a second at most. Then it reports the records that the socket did not take."""
-    assert daemon.process is not None
-    pid = daemon.process.pid
+    pid = daemon.pid
     try:
         printed = run("emitting", "unread", pid, count, **of_way(way))
     finally:
@@ -139,8 +138,7 @@ def test_a_signal_handler_emits_while_its_thread_waits(
     daemon: DaemonProcess, run: Run, way: str, where: tuple[str, ...]
 ) -> None:
     """It does not wait as well: its records are held until the daemon answers."""
-    assert daemon.process is not None
-    pid = daemon.process.pid
+    pid = daemon.pid
     if not where:
         os.kill(pid, signal.SIGSTOP)
     try:

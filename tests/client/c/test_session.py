@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,16 +133,12 @@ def test_memory_is_used_again(program: Program) -> None:
 def test_the_daemon_is_stopped(daemon: DaemonProcess, program: Program) -> None:
     """A program waits for it, but not once for each of its events."""
     assert program.number("register 0 0 foo u32 a") == 0
-    assert daemon.process
-    daemon.process.send_signal(signal.SIGSTOP)
-    try:
+    with daemon.paused():
         began = time.monotonic()
         for n in range(20):
             assert program.number(f"register 0 0 foo{n} u32 a") == -errno.ETIMEDOUT
             assert program.number(f"enable 0 4 {n} 0 foo u32 a") == -errno.ETIMEDOUT
         assert time.monotonic() - began < 20  # and not 80
-    finally:
-        daemon.process.send_signal(signal.SIGCONT)
     wait_for(lambda: program.number("enable 0 4 30 0 foo u32 a") == 0)
     assert program.number("register 0 0 bar u32 a") == 1
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.forked import Popen
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
@@ -45,47 +45,10 @@ def children(work, count=20):
 """A program's begin: the event is on, warnings are errors."""
 
 
-class Utracefsd:
-    """`python -m utracefsd`, to be killed and started again."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        ready, ready_w = os.pipe()
-        command = [
-            sys.executable,
-            "-m",
-            "utracefsd",
-            "--dir",
-            str(self.directory),
-            "--ready-fd",
-            str(ready_w),
-        ]
-        try:
-            self.process = Popen(
-                command, pass_fds=[ready_w], text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
-        finally:
-            os.close(ready_w)
-        assert os.read(ready, 10) == b"READY\n"
-        os.close(ready)
-
-    def stop(self) -> str:
-        """Returns its log."""
-        if self.process is None:
-            return ""
-        self.process.terminate()
-        _, log = self.process.communicate(timeout=60)
-        self.process = None
-        return log
-
-
 class Work:
     """A daemon that listens to one event, and programs that emit it."""
 
-    def __init__(self, daemon: Utracefsd, tree: Tracefs, folder: Path) -> None:
+    def __init__(self, daemon: DaemonProcess, tree: Tracefs, folder: Path) -> None:
         self.daemon = daemon
         self.tree = tree
         self.folder = folder
@@ -119,26 +82,14 @@ class Work:
         return found
 
 
-def running(directory: Path) -> Iterator[Utracefsd]:
-    """For a fixture. directory: of the sockets."""
-    daemon = Utracefsd(directory)
-    daemon.start()
-    try:
-        yield daemon
-    finally:
-        log = daemon.stop()
-    assert "Traceback" not in log, log
-
-
 def working(directory: Path, folder: Path) -> Iterator[Work]:
     """For a fixture. directory: of the sockets. folder: for programs."""
-    daemon = Utracefsd(directory)
-    daemon.start()
-    try:
-        with Tracefs(str(directory)) as tree, Session(directory) as session:
-            wait_for(lambda: session.event("work u32 who; u32 number").registered)
-            tree.write_file("buffer_size_kb", b"4096")
-            tree.write_file("events/user_events/work/enable", b"1")
-            yield Work(daemon, tree, folder)
-    finally:
-        daemon.stop()
+    with (
+        running(directory) as daemon,
+        Tracefs(daemon.directory) as tree,
+        Session(directory) as session,
+    ):
+        wait_for(lambda: session.event("work u32 who; u32 number").registered)
+        tree.write_file("buffer_size_kb", b"4096")
+        tree.write_file("events/user_events/work/enable", b"1")
+        yield Work(daemon, tree, folder)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
 from tests.client.forward.kit import Store
 from tests.client.nats.server import NatsServer
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.fleet import agent as agent_module
 from utracefs.fleet import report
@@ -38,8 +38,9 @@ HOST = "web1.example.org"
 
 
 @pytest.fixture
-def utracefsd(directory: Path) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,7 @@ def emit(session: Session, *numbers: int, name: str = "work", wait: bool = True)
 
 
 def test_a_wish_with_filter_and_sample(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     session = new_session()
     with on_host() as host:
@@ -182,7 +183,7 @@ def test_a_wish_with_filter_and_sample(
 
 
 def test_a_wish_with_triggers(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     session = new_session()
     emit(session, wait=False)
@@ -204,7 +205,7 @@ def test_a_wish_with_triggers(
 
 
 def test_wishes_end_by_themselves(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     emit(new_session(), wait=False)
     with on_host() as host:
@@ -217,7 +218,7 @@ def test_wishes_end_by_themselves(
 
 
 def test_the_time_of_day_of_host_and_operator_does_not_matter(
-    utracefsd: Utracefsd,
+    utracefsd: DaemonProcess,
     operator: Operator,
     on_host: Any,
     new_session: Callable[..., Session],
@@ -231,7 +232,7 @@ def test_the_time_of_day_of_host_and_operator_does_not_matter(
         operator.wait(lambda one: one.names("enabled"))
 
 
-def test_refusals_are_reported(utracefsd: Utracefsd, operator: Operator, on_host: Any) -> None:
+def test_refusals_are_reported(utracefsd: DaemonProcess, operator: Operator, on_host: Any) -> None:
     with on_host(events=("user_events:work*",), max_wish_s=100):
         operator.wish("long", "work", duration_s=101)
         operator.wish("others", "secret*", duration_s=50)
@@ -245,7 +246,7 @@ def test_refusals_are_reported(utracefsd: Utracefsd, operator: Operator, on_host
 
 
 def test_a_filter_that_does_not_fit_an_event(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     session = new_session()
     emit(session, wait=False)
@@ -258,7 +259,7 @@ def test_a_filter_that_does_not_fit_an_event(
 
 
 def test_names_that_the_policy_does_not_allow_stay_on_the_host(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     session = new_session()
     emit(session, wait=False)
@@ -272,7 +273,7 @@ def test_names_that_the_policy_does_not_allow_stay_on_the_host(
 
 
 def test_thousands_of_wishes(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     emit(new_session(), wait=False)
     begun = [
@@ -295,7 +296,7 @@ def test_thousands_of_wishes(
 
 
 def test_the_bucket_is_gone(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     emit(new_session(), wait=False)
     with on_host(lease_s=1) as host:
@@ -309,7 +310,7 @@ def test_the_bucket_is_gone(
 
 
 def test_the_server_is_away_and_comes_back_empty(
-    utracefsd: Utracefsd,
+    utracefsd: DaemonProcess,
     server: NatsServer,
     operator: Operator,
     on_host: Any,
@@ -334,7 +335,7 @@ def test_the_server_is_away_and_comes_back_empty(
 
 
 def test_the_daemon_is_killed(
-    utracefsd: Utracefsd, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
 ) -> None:
     session = new_session()
     emit(session, wait=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.fleet.instance import PlannedInstance, instance_name
 from utracefs.fleet.plan import Plan
@@ -21,12 +21,13 @@ pytestmark = pytest.mark.usefixtures("patience")
 
 
 @pytest.fixture
-def utracefsd(directory: Path) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture
-def instance(utracefsd: Utracefsd, directory: Path) -> Iterator[PlannedInstance]:
+def instance(utracefsd: DaemonProcess, directory: Path) -> Iterator[PlannedInstance]:
     instance = PlannedInstance(str(directory))
     yield instance
     instance.close()
@@ -130,7 +131,7 @@ def test_the_end_of_a_trigger_that_disabled_an_event_of_another_wish(
     assert instance.enabled == [EventName("user_events", "work")]
 
 
-def test_a_daemon_that_ends(instance: PlannedInstance, utracefsd: Utracefsd, directory: Path) -> None:
+def test_a_daemon_that_ends(instance: PlannedInstance, utracefsd: DaemonProcess, directory: Path) -> None:
     utracefsd.stop()
     with pytest.raises(OSError):
         instance.apply(Plan([Wish(("a",), 1)]))

@@ -264,10 +264,9 @@ def test_200_forks_of_a_program_with_three_threads(work: Work, turn: int) -> Non
 
 def left_in_the_daemon(work: Work) -> tuple[list[str], int]:
     """Its counts of connections, rings and descriptors; and the number of its descriptors by /proc."""
-    assert work.daemon.process is not None
     lines = work.tree.read_file("daemon_stats").decode().splitlines()
     counted = ("connections", "data rings", "descriptors", "registrations")
-    fds = os.listdir(f"/proc/{work.daemon.process.pid}/fd")
+    fds = os.listdir(f"/proc/{work.daemon.pid}/fd")
     return [line for line in lines if line.startswith(counted)], len(fds)
 
 
@@ -340,12 +339,11 @@ def test_what_a_child_holds_at_its_end_is_counted_as_lost(
         pytest.skip("it holds nothing")
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.05")
     monkeypatch.setenv("UTRACEFS_DATA_RING", ring)
-    assert work.daemon.process is not None
     work.run(
         f"""
         import socket
         own = os.getpid()
-        daemon = {work.daemon.process.pid}
+        daemon = {work.daemon.pid}
         while not event:
             time.sleep(0.01)
         event.emit(7, 0)
@@ -388,10 +386,9 @@ def test_what_a_child_holds_at_its_end_is_counted_as_lost(
 def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, deed: str) -> None:
     """Exceptions of handlers are raised, within milliseconds; the session remains usable, unless a handler
     closed it."""
-    assert work.daemon.process is not None
     work.run(
         f"""
-        daemon = {work.daemon.process.pid}
+        daemon = {work.daemon.pid}
         class Enough(Exception):
             pass
         seen = []
@@ -436,10 +433,9 @@ def test_signals_do_not_make_a_child_wait_longer_for_a_stopped_daemon(
     work: Work, monkeypatch: pytest.MonkeyPatch, deed: str
 ) -> None:
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.25")
-    assert work.daemon.process is not None
     work.run(
         f"""
-        daemon = {work.daemon.process.pid}
+        daemon = {work.daemon.pid}
         depths = [0]
         def handler(*_):
             depths.append(depths[-1] + 1)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
 from tests.client.forward.kit import EVENT, Store
 from tests.client.recordings.event_header.event_headers import FIELDS, NAME
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.forward import forwarder as forwarder_module
 from utracefs.forward.batch import Batch
@@ -33,8 +33,9 @@ WAIT_S = 30
 
 
 @pytest.fixture
-def utracefsd(directory: Path) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +84,9 @@ def emit(session: Session, *numbers: int, name: str = "work") -> None:
     assert session.flush(60)
 
 
-def test_records_arrive(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
+def test_records_arrive(
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
+) -> None:
     store = Store()
     with forward(store, events=["work*"]):
         session = new_session()
@@ -103,7 +106,7 @@ def test_records_arrive(utracefsd: Utracefsd, forward: Forward, new_session: Cal
     )
 
 
-def test_filter(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
+def test_filter(utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]) -> None:
     store = Store()
     with forward(store, filter="a >= 50"):
         emit(new_session(), *range(100))
@@ -111,7 +114,7 @@ def test_filter(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..
 
 
 def test_an_event_with_other_fields(
-    utracefsd: Utracefsd,
+    utracefsd: DaemonProcess,
     forward: Forward,
     new_session: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
@@ -127,7 +130,7 @@ def test_an_event_with_other_fields(
 
     monkeypatch.setattr(Spool, "append", later)
     enable = "instances/web/events/user_events/work/enable"
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         tree.mkdir("instances/web")
         with forward(store, instances=["web"]):
             for declaration in ("work u32 a", "work u64 a", "work u16 a"):
@@ -148,7 +151,7 @@ def test_an_event_with_other_fields(
 
 
 def test_filter_of_event_header(
-    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
 ) -> None:
     """By the tracepoint's eight fields, in the daemon: nothing else leaves the host."""
     store = Store()
@@ -163,7 +166,7 @@ def test_filter_of_event_header(
 
 
 def test_a_target_that_fails_at_random(
-    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
 ) -> None:
     rnd = random.Random(5)
     answers: list[Callable[[], Sent]] = [
@@ -199,7 +202,7 @@ def _raise(error: Exception) -> Sent:
 
 
 def test_a_slow_target_and_a_full_spool(
-    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
 ) -> None:
     go_on = threading.Event()
 
@@ -221,7 +224,7 @@ def test_a_slow_target_and_a_full_spool(
 
 
 def test_what_was_not_sent_is_sent_by_the_next(
-    utracefsd: Utracefsd,
+    utracefsd: DaemonProcess,
     forward: Forward,
     new_session: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
@@ -242,7 +245,7 @@ def test_what_was_not_sent_is_sent_by_the_next(
 
 
 def test_it_ends_while_programs_emit(
-    utracefsd: Utracefsd,
+    utracefsd: DaemonProcess,
     forward: Forward,
     new_session: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
@@ -272,7 +275,7 @@ def test_it_ends_while_programs_emit(
 
 
 def test_the_end_reads_all_that_is_in_the_ring(
-    utracefsd: Utracefsd,
+    utracefsd: DaemonProcess,
     forward: Forward,
     new_session: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +301,7 @@ def test_the_end_reads_all_that_is_in_the_ring(
 
 
 def test_a_restart_of_the_daemon(
-    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
 ) -> None:
     store = Store()
     with forward(store):
@@ -311,7 +314,7 @@ def test_a_restart_of_the_daemon(
     assert not store.lost
 
 
-def test_a_restart_of_the_daemon_without_its_state(utracefsd: Utracefsd, forward: Forward) -> None:
+def test_a_restart_of_the_daemon_without_its_state(utracefsd: DaemonProcess, forward: Forward) -> None:
     """No program is connected, so it is removed; and no record is behind it."""
     store = Store()
     with forward(store):
@@ -332,11 +335,10 @@ def test_it_waits_for_the_daemon(
     try:
         wait_for(lambda: told, WAIT_S)
         assert "waiting for it" in told[0]
-        for daemon in running(directory):
+        with running(directory):
             wait_for(lambda: forwarder.status()["attached"], WAIT_S)
             emit(new_session(), 1)
             wait_for(lambda: store.sum == 1, WAIT_S)
-            assert daemon
     finally:
         forwarder.stop()
         thread.join()
@@ -344,7 +346,7 @@ def test_it_waits_for_the_daemon(
 
 
 def test_the_policy(
-    utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session], tmp_path: Path
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session], tmp_path: Path
 ) -> None:
     store = Store()
     with forward(store, policy=Policy(("work",), 100)):
@@ -366,7 +368,7 @@ def test_a_hostile_name_of_the_host(tmp_path: Path) -> None:
         assert spool.append(made)
 
 
-def test_an_invalid_filter_ends_it(utracefsd: Utracefsd, directory: Path, tmp_path: Path) -> None:
+def test_an_invalid_filter_ends_it(utracefsd: DaemonProcess, directory: Path, tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", MIN_SIZE)
     forwarder = Forwarder(Store(), spool, Wanted(["work"], filter="((", directory=str(directory)))
     try:
@@ -376,7 +378,7 @@ def test_an_invalid_filter_ends_it(utracefsd: Utracefsd, directory: Path, tmp_pa
         spool.close()
 
 
-def test_the_status(utracefsd: Utracefsd, forward: Forward, new_session: Callable[..., Session]) -> None:
+def test_the_status(utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]) -> None:
     store = Store()
     with forward(store) as forwarder:
         emit(new_session(), 1, 2, 3)

@@ -19,8 +19,6 @@ from typing import Any, Self
 
 from tests.judges import judge
 
-__all__ = ["Chromium", "Page", "PageError"]
-
 PATIENCE_S = 60.0
 FLAGS = [
     "--headless=new",

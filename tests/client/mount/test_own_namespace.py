@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.daemons.real_daemon import Utracefsd
+from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import must_mount
 from utracefs.mount import own_namespace
 from utracefs.mount.attaching import is_attached
@@ -22,7 +22,7 @@ def directory(tmp_path: Path) -> Iterator[str]:
     if not os.path.isdir(MOUNTPOINT):
         pytest.skip(f"no {MOUNTPOINT}")
     with tempfile.TemporaryDirectory(prefix="ut-", dir="/tmp") as folder:
-        daemon = Utracefsd(Path(folder) / "d")
+        daemon = DaemonProcess(Path(folder) / "d")
         daemon.start()
         try:
             yield f"{folder}/d"

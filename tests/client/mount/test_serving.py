@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.daemons.real_daemon import Utracefsd
+from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import must_mount
 from utracefs.mount import End, Mount, connect, signals
 from utracefs.mount.attaching import detach, is_attached
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Utracefsd]:
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     must_mount(tmp_path / "tree")
-    one = Utracefsd(tmp_path / "d")
+    one = DaemonProcess(tmp_path / "d")
     (tmp_path / "d").mkdir()
     one.start()
     yield one
@@ -31,8 +31,8 @@ def daemon(tmp_path: Path) -> Iterator[Utracefsd]:
 
 
 @pytest.fixture
-def mount(daemon: Utracefsd, tmp_path: Path) -> Iterator[Mount]:
-    with Mount(str(tmp_path / "tree"), connect(str(daemon.directory))) as one:
+def mount(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Mount]:
+    with Mount(str(tmp_path / "tree"), connect(daemon.directory)) as one:
         yield one
 
 
@@ -82,24 +82,24 @@ class TestServing:
     def test_until_it_is_unmounted(self, mount: Mount) -> None:
         assert self.serve(mount, lambda: detach(mount.mountpoint)) == (End.UNMOUNTED, ["1\n"])
 
-    def test_until_the_daemon_goes(self, daemon: Utracefsd, mount: Mount) -> None:
+    def test_until_the_daemon_goes(self, daemon: DaemonProcess, mount: Mount) -> None:
         assert self.serve(mount, daemon.stop) == (End.DAEMON_GONE, ["1\n"])
 
 
-def test_nothing_is_left_where_it_cannot_be_mounted(daemon: Utracefsd, tmp_path: Path) -> None:
+def test_nothing_is_left_where_it_cannot_be_mounted(daemon: DaemonProcess, tmp_path: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
     before = descriptors()
     with pytest.raises(FileNotFoundError):
-        Mount(str(tmp_path / "none"), connect(str(daemon.directory)))
+        Mount(str(tmp_path / "none"), connect(daemon.directory))
     assert descriptors() == before
 
 
-def test_a_daemon_that_accepts_no_further_connection(mount: Mount, daemon: Utracefsd) -> None:
+def test_a_daemon_that_accepts_no_further_connection(mount: Mount, daemon: DaemonProcess) -> None:
     """A further connection is refused at once, not waited for."""
     full = socket.socket(socket.AF_UNIX)
-    path = str(daemon.directory / "full")
+    path = daemon.directory + "/full"
     full.bind(path)
     full.listen(0)
     mount.address = path

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
-from utracefs import Session
+from tests.integration.conftest import DaemonProcess, running
+from utracefs import Event, Session
 from utracefs.cli.run.traced_command import ROOM_KB
 from utracefs.tree.tracefs import Tracefs
 
@@ -35,19 +35,20 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def utracefsd(directory: Path, transport: str) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path, transport: str) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture
-def tree(utracefsd: Utracefsd) -> Iterator[Tracefs]:
-    with Tracefs(str(utracefsd.directory)) as made:
+def tree(utracefsd: DaemonProcess) -> Iterator[Tracefs]:
+    with Tracefs(utracefsd.directory) as made:
         made.write_file("buffer_size_kb", b"16384\n")
         yield made
 
 
 @pytest.fixture
-def session(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> Session:
+def session(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> Session:
     return new_session()
 
 
@@ -61,14 +62,16 @@ def ring_size(session: Session) -> int:
     return session._native.ring_bytes
 
 
-def enable(tree: Tracefs, event: str = "ring") -> None:
-    tree.write_file(f"events/user_events/{event}/enable", b"1\n")
+def enabled(session: Session, tree: Tracefs, fields: str = "u64 n") -> Event:
+    """A new event, on after its declaration."""
+    event = session.event(f"ring {fields}")
+    assert not event
+    tree.write_file("events/user_events/ring/enable", b"1\n")
+    return event
 
 
 def test_a_record_is_there_without_a_flush(session: Session, tree: Tracefs) -> None:
-    event = session.event("ring u64 n; __rel_loc char[] s")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree, "u64 n; __rel_loc char[] s")
     assert ring_size(session) == 1 << 20
     for n in range(1000):
         event.emit(n, "x" * (n % 40))
@@ -77,9 +80,7 @@ def test_a_record_is_there_without_a_flush(session: Session, tree: Tracefs) -> N
 
 
 def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
     ids: list[int] = []
 
     def emit() -> None:
@@ -99,21 +100,16 @@ def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> Non
 
 
 def test_records_that_no_daemon_took_in_wait_for_the_next_one(
-    utracefsd: Utracefsd, session: Session, tree: Tracefs
+    utracefsd: DaemonProcess, session: Session, tree: Tracefs
 ) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
     assert event
     event.emit(0)
     assert session.flush(60)
-    killed = utracefsd.process
-    assert killed
-    killed.send_signal(signal.SIGSTOP)
+    utracefsd.signal(signal.SIGSTOP)
     for n in range(1, 100):
         event.emit(n)
-    killed.kill()
-    killed.communicate()
+    utracefsd.stop(kill=True)
     wait_for(lambda: not session.stats().connected)
     stats = session.stats()
     assert (stats.emitted, stats.sent, stats.pending, stats.lost) == (100, 1, 99, 0)
@@ -124,48 +120,37 @@ def test_records_that_no_daemon_took_in_wait_for_the_next_one(
         assert session.flush(60)
     finally:
         starting.join()
-    with Tracefs(str(utracefsd.directory)) as next_tree:
+    with Tracefs(utracefsd.directory) as next_tree:
         assert numbers(next_tree) == list(range(100))
     assert session.stats().sent == 100
 
 
-def test_the_daemon_ends_during_a_flush(utracefsd: Utracefsd, session: Session, tree: Tracefs) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+def test_the_daemon_ends_during_a_flush(utracefsd: DaemonProcess, session: Session, tree: Tracefs) -> None:
+    event = enabled(session, tree)
     assert event
-    killed = utracefsd.process
-    assert killed
-    killed.send_signal(signal.SIGSTOP)
+    utracefsd.signal(signal.SIGSTOP)
     for n in range(100):
         event.emit(n)
     flushed: list[bool] = []
     flushing = threading.Thread(target=lambda: flushed.append(session.flush(60)))
     flushing.start()
-    killed.kill()
-    killed.communicate()
+    utracefsd.stop(kill=True)
     utracefsd.start()
     flushing.join()
     assert flushed == [True]
-    with Tracefs(str(utracefsd.directory)) as next_tree:
+    with Tracefs(utracefsd.directory) as next_tree:
         assert numbers(next_tree) == list(range(100))
 
 
 def test_records_that_no_daemon_took_in_are_pending_at_the_end(
-    utracefsd: Utracefsd, session: Session, tree: Tracefs
+    utracefsd: DaemonProcess, session: Session, tree: Tracefs
 ) -> None:
     """Neither sent nor lost: a service manager may give the ring to the next daemon."""
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
     assert event
-    killed = utracefsd.process
-    assert killed
-    killed.send_signal(signal.SIGSTOP)
+    utracefsd.signal(signal.SIGSTOP)
     event.emit(1)
-    killed.kill()
-    killed.communicate()
-    utracefsd.process = None
+    utracefsd.stop(kill=True)
     wait_for(lambda: not session.stats().connected)
     session.close()
     stats = session.stats()
@@ -175,9 +160,7 @@ def test_records_that_no_daemon_took_in_are_pending_at_the_end(
 @pytest.mark.parametrize("asleep_s", [0, 0.3])
 def test_the_time_is_that_of_the_emit(session: Session, tree: Tracefs, asleep_s: float) -> None:
     """Whichever clock the record carries. `trace` shows microseconds."""
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
     between = []
     for n in range(200):
         if n % 50 == 0:
@@ -194,9 +177,7 @@ def test_the_time_is_that_of_the_emit(session: Session, tree: Tracefs, asleep_s:
 
 
 def test_a_forked_child_has_a_ring_of_its_own(session: Session, tree: Tracefs) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
     event.emit(1)
     pid = os.fork()
     if not pid:
@@ -218,12 +199,10 @@ def test_a_forked_child_has_a_ring_of_its_own(session: Session, tree: Tracefs) -
 
 
 def test_a_child_forked_between_two_sessions_knows_its_own_id(
-    utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs
+    utracefsd: DaemonProcess, new_session: Callable[..., Session], tree: Tracefs
 ) -> None:
     first = new_session()
-    event = first.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(first, tree)
     event.emit(1)
     assert first.flush(60)
     first.close()
@@ -243,9 +222,7 @@ def test_a_child_forked_between_two_sessions_knows_its_own_id(
 
 
 def test_the_child_of_a_process_whose_threads_emit(session: Session, tree: Tracefs) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
     stop = threading.Event()
 
     def busy() -> None:
@@ -267,18 +244,13 @@ def test_the_child_of_a_process_whose_threads_emit(session: Session, tree: Trace
         for thread in threads:
             thread.join()
     stats = tree.read_file("events/user_events/ring/stats").decode()
-    emitted, recorded, lost = map(
-        int,
-        re.findall(STATS, stats)[0],
-    )
+    emitted, recorded, lost = map(int, re.findall(STATS, stats)[0])
     assert emitted == recorded + lost
     assert emitted == event.emitted + 5
 
 
 def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
+    event = enabled(session, tree)
 
     def handler(*_: object) -> None:
         event.emit(1)
@@ -298,18 +270,14 @@ def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
 
 
 def test_a_full_ring_loses_and_counts(
-    utracefsd: Utracefsd, session: Session, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+    utracefsd: DaemonProcess, session: Session, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    event = session.event("ring u64 n")
-    assert not event
-    enable(tree)
-    assert utracefsd.process is not None
-    utracefsd.process.send_signal(signal.SIGSTOP)
-    begin = time.perf_counter()
-    for n in range(100_000):
-        event.emit(n)
-    took = time.perf_counter() - begin
-    utracefsd.process.send_signal(signal.SIGCONT)
+    event = enabled(session, tree)
+    with utracefsd.paused():
+        begin = time.perf_counter()
+        for n in range(100_000):
+            event.emit(n)
+        took = time.perf_counter() - begin
     assert took < 5, "an application never waits for the daemon"
     assert event.lost > 0
     found = numbers(tree)
@@ -323,27 +291,24 @@ def test_a_full_ring_loses_and_counts(
 
 
 def test_the_room_of_a_recorded_command_outlasts_a_daemon_without_a_cpu(
-    utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+    utracefsd: DaemonProcess,
+    new_session: Callable[..., Session],
+    tree: Tracefs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """30 ms of the fastest loop, with nothing taken in meanwhile."""
     monkeypatch.setenv("UTRACEFS_RING_KB", str(ROOM_KB))
-    event = new_session().event("ring u64 a; u64 b")
-    assert not event
-    enable(tree)
-    assert utracefsd.process is not None
-    utracefsd.process.send_signal(signal.SIGSTOP)
-    try:
+    event = enabled(new_session(), tree, "u64 a; u64 b")
+    with utracefsd.paused():
         for n in range(800_000):
             event.emit(n, 5)
-    finally:
-        utracefsd.process.send_signal(signal.SIGCONT)
     assert event.lost == 0
     stats = tree.read_file("events/user_events/ring/stats").decode()
     assert "emitted: 800000\nftrace: recorded 800000 filtered 0 lost 0" in stats
 
 
 def test_the_size_can_be_requested(
-    utracefsd: Utracefsd, new_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+    utracefsd: DaemonProcess, new_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 1 << 20)]:
         monkeypatch.setenv("UTRACEFS_RING_KB", text)
@@ -370,7 +335,7 @@ while True:
 
 
 def test_a_killed_producer_loses_nothing_that_it_committed(
-    utracefsd: Utracefsd, tree: Tracefs, directory: Path, tmp_path: Path
+    utracefsd: DaemonProcess, tree: Tracefs, directory: Path, tmp_path: Path
 ) -> None:
     tree.write_file("standing_events", b"ring\n")
     told = tmp_path / "told"
@@ -384,10 +349,7 @@ def test_a_killed_producer_loses_nothing_that_it_committed(
     emitted, lost = map(int, told.read_bytes().split())
     # The daemon detects its end when the tree is read.
     stats = tree.read_file("events/user_events/ring/stats").decode()
-    all_emitted, recorded, all_lost = map(
-        int,
-        re.findall(STATS, stats)[0],
-    )
+    all_emitted, recorded, all_lost = map(int, re.findall(STATS, stats)[0])
     assert all_emitted == recorded + all_lost
     assert emitted <= all_emitted
     assert lost <= all_lost
@@ -405,7 +367,7 @@ def worker(first: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_multiprocessing(utracefsd: Utracefsd, tree: Tracefs, method: str) -> None:
+def test_multiprocessing(utracefsd: DaemonProcess, tree: Tracefs, method: str) -> None:
     tree.write_file("standing_events", b"ring\n")
     context: Any = multiprocessing.get_context(method)
     processes = [context.Process(target=worker, args=(k * 1000,)) for k in range(3)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import utracefs
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
@@ -83,9 +83,10 @@ ROWS = st.lists(
 @pytest.fixture(params=["ring", "socket"])
 def utracefsd(
     request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Utracefsd]:
+) -> Iterator[DaemonProcess]:
     monkeypatch.setenv("UTRACEFS_DATA_RING", "1" if request.param == "ring" else "0")
-    yield from running(directory)
+    with running(directory) as process:
+        yield process
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -99,10 +100,10 @@ def check(session: Session, stream: utracefs.Stream, rows: list[tuple[Any, ...]]
     assert repr([tuple(r.fields.values()) for r in islice(stream, len(rows))]) == repr(rows)
 
 
-def test_through_a_daemon(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> None:
+def test_through_a_daemon(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> None:
     session = new_session()
     event = utracefs.define(every_type, session=session)
-    with utracefs.attach("every_type", directory=str(utracefsd.directory), timeout_s=20) as stream:
+    with utracefs.attach("every_type", directory=utracefsd.directory, timeout_s=20) as stream:
         wait_for(lambda: event)
         check(session, stream)
         event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, k=True, l="l", m=b"", n="", o=b"", **ARRAYS)
@@ -118,10 +119,10 @@ def test_through_a_daemon(utracefsd: Utracefsd, new_session: Callable[..., Sessi
     assert (session.stats().refused, event.lost) == (0, 0)
 
 
-def test_filters_in_the_daemon(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> None:
+def test_filters_in_the_daemon(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> None:
     session = new_session()
     event = session.event("real struct double x 8; struct bool ok 1")
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         wait_for(lambda: event.registered)
         tree.write_file("events/user_events/real/filter", b"x > 1.5 && ok == 1")
         tree.write_file("events/user_events/real/enable", b"1")

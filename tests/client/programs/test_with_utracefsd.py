@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import LoggingHandler, Session
 from utracefs.tree.tracefs import Tracefs
 
@@ -33,18 +33,19 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def utracefsd(directory: Path, transport: str) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path, transport: str) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture
-def session(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> Session:
+def session(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> Session:
     return new_session()
 
 
 @pytest.fixture
-def tree(utracefsd: Utracefsd) -> Iterator[Tracefs]:
-    with Tracefs(str(utracefsd.directory)) as tree:
+def tree(utracefsd: DaemonProcess) -> Iterator[Tracefs]:
+    with Tracefs(utracefsd.directory) as tree:
         yield tree
 
 
@@ -172,20 +173,20 @@ def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_refusals_that_find_no_room(
-    utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+    utracefsd: DaemonProcess,
+    new_session: Callable[..., Session],
+    tree: Tracefs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are lost, and the program and the daemon count the same."""
     monkeypatch.setenv("UTRACEFS_RING_KB", "64")
     monkeypatch.setenv("UTRACEFS_BUFFER_KB", "64")
     event = new_session().event("refusing u32 a")
-    assert not event and utracefsd.process
+    assert not event
     tree.write_file("events/user_events/refusing/enable", b"1")
-    utracefsd.process.send_signal(signal.SIGSTOP)
-    try:
+    with utracefsd.paused():
         for _ in range(50_000):
             event.emit(None)  # type: ignore[arg-type]
-    finally:
-        utracefsd.process.send_signal(signal.SIGCONT)
     assert event.emitted == 50_000
     counted, lost = event.refused["a was None"], event.lost
     assert counted > 0 and lost > 0 and counted + lost == 50_000
@@ -194,32 +195,29 @@ def test_refusals_that_find_no_room(
 
 
 @pytest.mark.parametrize("transport", ["ring"], indirect=True)  # what the socket has ends with the daemon
-def test_refusals_that_a_dead_daemon_did_not_take(utracefsd: Utracefsd, session: Session) -> None:
+def test_refusals_that_a_dead_daemon_did_not_take(utracefsd: DaemonProcess, session: Session) -> None:
     event = session.event("refusing u32 a")
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         assert not event
         tree.write_file("events/user_events/refusing/enable", b"1")
-    assert event and utracefsd.process
-    utracefsd.process.send_signal(signal.SIGSTOP)
+    assert event
+    utracefsd.signal(signal.SIGSTOP)
     event.emit(None)  # type: ignore[arg-type]
-    utracefsd.process.kill()
-    utracefsd.process.communicate()
+    utracefsd.stop(kill=True)
     utracefsd.start()
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         wait_for(lambda: stats(tree, "refusing").startswith("emitted: 0\nrefused: 1 a was None\n"))
 
 
 def test_what_a_handler_emits_while_its_thread_waits_is_of_that_thread(
-    utracefsd: Utracefsd, session: Session, tree: Tracefs
+    utracefsd: DaemonProcess, session: Session, tree: Tracefs
 ) -> None:
     tree.write_file("standing_events", b"user_events:waiting\n")
-    daemon = utracefsd.process
-    assert daemon
-    daemon.send_signal(signal.SIGSTOP)
+    utracefsd.signal(signal.SIGSTOP)
     event = session.event("waiting u32 a")
 
     def handler(signum: int, frame: FrameType | None) -> None:
-        daemon.send_signal(signal.SIGCONT)
+        utracefsd.signal(signal.SIGCONT)
         event.emit(1)
 
     before = signal.signal(signal.SIGALRM, handler)
@@ -252,10 +250,10 @@ def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
     assert set(event.refused) <= {"EBADF"}
 
 
-def test_a_new_daemon(utracefsd: Utracefsd, session: Session) -> None:
+def test_a_new_daemon(utracefsd: DaemonProcess, session: Session) -> None:
     one, two = session.events(["one u32 a", "two u32 a"])
     assert not one
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         tree.write_file("events/user_events/enable", b"1")
     assert one
     one.emit(1)
@@ -265,7 +263,7 @@ def test_a_new_daemon(utracefsd: Utracefsd, session: Session) -> None:
     two.emit(2)
     utracefsd.start()
     wait_for(lambda: session.stats().connected and one.registered, 60)
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         tree.write_file("events/user_events/two/enable", b"1")
         assert two
         two.emit(3)
@@ -281,7 +279,7 @@ def test_registering_4000_events(session: Session) -> None:
     wait_for(lambda: all(event.registered for event in events), 60)
 
 
-def test_workers_that_are_forked(session: Session, utracefsd: Utracefsd, tree: Tracefs) -> None:
+def test_workers_that_are_forked(session: Session, utracefsd: DaemonProcess, tree: Tracefs) -> None:
     event = session.event("worker u32 who")
     assert not event
     tree.write_file("events/user_events/worker/enable", b"1")

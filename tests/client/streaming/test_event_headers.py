@@ -14,8 +14,8 @@ import msgpack
 import pytest
 
 import utracefs
-from tests.client.daemons.real_daemon import Utracefsd, running
 from tests.client.recordings.event_header.event_headers import FIELDS, NAME, field, payload
+from tests.integration.conftest import DaemonProcess, running
 from tests.soak.plain import PlainConnection
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -24,14 +24,15 @@ Emit = Callable[..., None]
 
 
 @pytest.fixture
-def utracefsd(directory: Path) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture
-def emit(utracefsd: Utracefsd) -> Iterator[Emit]:
+def emit(utracefsd: DaemonProcess) -> Iterator[Emit]:
     """Emits events `sold` of EventHeader, with a status and an item; other payloads unchanged."""
-    with contextlib.closing(PlainConnection(str(utracefsd.directory))) as connection:
+    with contextlib.closing(PlainConnection(utracefsd.directory)) as connection:
         index, _ = connection.register(f"{NAME.decode()} {FIELDS.decode()}")
 
         def emit(*statuses: int | bytes) -> None:
@@ -45,12 +46,12 @@ def emit(utracefsd: Utracefsd) -> Iterator[Emit]:
         yield emit
 
 
-def attach(utracefsd: Utracefsd, filter: str, *, raw: bool = False) -> utracefs.Stream:
-    directory = str(utracefsd.directory)
+def attach(utracefsd: DaemonProcess, filter: str, *, raw: bool = False) -> utracefs.Stream:
+    directory = utracefsd.directory
     return utracefs.attach(filter=filter, directory=directory, timeout_s=15, raw_eventheader=raw)
 
 
-def test_the_fields_in_the_records(utracefsd: Utracefsd, emit: Emit) -> None:
+def test_the_fields_in_the_records(utracefsd: DaemonProcess, emit: Emit) -> None:
     with attach(utracefsd, 'status >= 500 && item == "tea"') as stream:
         emit(200, 500, 404, 503)
         assert [r.fields["status"] for r in islice(stream, 2)] == [500, 503]
@@ -65,7 +66,7 @@ def test_the_fields_in_the_records(utracefsd: Utracefsd, emit: Emit) -> None:
 
 
 def test_other_events_are_filtered_by_the_daemon(
-    utracefsd: Utracefsd, emit: Emit, new_session: Callable[..., utracefs.Session]
+    utracefsd: DaemonProcess, emit: Emit, new_session: Callable[..., utracefs.Session]
 ) -> None:
     session = new_session()
     with attach(utracefsd, "status >= 500") as stream:
@@ -87,14 +88,14 @@ def test_other_events_are_filtered_by_the_daemon(
         assert counts == {"user_events:other": 1, f"user_events:{NAME.decode()}": 2}
 
 
-def test_an_event_that_has_no_such_field_is_left_out(utracefsd: Utracefsd, emit: Emit) -> None:
+def test_an_event_that_has_no_such_field_is_left_out(utracefsd: DaemonProcess, emit: Emit) -> None:
     with attach(utracefsd, "status >= 500") as stream:
         emit(payload(b"plain"), payload(b"broken")[:20], payload(b"text", [field(b"status", 7)], b"9\0"), 500)
         assert next(stream).fields["status"] == 500
 
 
 @pytest.mark.parametrize("filter", ["id == 0", "eventheader_flags == 7", "opcode == 0"])
-def test_raw_the_daemon_filters_by_its_fields(utracefsd: Utracefsd, emit: Emit, filter: str) -> None:
+def test_raw_the_daemon_filters_by_its_fields(utracefsd: DaemonProcess, emit: Emit, filter: str) -> None:
     with attach(utracefsd, filter, raw=True) as stream:
         emit(payload(b"one", id=3, opcode=1, big=True), 500)
         record = next(stream)
@@ -102,7 +103,7 @@ def test_raw_the_daemon_filters_by_its_fields(utracefsd: Utracefsd, emit: Emit, 
         assert (record.fields["id"], record.fields["opcode"]) == (0, 0)
 
 
-def test_members_of_structs(utracefsd: Utracefsd, emit: Emit) -> None:
+def test_members_of_structs(utracefsd: DaemonProcess, emit: Emit) -> None:
     def nested(number: int) -> bytes:
         members = [field(b"user", 1, 2), field(b"id", 3), field(b"name", 7)]
         return payload(b"nested", members, struct.pack("<H", number) + b"jo\0")
@@ -112,23 +113,23 @@ def test_members_of_structs(utracefsd: Utracefsd, emit: Emit) -> None:
         assert next(stream).fields == {"user": {"id": 5, "name": "jo"}, "level": 4, "keyword": 31}
 
 
-def test_raw_a_filter_by_other_fields_is_refused(utracefsd: Utracefsd, emit: Emit) -> None:
+def test_raw_a_filter_by_other_fields_is_refused(utracefsd: DaemonProcess, emit: Emit) -> None:
     stream = utracefs.attach(
-        NAME.decode(), filter="status >= 500", directory=str(utracefsd.directory), raw_eventheader=True
+        NAME.decode(), filter="status >= 500", directory=utracefsd.directory, raw_eventheader=True
     )
     with pytest.raises(OSError, match="Field not found"), stream:
         pass
 
 
 @pytest.mark.parametrize("filter", ["status >=", "status >= 500 and more", "(status == 1"])
-def test_the_command_refuses_what_is_no_filter(utracefsd: Utracefsd, emit: Emit, filter: str) -> None:
+def test_the_command_refuses_what_is_no_filter(utracefsd: DaemonProcess, emit: Emit, filter: str) -> None:
     command = [sys.executable, "-m", "utracefs", "stream", "-e", NAME.decode(), "-f", filter, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 1
     assert f"  {filter}\n" in done.stderr
 
 
-def test_the_command(utracefsd: Utracefsd, emit: Emit) -> None:
+def test_the_command(utracefsd: DaemonProcess, emit: Emit) -> None:
     command = [
         sys.executable,
         "-m",
@@ -153,7 +154,7 @@ def test_the_command(utracefsd: Utracefsd, emit: Emit) -> None:
         process.wait(60)
 
 
-def test_record_says_where_such_a_filter_works(utracefsd: Utracefsd, emit: Emit, tmp_path: Path) -> None:
+def test_record_says_where_such_a_filter_works(utracefsd: DaemonProcess, emit: Emit, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "utracefs", "record", "-e", NAME.decode(), "-f", "status >= 500", "true"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
     assert done.returncode == 1

@@ -19,7 +19,7 @@ import trio
 
 import utracefs
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Utracefsd, running
+from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
@@ -29,22 +29,23 @@ SMALL = 256 << 10
 
 
 @pytest.fixture
-def utracefsd(directory: Path) -> Iterator[Utracefsd]:
-    yield from running(directory)
+def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
+    with running(directory) as process:
+        yield process
 
 
 @pytest.fixture
-def session(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> Session:
+def session(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> Session:
     return new_session()
 
 
 @pytest.fixture
-def attach(utracefsd: Utracefsd) -> Iterator[Callable[..., utracefs.Stream]]:
+def attach(utracefsd: DaemonProcess) -> Iterator[Callable[..., utracefs.Stream]]:
     """Not entered yet; closed at the end."""
     made: list[utracefs.Stream] = []
 
     def attach(*args: Any, **options: Any) -> utracefs.Stream:
-        options = {"directory": str(utracefsd.directory), "timeout_s": 15, **options}
+        options = {"directory": utracefsd.directory, "timeout_s": 15, **options}
         made.append(utracefs.attach(*args, **options))
         return made[-1]
 
@@ -221,8 +222,8 @@ def test_breaking_off_and_going_on(session: Session, attach: Attach) -> None:
         assert next(stream).fields["a"] == 4
 
 
-def test_instances(session: Session, attach: Attach, utracefsd: Utracefsd) -> None:
-    with Tracefs(str(utracefsd.directory)) as tree:
+def test_instances(session: Session, attach: Attach, utracefsd: DaemonProcess) -> None:
+    with Tracefs(utracefsd.directory) as tree:
         tree.mkdir("instances/web")
         with attach("*", instances=["web"], timeout_s=0.3) as stream:
             tree.write_file("standing_events", b"user_events:*\n")
@@ -235,11 +236,11 @@ def test_instances(session: Session, attach: Attach, utracefsd: Utracefsd) -> No
 
 @pytest.mark.parametrize("nr_records", [3, 20_000])
 def test_an_event_with_other_fields(
-    attach: Attach, utracefsd: Utracefsd, new_session: Callable[..., Session], nr_records: int
+    attach: Attach, utracefsd: DaemonProcess, new_session: Callable[..., Session], nr_records: int
 ) -> None:
     """Its records and losses under both ids count."""
     enable = "instances/web/events/user_events/work/enable"
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         tree.mkdir("instances/web")
         with attach("work", instances=["web"], timeout_s=1, ring_bytes=SMALL) as stream:
             for declaration in ("work u32 a", "work u64 a"):
@@ -276,9 +277,14 @@ def test_an_event_with_other_fields(
     ],
 )
 def test_refused(
-    session: Session, attach: Attach, utracefsd: Utracefsd, options: dict[str, Any], number: int, text: str
+    session: Session,
+    attach: Attach,
+    utracefsd: DaemonProcess,
+    options: dict[str, Any],
+    number: int,
+    text: str,
 ) -> None:
-    with Tracefs(str(utracefsd.directory)) as tree:
+    with Tracefs(utracefsd.directory) as tree:
         event = session.event("ev u32 a")
         wait_for(lambda: event.registered)
         before = len(os.listdir("/proc/self/fd"))
@@ -294,7 +300,7 @@ def test_no_daemon(tmp_path: Path) -> None:
         pass
 
 
-def test_records_that_it_missed(session: Session, attach: Attach, utracefsd: Utracefsd) -> None:
+def test_records_that_it_missed(session: Session, attach: Attach, utracefsd: DaemonProcess) -> None:
     with attach("ev"):
         emit(session, "ev", 1, 2)
         with attach("ev", filter="a > 5") as stream:
@@ -315,11 +321,11 @@ def test_it_detaches(session: Session, attach: Attach) -> None:
     wait_for(lambda: not event)
 
 
-def test_a_program_that_is_killed_detaches(session: Session, utracefsd: Utracefsd) -> None:
+def test_a_program_that_is_killed_detaches(session: Session, utracefsd: DaemonProcess) -> None:
     event = session.event("ev u32 a")
     pid = os.fork()
     if not pid:
-        with utracefs.attach("ev", directory=str(utracefsd.directory)) as stream:
+        with utracefs.attach("ev", directory=utracefsd.directory) as stream:
             next(stream)
         os._exit(1)
     wait_for(lambda: event)
@@ -424,7 +430,7 @@ async def test_many_streams_in_one_loop(session: Session, attach: Attach) -> Non
 # The end of the daemon.
 
 
-def test_a_clean_end(session: Session, attach: Attach, utracefsd: Utracefsd) -> None:
+def test_a_clean_end(session: Session, attach: Attach, utracefsd: DaemonProcess) -> None:
     with attach(reconnect=False) as stream:
         emit(session, "ev", 1, 2)
         utracefsd.stop()
@@ -434,16 +440,10 @@ def test_a_clean_end(session: Session, attach: Attach, utracefsd: Utracefsd) -> 
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_restart(session: Session, attach: Attach, utracefsd: Utracefsd, kill: bool) -> None:
+def test_a_restart(session: Session, attach: Attach, utracefsd: DaemonProcess, kill: bool) -> None:
     with attach("ev") as stream:
         emit(session, "ev", 1)
-        assert utracefsd.process is not None
-        if kill:
-            utracefsd.process.kill()
-            utracefsd.process.communicate()
-            utracefsd.process = None
-        else:
-            utracefsd.stop()
+        utracefsd.stop(kill)
         utracefsd.start()
         assert next(stream).fields["a"] == 1
         event = session.event("ev u32 a; __rel_loc char[] s")
@@ -464,7 +464,7 @@ def test_a_restart(session: Session, attach: Attach, utracefsd: Utracefsd, kill:
         assert next(stream).lost == 0
 
 
-def test_a_daemon_that_does_not_come_back(session: Session, attach: Attach, utracefsd: Utracefsd) -> None:
+def test_a_daemon_that_does_not_come_back(session: Session, attach: Attach, utracefsd: DaemonProcess) -> None:
     with attach("ev", timeout_s=0.3) as stream:
         emit(session, "ev", 1)
         utracefsd.stop()

@@ -23,17 +23,6 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
-__all__ = [
-    "Kept",
-    "World",
-    "judge",
-    "killed_again_and_again",
-    "mapped",
-    "open_buffers",
-    "open_ring",
-    "stepped_through",
-]
-
 SIZE = 64 << 10
 SLOT = 128
 """Bytes of a slot; the first is the file's header. (st_dev, st_ino) are at 8 in it, the tail at 24."""

@@ -43,8 +43,7 @@ def play(program: Path, there: World, children: int, toggles: int) -> dict[str, 
 def test_nothing_else_is_touched(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     canary = built("canary", tmp_path)
     with world(via, daemon, tmp_path) as there:
-        assert daemon.process
-        pids = [daemon.process.pid, there.mount.process.pid]
+        pids = [daemon.pid, there.mount.process.pid]
         play(canary, there, 100, 40)  # afterwards all caches are filled
         before = [(resident_kb(pid), descriptors(pid)) for pid in pids]
         found = play(canary, there, CHILDREN, CHANGES // 2)

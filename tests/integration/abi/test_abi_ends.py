@@ -91,8 +91,7 @@ def test_killed_between_ioctl_and_answer(via: str, who: str, daemon: DaemonProce
     """Its event is removed, the next program does not find it."""
     program = built("provider", tmp_path)
     with world(via, daemon, tmp_path) as there:
-        assert daemon.process
-        pid = daemon.process.pid if who == "daemon" else there.mount.process.pid
+        pid = daemon.pid if who == "daemon" else there.mount.process.pid
         with provider(program, there) as dying:
             assert dying.ask("open") == 0
             with stopped(pid):

@@ -95,12 +95,9 @@ class TestEnds:
 
     def test_a_stopped_daemon_is_waited_for(self, daemon: DaemonProcess, place: Path) -> None:
         with mounted(daemon.directory, place):
-            daemon.signal(signal.SIGSTOP)
-            try:
+            with daemon.paused():
                 reader = subprocess.Popen(["cat", str(place / "tracing_on")], stdout=subprocess.PIPE)
                 wait_for(lambda: _is_reading(reader.pid), "the reader waits")
-            finally:
-                daemon.signal(signal.SIGCONT)
             assert reader.communicate(timeout=60)[0] == b"1\n"
 
 

@@ -428,16 +428,13 @@ class TestDaemons:
     ) -> None:
         with mounted(daemon.directory, place), Provider(program, place) as provider:
             self.enable(place, provider)
-            daemon.signal(signal.SIGSTOP)
-            try:
+            with daemon.paused():
                 provider.send(line)
                 wait_for(lambda: _is_asking(provider.pid), "it waits for the mount")
                 provider.process.kill()
                 began = time.monotonic()
                 provider.process.wait(60)
                 assert time.monotonic() - began < 20, "30 s is what an answer may take"
-            finally:
-                daemon.signal(signal.SIGCONT)
             with Provider(program, place) as other:
                 other.call("open")
                 assert other.call("reg 0 0 0 4 0 shop") == 0
@@ -448,11 +445,8 @@ class TestDaemons:
     ) -> None:
         with mounted(daemon.directory, place), Provider(program, place) as provider:
             self.enable(place, provider)
-            daemon.signal(signal.SIGSTOP)
-            try:
+            with daemon.paused():
                 assert provider.word() == 1
-            finally:
-                daemon.signal(signal.SIGCONT)
             assert provider.call("write 0 0") == 4
 
 

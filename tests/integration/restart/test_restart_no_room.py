@@ -31,8 +31,7 @@ LIMIT = 1 << 20
 
 def limit_files(daemon: DaemonProcess) -> None:
     """Let none of its files grow beyond 1 MiB: EFBIG, instead of the ENOSPC of a small /dev/shm."""
-    assert daemon.process is not None
-    resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 
 def restart(daemon: DaemonProcess, producer: Producer) -> bytes:

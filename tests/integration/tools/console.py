@@ -22,8 +22,6 @@ import attrs
 
 from tests.left_over import VARIABLE
 
-__all__ = ["NAMED", "Shell", "Step", "as_pattern", "files", "prepare", "steps"]
-
 END = "=== the end of the output ==="
 ANSWER_S = 60
 NAMED = re.compile(r"(?:#|//) (\w[\w-]*\.\w+)\b")

@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["open_folder", "screen", "screenshot", "shown_in_kernelshark"]
-
 NOBODY = 65534
 PATIENCE_S = 60.0
 FIRST_DISPLAY = 200

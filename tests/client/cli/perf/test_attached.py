@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.daemons.real_daemon import Utracefsd
+from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.cli import Failure
 from utracefs.cli.common import connect
@@ -24,8 +24,8 @@ SAMPLING = PerfAttr(sample_period=1, data_pages=4)
 
 
 @pytest.fixture
-def daemon(home: Path) -> Iterator[Utracefsd]:
-    daemon = Utracefsd(home / "d")
+def daemon(home: Path) -> Iterator[DaemonProcess]:
+    daemon = DaemonProcess(home / "d")
     daemon.start()
     try:
         yield daemon
@@ -42,7 +42,9 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def attached_to(daemon: Utracefsd, *wanted: Wanted, attr: PerfAttr = SAMPLING, **options: object) -> Attached:
+def attached_to(
+    daemon: DaemonProcess, *wanted: Wanted, attr: PerfAttr = SAMPLING, **options: object
+) -> Attached:
     return Attached(connect(str(daemon.directory)), wanted, attr, **options)  # type: ignore[arg-type]
 
 
@@ -51,7 +53,7 @@ def looked(attached: Attached) -> bool:
     return WORK in attached.opened
 
 
-def test_events_are_found_as_they_come(daemon: Utracefsd) -> None:
+def test_events_are_found_as_they_come(daemon: DaemonProcess) -> None:
     with (
         attached_to(daemon, Wanted("wo*", "n > 2"), Wanted("other"), attr=PerfAttr()) as attached,
         Session(str(daemon.directory)) as session,
@@ -77,7 +79,7 @@ def test_events_are_found_as_they_come(daemon: Utracefsd) -> None:
         attached.tree.close()
 
 
-def test_a_filter_that_does_not_fit(daemon: Utracefsd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_that_does_not_fit(daemon: DaemonProcess, capsys: pytest.CaptureFixture[str]) -> None:
     """A Failure for an existing event; for one registered later a single warning."""
     with Session(str(daemon.directory)) as session:
         with attached_to(daemon, Wanted("*", "nosuch == 1")) as attached:
@@ -99,7 +101,7 @@ def test_a_filter_that_does_not_fit(daemon: Utracefsd, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("with_ftrace", [False, True])
 def test_nothing_is_missing_silently_when_the_daemon_is_killed(
-    daemon: Utracefsd, capsys: pytest.CaptureFixture[str], with_ftrace: bool
+    daemon: DaemonProcess, capsys: pytest.CaptureFixture[str], with_ftrace: bool
 ) -> None:
     unseen: list[int] = []
     found: list[int] = []

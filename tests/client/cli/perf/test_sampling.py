@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
-from tests.client.daemons.real_daemon import Utracefsd
+from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.cli.common import connect
 from utracefs.cli.event_options import Wanted
@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize("command", ["record", "trace"])
 def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: str) -> None:
-    daemon = Utracefsd(home / "d")
+    daemon = DaemonProcess(home / "d")
     daemon.start()
     cli = Cli(home, str(home / "d"))
     program = subprocess.Popen(
@@ -89,7 +89,7 @@ def test_losses_are_reported_when_the_daemon_was_killed(
     """And the reader of samples is called as soon as the first sample arrives."""
     monkeypatch.setattr("utracefs.cli.perf.attached.LOST_S", 0.0)
     monkeypatch.setattr("utracefs.cli.perf.sampling.DESCRIBE_S", 1000.0)
-    daemon, attr = Utracefsd(home / "d"), PerfAttr(sample_period=1, data_pages=1)
+    daemon, attr = DaemonProcess(home / "d"), PerfAttr(sample_period=1, data_pages=1)
     daemon.start()
     try:
         with (

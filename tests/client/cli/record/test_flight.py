@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
-from tests.client.daemons.real_daemon import Utracefsd
 from tests.client.recordings.events import trace_cmd
+from tests.integration.conftest import DaemonProcess
 
 PROGRAM = """
 import os, signal, sys, utracefs
@@ -158,7 +158,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
         traced.run("emit", "web", str(n), "1")
     daemon.kill()
     daemon.wait()
-    following = Utracefsd(traced.home / "d")
+    following = DaemonProcess(traced.home / "d")
     following.start()
     try:
         eventually(lambda: len(dumps(traced)) == 1, "the last minute is written")
@@ -187,7 +187,7 @@ def test_the_next_daemon_has_nothing(
     traced.run("dump")
     daemon.terminate()
     daemon.wait()
-    following = Utracefsd(traced.home / "d")
+    following = DaemonProcess(traced.home / "d")
     following.start()
     try:
         _, error = process.communicate(timeout=60)

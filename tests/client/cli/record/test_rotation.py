@@ -12,8 +12,8 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.cli.record.test_flight import dumps, program, values
-from tests.client.daemons.real_daemon import Utracefsd
 from tests.client.recordings.events import trace_cmd
+from tests.integration.conftest import DaemonProcess
 
 
 def test_by_size(traced: Cli, eventually: Eventually) -> None:
@@ -172,7 +172,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     traced.run("emit", "web", "2", "1")
     daemon.kill()
     daemon.wait()
-    following = Utracefsd(traced.home / "d")
+    following = DaemonProcess(traced.home / "d")
     following.start()
     try:
         eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")

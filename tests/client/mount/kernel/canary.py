@@ -6,8 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Canary", "build"]
-
 SOURCE = Path(__file__).with_name("canary.c")
 
 

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.consumers.ftrace.trigger.trigger_model import Model, ModelTrigger
 
-__all__ = ["STEPS", "Step", "compare", "take_step"]
-
 Step = tuple[str, str, Any]
 """The action, its event, and an argument."""
 
