@@ -31,7 +31,7 @@
 #define STAYING 8          /* of each round */
 #define EXECING 64         /* of each round, at most */
 #define REST_MS 100
-#define PATIENCE_MS 10000  /* how long a machine may be busy; how long it took is printed */
+#define PATIENCE_MS 100000 /* how long a machine may be busy; how long it took is printed */
 
 static const struct {
 	unsigned offset, size, bit;

@@ -120,7 +120,7 @@ class MemoryThread:
             self._said = under_way
             logger.warning(
                 "the memory of a process has not answered for %.0f s; registrations wait for that"
-                " (a page that userfaultfd or another file system has to bring?)",
+                " (a busy machine, or a page that userfaultfd or another file system has to bring?)",
                 HANG_S,
             )
 
