@@ -34,6 +34,7 @@ cdef class Column(Values):
     cdef ValueKind _kind
     cdef Elements _elements   # of an ARRAY_VALUE
     cdef bint _as_bytes       # a text that is not decoded
+    cdef dict _codes          # text to its number, of a column with a dictionary; else None
 
     cdef int room(self, Py_ssize_t rows, Py_ssize_t more) except -1
     cdef void put_number(self, uint64_t value) noexcept
@@ -75,6 +76,7 @@ cdef class Batch:
 cdef class ColumnBatches:
     cdef Records _records
     cdef bint _text_as_bytes
+    cdef bint _coded
     cdef dict _pending        # EventDecoder to Batch
     cdef Py_ssize_t _bytes    # of all of them
     cdef CleanNames _names

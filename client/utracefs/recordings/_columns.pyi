@@ -12,6 +12,7 @@ class Column(Values):
     type: str
     values: memoryview
     offsets: memoryview | None
+    dictionary: list[str] | None
     validity: memoryview | None
     nulls: int
 
@@ -21,12 +22,16 @@ class Batch:
     columns: list[Column]
     commons: int
     def __init__(
-        self, event: EventDecoder, text_as_bytes: bool = False, with_place: bool = False
+        self,
+        event: EventDecoder,
+        text_as_bytes: bool = False,
+        with_place: bool = False,
+        coded: bool = False,
     ) -> None: ...
 
 class CleanNames: ...
 
 class ColumnBatches:
-    def __init__(self, records: Records, text_as_bytes: bool = False) -> None: ...
+    def __init__(self, records: Records, text_as_bytes: bool = False, coded: bool = False) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...

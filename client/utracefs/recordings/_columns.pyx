@@ -27,6 +27,7 @@ cdef enum:
     BATCH_BYTES = 16 << 20      # of texts in a batch; offsets have 31 bits
     PENDING_BYTES = 64 << 20    # collected for all events
     FIRST_ROWS = 64
+    COMM = 4
     COMMONS = 7
 
 COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
@@ -96,6 +97,11 @@ cdef class Column(Values):
     def offsets(self):
         """Offsets of strings and binaries in `values`; None for numbers."""
         return None if self._offsets is None else memoryview(self._offsets)
+
+    @property
+    def dictionary(self):
+        """The texts that `values` are the numbers of; None: they are the values themselves."""
+        return None if self._codes is None else list(self._codes)
 
     @property
     def validity(self):
@@ -186,8 +192,18 @@ cdef class Column(Values):
     cdef int put_repeated(self, bytes text, Py_ssize_t count) except -1:
         """The same text in so many rows; there is `room` for them."""
         cdef Py_ssize_t i, size = PyBytes_GET_SIZE(text), done = size, all = size * count
-        cdef int32_t *ends = <int32_t *>(self._offsets.data + self._offsets.size)
+        cdef int32_t *ends
+        cdef int32_t *codes
+        cdef int32_t code
         cdef uint8_t *to
+        if self._codes is not None:
+            code = self._codes.setdefault(text.decode(), len(self._codes))
+            codes = <int32_t *>(self._values.data + self._values.size)
+            for i in range(count):
+                codes[i] = code
+            self._values.size += 4 * count
+            return 0
+        ends = <int32_t *>(self._offsets.data + self._offsets.size)
         if size:
             self._values.room(all)
             to = self._values.data + self._values.size
@@ -256,7 +272,9 @@ cdef class Batch:
     2^63 or more, unknown `lost`, and all fields of a record that is shorter than its event's fields.
     """
 
-    def __init__(self, EventDecoder event not None, bint text_as_bytes=False, bint with_place=False):
+    def __init__(
+        self, EventDecoder event not None, bint text_as_bytes=False, bint with_place=False, bint coded=False
+    ):
         cdef Py_ssize_t i
         self.event = event
         self.columns = [
@@ -268,6 +286,9 @@ cdef class Batch:
             new_column("instance", "string", 0, TEXT_VALUE),
             new_column("lost", "int64", 8, UNSIGNED_VALUE),
         ]
+        if coded:
+            self.columns[COMM] = new_column("comm", "int32", 4, UNSIGNED_VALUE)
+            (<Column>self.columns[COMM])._codes = {}
         if with_place:
             self.columns += [new_column(name, "string", 0, TEXT_VALUE) for name in PLACE_COLUMNS]
         self.commons = len(self.columns)
@@ -284,7 +305,7 @@ cdef class Batch:
         if self.rows + count > self._capacity:
             self.grow(self.rows + count)
         cdef Column time_ns = columns[0], cpu = columns[1], pid = columns[2], tid = columns[3]
-        cdef Column comm = columns[4], instance = columns[5], lost = columns[6]
+        cdef Column comm = columns[COMM], instance = columns[5], lost = columns[6]
         for i in range(count):
             is_late |= raws[i].time_ns >> 63
             is_unknown |= raws[i].lost < 0
@@ -401,13 +422,14 @@ cdef class CleanNames:
 cdef class ColumnBatches:
     """Iterates over `records` as Batches; each has 65,536 records of one event at most.
 
-    text_as_bytes: texts are `binary`, unchanged, up to their first NUL.
+    text_as_bytes: texts are `binary`, unchanged, up to their first NUL. coded: `comm` has a dictionary.
 
     ValueError at invalid data, after all records before it.
     """
 
-    def __init__(self, Records records not None, bint text_as_bytes=False):
+    def __init__(self, Records records not None, bint text_as_bytes=False, bint coded=False):
         self._records = records
+        self._coded = coded
         self._text_as_bytes = text_as_bytes
         self._pending = {}
         self._names = CleanNames()
@@ -447,7 +469,7 @@ cdef class ColumnBatches:
         raise StopIteration
 
     cdef Batch _begin(self, EventDecoder event):
-        return Batch(event, text_as_bytes=self._text_as_bytes, with_place=self._records.is_merged)
+        return Batch(event, self._text_as_bytes, self._records.is_merged, self._coded)
 
     cdef EventDecoder _next_run(self):
         """Read `_run`, records of one event; its decoder, None at the end."""

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from utracefs.recordings._columns import COMMON_COLUMNS, PLACE_COLUMNS, Batch
+from utracefs.recordings._columns import COMMON_COLUMNS, PLACE_COLUMNS, Batch, Column
 from utracefs_protocol.text import clean, text_of
 
 if TYPE_CHECKING:
@@ -74,10 +74,16 @@ def arrow_schema(
     names = column_names((column.name for column in own), taken, key)
     told = {"system": batch.event.system, "event": batch.event.name, **metadata}
     return pa.schema(
-        [pa.field(column.name, getattr(pa, column.type)()) for column in common]
-        + [pa.field(names[column.name], getattr(pa, column.type)()) for column in own],
+        [pa.field(column.name, _type(column)) for column in common]
+        + [pa.field(names[column.name], _type(column)) for column in own],
         {f"utracefs.{name}".encode(): clean(text).encode() for name, text in told.items()},
     )
+
+
+def _type(column: Column) -> "pyarrow.DataType":
+    pa = library("pyarrow")
+    found = getattr(pa, column.type)()
+    return found if column.dictionary is None else pa.dictionary(found, pa.string())
 
 
 def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
@@ -89,10 +95,11 @@ def arrow_batch(batch: Batch, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch"
         if column.offsets is None:
             del buffers[1]
         wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-        is_bool = column.type == "bool_"
-        stored = pa.uint8() if is_bool else field.type
+        stored = pa.uint8() if column.type == "bool_" else getattr(pa, column.type)()
         array = pa.Array.from_buffers(stored, batch.rows, wrapped, column.nulls)
-        arrays.append(array.cast(field.type) if is_bool else array)
+        if (texts := column.dictionary) is not None:
+            array = pa.DictionaryArray.from_arrays(array, pa.array(texts, pa.string()), safe=False)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -111,6 +111,19 @@ def files(folder: Path) -> list[str]:
 # Contents
 
 
+def test_names_of_threads_and_statistics(tmp_path: Path) -> None:
+    """Batches of one file have different ones. A file's name says nothing of how they are stored."""
+    out = tmp_path / "out"
+    batches = [work(1, 1, 2), work(2, 3, comms={7: "other"}), work(3, 4, comms={}), work(4, 5)]
+    assert target(out).send(batches) == {}
+    assert numbers(out, "user_events:work", "comm") == ["<...>", "main", "main", "main", "other"]
+    (file,) = out.glob("event=user_events%3Awork/**/*.parquet")
+    assert file.stem.endswith("-8003c847")
+    group = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
+    found = [group.column(n) for n in range(group.num_columns)]
+    assert [c.path_in_schema for c in found if c.is_stats_set] == ["time", "time_ns", "pid", "tid", "a"]
+
+
 def test_every_value_in_four_readers(tmp_path: Path) -> None:
     """The types of the files are those of the fields, also without Arrow's own description."""
     records = [(id_, list(values.values())) for _, id_, _, values in example.ROWS]
