@@ -38,110 +38,120 @@ from utracefsd.events.event import Event, shown
 
 
 @attrs.frozen
-class Named:
-    """The texts of a trigger: its line, and the command that makes it again."""
+class _Parsed:
+    """A command that attaches a trigger."""
 
     name: bytes
     """With its target, if any."""
-    filter_text: bytes | None
+    target: Any
+    count: int
+    filter: Filter | None
+    text: bytes | None
     """The text behind `if`."""
+    kept: Kept = ()
+    """Cells of the previous daemon: the trigger's own, its switch's."""
 
-    def text(self, trigger: Trigger) -> bytes:
-        return self.name + count_text(trigger.count) + self._condition()
+    @property
+    def options(self) -> dict[str, Any]:
+        """For the constructor of the trigger."""
+        return {"filter": self.filter, "kept": self.kept[0] if self.kept else None}
 
-    def saved(self, trigger: Trigger, *switch: int) -> SavedTrigger:
-        """Its entry in the state. switch: the cell of the switch that it changes."""
-        cells = trigger.cells
-        return SavedTrigger(
-            b"%s:%d%s" % (self.name, trigger.count, self._condition()),
-            ((trigger.cell, trigger.key), *((index, cells.key(index)) for index in switch)),
-        )
+    def attached(
+        self,
+        trigger: Trigger,
+        slot: tuple[Any, ...],
+        switch: Callable[[], tuple[int, ...]] = tuple,
+        let_go: Callable[[], None] = lambda: None,
+    ) -> AttachedTrigger:
+        """switch: the cell of the switch that it changes."""
+        condition = b"" if self.text is None else b" if " + self.text
 
-    def _condition(self) -> bytes:
-        return b"" if self.filter_text is None else b" if " + self.filter_text
+        def saved() -> SavedTrigger:
+            cells = ((index, trigger.cells.key(index)) for index in switch())
+            again = b"%s:%d%s" % (self.name, trigger.count, condition)
+            return SavedTrigger(again, ((trigger.cell, trigger.key), *cells))
 
+        def text() -> bytes:
+            return self.name + count_text(trigger.count) + condition
 
-def make_filter(place: Place, event: Event, text: bytes | None) -> Filter | None:
-    return None if text is None else place.make_filter(event, text)
+        return AttachedTrigger(trigger, slot, text, saved, let_go)
 
 
 class _Simple:
-    """NAME[:COUNT][ if FILTER]."""
+    """NAME[:TARGET][:COUNT][ if FILTER]. Truncating does not remove it."""
 
-    def __init__(self, name: bytes, slot: bytes) -> None:
-        self.name = name
-        self.slot = (slot,)
+    name: bytes
 
     def write(self, place: Place, event: Event, command: Command) -> None:
-        param, clause = separate_filter(command.rest, needs_param=False)
+        target, param, clause = self._split(place, command)
+        slot = self._slot(target)
         if command.removes:
-            place.files.remove_trigger(event, self.slot)
+            place.files.remove_trigger(event, slot)
             return
-        count = parse_count(param)
-        text = filter_text(clause)
-        filter = make_filter(place, event, text)
-        place.files.check_slot(event, self.slot)
-        place.files.add_trigger(event, memory_errors(partial(self.make, place, count, filter, text)))
+        parsed = self._parse(place, event, target, param, clause)
+        place.files.check_slot(event, slot)
+        place.files.add_trigger(event, memory_errors(partial(self._make, place, parsed)))
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
-        param, clause = separate_filter(command.rest, needs_param=False)
-        text = filter_text(clause)
-        return self.make(place, parse_count(param), make_filter(place, event, text), text, saved.cells)
+        parsed = self._parse(place, event, *self._split(place, command))
+        return self._make(place, attrs.evolve(parsed, kept=saved.cells))
 
     def remove_all(self, place: Place, event: Event) -> None:
-        """Truncating does not remove it."""
+        pass
 
-    def make(
-        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
-    ) -> AttachedTrigger:
+    def _parse(
+        self, place: Place, event: Event, target: Any, param: bytes | None, clause: bytes | None
+    ) -> _Parsed:
+        count = parse_count(param)
+        text = filter_text(clause)
+        filter = None if text is None else place.make_filter(event, text)
+        return _Parsed(self.name, target, count, filter, text)
+
+    def _split(self, place: Place, command: Command) -> tuple[Any, bytes | None, bytes | None]:
+        """Target, count, and filter with its `if`."""
+        return None, *separate_filter(command.rest, needs_param=False)
+
+    def _slot(self, target: Any) -> tuple[Any, ...]:
+        return (self.name,)
+
+    def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
         raise NotImplementedError
 
 
 class StacktraceKind(_Simple):
-    def __init__(self) -> None:
-        super().__init__(b"stacktrace", b"stacktrace")
+    name = b"stacktrace"
 
-    def make(
-        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
-    ) -> AttachedTrigger:
-        if not kept:
+    def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
+        if not parsed.kept:
             daemon_log.info(
                 "trigger-stacktrace",
                 "trigger stacktrace: it counts, and records nothing; there is no stack of the kernel",
             )
-        trigger = Stacktrace(place.cells, count, filter=filter, kept=kept[0] if kept else None)
-        named = Named(self.name, text)
-        return AttachedTrigger(
-            trigger, self.slot, partial(named.text, trigger), partial(named.saved, trigger)
-        )
+        trigger = Stacktrace(place.cells, parsed.count, **parsed.options)
+        return parsed.attached(trigger, self._slot(None))
 
 
 class SnapshotKind(_Simple):
     """snapshot. Attaching it makes the spare buffer, which stays after removing it."""
 
-    def __init__(self) -> None:
-        super().__init__(b"snapshot", b"snapshot")
+    name = b"snapshot"
 
-    def make(
-        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
-    ) -> AttachedTrigger:
+    def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
         place.snapshot.allocate()
-        trigger = SnapshotTrigger(place.sink, count, filter=filter, kept=kept[0] if kept else None)
-        named = Named(self.name, text)
-        return AttachedTrigger(
-            trigger, self.slot, partial(named.text, trigger), partial(named.saved, trigger)
-        )
+        trigger = SnapshotTrigger(place.sink, parsed.count, **parsed.options)
+        return parsed.attached(trigger, self._slot(None))
 
 
 class TracingSwitchKind(_Simple):
     def __init__(self, name: bytes, *, on: bool) -> None:
-        super().__init__(name, b"tracing")
+        self.name = name
         self._on = on
 
-    def make(
-        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
-    ) -> AttachedTrigger:
-        sink, cells = place.sink, place.cells
+    def _slot(self, target: Any) -> tuple[Any, ...]:
+        return (b"tracing",)
+
+    def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
+        sink, cells, kept = place.sink, place.cells, parsed.kept
         if sink.tracing_switches == 0:
             if len(kept) > 1 and cells.keep(*kept[1]):
                 sink.tracing_cell = kept[1][0]
@@ -149,19 +159,13 @@ class TracingSwitchKind(_Simple):
             else:
                 sink.tracing_cell = cells.give(sink.tracing_on)
         sink.tracing_switches += 1
+        let_go = partial(_let_go_of_tracing, place)
         try:
-            trigger = TracingSwitch(sink, self._on, count, filter=filter, kept=kept[0] if kept else None)
+            trigger = TracingSwitch(sink, self._on, parsed.count, **parsed.options)
         except BaseException:
-            _let_go_of_tracing(place)
+            let_go()
             raise
-        named = Named(self.name, text)
-        return AttachedTrigger(
-            trigger,
-            self.slot,
-            partial(named.text, trigger),
-            lambda: named.saved(trigger, sink.tracing_cell),
-            partial(_let_go_of_tracing, place),
-        )
+        return parsed.attached(trigger, self._slot(None), lambda: (sink.tracing_cell,), let_go)
 
 
 def _let_go_of_tracing(place: Place) -> None:
@@ -173,7 +177,7 @@ def _let_go_of_tracing(place: Place) -> None:
         place.tracing_switched()
 
 
-class EventSwitchKind:
+class EventSwitchKind(_Simple):
     _slot_name = b"event"
     _switch: Callable[..., Trigger] = EventSwitch
     """Makes the trigger: the target's probe, True to switch it on, a count, `filter` and `kept`."""
@@ -182,69 +186,32 @@ class EventSwitchKind:
         self.name = name
         self._on = on
 
-    def write(self, place: Place, event: Event, command: Command) -> None:
-        target, param, clause = split_target(place, command)
-        slot = self._slot(target)
-        if command.removes:
-            place.files.remove_trigger(event, slot)
-            return
-        count = parse_count(param)
-        text = filter_text(clause)
-        filter = make_filter(place, event, text)
-        place.files.check_slot(event, slot)
-        place.files.add_trigger(event, memory_errors(partial(self._make, place, target, count, filter, text)))
-
-    def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
-        target, param, clause = split_target(place, command)
-        text = filter_text(clause)
-        filter = make_filter(place, event, text)
-        return self._make(place, target, parse_count(param), filter, text, saved.cells)
-
-    def remove_all(self, place: Place, event: Event) -> None:
-        """Truncating does not remove it."""
+    def _split(self, place: Place, command: Command) -> tuple[Event, bytes | None, bytes | None]:
+        """EINVAL: too few parts, or no such event."""
+        param, clause = separate_filter(command.rest, needs_param=True)
+        assert param is not None
+        system, colon, rest = param.partition(b":")
+        name, more, count = rest.partition(b":")
+        target = place.table.get(system, name) if colon else None
+        if target is None:
+            raise TraceError(
+                errno.EINVAL,
+                f"{shown(param)} names no event: write SYSTEM:EVENT; available_events lists them",
+            )
+        return target, count if more else None, clause
 
     def _slot(self, target: Event) -> tuple[Any, ...]:
         return self._slot_name, target.id
 
-    def _make(
-        self,
-        place: Place,
-        target: Event,
-        count: int,
-        filter: Filter | None,
-        text: bytes | None,
-        kept: Kept = (),
-    ) -> AttachedTrigger:
+    def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
+        target, kept = parsed.target, parsed.kept
         probe = place.files.hold_switch(target, kept[1] if len(kept) > 1 else None)
-        let_go: Callable[[], None] = partial(place.files.drop_switch, target)
+        let_go = partial(place.files.drop_switch, target)
         try:
-            trigger = self._switch(probe, self._on, count, filter=filter, kept=kept[0] if kept else None)
+            trigger = self._switch(probe, self._on, parsed.count, **parsed.options)
         except BaseException:
             let_go()
             raise
-        named = Named(b"%s:%s:%s" % (self.name, target.system, target.tracepoint_name), text)
-        return AttachedTrigger(
-            trigger,
-            self._slot(target),
-            partial(named.text, trigger),
-            lambda: named.saved(trigger, probe.soft_cell),
-            let_go,
-        )
-
-
-def split_target(place: Place, command: Command) -> tuple[Event, bytes | None, bytes | None]:
-    """Parse SYSTEM:EVENT[:COUNT][ if FILTER]: the event, the count and the filter with its `if`.
-
-    EINVAL: too few parts, or no such event.
-    """
-    param, clause = separate_filter(command.rest, needs_param=True)
-    assert param is not None
-    system, colon, rest = param.partition(b":")
-    name, more, count = rest.partition(b":")
-    target = place.table.get(system, name) if colon else None
-    if target is None:
-        raise TraceError(
-            errno.EINVAL,
-            f"{shown(param)} names no event: write SYSTEM:EVENT; available_events lists them",
-        )
-    return target, count if more else None, clause
+        name = b"%s:%s:%s" % (self.name, target.system, target.tracepoint_name)
+        named = attrs.evolve(parsed, name=name)
+        return named.attached(trigger, self._slot(target), lambda: (probe.soft_cell,), let_go)
