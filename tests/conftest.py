@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -103,6 +104,23 @@ def pytest_runtest_protocol(
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "teardown")
         item.ihook.pytest_runtest_logreport(report=report)
     return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A worker cannot send a text with bytes that are not UTF-8, and would end the whole run."""
+    return _sendable((yield))
+
+
+def _sendable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_sendable(key): _sendable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_sendable(each) for each in value]
+    return value
 
 
 @pytest.fixture

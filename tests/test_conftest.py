@@ -37,6 +37,11 @@ def test_the_stacks_of_a_test_that_kills_its_worker(tmp_path: Path) -> None:
     assert "line 3 in test_slow" in text
 
 
+def test_a_failure_with_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    text = run(tmp_path, "def test_bytes() -> None:\n    assert '\\udcff' == ''\n", "-n1")
+    assert "1 failed" in text and "\\udcff" in text
+
+
 def test_what_a_test_leaves(tmp_path: Path) -> None:
     program = (
         "import subprocess, tempfile\ndef test_careless() -> None:\n"
