@@ -26,7 +26,7 @@ from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
 from utracefs.forward.policy import Policy
 from utracefs.nats.connection import Subscription
 from utracefs.nats.errors import ApiError
-from utracefs.tree.event_names import EventName
+from utracefs.tree.event_names import EventName, matches
 
 __all__ = ["Agent", "Forwarding"]
 
@@ -286,19 +286,26 @@ class Agent:
         else:
             self._offset_s, self._offset_at = self._fleet.report(self._host, data), now
 
+    def _misfits(self, wish: Wish) -> str:
+        """Its filter and triggers that do not fit events, and why."""
+        found = "; ".join(
+            f"{event} {reason}"
+            for event, refused in (self._instance.refused if self._instance else {}).items()
+            if self._policy.allows(event) and any(matches(word, event) for word in wish.events)
+            for text, reason in refused.items()
+            if text == wish.filter or text in wish.triggers
+        )
+        return f", not by {found[:500]}" if found else ""
+
     def _told(self, is_last: bool) -> dict[str, Any]:
         status = self._status
         instance, reading = self._instance, self._reading
-        refused = instance.refused if instance else {}
         events, enabled = (
             # Names of the others stay here.
             [str(event) for event in found if self._policy.allows(event)]
             for found in ((instance.events, instance.enabled) if instance else ((), ()))
         )
-        misfits = "; ".join(f"{event} {refused[event]}" for event in events if event in refused)
-        wishes = dict.fromkeys(
-            self._choice.obeyed, "obeyed" + (f", not by {misfits[:500]}" if misfits else "")
-        )
+        wishes = {name: "obeyed" + self._misfits(wish) for name, wish in self._choice.obeyed.items()}
         for name in list(reading.selected.keys() - wishes.keys() - self._choice.refused.keys())[:_SAID]:
             wishes[name] = "ended"
         for texts in (self._choice.refused, reading.invalid):

@@ -5,7 +5,6 @@ instance's filters pass. The instance is removed with the connection (`remove_on
 lost its forwarder records nothing for it.
 """
 
-import contextlib
 import os
 from typing import Final
 
@@ -34,17 +33,22 @@ class PlannedInstance:
         self.events: list[EventName] = []
         """Registered, as of the last `look`."""
         self.enabled: list[EventName] = []
-        self.refused: dict[str, str] = {}
-        """Event to why a filter or trigger does not fit it."""
+        self.refused: dict[EventName, dict[str, str]] = {}
+        """Event to filters and triggers that do not fit it, and why."""
         self._tree: Final = Tracefs(directory, timeout_s=_ANSWER_S)
         self._plan = Plan(())
         self._seen: set[EventName] = set()
         self._unfit: set[EventName] = set()
         """A trigger was refused; it may name an event that is not registered yet."""
         try:
-            with contextlib.suppress(FileExistsError):  # of a process with this number that was killed
+            is_left_over = False
+            try:
                 self._tree.mkdir(f"instances/{instance_name()}")
+            except FileExistsError:
+                is_left_over = True
             self._tree.open(self._path("remove_on_close"), os.O_WRONLY)
+            if is_left_over:
+                self._clear()
             self._tree.write_file(self._path("tracing_on"), b"0\n")
             self._tree.write_file(self._path("buffer_size_kb"), _SMALL_KB)
         except BaseException:
@@ -53,6 +57,18 @@ class PlannedInstance:
 
     def close(self) -> None:
         self._tree.close()
+
+    def _clear(self) -> None:
+        """It is that of a former PlannedInstance, which the forwarder's stream holds, or of a killed process
+        with this number: nobody knows its plan."""
+        for file in ("standing_events", "standing_filters", "standing_triggers", "set_event"):
+            self._tree.write_file(self._path(file), b"")
+        events = parse_event_list(self._tree.read_file("available_events"))
+        for file, empty, cleared in (("trigger", b"#", ""), ("filter", b"none", NO_FILTER)):
+            texts = self._tree.read_files(self._path(f"{event.directory}/{file}") for event in events)
+            for event, text in zip(events, texts, strict=True):
+                if isinstance(text, bytes) and not text.startswith(empty):
+                    self._tree.write_file(self._path(f"{event.directory}/{file}"), bytes_of(cleared))
 
     def apply(self, plan: Plan) -> None:
         before, self._plan = self._plan, plan
@@ -116,22 +132,21 @@ class PlannedInstance:
             format = parse_format(self._tree.read_file(f"{event.directory}/format"))
         except (FileNotFoundError, TraceError):
             return
-        text, reason = self._plan.filter(event, format.fields)
+        text, refused = self._plan.filter(event, format.fields)
         # If it is invalid, it is kept as such: the stream leaves the event out.
         self._write_event(event, "filter", text)
-        reasons = [reason]
-        triggers, reason = self._plan.triggers_of(event)
+        triggers, left_out = self._plan.triggers_of(event)
+        refused |= left_out
         self._unfit.discard(event)
         for text in triggers if self._plan.may_trigger(event, format) else ():
             error = self._write_event(event, "trigger", f"{text}\n")
             # (a standing line has set it, or an earlier look)
             if error is not None and not isinstance(error, FileExistsError):
-                reasons.append(f"trigger {text!r}: {error.strerror}")
+                refused[text] = f"trigger {text!r}: {error.strerror}"
                 self._unfit.add(event)
-        reasons = [one for one in (*reasons, reason) if one]
-        self.refused.pop(str(event), None)
-        if reasons:
-            self.refused[str(event)] = "; ".join(reasons)
+        self.refused.pop(event, None)
+        if refused:
+            self.refused[event] = refused
 
     def _write_event(self, event: EventName, file: str, text: str) -> OSError | None:
         """Returns the daemon's refusal."""

@@ -100,14 +100,16 @@ class Plan:
         """Lines of standing_events."""
         self.filters: Final = [f"{word} {self._standing_filter(word)}" for word in self.events]
         """Lines of standing_filters; names behind globs, since the last line that matches holds."""
-        self.triggers: Final = [
-            f"{word} {text}"
-            for wish in self._wishes
-            for word in wish.events
-            if self._is_open(word)
-            for text in wish.triggers
-        ]
-        """Lines of standing_triggers."""
+        self.triggers: Final = list(
+            dict.fromkeys(
+                f"{word} {text}"
+                for wish in self._wishes
+                for word in wish.events
+                if self._is_open(word)
+                for text in wish.triggers
+            )
+        )
+        """Lines of standing_triggers, each once."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._wishes == other._wishes
@@ -121,33 +123,31 @@ class Plan:
         """0: it is not wanted."""
         return min((wish.sample for wish in self._of(event)), default=0)
 
-    def filter(self, event: EventName, fields: Iterable[Field]) -> tuple[str, str]:
-        """For its file `filter`, and why a filter of a wish cannot be used. A filter that is invalid for the
-        event means that the event is left out."""
+    def filter(self, event: EventName, fields: Iterable[Field]) -> tuple[str, dict[str, str]]:
+        """For its file `filter`, and filters of wishes to why they cannot be used. A filter that is invalid
+        for the event means that the event is left out."""
         known = list(fields)
         valid: list[str] = []
-        invalid: list[str] = []
-        reason = ""
+        invalid: dict[str, str] = {}
         for text in dict.fromkeys(wish.filter for wish in self._of(event)):
             try:
                 if text:
                     parse_filter(bytes_of(text), known)
                 valid.append(text)
             except FilterError as error:
-                invalid.append(text)
-                reason = reason or f"{text!r}: {error.text}"
-        return (_joined(valid) if valid else invalid[0]), reason
+                invalid[text] = f"{text!r}: {error.text}"
+        return (_joined(valid) if valid else next(iter(invalid))), invalid
 
-    def triggers_of(self, event: EventName) -> tuple[list[str], str]:
-        """For its file `trigger`, and why one of a wish is not set."""
+    def triggers_of(self, event: EventName) -> tuple[list[str], dict[str, str]]:
+        """For its file `trigger`, and those of wishes to why they are not set."""
         found: dict[str, str] = {}
-        reason = ""
+        left_out: dict[str, str] = {}
         for wish in self._of(event) if self._policy.allows(event) else ():
             for text in wish.triggers:
                 other = found.setdefault(slot(text), text)
                 if other != text:
-                    reason = f"trigger {text!r}: there is {other!r} of an older wish"
-        return list(found.values()), reason
+                    left_out[text] = f"trigger {text!r}: there is {other!r} of an older wish"
+        return list(found.values()), left_out
 
     def may_trigger(self, event: EventName, format: EventFormat) -> bool:
         """Whether its records may leave."""

@@ -192,6 +192,10 @@ def test_a_wish_with_triggers(
         operator.wish("counts", "work", filter="a > 90", triggers=("hist:keys=a", "hist:keys=no"))
         told = operator.wait(lambda one: one.names("enabled"))
         assert "not by user_events:work trigger 'hist:keys=no'" in told.wishes["counts"]
+        operator.wish("others", "work", filter="no == 1", triggers=("hist:keys=a",))
+        told = operator.wait(lambda one: "Field not found" in one.wishes.get("others", ""))
+        assert "hist:keys=no" not in told.wishes["others"] and "no == 1" not in told.wishes["counts"]
+        operator.fleet.wishes.delete("others")
         operator.wish("named", "work", triggers=("hist:name=all:keys=a",))
         told = operator.wait(lambda one: "named" in one.wishes)
         assert told.wishes["named"].startswith("refused: the policy allows no trigger with 'name'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_a_plan_and_its_changes(
         assert read("standing_events").split() == ["other", "work_later"]
         assert read("standing_filters").split("\n") == ["other 0", "work_later no == 1"]
         assert read("events/user_events/work/filter") == "none"
-        assert "Field not found" in instance.refused["user_events:work_later"]
+        assert "Field not found" in str(instance.refused[EventName("user_events", "work_later")])
         instance.apply(Plan([]))
         assert [read(file) for file in ("set_event", "standing_events", "standing_filters")] == ["", "", ""]
         assert read("tracing_on") == "0"
@@ -93,15 +94,17 @@ def test_triggers(instance: PlannedInstance, directory: Path, new_session: Calla
         instance.apply(Plan([old, Wish(exact, 9, triggers=("hist:keys=a", "traceon"))], policy))
         assert sorted(triggers("work")) == [f"{counts} [active]", "traceoff:unlimited if a > 1"]
         assert triggers("secret") == []
-        assert "names no event" in instance.refused["user_events:work"]
+        assert "names no event" in str(instance.refused[EventName("user_events", "work")])
         register("work_later u32 a")
         assert "enable_event:user_events:work_later:unlimited" in triggers("work")
-        assert "user_events:work" not in instance.refused
+        assert EventName("user_events", "work") not in instance.refused
         # Its own standing lines have precedence: they hold from its first record on.
         assert f"{counts} [active]" in triggers("work_later")
-        assert "there is 'traceoff if a > 1' of an older wish" in instance.refused["user_events:work_later"]
+        assert "there is 'traceoff if a > 1' of an older wish" in str(
+            instance.refused[EventName("user_events", "work_later")]
+        )
         register("work_text char c[8]")
-        assert "trigger 'hist:keys=a'" in instance.refused["user_events:work_text"]
+        assert "trigger 'hist:keys=a'" in str(instance.refused[EventName("user_events", "work_text")])
         register("card u32 a; u32 no")
         assert f"{counts} [active]" in triggers("card")
 
@@ -129,6 +132,27 @@ def test_the_end_of_a_trigger_that_disabled_an_event_of_another_wish(
         instance.apply(Plan([Wish(("work",), 9)]))
         assert tree.read_file(path) == b"1\n"
     assert instance.enabled == [EventName("user_events", "work")]
+
+
+def test_a_plan_that_is_left_over(
+    instance: PlannedInstance, directory: Path, new_session: Callable[..., Session]
+) -> None:
+    """The forwarder's stream holds the instance, also after an error of the daemon."""
+    session = new_session()
+    session.event("work u32 a")
+    assert session.flush(20)
+    path = f"instances/{instance_name()}"
+    with Tracefs(str(directory)) as tree:
+        tree.open(f"{path}/trace_pipe", os.O_RDONLY)
+        instance.apply(Plan([Wish(("work*",), 9, "a > 1", triggers=("hist:keys=a",))]))
+        instance.close()
+        again = PlannedInstance(str(directory))
+        again.look()
+        assert again.enabled == []
+        files = ("standing_events", "standing_filters", "standing_triggers", "events/user_events/work/filter")
+        assert [tree.read_file(f"{path}/{file}") for file in files] == [b"", b"", b"", b"none\n"]
+        assert tree.read_file(f"{path}/events/user_events/work/trigger").startswith(b"#")
+        again.close()
 
 
 def test_a_daemon_that_ends(instance: PlannedInstance, utracefsd: DaemonProcess, directory: Path) -> None:
