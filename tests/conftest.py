@@ -119,7 +119,7 @@ def _sendable(value: Any) -> Any:
         case dict():
             return {_sendable(key): _sendable(each) for key, each in value.items()}
         case list() | tuple():
-            return [_sendable(each) for each in value]
+            return type(value)(_sendable(each) for each in value)
     return value
 
 

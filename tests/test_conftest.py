@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def run(folder: Path, program: str, *options: str) -> str:
-    """The output of pytest with our conftest, which fails."""
+def run(folder: Path, program: str, *options: str, status: int = 1) -> str:
+    """The output of pytest with our conftest."""
     (folder / "test_it.py").write_text(program)
     words = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"--rootdir={folder}", *options]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
@@ -26,7 +26,7 @@ def run(folder: Path, program: str, *options: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == status, done.stdout
     return done.stdout
 
 
@@ -40,6 +40,11 @@ def test_the_stacks_of_a_test_that_kills_its_worker(tmp_path: Path) -> None:
 def test_a_failure_with_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     text = run(tmp_path, "def test_bytes() -> None:\n    assert '\\udcff' == ''\n", "-n1")
     assert "1 failed" in text and "\\udcff" in text
+
+
+def test_a_file_that_is_left_out(tmp_path: Path) -> None:
+    program = "import pytest\npytest.skip('why', allow_module_level=True)\n"
+    assert "1 skipped" in run(tmp_path, program, "-n2", status=5)
 
 
 def test_what_a_test_leaves(tmp_path: Path) -> None:
