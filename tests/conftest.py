@@ -48,8 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest_timeout.dump_stacks = lambda _terminal: faulthandler.dump_traceback(2)
         # In a new interpreter coverage costs 95 ms of CPU time, and forks of the template run the same code.
         os.environ.pop(COVERAGE, None)
-    # the duration of an example shows how busy the machine is
-    hypothesis.settings.register_profile("ci", deadline=None)
+    # The duration of an example shows how busy the machine is. With --ci the examples are always the same:
+    # whether a change passes must not be left to chance.
+    hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
     hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
     hypothesis.settings.load_profile("ci" if config.getoption("ci") else "quick")
 
