@@ -48,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest_timeout.dump_stacks = lambda _terminal: faulthandler.dump_traceback(2)
         # In a new interpreter coverage costs 95 ms of CPU time, and forks of the template run the same code.
         os.environ.pop(COVERAGE, None)
+        begin_elsewhere(config)
+    gc.disable()
     # The duration of an example shows how busy the machine is. With --ci the examples are always the same:
     # whether a change passes must not be left to chance.
     hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
@@ -55,12 +57,31 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("ci" if config.getoption("ci") else "quick")
 
 
+def begin_elsewhere(config: pytest.Config) -> None:
+    """Each worker collects all files, but begins in another place: so each rewrites the assertions of a
+    part, and reads the others' parts from the cache."""
+    args = config.args
+    if args == config.getini("testpaths"):
+        args = sorted(str(path) for path in (config.rootpath / "tests").rglob("test_*.py"))
+    place = config.workerinput  # type: ignore[attr-defined]
+    first = len(args) * int(place["workerid"].removeprefix("gw")) // place["workercount"]
+    config.args = [*args[first:], *args[:first]]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not config.getoption("ci"):
             item.add_marker(pytest.mark.skip(reason=LONG + item.name))
-    # Long tests start first, so that none of them runs alone at the end.
-    items.sort(key=lambda i: -max([120, *(mark.args[0] for mark in i.iter_markers("timeout"))]))
+    # Long tests start first, so that none of them runs alone at the end; and all workers need one order.
+    items.sort(
+        key=lambda i: (-max([120, *(mark.args[0] for mark in i.iter_markers("timeout"))]), str(i.path))
+    )
+
+
+def pytest_collection_finish() -> None:
+    """Half a million objects of the tests themselves stay: a collection visits only what tests make."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -19,15 +19,20 @@ BUSY_AFTER = 1_000
 _NEVER = 1 << 30
 _before: tuple[int, int, int] | None = None
 """The thresholds before `take_over`; None: not taken over."""
+_frozen = False
+"""Whether `take_over` has frozen objects."""
 
 
 def take_over() -> None:
     """From now on `look` decides, for the whole process; a second call changes nothing. Objects that exist
-    now are never visited again: the modules' 60,000 objects stay anyway."""
-    global _before
+    now are never visited again: the modules' 60,000 objects stay anyway. A program that has frozen its own
+    keeps them so."""
+    global _before, _frozen
     if _before is None:
         _before = gc.get_threshold()
-        gc.freeze()
+        _frozen = not gc.get_freeze_count()
+        if _frozen:
+            gc.freeze()
         gc.set_threshold(*_before[:2], _NEVER)
 
 
@@ -35,7 +40,8 @@ def give_back() -> None:
     """Restore the previous thresholds; a second call is harmless."""
     global _before
     if _before is not None:
-        gc.unfreeze()
+        if _frozen:
+            gc.unfreeze()
         gc.set_threshold(*_before)
         _before = None
 

@@ -63,6 +63,7 @@ def test_a_process_of_another_user_is_left_alone() -> None:
 def test_thresholds_are_as_they_were_before() -> None:
     before = gc.get_threshold()
     gc.set_threshold(500, 7, 4)
+    gc.unfreeze()
     try:
         collector.take_over()
         collector.take_over()
@@ -72,3 +73,12 @@ def test_thresholds_are_as_they_were_before() -> None:
         assert gc.get_freeze_count() == 0
     finally:
         gc.set_threshold(*before)
+        gc.freeze()
+
+
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    collector.take_over()
+    collector.give_back()
+    assert gc.get_freeze_count() == frozen
