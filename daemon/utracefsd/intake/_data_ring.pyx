@@ -246,8 +246,11 @@ cdef class DataRing:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.told + self.c.ring.size
         dr_publish(&self.c)
-        if dr_take_lost(&self.c) or self.look_for_lost:
+        if self.look_for_lost:
             self.look_for_lost = False
+            self.find_counted(min(full_at, dr_head(&self.c)))
+            self.fold_lost(min(full_at, dr_head(&self.c)))
+        elif dr_take_lost(&self.c):
             self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
 
@@ -273,8 +276,32 @@ cdef class DataRing:
                 continue
             add_numbers(missing, of_one)
             counts[i] = n
+        self.add_unmarked(position, missing, counts)
+        return 0
+
+    cdef int find_counted(self, uint64_t position) except -1:
+        """Losses that a killed daemon counted, and did not mark."""
+        cdef uint32_t i, n
+        cdef dict missing = {}, counts = {}, of_one
+        for i in range(DR_LOST_COUNTERS):
+            n = min(dr_counted_of(&self.c, i), dr_lost_of(&self.c, i))
+            of_one = {}
+            if n:
+                self.table.miss(i, n, of_one)
+            if of_one:
+                add_numbers(missing, of_one)
+                counts[i] = n
+            elif dr_counted_of(&self.c, i):
+                dr_forget_lost_of(&self.c, i, n)
+                dr_set_counted(&self.c, i, 0)
+        self.add_unmarked(position, missing, counts)
+        return 0
+
+    cdef int add_unmarked(self, uint64_t position, dict missing, dict counts) except -1:
         if missing:
             add_numbers(self.unmarked, counts)
+            for i in counts:
+                dr_set_counted(&self.c, i, <uint32_t>(self.unmarked[i] & COUNTER))
             self.add_marks(position, missing, counts)
         return 0
 
@@ -303,6 +330,7 @@ cdef class DataRing:
             for write_index, lost in counts.items():
                 dr_forget_lost_of(&self.c, write_index, <uint32_t>(lost & COUNTER))
                 self.unmarked[write_index] -= lost
+                dr_set_counted(&self.c, write_index, <uint32_t>(self.unmarked[write_index] & COUNTER))
                 if not self.unmarked[write_index]:
                     del self.unmarked[write_index]
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX

@@ -20,6 +20,7 @@ cdef class IndexTable:
     cdef void refuse(self, int error, int64_t write_index) noexcept
     cdef bint count_refusal(self, uint32_t write_index, const uint8_t *why, size_t size) except -1
     cdef int lose(self, uint32_t write_index, uint32_t count, int pid, dict missing) except -1
+    cdef int miss(self, uint32_t write_index, uint32_t count, dict missing) except -1
     cdef bint take_lost(
         self, uint32_t write_index, const uint8_t *payload, size_t size, const Record *r
     ) except -1

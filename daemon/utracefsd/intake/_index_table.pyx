@@ -151,6 +151,16 @@ cdef class IndexTable:
                 missing[sink] = missing.get(sink, 0) + count
         return 0
 
+    cdef int miss(self, uint32_t write_index, uint32_t count, dict missing) except -1:
+        """`lose` for records that are counted already."""
+        cdef Probe probe
+        if write_index < <uint32_t>PyList_GET_SIZE(self.tracepoints):
+            for probe in (<Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index))._probes:
+                if isinstance(probe, FtraceProbe) and (<FtraceProbe>probe).misses_lost():
+                    sink = (<FtraceProbe>probe).sink
+                    missing[sink] = missing.get(sink, 0) + count
+        return 0
+
     cdef bint take_lost(
         self, uint32_t write_index, const uint8_t *payload, size_t size, const Record *r
     ) except -1:

@@ -45,6 +45,7 @@
  *   a record        from the compare-and-swap that reserved it until its COMMITTED bit is set: the one thread
  *                   that reserved it. Afterwards: the daemon. Never another thread or process.
  *   lost, lost[]    producers add; the daemon exchanges with 0 and counts the result.
+ *   counted[]       the daemon only, for its successor (dr_forget_lost_of).
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
  *
@@ -135,6 +136,8 @@
 #define DR_RECORD_HEADER 24u
 #define DR_LOST_COUNTERS 4096u
 #define DR_LOST_BYTES (DR_LOST_COUNTERS * 4u)
+/* u32 [DR_LOST_COUNTERS] in the header, the daemon's: the part of `lost` that it has counted already. */
+#define DR_COUNTED 32768u
 #define DR_MIN_SIZE (64u << 10)
 #define DR_MAX_SIZE (64u << 20)
 #define DR_DEFAULT_SIZE (1u << 20)

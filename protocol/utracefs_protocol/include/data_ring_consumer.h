@@ -162,7 +162,21 @@ static inline uint64_t dr_head(struct dr_consumer *c)
 
 /* Whether records were lost since the last call; dr_lost_of then has the numbers by event. A number stays in
  * the memory until dr_forget_lost_of, called when the loss is marked in every ring buffer. So the memory
- * holds the losses that no file of a daemon has, and the successor of a killed daemon counts these again.
+ * holds the losses that no file of a daemon has, and the successor of a killed daemon marks these. It must
+ * not count them again: readers of streams, which outlive the daemon, may have seen them. So `counted` says
+ * how many of them are counted. Stores, and what the successor does after a kill behind each one:
+ *
+ *     lost += n            (producer)                          the successor counts and marks n
+ *     counted in memory, reported to streams in memory         the same: no reader has them
+ *     dr_set_counted(n)                                        marks n; no reader has them, with all else
+ *                                                              that the daemon had not published: unknown
+ *     streams are published                                    marks n
+ *     marked in the ring buffers                               marks n again, see DataRing.mark_lost
+ *     dr_forget_lost_of(n): lost -= n                          nothing: a number above `lost` is ignored
+ *     dr_set_counted(0)                                        nothing
+ *
+ * Losses of an event without a ring buffer need no mark: they are forgotten before streams are published. A
+ * producer that writes `counted` hides its own losses, which it could also not report.
  *
  * A producer adds to its event's number first. If that number is taken before the producer adds to the total,
  * the next call reports a loss and no number is found. */
@@ -180,6 +194,22 @@ static inline uint32_t dr_lost_of(const struct dr_consumer *c, uint32_t write_in
 static inline void dr_forget_lost_of(struct dr_consumer *c, uint32_t write_index, uint32_t n)
 {
 	atomic_fetch_sub_explicit(&c->ring.lost[write_index], n, memory_order_relaxed);
+}
+
+static inline _Atomic uint32_t *dr_counted(const struct dr_consumer *c, uint32_t write_index)
+{
+	return (_Atomic uint32_t *)((unsigned char *)c->ring.header + DR_COUNTED) + write_index;
+}
+
+static inline uint32_t dr_counted_of(const struct dr_consumer *c, uint32_t write_index)
+{
+	return atomic_load_explicit(dr_counted(c, write_index), memory_order_relaxed);
+}
+
+/* (release and seq_cst: behind dr_forget_lost_of, in front of all that readers see) */
+static inline void dr_set_counted(struct dr_consumer *c, uint32_t write_index, uint32_t n)
+{
+	atomic_store_explicit(dr_counted(c, write_index), n, memory_order_seq_cst);
 }
 
 /* Sets the clocks that a record may use from now on. */

@@ -93,3 +93,5 @@ cdef extern from "data_ring_consumer.h" nogil:
     bint dr_take_lost(dr_consumer *c)
     uint32_t dr_lost_of(const dr_consumer *c, uint32_t write_index)
     void dr_forget_lost_of(dr_consumer *c, uint32_t write_index, uint32_t n)
+    uint32_t dr_counted_of(const dr_consumer *c, uint32_t write_index)
+    void dr_set_counted(dr_consumer *c, uint32_t write_index, uint32_t n)

@@ -16,6 +16,7 @@ from utracefsd.intake._intake import Intake
 SIZE = 64 << 10
 COMMITTED = 1 << 31
 HEAD, TAIL, LOST, NEED_WAKEUP, CLOCK, NAMES, TSC_RATE, DATA = 64, 128, 192, 256, 260, 264, 272, 65536
+COUNTED = 32768
 TSC, NAMED = 1, 2
 
 

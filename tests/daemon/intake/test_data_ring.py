@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import struct
 import threading
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.daemon.intake.dying import copy_ring
 from tests.daemon.intake.producing import (
     COMMITTED,
+    COUNTED,
     DATA,
     HEAD,
     LOST,
@@ -27,8 +30,10 @@ from tests.daemon.intake.producing import (
     World,
     number,
 )
+from tests.daemon.stepping import stepping
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -196,6 +201,12 @@ class Recorded:
         for _, _, data, lost in self.buffer.cursor(consume=True):
             told += [-lost] * bool(lost) + [struct.unpack_from("<Q", data, 8)[0]]
         return told
+
+
+def streaming(world: World) -> StreamSink:
+    sink = StreamSink(256 << 10)
+    world.seen.tracepoint.attach(StreamProbe(sink, "stream:1", 20, lambda: b"format"))
+    return sink
 
 
 @pytest.mark.parametrize("size", [8, 100, 3000])
@@ -423,7 +434,7 @@ class TestAdopting:
         ring.table.append(new.seen.tracepoint)
         new.intake.add(ring)
         new.intake.take_in()
-        assert second.probe.lost == 1
+        assert second.probe.lost == new.seen.tracepoint.lost_in_rings == 0, "counted once"
         producer.emit(0, number(2), 2)
         new.intake.take_in()
         assert second.told()[-2:] == [-1, 2]
@@ -433,6 +444,56 @@ class TestAdopting:
         third.intake.add(ring)
         third.intake.take_in()
         assert third.seen.probe.lost == 0, "marked once"
+
+    @pytest.mark.parametrize("has_buffer", [False, True])
+    def test_killed_at_each_point(self, world: World, has_buffer: bool) -> None:
+        """From a loss to its mark in the ring buffer, between any two instructions: the stream of one daemon
+        has it, or none, if the first one had not published it."""
+        producer, ring = world.producers[0], world.rings[0]
+        if has_buffer:
+            Recorded(world)
+        sink = streaming(world)
+        for _ in range(2):
+            while producer.emit(0, bytes(10_000), 1):
+                pass
+        stream = mmap.mmap(sink.memory_fd, 4096)
+        told = []
+
+        def work() -> None:
+            world.intake.take_in(1)
+            sink.publish()
+            world.intake.remove(ring)
+
+        def look() -> tuple[bytes, bytes, bytes]:
+            memory = producer.memory
+            return memory[DATA + SIZE :][:4], memory[COUNTED:][:4], stream[192:200]
+
+        with stepping(work, look) as states:
+            for state in states:
+                if state is not None:
+                    told.append((state[2][0], lost_in_the_next(producer.memory[:])))
+        sink.close()
+        stream.close()
+        assert set(told) == {(0, 2), (0, 0), (2, 0)}
+
+
+def lost_in_the_next(ring: bytes) -> int:
+    """Losses that a stream of the next daemon has; it leaves none in the ring."""
+    world, bell = World(0), os.eventfd(0)
+    Recorded(world)
+    sink = streaming(world)
+    table = IndexTable()
+    table.append(world.seen.tracepoint)
+    adopted = DataRing.adopt(table, os.getpid(), copy_ring(ring), bell, 0)
+    world.intake.add(adopted)
+    world.intake.take_in()
+    world.intake.remove(adopted)
+    after = Producer(adopted)
+    assert not any(after.memory[DATA + SIZE :]) and not any(after.memory[COUNTED:DATA])
+    after.close()
+    told: int = sink.lost
+    sink.close()
+    return told
 
 
 def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:

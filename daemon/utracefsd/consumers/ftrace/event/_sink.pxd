@@ -52,6 +52,7 @@ cdef class FtraceProbe(Probe):
     cdef bint conditional           # a trigger needs the record
     cdef bint has_it                # the record is in the ring buffer already: see emit_again() of Intake
 
+    cdef bint misses_lost(self) noexcept
     cdef int judge(self, Record *r) noexcept
     cdef int store_wanted(self, Record *r) noexcept
     cdef int store(self, Record *r) noexcept

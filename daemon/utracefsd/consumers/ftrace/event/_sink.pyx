@@ -292,12 +292,16 @@ cdef class FtraceProbe(Probe):
         self.sink = sink
 
     cdef bint lose(self, uint64_t n) noexcept:
-        if self.soft_disabled or not self.sink.records:
+        if not self.misses_lost():
             # The ring buffer would not have taken them, but triggers missed them.
             self.counts[LOST if self.soft_disabled and self._triggers is not None else FILTERED] += n
             return False
         self.counts[LOST] += n
         return True
+
+    cdef bint misses_lost(self) noexcept:
+        """Whether the ring buffer would have taken the lost records."""
+        return not self.soft_disabled and self.sink.records
 
     @property
     def triggers(self):
