@@ -168,7 +168,7 @@ def stats(tree: Tracefs) -> tuple[int, int, int]:
         text = tree.read_file("events/user_events/bench_flat/stats").decode()
     except OSError:
         return 0, 0, 0
-    found = re.search(r"emitted: (\d+)\nftrace: recorded (\d+) filtered 0 lost (\d+)", text)
+    found = re.search(r"emitted: (\d+)\nbytes: \d+\nftrace: recorded (\d+) filtered 0 lost (\d+)", text)
     return tuple(map(int, found.groups())) if found else (0, 0, 0)  # type: ignore[return-value]
 
 

@@ -252,13 +252,16 @@ class EventStats:
     """Data rings that were missing at the daemon's start, with an unknown number of records."""
     refused: dict[str, int] = attrs.field(factory=dict[str, int])
     """Refused records: reason to number."""
+    emitted_bytes: int = 0
+    """Of the payloads, without those of `lost_in_rings`."""
 
 
 def event_stats(text: bytes) -> EventStats:
     """Parse the file; missing numbers are zero. A daemon of 0.1.0 does not mark detached consumers."""
     content = text_of(text)
-    emitted, in_rings = (
+    emitted, emitted_bytes, in_rings = (
         re.match(r"emitted: (\d+)", content),
+        re.match(r"emitted: \d+\nbytes: (\d+)", content),
         re.search(r"^lost in data rings: (\d+)$", content, re.MULTILINE),
     )
     gone = re.search(r"^lost with data rings that are gone: unknown, of (\d+)$", content, re.MULTILINE)
@@ -276,6 +279,7 @@ def event_stats(text: bytes) -> EventStats:
         frozenset(found[1] for found in rows if 0 <= begin < found.start()),
         int(gone[1]) if gone else 0,
         {found[2]: int(found[1]) for found in _REFUSED.finditer(content)},
+        int(emitted_bytes[1]) if emitted_bytes else 0,
     )
 
 

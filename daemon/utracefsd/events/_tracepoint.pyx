@@ -89,6 +89,7 @@ cdef class Tracepoint:
 
     min_size: Minimum size of a payload: the sum of the field sizes.
     emitted: Records that passed the checks while a probe was attached.
+    payload_bytes: Of emitted records, but for `lost_in_rings`.
     lost_in_rings: The part of `emitted` that found its data ring full and reached no consumer.
     rings_gone: Data rings with this event in their table that were lost with unread records.
     refused: Reasons for which clients refused to make a record (UTF-8 by contract), with their counts; not
@@ -232,6 +233,7 @@ cdef class Tracepoint:
         if not r.valid:
             return self.emit_invalid(r)
         self.emitted += 1
+        self.payload_bytes += r.size
         probes = self._probes
         for i in range(PyTuple_GET_SIZE(probes)):
             probe = <Probe>PyTuple_GET_ITEM(probes, i)
@@ -257,6 +259,7 @@ cdef class Tracepoint:
         if faulted:
             return -EFAULT
         self.emitted += 1
+        self.payload_bytes += r.size
         r.valid = True  # no further probe checks it
         for i in range(n):
             probe = <Probe>PyTuple_GET_ITEM(probes, i)
@@ -310,6 +313,8 @@ cdef class Tracepoint:
         for consumer, *more in rows + self.past:
             numbers[consumer] = [a + b for a, b in zip(numbers.get(consumer, (0, 0, 0)), more)]
         lines = [f"emitted: {self.emitted}\n"]
+        if self.payload_bytes:
+            lines.append(f"bytes: {self.payload_bytes}\n")
         if self.lost_in_rings:
             lines.append(f"lost in data rings: {self.lost_in_rings}\n")
         if self.rings_gone:

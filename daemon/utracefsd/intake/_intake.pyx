@@ -282,6 +282,7 @@ cdef int emit_again(Tracepoint tracepoint, Record *r, DataRing ring) except? 1:
             tracepoint.set_probes(probes)
         else:
             tracepoint.emitted += 1
+            tracepoint.payload_bytes += r.size
     finally:
         for probe in have:
             (<FtraceProbe>probe).has_it = False

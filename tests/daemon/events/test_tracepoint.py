@@ -206,16 +206,17 @@ def test_stats_keep_detached_consumers() -> None:
         sink.tracing_on = True
         event.detach(probe)
     assert event.past == [("ftrace", 5, 2, 0)]
-    assert event.stats_text() == b"emitted: 7\ndetached:\nftrace: recorded 5 filtered 2 lost 0\n"
+    assert event.stats_text() == b"emitted: 7\nbytes: 28\ndetached:\nftrace: recorded 5 filtered 2 lost 0\n"
     event.attach(Collecting("count", len))
     event.attach(FtraceProbe(sink))
     write(event, bytes(4))
     assert event.stats_text() == (
-        b"emitted: 8\ncount: recorded 1 filtered 0 lost 0\nftrace: recorded 6 filtered 2 lost 0\n"
+        b"emitted: 8\nbytes: 32\ncount: recorded 1 filtered 0 lost 0\nftrace: recorded 6 filtered 2 lost 0\n"
     )
     event.detach(next(probe for probe in event.probes if probe.consumer == "count"))
     assert event.stats_text() == (
-        b"emitted: 8\nftrace: recorded 6 filtered 2 lost 0\ndetached:\ncount: recorded 1 filtered 0 lost 0\n"
+        b"emitted: 8\nbytes: 32\nftrace: recorded 6 filtered 2 lost 0\ndetached:\n"
+        b"count: recorded 1 filtered 0 lost 0\n"
     )
 
 

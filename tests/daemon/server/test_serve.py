@@ -196,7 +196,7 @@ class TestTheWayOfARecord:
         assert numbers(text) == [7, 8, 9]
         assert b"-%d " % os.getpid() in text
         stats = await tree.call("read_file", "events/user_events/hello/stats")
-        assert stats == b"emitted: 3\nftrace: recorded 3 filtered 0 lost 0\n"
+        assert stats == b"emitted: 3\nbytes: 12\nftrace: recorded 3 filtered 0 lost 0\n"
 
     async def test_what_was_sent_before_a_request_is_in_its_answer(self, daemon: Running) -> None:
         """Without an acknowledgement in between, and from connections not even accepted."""
@@ -504,7 +504,7 @@ class TestHostileClients:
                 assert stats.startswith(b"emitted: %d\n" % (n + 1))
             stop = True
         stats = await tree.call("read_file", "events/user_events/hello/stats")
-        emitted, ftrace = stats.splitlines()
+        emitted, _, ftrace = stats.splitlines()
         recorded, filtered, lost = (int(word) for word in ftrace.split()[2::2])
         assert recorded + filtered + lost == int(emitted.split()[1])
         assert int(emitted.split()[1]) % 5000 == 0

@@ -381,7 +381,7 @@ def test_dropped_records_are_lost_in_the_events_stats(world: World, event: Event
     emit(world, event, *range(2000))
     kept = len(world.trace_lines())
     assert world.cat(b"events/user_events/alpha/stats") == (
-        b"emitted: 2000\nftrace: recorded %d filtered 0 lost %d\n" % (kept, 2000 - kept)
+        b"emitted: 2000\nbytes: 8000\nftrace: recorded %d filtered 0 lost %d\n" % (kept, 2000 - kept)
     )
     assert b"dropped events: %d\n" % (2000 - kept) in world.cat(b"per_cpu/cpu0/stats")
 

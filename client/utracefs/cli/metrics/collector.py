@@ -71,6 +71,7 @@ _OF_A_PROCESS: Final = re.compile(r"-\d+$")
 
 EVENT_METRICS: Final = (
     ("utracefs_event_emitted_records_total",),
+    ("utracefs_event_emitted_bytes_total",),
     ("utracefs_event_lost_records_total", "refused"),
     ("utracefs_event_lost_records_total", "data_ring"),
     ("utracefs_event_records_total", "recorded"),
@@ -182,7 +183,7 @@ def _numbers(text: bytes) -> _Numbers:
     """Of `stats`, in the order of EVENT_METRICS."""
     stats = event_stats(text)
     outcomes = [sum(counts[name] for counts in stats.consumers.values()) for name in _OUTCOMES]
-    return (stats.emitted, sum(stats.refused.values()), stats.lost_in_rings, *outcomes)
+    return (stats.emitted, stats.emitted_bytes, sum(stats.refused.values()), stats.lost_in_rings, *outcomes)
 
 
 _OUTCOMES: Final = [labels[0] for name, *labels in EVENT_METRICS if name == "utracefs_event_records_total"]

@@ -50,6 +50,11 @@ FAMILIES: Final = {
         Family("utracefs_events_summed", 'Events without series of their own, in event="other".'),
         Family("utracefs_event_emitted_records_total", "Records emitted while a consumer was attached.", _E),
         Family(
+            "utracefs_event_emitted_bytes_total",
+            "Payload bytes of emitted records, without the ones lost in data rings.",
+            _E,
+        ),
+        Family(
             "utracefs_event_records_total",
             "Outcomes of emitted records, one for each consumer: recorded, filtered, lost.",
             ("event", "outcome"),

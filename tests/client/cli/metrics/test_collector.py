@@ -44,6 +44,7 @@ def test_a_daemon_with_events(traced: Cli, collector: Collector) -> None:
     label = 'user_events:quo"te'
     assert metrics.get("utracefs_up") == 1
     assert metrics.get("utracefs_event_emitted_records_total", label) == 5
+    assert metrics.get("utracefs_event_emitted_bytes_total", label) == 20
     assert metrics.get("utracefs_event_records_total", label, "recorded") == 5
     assert metrics.get("utracefs_event_records_total", label, "lost") == 0
     assert metrics.get("utracefs_ring_buffer_records", "") == 5
