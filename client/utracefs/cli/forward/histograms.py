@@ -42,7 +42,7 @@ class _Histograms:
         self._begun: dict[tuple[EventName, str], tuple[int, int]] = {}
         """Event and trigger to the start of its counts, and the last number of hits."""
         self._read_ns = 0
-        """0: not yet."""
+        """Of the last reading, after the first one that has arrived; 0: none has."""
 
     def send(self) -> str:
         """Returns what the collector has refused. OSError, TryAgain."""
@@ -61,7 +61,7 @@ class _Histograms:
                 key = one.event, one.histogram.trigger
                 start_ns, hits = self._begun.get(key, (before_ns, 0))
                 if one.histogram.hits < hits:  # cleared, or made anew
-                    start_ns = before_ns
+                    start_ns = max(before_ns, start_ns + 1)
                 begun[key] = start_ns, one.histogram.hits
                 signed = {
                     text_of(field.name)
@@ -71,6 +71,8 @@ class _Histograms:
                 found.append(
                     Counted(one.event.system, one.event.name, one.histogram, start_ns, frozenset(signed))
                 )
+        if self._read_ns:
+            self._begun, self._read_ns = begun, now_ns
         refused = self._target.send_metrics(self._host, Origin.here("mono").boot_id, found, now_ns)
         self._begun, self._read_ns = begun, now_ns
         return refused

@@ -116,6 +116,44 @@ def test_a_second_forwarder_counts_nothing_again(traced: Cli) -> None:
                 assert first.start_time_unix_nano == second.start_time_unix_nano < second.time_unix_nano
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_cleared_histograms_begin_anew(traced: Cli, is_away: bool) -> None:
+    """Also right behind the first reading, and while the collector is away."""
+    collector = Collector()
+    directory = traced.env["UTRACEFS_DIR"]
+    path = "events/user_events/work/trigger"
+    with (
+        Session(directory) as session,
+        collecting(collector) as port,
+        sending(port, directory, Policy()) as histograms,
+    ):
+        work = session.event("work u32 status")
+        assert session.flush(20)
+        traced.run("write", "-a", path, "hist:keys=status")
+        wait_for(lambda: work, WAIT_S)
+
+        def emit(count: int) -> None:
+            for _ in range(count):
+                work.emit(200)
+            assert session.flush(20)
+
+        emit(5)
+        histograms.send()
+        (before,) = metrics(collector)["work.hitcount"]
+        traced.run("write", "-a", path, "hist:keys=status:clear")
+        emit(2)
+        if is_away:
+            collector.answer = lambda _path, _message: (503, {}, b"")
+            with pytest.raises(TryAgain):
+                histograms.send()
+            collector.answer = lambda _path, _message: None
+            emit(8)
+        histograms.send()
+        (after,) = metrics(collector)["work.hitcount"]
+        assert (before.as_int, after.as_int) == (5, 10 if is_away else 2)
+        assert before.time_unix_nano < after.start_time_unix_nano < after.time_unix_nano
+
+
 def test_variables_of_other_triggers_under_a_policy(traced: Cli) -> None:
     """They may have a field that is hidden, or of an event that does not leave."""
     collector = Collector()
