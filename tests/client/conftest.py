@@ -15,6 +15,7 @@ from tests.client.daemons.fake_daemon import FakeDaemon, running, wait_for
 from tests.client.daemons.real_daemon import Work, working
 from tests.client.html.chromium import Chromium
 from tests.client.workbench import Workbench
+from tests.integration import conftest as integration
 from utracefs import Session
 from utracefsd.server.runtime import locate
 
@@ -37,6 +38,12 @@ def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDae
     monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
     yield from running(directory)
+
+
+@pytest.fixture
+def utracefsd(directory: Path) -> Iterator[integration.DaemonProcess]:
+    with integration.running(directory) as process:
+        yield process
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import pytest
 
 from tests.daemon.record_path import Collecting
 from tests.daemon.restarting import bury
+from tests.daemon.tree.world import World
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
@@ -33,6 +35,21 @@ def status() -> Iterator[StatusFile]:
 @pytest.fixture
 def table(status: StatusFile) -> EventTable:
     return EventTable(status)
+
+
+@pytest.fixture
+def event(table: EventTable) -> Event:
+    made = table.register(CommandString.parse(b"test u32 a"), privileged=True)
+    table.acquire(made)
+    return made
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A fresh tree."""
+    world = World()
+    yield world
+    world.close()
 
 
 @pytest.fixture

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import struct
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.restarting import bury, daemon_in, die, finish, read, register, write
+from tests.daemon.restarting import daemon_in, die, finish, read, register, write
 from utracefs_protocol.errors import TraceError
 
 A = b"events/user_events/a/"
 I_A = b"instances/i/events/user_events/a/"
 PERSIST = 1
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
-    yield path
-    bury()
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def files(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.forward.kit import Store
 from tests.client.nats.server import NatsServer
-from tests.integration.conftest import DaemonProcess, running
+from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.fleet import agent as agent_module
 from utracefs.fleet import report
@@ -35,12 +35,6 @@ pytestmark = pytest.mark.usefixtures("patience")
 
 WAIT_S = 30
 HOST = "web1.example.org"
-
-
-@pytest.fixture
-def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
-    with running(directory) as process:
-        yield process
 
 
 @pytest.fixture(autouse=True)

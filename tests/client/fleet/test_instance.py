@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.integration.conftest import DaemonProcess, running
+from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.fleet.instance import PlannedInstance, instance_name
 from utracefs.fleet.plan import Plan
@@ -19,12 +19,6 @@ from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
-
-
-@pytest.fixture
-def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
-    with running(directory) as process:
-        yield process
 
 
 @pytest.fixture

@@ -32,12 +32,6 @@ pytestmark = pytest.mark.usefixtures("patience")
 WAIT_S = 30
 
 
-@pytest.fixture
-def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
-    with running(directory) as process:
-        yield process
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarder_module, "GATHER_S", 0.02)

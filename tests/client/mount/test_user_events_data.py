@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.client.mount.kernel.fake_kernel import (
     release_in,
     write_in,
 )
+from tests.client.mount.test_file_system import fails
 from utracefs.mount import abi
 from utracefs.mount.abi import IoctlFlag, Opcode, OpenFlag
 from utracefs.mount.user_events_data import MAX_RECORD, WRITE_S
@@ -139,12 +139,6 @@ def kernel(daemon: Daemon) -> Kernel:
 @pytest.fixture
 def program(kernel: Kernel) -> Program:
     return Program(kernel)
-
-
-def fails(number: int, call: Callable[[], object]) -> None:
-    with pytest.raises(OSError) as caught:
-        call()
-    assert caught.value.errno == number, caught.value
 
 
 def record(index: int, payload: bytes = b"\1\0\0\0") -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.integration.conftest import DaemonProcess, running
+from tests.integration.conftest import DaemonProcess
 from utracefs import Event, Session
 from utracefs.cli.run.traced_command import ROOM_KB
 from utracefs.tree.tracefs import Tracefs
@@ -28,16 +28,9 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs sha
 STATS = r"emitted: (\d+)\n(?:lost .*\n)?ftrace: recorded (\d+) filtered 0 lost (\d+)"
 
 
-@pytest.fixture
-def transport(monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def transport(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UTRACEFS_DATA_RING", raising=False)
-    return "ring"
-
-
-@pytest.fixture
-def utracefsd(directory: Path, transport: str) -> Iterator[DaemonProcess]:
-    with running(directory) as process:
-        yield process
 
 
 @pytest.fixture

@@ -19,21 +19,12 @@ from types import FrameType
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.client.test_session import ONE, TWO, NewSession, numbers
 from utracefs import Session
 from utracefs_protocol.connection import encode_response
 
 PATIENCE_S = 0.25
 """The total wait of all tests of pending events, per connection attempt."""
-
-NewSession = Callable[..., Session]
-
-ONE = b"one u32 number"
-TWO = b"two u32 number; __rel_loc char[] text"
-
-
-def numbers(payloads: list[bytes]) -> list[int]:
-    return [int.from_bytes(payload[:4], "little") for payload in payloads]
-
 
 # ---- the first connection
 

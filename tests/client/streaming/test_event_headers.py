@@ -15,18 +15,12 @@ import pytest
 
 import utracefs
 from tests.client.recordings.event_header.event_headers import FIELDS, NAME, field, payload
-from tests.integration.conftest import DaemonProcess, running
+from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
 
 pytestmark = pytest.mark.usefixtures("patience")
 
 Emit = Callable[..., None]
-
-
-@pytest.fixture
-def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
-    with running(directory) as process:
-        yield process
 
 
 @pytest.fixture

@@ -19,19 +19,13 @@ import trio
 
 import utracefs
 from tests.client.daemons.fake_daemon import wait_for
-from tests.integration.conftest import DaemonProcess, running
+from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
 
 SMALL = 256 << 10
-
-
-@pytest.fixture
-def utracefsd(directory: Path) -> Iterator[DaemonProcess]:
-    with running(directory) as process:
-        yield process
 
 
 @pytest.fixture

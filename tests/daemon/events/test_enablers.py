@@ -27,13 +27,6 @@ SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
-def event(table: EventTable) -> Event:
-    made = table.register(CommandString.parse(b"test"), privileged=True)
-    table.acquire(made)
-    return made
-
-
-@pytest.fixture
 def enablers(table: EventTable) -> Iterator[EnablerTable]:
     yield table.enablers
     table.enablers.close()

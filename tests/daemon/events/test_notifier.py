@@ -62,13 +62,6 @@ class Notified:
         return changed is not None
 
 
-@pytest.fixture
-def event(table: EventTable) -> Event:
-    made = table.register(CommandString.parse(b"test"), privileged=True)
-    table.acquire(made)
-    return made
-
-
 def switch(table: EventTable, event: Event, on: bool, now_ns: int = 0) -> Change | None:
     """An operation that enables or disables."""
     table.enablers.notifiers.begin()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,14 +15,6 @@ from utracefsd.events.synthetic import (
     slots_bytes,
     split_command,
 )
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.close()
-
 
 LAT = b"lat u64 id; u64 delta; s32 rc; char[16] who; char[] path"
 

@@ -19,6 +19,7 @@ from types import FrameType
 
 import pytest
 
+from tests.client.mount.test_file_system import fails
 from tests.integration.mount.mounting import run, wait_for
 
 
@@ -44,12 +45,6 @@ def write(path: Path, data: bytes, flags: int = os.O_TRUNC) -> None:
         assert os.write(fd, data) == len(data)
     finally:
         os.close(fd)
-
-
-def fails(number: int, call: Callable[[], object]) -> None:
-    with pytest.raises(OSError) as caught:
-        call()
-    assert caught.value.errno == number, caught.value
 
 
 def records(tree: Path) -> list[str]:

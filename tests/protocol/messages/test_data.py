@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.connection import Connection, Request, encode_request
+from tests.protocol.messages.test_values import over_the_wire
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.messages.data import (
@@ -39,12 +39,6 @@ from utracefs_protocol.messages.data import (
 from utracefs_protocol.messages.params import Params
 
 ROOT = Path(__file__).parents[3]
-
-
-def over_the_wire(params: list[Any]) -> list[Any]:
-    (message,) = Connection(max_object=None).receive(encode_request(1, "m", params))
-    assert isinstance(message, Request)
-    return message.params
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.connection import Connection, Request, encode_request
+from tests.protocol.messages.test_values import over_the_wire
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import (
@@ -40,12 +40,6 @@ from utracefs_protocol.messages.tracefs import (
     Writer,
 )
 from utracefs_protocol.pages.perf_ring import SampleType
-
-
-def over_the_wire(params: list[Any]) -> list[Any]:
-    (message,) = Connection(max_object=None).receive(encode_request(1, "m", params))
-    assert isinstance(message, Request)
-    return message.params
 
 
 @pytest.mark.parametrize(

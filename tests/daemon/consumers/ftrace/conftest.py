@@ -5,14 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
-from tests.daemon.tree.world import World
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.close()
 
 
 @pytest.fixture

@@ -25,13 +25,6 @@ SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
-def event(table: EventTable) -> Event:
-    made = table.register(CommandString.parse(b"test u32 a"), privileged=True)
-    table.acquire(made)
-    return made
-
-
-@pytest.fixture
 def perf(table: EventTable, event: Event) -> PerfEvents:
     return PerfEvents(table, lambda: 5 * SECOND_NS, nr_cpus=4)
 

@@ -139,13 +139,6 @@ def point(name: str, target: str) -> metadata.EntryPoint:
 
 
 @pytest.fixture
-def event(table: EventTable) -> Event:
-    made = table.register(CommandString.parse(b"test u32 a"), privileged=True)
-    table.acquire(made)
-    return made
-
-
-@pytest.fixture
 def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
     monkeypatch.setitem(sys.modules, "the_plugins", sys.modules[__name__])
     Collector.made.clear()

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.daemon.consumers.ftrace.buffer.ring_model import as_stored, entry
+from tests.daemon.consumers.ftrace.buffer.test_ring_buffer_files import run_child
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 
 PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
@@ -284,16 +284,6 @@ def test_without_the_map_the_only_ring_is_live(tmp_path: Path) -> None:
     (tmp_path / "spare").mkdir()
     found = RingBuffer.adopt(folder, guess=True)
     assert (serials(found), found.spare) == ([1, 2], None)
-
-
-def run_child(work: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return pid
 
 
 def test_a_process_can_be_killed_between_any_two_instructions(tmp_path: Path) -> None:
