@@ -10,14 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.forked import Popen
-from tests.integration.mount.mounting import MountProcess, mounted, must_mount
+from tests.integration.mount.mounting import MountProcess, mounted, must_mount, wait_for
 from utracefs.tree.tracefs import Tracefs
 from utracefsd.server.runtime import locate
 
@@ -176,11 +175,4 @@ def environment(directory: str) -> dict[str, str]:
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object], str], None]:
     """Wait for a condition with a deadline, never for luck."""
-
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-            time.sleep(0.005)
-
-    return wait
+    return wait_for

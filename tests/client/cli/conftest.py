@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.client.cli.kit import Cli
 from tests.forked import Popen
+from tests.integration.mount.mounting import wait_for
 
 
 @pytest.fixture
@@ -92,11 +92,4 @@ def traced(home: Path, daemon: object) -> Iterator[Cli]:
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object], str], None]:
     """Wait for a condition with a deadline."""
-
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-            time.sleep(0.01)
-
-    return wait
+    return wait_for
