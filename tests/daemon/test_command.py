@@ -7,32 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.test_command import run_python
+
 
 @pytest.mark.parametrize("missing", ["trio", "click", "attr"])
 def test_it_says_what_to_install(missing: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
-    done = subprocess.run(
-        [sys.executable, "-m", "utracefsd"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(tmp_path, "-m", "utracefsd")
     said = f"utracefsd: {missing} is not installed: pip install 'utracefs[daemon]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 def test_a_fault_of_its_own_is_shown_whole(tmp_path: Path) -> None:
     (tmp_path / "trio.py").write_text("import nothing_of_that_name")
-    done = subprocess.run(
-        [sys.executable, "-m", "utracefsd"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(tmp_path, "-m", "utracefsd")
     assert done.returncode == 1 and "Traceback" in done.stderr and "nothing_of_that_name" in done.stderr
 
 
