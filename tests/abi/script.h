@@ -1,4 +1,4 @@
-/* The language of tests/conformance/scripts, and the lines of a transcript. Used by player.c alone. */
+/* The operations of transcripts (tests/conformance), and their other lines. Used by player.c alone. */
 #ifndef UTRACEFS_TESTS_SCRIPT_H
 #define UTRACEFS_TESTS_SCRIPT_H
 

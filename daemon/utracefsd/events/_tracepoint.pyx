@@ -203,7 +203,7 @@ cdef class Tracepoint:
             if end == 0:
                 # __data_loc with offset and size 0: the kernel looks at the byte before the entry, which is
                 # the top byte of a time delta and practically 0. So it is accepted
-                # (tests/conformance/scripts/08_writes.txt).
+                # (tests/conformance/6.12.117/08_writes.txt).
                 continue
             if end <= 8:
                 common_fields(r, common)

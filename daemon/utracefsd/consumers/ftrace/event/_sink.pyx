@@ -427,7 +427,7 @@ cdef class FtraceProbe(Probe):
         With a filter, the kernel copies a record to another buffer before it reserves space
         (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick of the
         clock `counter`, and an invalid one is refused whatever the filter says, even while tracing is off
-        (tests/conformance/scripts/12_filter.txt). A record too large for that buffer is handled as without a
+        (tests/conformance/6.12.117/12_filter.txt). A record too large for that buffer is handled as without a
         filter.
         """
         cdef Filter filter = self.filter    # a reference: it may be replaced while a name is looked up

@@ -704,7 +704,7 @@ static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void 
 static inline uint64_t rb_oldest_ts(const rb_cpu *b);
 
 /* Drop all records, zero all counters. The stamp of the oldest page is kept, as in the kernel: `stats`
- * after a clear still shows it (tests/conformance/scripts/30_lifetime.txt). */
+ * after a clear still shows it (tests/conformance/6.12.117/30_lifetime.txt). */
 static inline void rb_clear(rb_cpu *b)
 {
     struct rb_state *s = rb_state(b);
