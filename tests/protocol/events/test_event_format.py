@@ -4,7 +4,7 @@ import errno
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.protocol.kernel_types import KERNEL_TYPES
@@ -196,7 +196,8 @@ def test_any_bytes_are_a_format_or_refused(text: bytes) -> None:
 
 
 SPLIT = re.compile(
-    rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]+?|(?<=[ \t])[^ \t]*\*|(?<=[ \t*]))"
+    rb"(?P<type>.*?)[ \t]*"
+    rb"(?P<name>(?<=[ \t*])[^ \t*]*?|(?<=[ \t])(?:(?:[^ \t[]|\[[^ \t\]]*\])*?|[^ \t]*?(?=\*\Z))\*)"
     rb"(?P<array>\[[^\]]*\])?\Z",
     re.DOTALL,
 )
@@ -204,6 +205,7 @@ SPLIT = re.compile(
 
 
 @given(st.lists(st.sampled_from([b" ", b"*", b"[", b"]", b"a", b"\t", b"b2"]), max_size=12).map(b"".join))
+@example(b"*[]")
 def test_type_name_and_array(text: bytes) -> None:
     text = text.lstrip()
     found = SPLIT.match(text)
