@@ -73,7 +73,7 @@ ci-tools: test-tools
 
 $(VENV)/.builder: | tools
 	@echo "utracefs: making $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { find protocol client daemon -name '*.cpython-*.so' -delete; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python -m pip install -qq 'setuptools>=77' 'Cython>=3.1'
 	@touch $@
 
