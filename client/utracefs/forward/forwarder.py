@@ -229,7 +229,7 @@ class Forwarder:
             instances=self._wanted.instances,
             directory=self._wanted.directory,
             ring_bytes=RING_BYTES,
-            watermark=max(1, min(self._target.limits.bytes, RING_BYTES // 8)),
+            watermark=max(1, min(self._target.limits.bytes * 7 // 8, RING_BYTES // 8)),  # mostly one batch
             timeout_s=GATHER_S,
             filtered=self._wanted.filtered,
             raw_eventheader=True,  # else their filter would be the reader's, which does not decode here

@@ -40,6 +40,7 @@ from typing import Any, Final
 
 import attrs
 
+from utracefs.forward._body import crc32
 from utracefs.forward.batch import Batch, Formats
 from utracefs.forward.losses import ANY, AWAY, REFUSED, SPOOL, Loss, Losses, Marks
 from utracefs.forward.target import Limits
@@ -632,7 +633,7 @@ def _entry(batch: Batch) -> tuple[bytes, ...]:
     header = batch.header()
     sizes = _SIZES.pack(len(header), len(batch.body))
     crc = zlib.crc32(header, zlib.crc32(sizes))
-    start = _ENTRY.pack(_MAGIC, len(header), len(batch.body), crc, zlib.crc32(batch.body))
+    start = _ENTRY.pack(_MAGIC, len(header), len(batch.body), crc, crc32(batch.body))
     return start + header, batch.body
 
 
@@ -656,6 +657,6 @@ def _entries(path: Path, at: int, formats: Formats) -> Iterator[tuple[Batch, int
                 batch = Batch.of(header, body, formats)
             except ValueError:
                 raise _Damaged from None
-            if len(body) < body_size or zlib.crc32(body) != body_crc:
+            if len(body) < body_size or crc32(body) != body_crc:
                 raise _Damaged(batch)
             yield batch, _ENTRY.size + header_size + body_size
