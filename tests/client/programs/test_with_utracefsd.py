@@ -97,7 +97,8 @@ def test_every_record_is_somewhere(session: Session, tree: Tracefs) -> None:
     assert mine.emitted == 100_000 == mine.sent + mine.lost
     lost = mine.lost
     in_rings = f"lost in data rings: {lost}\n" if lost else ""
-    expected = f"emitted: {mine.sent + lost}\n{in_rings}ftrace: recorded {mine.sent} filtered 0 lost {lost}\n"
+    expected = f"emitted: {mine.sent + lost}\nbytes: {mine.sent * 16}\n{in_rings}"
+    expected += f"ftrace: recorded {mine.sent} filtered 0 lost {lost}\n"
     assert expected in stats(tree, "flood")
 
 

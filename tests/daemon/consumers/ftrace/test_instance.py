@@ -29,7 +29,7 @@ def test_each_records_for_itself(world: World, other: Instance) -> None:
     assert event.status == 1  # the other one still listens
     assert (world.instance.buffer.entries(), other.buffer.entries()) == (2, 1)
     assert event.tracepoint.stats_text() == (
-        b"emitted: 2\nftrace:other: recorded 1 filtered 1 lost 0\n"
+        b"emitted: 2\nbytes: 8\nftrace:other: recorded 1 filtered 1 lost 0\n"
         b"detached:\nftrace: recorded 2 filtered 0 lost 0\n"
     )
     other.events.disable(event)

@@ -237,7 +237,7 @@ def test_pid_cpu_and_enabled() -> None:
     assert event.status == 2
     sink.reset()
     assert sink.count == 0
-    assert event.stats_text() == b"emitted: 6\nperf:3: recorded 3 filtered 3 lost 0\n"
+    assert event.stats_text() == b"emitted: 6\nbytes: 24\nperf:3: recorded 3 filtered 3 lost 0\n"
 
 
 @pytest.mark.parametrize(

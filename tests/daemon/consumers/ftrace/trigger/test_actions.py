@@ -91,7 +91,9 @@ def test_a_record_that_no_sub_buffer_holds(desk: Desk) -> None:
     desk.write(desk.a, b"traceoff")
     assert desk.emit(desk.a, extra=5000) == 0
     assert desk.instance.tracing_on
-    assert desk.a.tracepoint.stats_text() == b"emitted: 1\nftrace: recorded 0 filtered 0 lost 1\n"
+    assert (
+        desk.a.tracepoint.stats_text() == b"emitted: 1\nbytes: 5012\nftrace: recorded 0 filtered 0 lost 1\n"
+    )
 
 
 def test_an_invalid_record(desk: Desk) -> None:
