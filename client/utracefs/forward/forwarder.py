@@ -406,12 +406,14 @@ class Forwarder:
                 after_s = error.after_s if isinstance(error, TryAgain) else None
             except Exception as error:  # noqa: BLE001 (another's code; the next batches may be taken)
                 self._note(f"the target cannot take {_counted(batches)}: {type(error).__name__}: {error}")
-                self._spool.done(all_refused=True)
+                self._spool.done(is_unknown=True)
                 return True
             else:
                 self._spool.done(refused)
                 self._batches += len(batches)
-                self._sent += sum(batch.nr_records for batch in batches) - sum(refused.values())
+                self._sent += sum(batch.nr_records for batch in batches) - sum(
+                    n or 0 for n in refused.values()
+                )
                 self._last_sent = time.time()
                 if self._last_error:
                     self._last_error = ""

@@ -31,7 +31,7 @@ import utracefs
 from utracefs.export._protobuf import message, tagged, utf8, varint
 from utracefs.forward._otlp import OtlpRecords, Plan, Role, field_kinds
 from utracefs.forward.batch import Batch
-from utracefs.forward.losses import ANY
+from utracefs.forward.losses import ANY, Loss
 from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metrics
 from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain, time_option
 from utracefs.recordings._records import EventDecoder
@@ -70,6 +70,8 @@ _ONE, _TWO = 1 << 3 | 2, 2 << 3 | 2
 _LOG_TIME, _LOG_OBSERVED, _LOG_SEVERITY = 1 << 3 | 1, 11 << 3 | 1, 2 << 3
 _LOG_NAME, _LOG_ATTRIBUTE, _VALUE_INT = 12 << 3 | 2, 6 << 3 | 2, 3 << 3
 _WARN: Final = 13
+_LOSSES_AT_ONCE: Final = 1000
+"""In a request: of some 150 bytes each, of an event's longest name 700."""
 
 
 @attrs.frozen
@@ -79,6 +81,7 @@ class _Request:
     counts: Mapping[str, int]
     """`SYSTEM:NAME` to number of records; empty for losses."""
     items: int
+    losses: Sequence[Loss] = ()
 
 
 class Encoder:
@@ -97,8 +100,10 @@ class Encoder:
         around = {**self._resource, "host.name": batch.host, "utracefs.boot_id": batch.boot_id}
         resource = message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in around.items()))
         if batch.losses:
-            items = [_loss_item(batch, n) for n in range(len(batch.losses))]
-            yield _Request(_LOGS, self._body(resource, {"utracefs": items}), {}, len(items))
+            for at in range(0, len(batch.losses), _LOSSES_AT_ONCE):
+                losses = batch.losses[at : at + _LOSSES_AT_ONCE]
+                items = [_loss_item(batch, loss) for loss in losses]
+                yield _Request(_LOGS, self._body(resource, {"utracefs": items}), {}, len(items), losses)
         self._records.begin(
             batch.records(),
             offset_ns=batch.unix_offset_ns,
@@ -197,9 +202,8 @@ def _role(names: Sequence[str], number: int, kind: str, *, is_span: bool, is_hea
     return found.get(name, Role.ATTRIBUTE)
 
 
-def _loss_item(batch: Batch, number: int) -> bytes:
+def _loss_item(batch: Batch, loss: Loss) -> bytes:
     """A log record, as ScopeLogs.log_records."""
-    loss = batch.losses[number]
     now = batch.clock.unix_ns.to_bytes(8, "little")
     parts = [varint(_LOG_TIME), now, varint(_LOG_OBSERVED), now, tagged(_LOG_SEVERITY, _WARN)]
     parts += [message(_LOG_NAME, b"utracefs.lost"), _text_attribute(_LOG_ATTRIBUTE, "event", loss.event)]
@@ -207,6 +211,25 @@ def _loss_item(batch: Batch, number: int) -> bytes:
     if loss.count is not None:
         parts.append(_attribute(_LOG_ATTRIBUTE, "count", tagged(_VALUE_INT, loss.count)))
     return message(_TWO, b"".join(parts))
+
+
+def _counts(losses: Sequence[Loss]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for loss in losses:
+        before = found.get(loss.event, 0)
+        found[loss.event] = None if before is None or loss.count is None else before + loss.count
+    return found
+
+
+def _joined(requests: Sequence[_Request]) -> Iterator[_Request]:
+    """Requests of losses, with as many as one may have."""
+    begin = 0
+    for end in range(1, len(requests) + 1):
+        if end == len(requests) or sum(one.items for one in requests[begin : end + 1]) > _LOSSES_AT_ONCE:
+            some = requests[begin:end]
+            losses = [loss for one in some for loss in one.losses]
+            yield _Request(_LOGS, b"".join(one.body for one in some), {}, len(losses), losses)
+            begin = end
 
 
 def _attribute(tag: int, key: str, value: bytes) -> bytes:
@@ -293,7 +316,9 @@ class OtlpTarget:
         self._sending: tuple[str, int, int] | None = None
         self._requests: deque[_Request] = deque()
         """Of the batches `_sending`, still to be accepted."""
-        self._refused: Counter[str] = Counter()
+        self._refused: dict[str, int | None] = {}
+        self._is_first = True
+        """No request of the batches is accepted yet."""
         self._read_headers()
         if self._is_tls:
             settings.tls()
@@ -305,16 +330,16 @@ class OtlpTarget:
             self._refused.clear()
             requests = [request for batch in batches for request in self._encoded(batch)]
             losses = [request for request in requests if not request.counts]
-            self._requests = deque(request for request in requests if request.counts)
-            if losses:
-                # In front: if they are refused, all batches are, so no record may have arrived. Bodies one
-                # behind the other are one message.
-                body = b"".join(request.body for request in losses)
-                self._requests.appendleft(_Request(_LOGS, body, {}, sum(one.items for one in losses)))
+            # In front: if the first are refused, all batches are, so no record may have arrived. Bodies one
+            # behind the other are one message.
+            self._requests = deque(_joined(losses))
+            self._requests.extend(request for request in requests if request.counts)
+            self._is_first = True
         deadline = time.monotonic() + self._settings.timeout_s
         while self._requests:
-            self._refused.update(self._post(self._requests[0], deadline))
+            self._refuse(self._post(self._requests[0], deadline))
             self._requests.popleft()
+            self._is_first = False
         self._sending = None
         return dict(self._refused)
 
@@ -328,6 +353,11 @@ class OtlpTarget:
             except Refused as error:
                 refused = str(error)
         return refused
+
+    def _refuse(self, counts: Mapping[str, int | None]) -> None:
+        for event, count in counts.items():
+            before = self._refused.get(event, 0)
+            self._refused[event] = None if before is None or count is None else before + count
 
     def close(self) -> None:
         if self._connection is not None:
@@ -343,11 +373,11 @@ class OtlpTarget:
             left = Counter(batch.counts)
             for request in found:
                 left.subtract(request.counts)
-            self._refused.update(+left)
+            self._refuse(+left)
         return found
 
-    def _post(self, request: _Request, deadline: float) -> Mapping[str, int]:
-        """Returns the records that are refused. TryAgain, OSError; Refused: losses are."""
+    def _post(self, request: _Request, deadline: float) -> Mapping[str, int | None]:
+        """Returns the refused records, and counts of losses. TryAgain, OSError; Refused: all are."""
         body = gzip.compress(request.body, 1) if self._is_gzip else request.body
         status, reason, headers, answer = self._exchange(request.path, body, deadline)
         if status == 200:
@@ -357,15 +387,17 @@ class OtlpTarget:
                 number = 0
             if number and request.path == _METRICS:
                 raise Refused(f"{number} of {request.items} data points")
-            if not number or not request.counts:
+            if not number:
                 return {}
+            if not request.counts:  # of some of several losses it is unknown which
+                return _counts(request.losses) if number == request.items else {ANY: None}
             return {next(iter(request.counts)) if len(request.counts) == 1 else ANY: number}
         what = f"{status} {reason} from {self._host}:{self._port}{self._prefix}{request.path}"
         if status in _AGAIN or status // 100 == 3:
             raise TryAgain(what, _delay(headers.get("Retry-After")))
-        if not request.counts:
+        if not request.counts and (self._is_first or request.path == _METRICS):
             raise Refused(what)
-        return request.counts
+        return request.counts or _counts(request.losses)
 
     def _exchange(
         self, path: str, body: bytes, deadline: float

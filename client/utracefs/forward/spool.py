@@ -451,12 +451,17 @@ class Spool:
         self._lose(ANY, SPOOL, None)
         self._at = (segment.first, segment.size)
 
-    def done(self, refused: Mapping[str, int] = {}, *, all_refused: bool = False) -> None:
+    def done(
+        self, refused: Mapping[str, int | None] = {}, *, all_refused: bool = False, is_unknown: bool = False
+    ) -> None:
         """The batches in flight were sent; some records, or all, were refused. `losses` of batches that were
-        refused are reported again."""
+        refused are reported again. is_unknown: it is not known which parts the target has."""
         with self._changed:
             if self._is_closed:
                 return
+            for batch in self._in_flight if is_unknown else ():
+                for event in {*batch.counts, *(loss.event for loss in batch.losses)}:
+                    self._lose(event, REFUSED, None)
             for batch in self._in_flight if all_refused else ():
                 self._losses.extend(batch.losses)
                 self._lose_records(batch, REFUSED)

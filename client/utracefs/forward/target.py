@@ -18,7 +18,8 @@ more if the forwarder was killed before it stored that they were sent. `send` re
 taken them, and writes their records and their `losses`. Deduplicate by `(forwarder, sequence)` where the
 target can. A class with `secrets`, names, takes these secrets only; one without, any; so with `options`.
 
-    Sent      returned: `SYSTEM:NAME` to number of records that the target refused; empty: it has all
+    Sent      returned: `SYSTEM:NAME` to number of records that the target refused, None: unknown; empty: it
+              has all. Counts of `losses` that it refused are among them
     TryAgain  the target is away or busy; so is any OSError. Sent again after a growing delay
     Refused   the target will never take these batches: their records are counted as lost
 """
@@ -60,7 +61,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 """Scheme to module:class."""
 
-Sent: TypeAlias = Mapping[str, int]
+Sent: TypeAlias = Mapping[str, int | None]
 
 
 class TryAgain(Exception):

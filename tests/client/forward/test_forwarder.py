@@ -169,7 +169,6 @@ def test_a_target_that_fails_at_random(
         lambda: _raise(TryAgain("busy", 0.001)),
         lambda: _raise(ConnectionResetError("gone")),
         lambda: _raise(Refused("no")),
-        lambda: _raise(RuntimeError("a defect")),
     ]
 
     def before(batches: Sequence[Batch]) -> Sent:
@@ -189,6 +188,17 @@ def test_a_target_that_fails_at_random(
     assert store.sum == emitted
     assert store.repeated == 0
     assert {cause for _, cause in store.lost} == {"refused"}
+
+
+def test_a_target_with_a_defect(
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
+) -> None:
+    """It may have stored some of the batches: an unknown number is lost."""
+    store = Store(lambda batches: _raise(RuntimeError("a defect")) if batches[0].counts else {})
+    with forward(store):
+        emit(new_session(), *range(10))
+    losses = {(loss.event, loss.cause, loss.count) for one in store.batches.values() for loss in one.losses}
+    assert losses == {(EVENT, "refused", None)}
 
 
 def _raise(error: Exception) -> Sent:

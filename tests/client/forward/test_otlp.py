@@ -407,6 +407,32 @@ def test_refused(collector: Collector, status: int) -> None:
     assert collector.arrived == {"order_end": 1}
 
 
+def test_losses_of_which_some_are_refused(collector: Collector) -> None:
+    """Of all it is known how many records they are, of some it is not."""
+    partial = logs_service.ExportLogsServiceResponse()
+    collector.answer = lambda _path, _message: (200, {}, partial.SerializeToString())
+    losses = [Loss("x", "ring", 2), Loss("x", "spool", 3), Loss("y", "away", None)]
+    with collecting(collector) as port:
+        target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
+        for n, (number, wanted) in enumerate([(3, {"x": 5, "y": None}), (2, {ANY: None}), (0, {})]):
+            partial.partial_success.rejected_log_records = number
+            assert target.send([batch_of({}, [], losses=losses, sequence=n)]) == wanted
+        target.close()
+
+
+def test_many_losses_are_several_requests(collector: Collector) -> None:
+    """If a later one is refused, the ones before have arrived."""
+    losses = [Loss(f"user_events:e{n}", "away", 1) for n in range(2500)]
+    collector.answer = lambda _path, message: (400, {}, b"") if len(items(message)) == 503 else None
+    with collecting(collector) as port:
+        target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
+        batches = [a_batch(losses=losses), a_batch(sequence=2, losses=losses[:3])]
+        refused = target.send(batches)
+        target.close()
+    assert collector.lost.total() == 2000 and sum(n or 0 for n in refused.values()) == 503
+    assert collector.arrived == {"e": 6}
+
+
 def test_refused_losses(collector: Collector) -> None:
     """All batches are refused then, so none of their records may have arrived."""
 

@@ -133,6 +133,19 @@ def test_all_refused(spool: Spool) -> None:
     assert {(one.cause, one.count) for one in found.losses} == {("ring", 3), ("refused", 2)}
 
 
+def test_unknown_what_the_target_has(spool: Spool) -> None:
+    spool.lose("other", "ring", 3)
+    spool.append(batch([1, 2]))
+    take(spool)
+    spool.done(is_unknown=True)
+    spool.append(batch([]))
+    (found,) = take(spool)
+    assert {(one.event, one.cause, one.count) for one in found.losses} == {
+        (EVENT, "refused", None),
+        ("other", "refused", None),
+    }
+
+
 def test_a_full_spool_drops_the_oldest(spool: Spool) -> None:
     big = 20_000
     spool.append(batch([0], pad=big))
