@@ -127,8 +127,9 @@ class Rpc:
         finally:
             self._socket.settimeout(timeout_s)
 
-    def call_many(self, calls: Iterable[Call]) -> list[Outcome]:
-        """The outcomes in the order of the calls: a result, or the OSError of that call, not raised."""
+    def call_many(self, calls: Iterable[Call], *, keeps: bool = False) -> list[Outcome]:
+        """The outcomes in the order of the calls: a result, or the OSError of that call, not raised. keeps:
+        so is the end of the connection, for calls without an answer; those before it have their results."""
         outcomes: list[Outcome] = []
         places: dict[int, tuple[int, str]] = {}
         waiting = iter(calls)
@@ -139,11 +140,24 @@ class Rpc:
                 if following is None:
                     exhausted = True
                     break
-                places[self._send(following.params)] = (len(outcomes), following.about)
                 outcomes.append(None)
+                try:
+                    places[self._send(following.params)] = (len(outcomes) - 1, following.about)
+                except (ConnectionError, TimeoutError) as error:
+                    if not keeps:
+                        raise
+                    outcomes[-1] = error
             if not places:
                 return outcomes
-            response = self._next_response()
+            try:
+                response = self._next_response()
+            except (ConnectionError, TimeoutError) as error:
+                if not keeps:
+                    raise
+                for place, _ in places.values():
+                    outcomes[place] = error
+                places.clear()
+                continue
             place, about = places.pop(response.msgid, (-1, ""))
             if place < 0:
                 continue  # answer of an interrupted call
@@ -166,10 +180,12 @@ class Rpc:
         except TimeoutError:
             raise self._timed_out() from None
         except (BrokenPipeError, ConnectionResetError):
-            # The daemon may have sent the reason before it hung up.
+            # The daemon may have sent the reason before it hung up, and answers.
+            answers: list[Response] = []
             with contextlib.suppress(ConnectionResetError):
                 while True:
-                    self._next_response()
+                    answers.append(self._next_response())
+            self._messages = iter(answers)
             raise self._lost() from None
         return self._msgid
 

@@ -129,10 +129,10 @@ class Tracefs:
         return data
 
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-        """Many reads, (handle, size) each, in few round trips, in this order; errors are in their places."""
-        return self._rpc.call_many(
-            Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads
-        )
+        """Many reads, (handle, size) each, in few round trips, in this order; errors are in their places,
+        also ConnectionError and TimeoutError."""
+        calls = [Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads]
+        return self._rpc.call_many(calls, keeps=True)
 
     def seek(self, handle: int, offset: int) -> None:
         """lseek(2) with SEEK_SET; ESPIPE for a stream."""

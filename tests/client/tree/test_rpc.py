@@ -81,6 +81,25 @@ def test_many_calls_are_under_way_at_once_and_answers_may_come_in_any_order(dire
             assert outcome == name.encode()
 
 
+@pytest.mark.parametrize("count", [3, WINDOW * 2])
+def test_answers_before_the_daemon_hangs_up(directory: Path, count: int) -> None:
+    """A read takes records away, so its answer is not dropped."""
+    left = 2
+
+    def answer(request: Request) -> bytes:
+        nonlocal left
+        left -= 1
+        return encode_response(request.msgid, b"page") if left >= 0 else b""
+
+    calls = [Call(ReadFile(b"x"), "x")] * count
+    with answering(directory / "d", answer) as place, Rpc("tracefs", place) as rpc:
+        outcomes = rpc.call_many(calls, keeps=True)
+        assert outcomes[:2] == [b"page"] * 2 and len(outcomes) == count
+        assert all(isinstance(outcome, ConnectionResetError) for outcome in outcomes[2:])
+        with pytest.raises(ConnectionResetError):
+            rpc.call_many(calls)
+
+
 def test_the_daemon_hangs_up(directory: Path) -> None:
     with answering(directory / "d", lambda r: b"") as place, Rpc("tracefs", place) as rpc:
         with pytest.raises(ConnectionResetError) as caught:

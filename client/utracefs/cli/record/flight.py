@@ -11,7 +11,8 @@ So a swap begins the next file at once: no record is lost in between, and none i
 records since the one before it, as far back as the ring buffer reaches.
 
 Only this process swaps. If a file cannot be written, its records stay in the spare, and the next request
-writes them first.
+writes them first. If the daemon ends meanwhile, the next one has the other half, and what was not read of the
+snapshot: the file continues with that.
 """
 
 import contextlib
@@ -99,8 +100,12 @@ class Flight:
         self._account = Account()
         self._told = Account()
         self._taken: _Taken | None = None
+        self._unfinished: tuple[Target, Recorder] | None = None
+        """A file whose snapshot was being read when the daemon ended."""
         self._texts_due = 0.0
         self._records = self._older = self._no_room = self._number = 0
+        self._missed = 0
+        """Records that the daemon had taken from a snapshot when it ended, and this process did not get."""
         self._came_back = False
         self._cpus = [int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
         tree.write_file(place.path("snapshot"), b"1\n")  # makes the spare: ENOMEM would come now
@@ -113,6 +118,9 @@ class Flight:
         """The tree has a connection to the next daemon: write the records of the one that ended."""
         self._came_back = True
         self._ledger.come_back()
+        if self._taken is None:  # perhaps the daemon swapped before it ended
+            spare = self._snapshot(*self._window_now())
+            self._taken = spare if spare.entries else None
         self._try(self.dump)
 
     def step(self) -> float:
@@ -156,12 +164,20 @@ class Flight:
         return "; ".join(filter(None, texts))
 
     def _swap(self) -> _Taken:
+        window = self._window_now()
+        self._tree.write_file(self._place.path("snapshot"), b"1\n")
+        return self._snapshot(*window)
+
+    def _window_now(self) -> tuple[int, tuple[int, ...]]:
+        """`since` and `full` of a snapshot."""
         now_ns = self._now_ns() if self._window.seconds else None
         since = 0 if now_ns is None else max(now_ns - self._window.seconds * 10**9, 0)
         texts = self._tree.read_files(self._place.path(f"per_cpu/cpu{cpu}/stats") for cpu in self._cpus)
         overruns = [numbers(text).get("overrun") if isinstance(text, bytes) else 0 for text in texts]
-        full = tuple(cpu for cpu, overrun in zip(self._cpus, overruns, strict=True) if overrun)
-        self._tree.write_file(self._place.path("snapshot"), b"1\n")
+        return since, tuple(cpu for cpu, overrun in zip(self._cpus, overruns, strict=True) if overrun)
+
+    def _snapshot(self, since: int, full: tuple[int, ...]) -> _Taken:
+        """The snapshot that the spare holds now."""
         handle = self._tree.open(self._place.path("snapshot"))
         try:
             head = self._tree.read(handle, 4096)
@@ -184,8 +200,23 @@ class Flight:
             text = f"{self._output}: no record since the last file, so none is written"
             tell(text)
             return text
+        target, recorder = self._unfinished or self._new_file(taken)
+        self._unfinished = None
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(recorder)
+            try:
+                recorder.drain()
+                self._end(taken, recorder.left_out)
+            except (ConnectionError, TimeoutError):
+                stack.pop_all()
+                self._unfinished = target, recorder
+                raise
+            self._told = recorder.account
+            return self._complete(taken, target, recorder)
+
+    def _new_file(self, taken: _Taken) -> tuple[Target, Recorder]:
         target = Target(dumped_name(self._output), like=self._like)
-        with Recorder(
+        return target, Recorder(
             self._tree,
             target.path,
             self._place,
@@ -195,16 +226,17 @@ class Flight:
             ledger=self._ledger,
             told=self._told,
             compression=self._compression,
-        ) as recorder:
-            recorder.drain()
-            self._end(taken, recorder.left_out)
-            self._told = recorder.account
-            found = recorder.finish(self._about)
+        )
+
+    def _complete(self, taken: _Taken, target: Target, recorder: Recorder) -> str:
+        """Write the file; returns its text. Sends no request to the daemon."""
+        found = recorder.finish(self._about, entries=taken.entries)
         size = target.finish(found.size, self.texts.tgids)
         self._files.add(target.output)
         self._number += 1
         self._records += found.records
         self._no_room += found.no_room
+        self._missed += found.overwritten
         older = taken.overwritten + recorder.left_out
         text = (
             f"{target.output}: {counted(found.records, 'record')}, {sized(size)}, {lost_text(found.losses)}"
@@ -214,6 +246,12 @@ class Flight:
             text += f"; {counted(len(late), 'cpu')} had no space for {self._window.text}: -b KB"
         tell(text)
         return text
+
+    def give_up(self) -> None:
+        """No daemon comes back: the file that is not complete has what was read of its snapshot."""
+        if self._unfinished is not None and self._taken is not None:
+            with self._unfinished[1]:
+                self._complete(self._taken, *self._unfinished)
 
     def _end(self, taken: _Taken, left_out: int) -> None:
         """The records of the snapshot have been read."""
@@ -240,7 +278,7 @@ class Flight:
             taken = self._swap()
             left = taken.entries
             self._older += taken.overwritten
-        losses = {"in_rings": self._account.in_rings, "no_room": self._no_room}
+        losses = {"in_rings": self._account.in_rings, "no_room": self._no_room, "overwritten": self._missed}
         losses["too_large"] = self._account.lost - self._account.in_rings
         text = f"{self._output}.*: {counted(self._records, 'record')} in {counted(self._number, 'file')}"
         text += f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
@@ -285,6 +323,7 @@ def fly(job: Job) -> int:
             asked.check()
     status = status or asked.finish() or requests.wanted.finish()
     if watch.error is not None:
+        flight.give_up()
         reason = f"{watch.error.strerror}; the records since the last file are lost"
         raise Failure(str(watch.error.filename), reason, status or 1)
     return status

@@ -152,13 +152,13 @@ class Recorder:
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._cpus = [_Cpu(cpu) for cpu in cpus]
         self._path = path
-        self._writer = self._new_writer()
         if not self._at_end:
             self._open("trace_pipe_raw")
         self._texts_due = self._sync_due = 0.0
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
+        self._taken_before = self._taken_away()
         self._ledger = ledger or Ledger(tree, place)
         self.account = Account()
         """As of the last texts."""
@@ -173,6 +173,8 @@ class Recorder:
         """cpus with a page in the file."""
         self.begins: dict[int, int] = {}
         """Time of each cpu's first page."""
+        self._entries: int | None = None
+        self._writer = self._new_writer()  # last, so that an error before leaves no file
 
     def _new_writer(self) -> TraceDatWriter:
         return TraceDatWriter(
@@ -233,9 +235,12 @@ class Recorder:
             path = self._place.path(f"per_cpu/cpu{cpu.number}/{file}")
             cpu.handle = self._tree.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
-    def finish(self, about: About, name: Callable[[], str] | None = None) -> Summary:
+    def finish(
+        self, about: About, name: Callable[[], str] | None = None, *, entries: int | None = None
+    ) -> Summary:
         """Write the file. Sends no request to the daemon. name: returns another name for it, just before it
-        gets the name."""
+        gets the name. entries: number of records in the snapshot; None: all were read."""
+        self._entries = entries
         return self._finisher(about)(name)
 
     @property
@@ -295,9 +300,16 @@ class Recorder:
         """Records that nobody can read any more. Before the end some are unread, so only those count that
         the ring buffer overwrote."""
         if self._at_end:
-            return 0
-        recorded = self._there + self.account.recorded
-        return max(0, recorded - self._kept) if is_end and not self.came_back else self.account.overrun
+            return 0 if self._entries is None else max(0, self._entries - self._kept - self.left_out)
+        if not is_end:
+            return self.account.overrun
+        if self.came_back:  # its events' numbers began with 0 again, the buffer's did not
+            return max(0, self.account.overrun + self._taken_away() - self._taken_before - self._kept)
+        return max(0, self._there + self.account.recorded - self._kept)
+
+    def _taken_away(self) -> int:
+        """Records that readers have taken from the ring buffer."""
+        return sum(numbers(text).get("read events", 0) for text in self._stats)
 
     def _summary(self, *, is_end: bool) -> Summary:
         account = self.account.since(self._told.account)
@@ -317,11 +329,13 @@ class Recorder:
         )
 
     def _round(self, cpus: Sequence[_Cpu]) -> bool:
-        """Read each of them once, with its expected number of pages; returns whether one may have more."""
+        """Read each of them once, with its expected number of pages; returns whether one may have more.
+        If the daemon ends meanwhile, the error comes after the pages that it had sent."""
         outcomes = iter(
             self._tree.read_many([(cpu.handle, self._page_size) for cpu in cpus for _ in range(cpu.pages)])
         )
         more = False
+        failed: OSError | None = None
         for cpu in cpus:
             got = 0
             for _ in range(cpu.pages):
@@ -331,7 +345,7 @@ class Recorder:
                         self._take(cpu.number, outcome)
                         got += 1
                 elif outcome.errno != errno.EAGAIN:
-                    raise outcome
+                    failed = failed or outcome
             if got == cpu.pages:
                 cpu.pages = min(cpu.pages * 2, MAX_PAGES)
                 cpu.wait_s = 0.0 if got > 1 else BUSY_S
@@ -342,6 +356,8 @@ class Recorder:
             else:
                 cpu.pages = 1
                 cpu.wait_s = min(cpu.wait_s * 2, IDLE_S) or BUSY_S
+        if failed is not None:
+            raise failed
         return more
 
     def _take(self, cpu: int, page: bytes) -> None:

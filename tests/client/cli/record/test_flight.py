@@ -13,6 +13,7 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.recordings.events import trace_cmd
+from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 
 PROGRAM = """
@@ -176,6 +177,95 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     assert error.endswith(
         b"trace.dat.*: 4 records in 3 files, nothing lost as far as the daemon said before it went away\n"
     )
+
+
+KILLED = """
+import os, sys, utracefs.cli
+from utracefs.tree.tracefs import Tracefs
+
+what, pid = sys.argv.pop(1), int(sys.argv.pop(1))
+left = 2 if what == "swap" else 1
+
+def kill():
+    global left
+    left -= 1
+    left or os.kill(pid, 9)
+
+read, write = Tracefs.read_many, Tracefs.write_file
+
+def read_many(self, reads):
+    what == "before" and kill()
+    outcomes = read(self, reads)
+    if what in ("after", "without") and any(isinstance(outcome, bytes) for outcome in outcomes):
+        kill()
+        if what == "without" and not left:
+            return [ConnectionResetError(104, "gone", "tracefs")] * len(outcomes)
+    return outcomes
+
+def write_file(self, path, data, *more):
+    taken = write(self, path, data, *more)
+    if path.endswith("snapshot") and data == b"1\\n" and what == "swap":
+        kill()
+    return taken
+
+Tracefs.read_many, Tracefs.write_file = read_many, write_file
+utracefs.cli.main()
+"""
+"""The recorder, whose daemon is killed while it writes a file: at the swap, before and after it first reads
+the snapshot, and after the pages had been taken, but not sent."""
+
+
+def start_killing(cli: Cli, what: str, pid: int, *options: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", KILLED, what, str(pid), "record", *options]
+    return Popen(command, env=cli.env, cwd=cli.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("what", "lost", "comes_back", "found"),
+    [
+        ("swap", 0, True, [[1, 2], [3]]),
+        ("before", 0, True, [[1, 2], [3]]),
+        ("after", 0, True, [[1, 2], [3]]),
+        ("without", 2, True, [[], [3]]),
+        ("swap", 0, False, []),
+        ("before", 0, False, [[]]),
+        ("after", 0, False, [[1, 2]]),
+    ],
+)
+def test_the_daemon_is_killed_while_a_file_is_written(
+    traced: Cli,
+    daemon: "subprocess.Popen[bytes]",
+    eventually: Eventually,
+    what: str,
+    lost: int,
+    comes_back: bool,
+    found: list[list[int]],
+) -> None:
+    """Each record is in one file, in order; those lost are counted."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = start_killing(traced, what, daemon.pid, "--flight", "1M", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    for n in (1, 2):
+        traced.run("emit", "web", str(n), "1")
+    process.send_signal(signal.SIGUSR2)
+    daemon.wait()
+    if not comes_back:
+        assert process.stderr is not None and b"waiting for the next" in process.stderr.readline()
+        _, error = interrupt(process, signal.SIGTERM)
+        assert [values(traced, file) for file in dumps(traced)] == found
+        assert process.returncode == 1 and error.endswith(b"; the records since the last file are lost\n")
+        return
+    following = DaemonProcess(traced.home / "d")
+    following.start()
+    try:
+        eventually(lambda: dumps(traced), "the file is complete")
+        traced.run("emit", "web", "3", "1")
+        _, error = interrupt(process, signal.SIGTERM)
+    finally:
+        following.stop()
+    assert [values(traced, file) for file in dumps(traced)] == found, error
+    assert (b"nothing lost" if not lost else b", 2 lost: 2 overwritten") in error.splitlines()[-1]
+    assert list(traced.home.glob("*.part")) == []
 
 
 def test_the_next_daemon_has_nothing(

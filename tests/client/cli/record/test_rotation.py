@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
-from tests.client.cli.record.test_flight import dumps, program, values
+from tests.client.cli.record.test_flight import dumps, program, start_killing, values
 from tests.client.recordings.events import trace_cmd
 from tests.integration.conftest import DaemonProcess
 
@@ -183,6 +183,27 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     assert process.returncode == 0, error
     assert [values(traced, file) for file in dumps(traced)] == [[1], [2, 3]]
     assert error.endswith(b", nothing lost as far as the daemon said before it went away\n")
+
+
+def test_the_daemon_is_killed_while_it_answers(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    """It has taken a page from the buffer, and not sent it: the next one's numbers tell how many records."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = start_killing(traced, "without", daemon.pid, "--switch-output", "1h", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "web", "1", "1")
+    daemon.wait()
+    following = DaemonProcess(traced.home / "d")
+    following.start()
+    try:
+        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+        traced.run("emit", "web", "2", "1")
+        _, error = interrupt(process, signal.SIGTERM)
+    finally:
+        following.stop()
+    assert [values(traced, file) for file in dumps(traced)] == [[2]]
+    assert b", 1 lost: 1 overwritten" in error.splitlines()[-1]
 
 
 @pytest.mark.parametrize("option", ["--compress", "--compress=zlib", "--compress=zstd"])
