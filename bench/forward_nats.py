@@ -1,5 +1,6 @@
 """The forwarder and NATS JetStream: a target's rate against the encoding alone, with the same batches in
-turns; cpu time of a whole forwarder behind a program that emits about a million records a second."""
+turns; cpu time of a whole forwarder behind a program that emits about a million records a second, and that of
+the daemon, compared with a plain stream consumer."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from typing import Any
 import attrs
 
 import utracefs
-from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns
+from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row
 from tests.client.nats.server import NatsServer, serving
 from utracefs.forward.batch import Batch
-from utracefs.forward.forwarder import STATUS_FILE
+from utracefs.forward.forwarder import RING_BYTES, STATUS_FILE
 from utracefs.forward.nats import NatsTarget
 from utracefs.forward.nats_messages import Encoder
 from utracefs.forward.target import Settings
@@ -136,8 +137,35 @@ def cpu_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def whole_forwarder(server: NatsServer) -> Iterator[Row]:
+def started(directory: str) -> Any:
+    """The program, which emits now."""
     context: Any = multiprocessing.get_context("fork")
+    go = context.Event()
+    process = context.Process(target=produce, args=(directory, go))
+    process.start()
+    go.set()
+    return process
+
+
+def daemon_beside_a_stream() -> float:
+    """CPU time of the daemon for a record, in nanoseconds."""
+    with (
+        daemon() as directory,
+        utracefs.attach(
+            "bench_sent", ring_bytes=RING_BYTES, watermark=RING_BYTES // 8, timeout_s=1
+        ) as stream,
+    ):
+        pid = int(os.environ["UTRACEFS_BENCH_DAEMON"])
+        before, got = cpu_s(pid), 0
+        process = started(directory)
+        while got + sum(stream.lost.values()) < LIVE:
+            got += sum(sum(batch.counts.values()) for batch in stream.batches())
+        used = cpu_s(pid) - before
+        process.join()
+    return used / LIVE * 1e9
+
+
+def whole_forwarder(server: NatsServer) -> Iterator[Row]:
     spool = Path(tempfile.mkdtemp(prefix="utracefs-bench-"))
     with daemon() as directory:
         command = [sys.executable, "-m", "utracefs.cli", "--dir", directory, "forward", "--spool", str(spool)]
@@ -153,10 +181,9 @@ def whole_forwarder(server: NatsServer) -> Iterator[Row]:
         try:
             while not status("attached"):
                 time.sleep(0.05)
-            go = context.Event()
-            process = context.Process(target=produce, args=(directory, go))
-            process.start()
-            go.set()
+            pid = int(os.environ["UTRACEFS_BENCH_DAEMON"])
+            daemon_s = cpu_s(pid)
+            process = started(directory)
             while status("records_sent") < WARM:  # libraries are imported, buffers have their sizes
                 time.sleep(0.05)
             warm, before, begin = status("records_sent"), cpu_s(forwarder.pid), time.perf_counter()
@@ -166,6 +193,7 @@ def whole_forwarder(server: NatsServer) -> Iterator[Row]:
                 lost = sum(n for causes in (status("lost") or {}).values() for n in causes.values())
             took, cpu = time.perf_counter() - begin, cpu_s(forwarder.pid) - before
             sent = status("records_sent")
+            daemon_ns = (cpu_s(pid) - daemon_s) / LIVE * 1e9
             process.join()
         finally:
             forwarder.terminate()
@@ -174,6 +202,8 @@ def whole_forwarder(server: NatsServer) -> Iterator[Row]:
     yield at_least_row("forwarded, of those emitted", 100 * sent / LIVE, 99.9, "%")
     yield at_least_row("forwarded to NATS, program and server beside", (sent - warm) / took, 0, "records/s")
     yield at_most_row("the same, cpu time of the forwarder", cpu / (sent - warm) * 1e9, 250, "ns/record")
+    stream_ns = daemon_beside_a_stream()
+    yield ratio_row("cpu time of the daemon beside it", daemon_ns, stream_ns, "a plain stream", 1.2)
 
 
 def rows() -> Iterator[Row]:
