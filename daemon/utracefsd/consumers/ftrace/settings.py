@@ -8,7 +8,7 @@ buffer's `overwrite`). A setting is changed only by assignment:
 All values are immutable, so every change is noticed. The state writes the `unsaved` ones and compares
 nothing: 200 instances without changes cost nothing.
 
-A new setting is a new field here, and in NEW. In the state's log each is a line of its own, as plain values
+A new setting is a new field here. In the state's log each is a line of its own, as plain values
 (`saved`); a line that fails `parse_setting` makes the log damaged. The state of one event in an instance
 (enabled or not) is no setting; event_file.py has it.
 """
@@ -152,8 +152,8 @@ class Settings:
     """Called just before each change."""
 
     def saved(self) -> list[tuple[str, Any]]:
-        """All settings, as (name, plain value); of those in NEW the ones that are on."""
-        return [(name, self._saved(name)) for name in _FORMS if name not in NEW or getattr(self, name)]
+        """All settings, as (name, plain value)."""
+        return [(name, self._saved(name)) for name in _FORMS]
 
     def take_unsaved(self) -> list[tuple[str, Any]]:
         """Changed settings, as in `saved`; from now on they count as saved."""
@@ -164,9 +164,6 @@ class Settings:
     def _saved(self, name: str) -> Any:
         return _FORMS[name].save(getattr(self, name))
 
-
-NEW = frozenset({"owner_returns"})
-"""The previous version discards a state that names them: one where they are off stays usable for it."""
 
 _FORMS: dict[str, _Form] = {
     field.name: field.metadata["form"] for field in attrs.fields(Settings) if "form" in field.metadata
