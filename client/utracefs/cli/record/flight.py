@@ -117,10 +117,13 @@ class Flight:
     def come_back(self) -> None:
         """The tree has a connection to the next daemon: write the records of the one that ended."""
         self._came_back = True
-        self._ledger.come_back()
+        gone = self._ledger.come_back()
         if self._taken is None:  # perhaps the daemon swapped before it ended
             spare = self._snapshot(*self._window_now())
             self._taken = spare if spare.entries else None
+            if gone and self._taken is None:
+                self._missed += gone
+                tell(f"{self._output}: the ring buffer did not come back; {counted(gone, 'record')} lost")
         self._try(self.dump)
 
     def step(self) -> float:
@@ -256,6 +259,7 @@ class Flight:
     def _end(self, taken: _Taken, left_out: int) -> None:
         """The records of the snapshot have been read."""
         self._tree.write_file(self._place.path("snapshot"), b"2\n")
+        self._account = self._ledger.read()  # of the other half
         self._taken = None
         self._older += taken.overwritten + left_out
 

@@ -102,11 +102,15 @@ class Ledger:
         self._buffers = self._read_buffers()
         self._before = self._last = Account()
         """Of former daemons, and of the last reading."""
+        self._ever = 0
+        """Records that the ring buffer had taken at the last reading."""
 
-    def come_back(self) -> None:
-        """Another daemon has the instance: the counts of its events began with 0 again."""
+    def come_back(self) -> int:
+        """Another daemon has the instance: the counts of its events began with 0 again. Returns the number of
+        records that were in the ring buffer at the last reading, if this is another ring buffer."""
         self._before = self._last
         self._events = dict.fromkeys(self._events, EventStats(0, 0, {}))
+        return self._last.unread if _ever(self._read_buffers()) < self._ever else 0
 
     def read(self, triggered: Iterable[EventName] = ()) -> Account:
         """Counts until now, of events that this instance has, or had when the ledger was opened; a removed
@@ -115,6 +119,7 @@ class Ledger:
         now = read_stats(self._tree, dict.fromkeys([*enabled, *self._events, *triggered]))
         parts = gained(now, lambda _: self._place.consumer, self._events)
         buffers = self._read_buffers()
+        self._ever = _ever(buffers)
         since = {name: max(0, buffers[name] - self._buffers[name]) for name in buffers}
         refused = Counter(self._before.refused)
         for event, one in parts.items():
@@ -140,3 +145,7 @@ class Ledger:
             if isinstance(text, bytes):
                 buffers.update(numbers(text))
         return buffers
+
+
+def _ever(buffers: Counter[str]) -> int:
+    return buffers["entries"] + buffers["overrun"] + buffers["read events"]

@@ -181,6 +181,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
 
 KILLED = """
 import os, sys, utracefs.cli
+from utracefs.cli.run.ledger import Ledger
 from utracefs.tree.tracefs import Tracefs
 
 what, pid = sys.argv.pop(1), int(sys.argv.pop(1))
@@ -208,11 +209,19 @@ def write_file(self, path, data, *more):
         kill()
     return taken
 
+def count(self, original=Ledger.read):
+    account = original(self)
+    if what == "counts" and account.unread and left:
+        kill()
+    return account
+
+Ledger.read = count
 Tracefs.read_many, Tracefs.write_file = read_many, write_file
 utracefs.cli.main()
 """
 """The recorder, whose daemon is killed while it writes a file: at the swap, before and after it first reads
-the snapshot, and after the pages had been taken, but not sent."""
+the snapshot, after the pages had been taken, but not
+sent, and when it has counted a record."""
 
 
 def start_killing(cli: Cli, what: str, pid: int, *options: str) -> "subprocess.Popen[bytes]":
@@ -266,6 +275,33 @@ def test_the_daemon_is_killed_while_a_file_is_written(
     assert [values(traced, file) for file in dumps(traced)] == found, error
     assert (b"nothing lost" if not lost else b", 2 lost: 2 overwritten") in error.splitlines()[-1]
     assert list(traced.home.glob("*.part")) == []
+
+
+def test_the_next_daemon_has_no_records(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    """A ring buffer with damaged files, or without room in /dev/shm, begins empty: its records are lost."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = start_killing(traced, "counts", daemon.pid, "--flight", "1M", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    maps = Path(f"/proc/{daemon.pid}/maps").read_text()
+    files = {line.split()[-1] for line in maps.splitlines() if "/buffer.1." in line}
+    assert files
+    traced.run("emit", "web", "1", "1")
+    daemon.wait()
+    for file in files:
+        os.truncate(file, 100)
+    following = DaemonProcess(traced.home / "d")
+    following.start()
+    try:
+        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records again")
+        traced.run("emit", "web", "2", "1")
+        _, error = interrupt(process, signal.SIGTERM)
+    finally:
+        following.stop()
+    assert [values(traced, file) for file in dumps(traced)] == [[2]]
+    assert b"the ring buffer did not come back; 1 record lost" in error
+    assert b", 1 lost: 1 overwritten" in error.splitlines()[-1]
 
 
 def test_the_next_daemon_has_nothing(
