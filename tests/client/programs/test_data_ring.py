@@ -25,7 +25,7 @@ from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs shared memory")
 
-STATS = r"emitted: (\d+)\n(?:lost .*\n)?ftrace: recorded (\d+) filtered 0 lost (\d+)"
+STATS = r"emitted: (\d+)\n(?:bytes.*\n)?(?:lost .*\n)?ftrace: recorded (\d+) filtered 0 lost (\d+)"
 
 
 @pytest.fixture(autouse=True)
@@ -277,7 +277,7 @@ def test_a_full_ring_loses_and_counts(
     assert found == list(range(len(found)))
     assert len(found) + event.lost == 100_000
     assert (
-        f"emitted: 100000\nlost in data rings: {event.lost}\n"
+        f"emitted: 100000\nbytes: {8 * len(found)}\nlost in data rings: {event.lost}\n"
         f"ftrace: recorded {len(found)} filtered 0 lost {event.lost}"
         in tree.read_file("events/user_events/ring/stats").decode()
     )
@@ -297,7 +297,7 @@ def test_the_room_of_a_recorded_command_outlasts_a_daemon_without_a_cpu(
             event.emit(n, 5)
     assert event.lost == 0
     stats = tree.read_file("events/user_events/ring/stats").decode()
-    assert "emitted: 800000\nftrace: recorded 800000 filtered 0 lost 0" in stats
+    assert "emitted: 800000\nbytes: 12800000\nftrace: recorded 800000 filtered 0 lost 0" in stats
 
 
 def test_the_size_can_be_requested(
