@@ -65,7 +65,7 @@ def test_a_text_that_is_too_long_is_refused(daemon: DaemonProcess, run: Run, way
     assert run("emitting", "long", **of_way(way)) == "lost 0 refused 2\n"
     with daemon.tree() as tree:
         told = tree.read_file("events/user_events/c_long/stats").decode()
-    assert told.startswith("emitted: 1\nrefused: 2 payload was too long\n")
+    assert told.startswith("emitted: 1\nbytes: 65529\nrefused: 2 payload was too long\n")
 
 
 @pytest.mark.usefixtures("events_on")
