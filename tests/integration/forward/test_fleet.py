@@ -219,7 +219,7 @@ def test_three_hosts(
         wait_for(all_obey, reports)
     emitted = {host.name: host.emit(1000) for host in hosts}
     spool = tmp_path / "web2.north" / STATUS_FILE
-    wait_for(lambda: json.loads(spool.read_text())["records_read"], spool.read_text)
+    wait_for(lambda: spool.exists() and json.loads(spool.read_text())["records_read"])
     emitted["web2.north"] += hosts[2].emit(1000)
     hosts[2].end(kill=True)
     emitted["web0.north"] += hosts[0].emit(1000)
