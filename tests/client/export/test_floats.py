@@ -47,13 +47,7 @@ def same(found: Any, expected: Any) -> bool:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     records = [(1_000_000 * (n + 1), EVENTS.entry(100, 7, *row)) for n, row in enumerate(ROWS)]
-    return example.write(
-        tmp_path / "t.dat",
-        [example.pages(records)],
-        formats={b"user_events": EVENTS.formats()},
-        cmdlines=b"7 app\n",
-        trace_clock=b"[mono]",
-    )
+    return example.write_app(tmp_path / "t.dat", EVENTS, records)
 
 
 def written(file: Path, write: Any, **options: Any) -> str:

@@ -51,8 +51,8 @@ class _Histograms:
         with Tracefs(self._directory, timeout_s=_ANSWER_S) as tree:
             shown = Shown(tree, self._place, "*:*").read()
             now_ns = time.time_ns()
-            # Since when those have counted that are there at first, nobody knows. The data model of
-            # OpenTelemetry has points without duration for that, so that no consumer counts them again.
+            # When the first ones began to count is unknown. The data model of OpenTelemetry has points
+            # without duration for that, so that no consumer counts them again.
             before_ns = self._read_ns or now_ns
             for one in shown:
                 format = self._format(tree, one)

@@ -14,7 +14,7 @@ import pytest
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.recordings.events import trace_cmd
 from tests.forked import Popen
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import running
 
 PROGRAM = """
 import os, signal, sys, utracefs
@@ -159,9 +159,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
         traced.run("emit", "web", str(n), "1")
     daemon.kill()
     daemon.wait()
-    following = DaemonProcess(traced.home / "d")
-    following.start()
-    try:
+    with running(traced.home / "d"):
         eventually(lambda: len(dumps(traced)) == 1, "the last minute is written")
         traced.run("emit", "web", "8", "1")
         traced.run("emit", "web", "3", "10")
@@ -170,8 +168,6 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
         traced.run("dump")
         _, error = interrupt(process, signal.SIGTERM)
         assert traced.out("ls", "instances") == ""
-    finally:
-        following.stop()
     assert [values(traced, file) for file in dumps(traced)] == [[1, 2], [3], [4]]
     assert process.returncode == 0 and b"the daemon closed the connection; waiting for the next\n" in error
     assert error.endswith(
@@ -263,14 +259,10 @@ def test_the_daemon_is_killed_while_a_file_is_written(
         assert [values(traced, file) for file in dumps(traced)] == found
         assert process.returncode == 1 and error.endswith(b"; the records since the last file are lost\n")
         return
-    following = DaemonProcess(traced.home / "d")
-    following.start()
-    try:
+    with running(traced.home / "d"):
         eventually(lambda: dumps(traced), "the file is complete")
         traced.run("emit", "web", "3", "1")
         _, error = interrupt(process, signal.SIGTERM)
-    finally:
-        following.stop()
     assert [values(traced, file) for file in dumps(traced)] == found, error
     assert (b"nothing lost" if not lost else b", 2 lost: 2 overwritten") in error.splitlines()[-1]
     assert list(traced.home.glob("*.part")) == []
@@ -290,15 +282,11 @@ def test_the_next_daemon_has_no_records(
     daemon.wait()
     for file in files:
         os.truncate(file, 100)
-    following = DaemonProcess(traced.home / "d")
-    following.start()
-    try:
+    with running(traced.home / "d"):
         assert process.stderr is not None and b"waiting for the next" in process.stderr.readline()
         assert b"the ring buffer did not come back; 1 record lost" in process.stderr.readline()
         traced.run("emit", "web", "2", "1")
         _, error = interrupt(process, signal.SIGTERM)
-    finally:
-        following.stop()
     assert [values(traced, file) for file in dumps(traced)] == [[2]]
     assert b", 1 lost: 1 overwritten" in error.splitlines()[-1]
 
@@ -312,12 +300,8 @@ def test_the_next_daemon_has_nothing(
     traced.run("dump")
     daemon.terminate()
     daemon.wait()
-    following = DaemonProcess(traced.home / "d")
-    following.start()
-    try:
+    with running(traced.home / "d"):
         _, error = process.communicate(timeout=60)
-    finally:
-        following.stop()
     assert process.returncode == 1
     assert b": the next daemon does not have it\n" in error
     assert error.endswith(b"; the records since the last file are lost\n")

@@ -13,7 +13,7 @@ import pytest
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.cli.record.test_flight import dumps, program, start_killing, values
 from tests.client.recordings.events import trace_cmd
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import running
 
 
 def test_by_size(traced: Cli, eventually: Eventually) -> None:
@@ -172,14 +172,10 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     traced.run("emit", "web", "2", "1")
     daemon.kill()
     daemon.wait()
-    following = DaemonProcess(traced.home / "d")
-    following.start()
-    try:
+    with running(traced.home / "d"):
         eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
         traced.run("emit", "web", "3", "1")
         _, error = interrupt(process, signal.SIGTERM)
-    finally:
-        following.stop()
     assert process.returncode == 0, error
     assert [values(traced, file) for file in dumps(traced)] == [[1], [2, 3]]
     assert error.endswith(b", nothing lost as far as the daemon said before it went away\n")
@@ -194,14 +190,10 @@ def test_the_daemon_is_killed_while_it_answers(
     eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
     traced.run("emit", "web", "1", "1")
     daemon.wait()
-    following = DaemonProcess(traced.home / "d")
-    following.start()
-    try:
+    with running(traced.home / "d"):
         eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
         traced.run("emit", "web", "2", "1")
         _, error = interrupt(process, signal.SIGTERM)
-    finally:
-        following.stop()
     assert [values(traced, file) for file in dumps(traced)] == [[2]]
     assert b", 1 lost: 1 overwritten" in error.splitlines()[-1]
 

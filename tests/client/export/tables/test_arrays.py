@@ -76,13 +76,7 @@ def file(tmp_path: Path) -> Path:
         (2_000_000, EVENTS.entry(101, 7, *RAW)),
         (3_000_000, EVENTS.entry(102, 7, LONG)),
     ]
-    return example.write(
-        tmp_path / "t.dat",
-        [example.pages(records)],
-        formats={b"user_events": EVENTS.formats()},
-        cmdlines=b"7 app\n",
-        trace_clock=b"[mono]",
-    )
+    return example.write_app(tmp_path / "t.dat", EVENTS, records)
 
 
 def test_open(file: Path) -> None:

@@ -60,6 +60,17 @@ def write(path: Path, cpus: Sequence[Sequence[bytes]], **more: object) -> Path:
     return path
 
 
+def write_app(path: Path, events: Events, records: Sequence[Record]) -> Path:
+    """Records (time, entry) of one cpu and of thread 7, app."""
+    return write(
+        path,
+        [pages(records)],
+        formats={b"user_events": events.formats()},
+        cmdlines=b"7 app\n",
+        trace_clock=b"[mono]",
+    )
+
+
 def report(path: Path, *, full_ns: bool = True) -> list[str]:
     with utracefs.open(path) as recording:
         return text_of(b"".join(report_text(recording, full_ns=full_ns))).splitlines()
