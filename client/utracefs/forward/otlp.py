@@ -31,7 +31,7 @@ import utracefs
 from utracefs.export._protobuf import message, tagged, utf8, varint
 from utracefs.forward._otlp import OtlpRecords, Plan, Role, field_kinds
 from utracefs.forward.batch import Batch
-from utracefs.forward.losses import ANY, Loss
+from utracefs.forward.losses import ANY, REFUSED, Loss, Losses
 from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metrics
 from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain, time_option
 from utracefs.recordings._records import EventDecoder
@@ -214,11 +214,8 @@ def _loss_item(batch: Batch, loss: Loss) -> bytes:
 
 
 def _counts(losses: Sequence[Loss]) -> dict[str, int | None]:
-    found: dict[str, int | None] = {}
-    for loss in losses:
-        before = found.get(loss.event, 0)
-        found[loss.event] = None if before is None or loss.count is None else before + loss.count
-    return found
+    found = Losses(attrs.evolve(loss, cause=REFUSED) for loss in losses)
+    return {loss.event: loss.count for loss in found}
 
 
 def _joined(requests: Sequence[_Request]) -> Iterator[_Request]:
@@ -355,9 +352,8 @@ class OtlpTarget:
         return refused
 
     def _refuse(self, counts: Mapping[str, int | None]) -> None:
-        for event, count in counts.items():
-            before = self._refused.get(event, 0)
-            self._refused[event] = None if before is None or count is None else before + count
+        some = [Loss(event, REFUSED, count) for event, count in (*self._refused.items(), *counts.items())]
+        self._refused = _counts(some)
 
     def close(self) -> None:
         if self._connection is not None:
