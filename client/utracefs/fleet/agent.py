@@ -28,8 +28,6 @@ from utracefs.nats.connection import Subscription
 from utracefs.nats.errors import ApiError
 from utracefs.tree.event_names import EventName, matches
 
-__all__ = ["Agent", "Forwarding"]
-
 LOOK_S: Final = 1.0
 BACK_OFF_S: Final = (1.0, 30.0)
 """Delays after failures of the server: the first, doubled up to the last."""

@@ -24,8 +24,6 @@ from utracefs.nats.errors import NotFound, WireError
 from utracefs.nats.jetstream import JetStream
 from utracefs.nats.login import SECRETS, Login
 
-__all__ = ["HOSTS", "WISHES", "Fleet", "State", "Value", "connection_of"]
-
 WISHES: Final = "utracefs_wishes"
 HOSTS: Final = "utracefs_hosts"
 

@@ -15,8 +15,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["PlannedInstance", "instance_name"]
-
 _ANSWER_S: Final = 10.0
 _SMALL_KB: Final = b"8\n"
 

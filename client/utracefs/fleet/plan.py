@@ -25,8 +25,6 @@ from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.filter import FilterError, parse_filter
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["MAX_WISHES", "NO_FILTER", "Choice", "Plan", "choose"]
-
 MAX_WISHES: Final = 32
 """That a host obeys: with 8 events each, a quarter of the lines that a standing file takes."""
 

@@ -12,8 +12,6 @@ import attrs
 from utracefs.fleet.buckets import Value
 from utracefs.fleet.wish import name_of
 
-__all__ = ["MAX_BYTES", "PERIOD_S", "Host", "pack"]
-
 VERSION: Final = 1
 
 PERIOD_S: Final = 5.0

@@ -11,8 +11,6 @@ from typing import Final
 
 from utracefs.forward.policy import NAMED, TRACING
 
-__all__ = ["has_word", "needs", "slot"]
-
 _KIND: Final = re.compile(r"[^: ]*")
 _HANDLER: Final = re.compile(r" *on[a-z]+\(")
 _INSIDE: Final = re.compile(r" *on(max|change)\([^()]*\)\.(save|snapshot)\([^()]*\)( .*)?")

@@ -21,8 +21,6 @@ from utracefs_protocol.filter import FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["MAX_BYTES", "MAX_EVENTS", "NAME", "Wish", "check_labels", "key_of", "name_of"]
-
 VERSION: Final = 1
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -28,7 +28,6 @@ from utracefs_protocol.text import bytes_of, text_of
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Batch", "Formats"]
 
 VERSION: Final = 1
 """Of the header."""

@@ -33,8 +33,6 @@ from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import text_of
 
-__all__ = ["RING_BYTES", "STATUS_FILE", "Forwarder", "Wanted"]
-
 RING_BYTES: Final = 8 << 20
 """Of the stream: an eighth of a second of a million records a second."""
 

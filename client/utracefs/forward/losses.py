@@ -27,21 +27,6 @@ from utracefs.tree.event_names import EventName, matches
 from utracefs_protocol.messages.tracefs import StreamMissed
 from utracefs_protocol.text import text_of
 
-__all__ = [
-    "ANY",
-    "AWAY",
-    "LIMIT",
-    "POLICY",
-    "REFUSED",
-    "RING",
-    "SAMPLE",
-    "SPOOL",
-    "Loss",
-    "Losses",
-    "Marks",
-    "Selection",
-]
-
 RING: Final = "ring"
 """The ring was full: the forwarder, or its disk, is too slow. Includes losses before the ring."""
 SPOOL: Final = "spool"

@@ -29,8 +29,6 @@ from utracefs.nats.jetstream import NS, JetStream
 from utracefs.nats.login import SECRETS, Login
 from utracefs.nats.wire import checked_subject
 
-__all__ = ["NatsTarget"]
-
 SUBJECT: Final = "utracefs.records"
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]+")

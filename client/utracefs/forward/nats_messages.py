@@ -37,17 +37,6 @@ from utracefs_protocol.text import text_of
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = [
-    "ARRIVED",
-    "COMPRESSIONS",
-    "Arrived",
-    "Encoder",
-    "Part",
-    "Position",
-    "Reader",
-    "headers",
-    "position",
-]
 
 VERSION: Final = 1
 

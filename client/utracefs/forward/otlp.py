@@ -36,8 +36,6 @@ from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metric
 from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain, time_option
 from utracefs.recordings._records import EventDecoder
 
-__all__ = ["OtlpTarget"]
-
 MAX_RECORDS: Final = 2000
 """Of a request: collectors split larger ones, and some drop parts."""
 

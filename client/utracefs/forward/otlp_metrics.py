@@ -24,8 +24,6 @@ import attrs
 from utracefs.export._protobuf import message, tagged, utf8
 from utracefs.tree.histogram import Entry, Histogram
 
-__all__ = ["Counted", "metrics"]
-
 MAX_POINTS: Final = 1000
 """Of a metric; a table may have 131072 entries."""
 MAX_BYTES: Final = 1 << 20

@@ -42,7 +42,6 @@ from utracefs_protocol.errors import TraceError
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["ARRIVED", "COUNTS", "ParquetTarget"]
 
 COUNTS: Final = "utracefs.counts"
 """In place of an event, whose name always has a colon: the table of numbers."""

@@ -36,8 +36,6 @@ from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
-__all__ = ["KINDS", "NAMED", "TRACING", "Policy", "Rate", "Verdict"]
-
 _KEYS: Final = {"events", "fields", "fleet", "hash_key", "max_records_per_s"}
 _SECONDS: Final = {"max_wish_s", "lease_s"}
 _FLEET_KEYS: Final = {*_SECONDS, "triggers"}

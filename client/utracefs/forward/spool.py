@@ -45,8 +45,6 @@ from utracefs.forward.batch import Batch, Formats
 from utracefs.forward.losses import ANY, AWAY, REFUSED, SPOOL, Loss, Losses, Marks
 from utracefs.forward.target import Limits
 
-__all__ = ["MIN_SIZE", "SEGMENTS", "Spool", "Sync"]
-
 MIN_SIZE: Final = 1 << 20
 """Smallest size of a spool in bytes."""
 

@@ -13,8 +13,6 @@ import attrs
 from utracefs.nats.errors import ApiError, NotFound, WrongLastSequence
 from utracefs.nats.jetstream import NS, Consumer, JetStream, Stored
 
-__all__ = ["Bucket", "Entry", "Watch"]
-
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KEY: Final = re.compile(r"[-/_=A-Za-z0-9]+(?:\.[-/_=A-Za-z0-9]+)*")
 _PATTERN: Final = re.compile(r"(?:(?:[-/_=A-Za-z0-9]+|\*)\.)*(?:[-/_=A-Za-z0-9]+|\*|>)")

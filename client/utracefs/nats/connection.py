@@ -34,8 +34,6 @@ from utracefs.nats.wire import (
     publish_lines,
 )
 
-__all__ = ["PORT", "Connection", "Server", "Subscription", "servers"]
-
 PORT: Final = 4222
 _READ_BYTES: Final = 256 << 10
 _DROP_BYTES: Final = 2 * MAX_MESSAGE

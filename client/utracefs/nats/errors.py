@@ -13,8 +13,6 @@ ApiError                 JetStream answered with an error
 
 from typing import Final
 
-__all__ = ["ApiError", "NoResponders", "NotFound", "WireError", "WrongLastSequence"]
-
 
 class WireError(ConnectionError):
     """The server broke the protocol, or a limit of wire.py."""

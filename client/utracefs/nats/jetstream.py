@@ -16,8 +16,6 @@ from utracefs.nats.connection import Connection, Subscription
 from utracefs.nats.errors import ApiError, NotFound, WireError, WrongLastSequence
 from utracefs.nats.wire import Message, Parser
 
-__all__ = ["EXPECTED", "NS", "Consumer", "JetStream", "Stored"]
-
 NS: Final = 10**9
 """JetStream's times are in nanoseconds."""
 

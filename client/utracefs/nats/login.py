@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import attrs
 
-__all__ = ["SECRETS", "Login"]
-
 SECRETS: Final = ("password", "token", "nkey", "creds")
 """Names of secrets, in the order of the members of Login behind `user`."""
 

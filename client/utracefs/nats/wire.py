@@ -16,22 +16,6 @@ import attrs
 
 from utracefs.nats.errors import WireError
 
-__all__ = [
-    "MAX_LINE",
-    "MAX_MESSAGE",
-    "MAX_SERVER_INFO",
-    "Error",
-    "Info",
-    "Message",
-    "Parser",
-    "Ping",
-    "Pong",
-    "Received",
-    "checked_subject",
-    "connect_line",
-    "publish_lines",
-]
-
 MAX_LINE: Final = 8192
 """Bytes of a line: the server's own limit is 4096."""
 

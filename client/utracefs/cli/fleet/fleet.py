@@ -15,8 +15,6 @@ from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.wish import MAX_SAMPLE, NAME, Wish
 from utracefs.nats.errors import NotFound, WrongLastSequence
 
-__all__ = ["disable", "enable", "fleet"]
-
 DEFAULT_S: Final = 3600.0
 
 COMMANDS = {

@@ -13,8 +13,6 @@ from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.forward.target import Settings
 from utracefs.nats.errors import ApiError, NotFound
 
-__all__ = ["fleet_options", "told_errors"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -17,8 +17,6 @@ from utracefs.forward.nats_messages import Arrived, Reader
 from utracefs.nats.jetstream import JetStream
 from utracefs.tree.event_names import EventName, matches
 
-__all__ = ["record", "stream"]
-
 _LOOK_S: Final = 0.2
 _COMMON: Final = ("time_ns", "cpu", "pid", "tid", "comm")
 

@@ -19,8 +19,6 @@ from utracefs.fleet.report import PERIOD_S, Host
 from utracefs.fleet.wish import Wish
 from utracefs.tree.event_names import EventName, matches
 
-__all__ = ["events", "status", "top"]
-
 
 def echo(text: str) -> None:
     """One line; reports of hosts and wishes of operators may contain anything."""

@@ -28,8 +28,6 @@ from utracefs.forward.spool import MIN_SIZE, Spool, Sync
 from utracefs.forward.target import Settings, open_target
 from utracefs.nats.login import SECRETS
 
-__all__ = ["forward"]
-
 _MALLOPT = {-8: 1, -3: 32 << 20, -1: 64 << 20}
 """mallopt(3): M_ARENA_MAX, M_MMAP_THRESHOLD (its limit), M_TRIM_THRESHOLD (so much is kept)."""
 

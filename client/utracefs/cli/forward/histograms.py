@@ -22,8 +22,6 @@ from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.text import text_of
 
-__all__ = ["sending_histograms"]
-
 _ANSWER_S: Final = 10.0
 _READ: Final = re.compile(r"\$(\w+)")
 _SET: Final = re.compile(r":(\w+)=")

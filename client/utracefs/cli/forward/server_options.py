@@ -10,8 +10,6 @@ from utracefs.cli import ParamType
 from utracefs.cli.common import seconds_option
 from utracefs.cli.completion import complete_of_target
 
-__all__ = ["Pair", "pairs", "server_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
