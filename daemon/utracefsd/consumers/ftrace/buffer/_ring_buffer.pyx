@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False
 """The ring buffer: per cpu sub-buffers in the page layout of kernel/trace/ring_buffer.c.
 
-include/ring_buffer.h does the work, on one mapping per cpu that also holds all state; this module makes the
+The headers in include/ do the work, on one mapping per cpu that also holds all state; this module makes the
 mappings (anonymous memory, or files that the next daemon adopts), checks arguments from Python, and merges
 the cpus for readers.
 
@@ -28,7 +28,7 @@ from posix.time cimport CLOCK_MONOTONIC
 
 from utracefsd.machine.machine cimport machine_clock_ns
 
-cdef extern from "ring_buffer.h" nogil:
+cdef extern from "ring_mapping.h" nogil:
     enum:
         RB_MAX_SUBBUFS
         RB_PAGE_HEADER
