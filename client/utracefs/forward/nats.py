@@ -140,41 +140,33 @@ class NatsTarget:
                     f"{self._at} has batch {self._stored.sequence} of another copy of this spool: stop this "
                     "forwarder and remove state.json in its spool, which gets a new id then"
                 )
-            stored = None
-            if batch.sequence == self._stored.sequence:
-                stored = self._stored.end
-            is_stored = batch.sequence < self._stored.sequence or (
-                stored is not None and self._stored.is_whole
-            )
+            is_same = batch.sequence == self._stored.sequence
+            is_stored = batch.sequence < self._stored.sequence or (is_same and self._stored.is_whole)
             if is_stored and batch.sequence in self._refused:
                 continue
-            try:
-                parts, self._refused[batch.sequence] = self._encoder.parts(
-                    batch, self._limit, None if is_stored else stored
-                )
-            except ValueError as error:  # if the batch were refused, the next one would have more losses
-                self._generation = 0
-                raise TryAgain(f"{error}; its max_payload must be larger") from None
+            parts, self._refused[batch.sequence] = self._encoder.parts(
+                batch,
+                self._limit,
+                (self._stored.end, self._stored.losses) if is_same and not is_stored else (0, 0),
+            )
             for part in () if is_stored else parts:
                 self._finish()
                 self._begin(batch, part)
         self._finish()
 
     def _begin(self, batch: Batch, part: Part) -> None:
+        about = headers(batch, part, self._acked)
         try:
             number = self._jetstream.begin(
                 self._at,
                 memoryview(part.payload),
-                {**headers(batch, part, self._acked), "Nats-Expected-Stream": self._stream},
+                {**about, "Nats-Expected-Stream": self._stream},
                 expected=self._last,
             )
         except ValueError as error:  # its limit has changed
             self._generation = 0
             raise TryAgain(str(error)) from None
-        self._unacked = (
-            number,
-            Position(batch.sequence, part.end, batch.nr_records, batch.boot_id, batch.clock.clock_ns),
-        )
+        self._unacked = number, position(about)
 
     def _finish(self) -> None:
         """Wait for the answer."""

@@ -11,15 +11,16 @@ is:
 | `Utracefs-Sequence` | of the batch |
 | `Utracefs-Previous` | sequence of the batch that was stored before, 0: none, or it is unknown |
 | `Utracefs-Records` | `BEGIN-END/ALL`: which records of the batch; a large one is several messages |
+| `Utracefs-Losses` | only if the next message has more losses of the batch: how many are in those so far |
 | `Utracefs-Clock` | CLOCK_MONOTONIC, CLOCK_REALTIME, uncertainty of the pair, limit of the error; ns |
 
-In COUNTS the cause `arrived` has the records of this message; other rows are the losses of the batch, in the
-first of its messages.
+In COUNTS the cause `arrived` has the records of this message; other rows are losses of the batch, which its
+first messages have.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, unquote
 
@@ -58,11 +59,13 @@ _RECORD: Final = 0
 
 @attrs.frozen
 class Part:
-    """The records of a batch from `begin` to `end`."""
+    """The records of a batch from `begin` to `end`. losses: so many are in this part and those before; None:
+    all."""
 
     begin: int
     end: int
     payload: "pyarrow.Buffer" = attrs.field(repr=False)
+    losses: int | None = None
 
 
 class Encoder:
@@ -78,31 +81,43 @@ class Encoder:
             {"tracepoint": self._pa.string(), "cause": self._pa.string(), "count": self._pa.uint64()}
         )
 
-    def parts(self, batch: Batch, limit: int, stored: int | None = None) -> tuple[list[Part], Counter[str]]:
+    def parts(
+        self, batch: Batch, limit: int, stored: tuple[int, int | None] = (0, 0)
+    ) -> tuple[list[Part], Counter[str]]:
         """Payloads of at most `limit` bytes, and by tracepoint the records that cannot be sent: those larger
-        than that, or that cannot be decoded. The last part ends with the batch. stored: so many records of
-        it, and its losses, are stored already. ValueError: its losses alone are too large."""
+        than that, or that cannot be decoded. The last part ends with the batch. stored: so many records and
+        losses (None: all) of it are stored already. One loss alone may be larger than `limit`."""
+        begin, told = stored
+        parts: list[Part] = []
         refused: Counter[str] = Counter()
+        bare = attrs.evolve(batch, losses=())
         try:
-            if stored:
-                list(self._split(batch, 0, stored, limit, refused))
-            parts = list(self._split(batch, stored or 0, batch.nr_records, limit, refused))
+            if batch.losses and stored == (0, 0) and (whole := self._encoded(batch)).size <= limit:
+                return [Part(0, batch.nr_records, whole)], refused
+            if begin:
+                list(self._split(bare, 0, begin, limit, refused))
+            if begin < batch.nr_records or not batch.losses:
+                parts += self._split(bare, begin, batch.nr_records, limit, refused)
         except ValueError:
             parts, refused = [], Counter(batch.counts)
-        end = parts[-1].end if parts else 0
-        if stored is None and batch.losses and (not parts or parts[0].begin):
-            parts.insert(0, Part(0, 0, self._without_records(batch, limit)))
-        if not parts or end < batch.nr_records:
-            parts.append(
-                Part(end, batch.nr_records, self._without_records(attrs.evolve(batch, losses=()), limit))
-            )
+        end = parts[-1].end if parts else begin
+        if end < batch.nr_records:
+            parts.append(Part(end, batch.nr_records, self._losses_alone(bare, ())))
+        if told is not None:
+            parts[:0] = self._split_losses(batch, told, len(batch.losses), limit)
         return parts, refused
 
-    def _without_records(self, batch: Batch, limit: int) -> "pyarrow.Buffer":
-        payload = self._encoded(attrs.evolve(batch, body=b"", counts={}))
-        if payload.size > limit:
-            raise ValueError(f"the losses of a batch take {payload.size} bytes, and the server takes {limit}")
-        return payload
+    def _split_losses(self, batch: Batch, begin: int, end: int, limit: int) -> Iterator[Part]:
+        payload = self._losses_alone(batch, batch.losses[begin:end])
+        if payload.size > limit and end - begin > 1:
+            middle = (begin + end) // 2
+            yield from self._split_losses(batch, begin, middle, limit)
+            yield from self._split_losses(batch, middle, end, limit)
+        elif begin < end:
+            yield Part(0, 0, payload, end if end < len(batch.losses) else None)
+
+    def _losses_alone(self, batch: Batch, losses: Sequence[Loss]) -> "pyarrow.Buffer":
+        return self._encoded(attrs.evolve(batch, body=b"", counts={}, losses=losses))
 
     def _split(self, batch: Batch, begin: int, end: int, limit: int, refused: Counter[str]) -> Iterator[Part]:
         part = batch if (begin, end) == (0, batch.nr_records) else _cut(batch, begin, end)
@@ -144,7 +159,7 @@ def _clean(text: str) -> str:
 
 
 def _cut(batch: Batch, begin: int, end: int) -> Batch:
-    """Those records; losses are with the first. ValueError: it has others."""
+    """Those records. ValueError: it has others."""
     body, at, number = batch.body, 0, 0
     first = last = 0
     counts: Counter[int] = Counter()
@@ -167,7 +182,6 @@ def _cut(batch: Batch, begin: int, end: int) -> Batch:
         batch,
         body=body[first:last],
         counts=by_name,
-        losses=() if begin else batch.losses,
         is_after_gap=batch.is_after_gap and not begin,
     )
 
@@ -202,11 +216,13 @@ class Position:
     boot_id: str = ""
     clock_ns: int = 0
     """CLOCK_MONOTONIC of the batch."""
+    losses: int | None = None
+    """As of `Part`."""
 
     @property
     def is_whole(self) -> bool:
         """The batch ends with the message."""
-        return self.end == self.all
+        return self.end == self.all and self.losses is None
 
     def is_of_a_copy(self, batch: Batch) -> bool:
         """Whether a copy of the batch's spool, with the same id, wrote this message: the spool numbers its
@@ -222,7 +238,8 @@ class Position:
 
 def headers(batch: Batch, part: Part, previous: int) -> dict[str, str]:
     clock = batch.clock
-    return {
+    losses = {} if part.losses is None else {"Utracefs-Losses": str(part.losses)}
+    return losses | {
         "Utracefs-Version": str(VERSION),
         "Utracefs-Host": quote(batch.host, safe=" ", errors="surrogateescape"),
         "Utracefs-Boot": quote(batch.boot_id),
@@ -255,7 +272,8 @@ def position(found: Mapping[str, str]) -> Position:
     try:
         _, end, all_ = _range(found["Utracefs-Records"])
         boot_id, clock = unquote(found["Utracefs-Boot"]), found["Utracefs-Clock"].partition(" ")[0]
-        return Position(_number(found["Utracefs-Sequence"]), end, all_, boot_id, _number(clock))
+        losses = _number(found["Utracefs-Losses"]) if "Utracefs-Losses" in found else None
+        return Position(_number(found["Utracefs-Sequence"]), end, all_, boot_id, _number(clock), losses)
     except KeyError as error:
         raise ValueError(f"no header {error}") from None
 

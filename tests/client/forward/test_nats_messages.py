@@ -54,11 +54,11 @@ def test_parts(limit: int) -> None:
     assert all(part.payload.size <= limit for part in parts)
     found = [read(one, part) for part in parts]
     assert column(found) == list(range(1000))
-    assert sum(arrived.counts[EVENT] for arrived in found) == 1000
+    assert sum(arrived.counts.get(EVENT, 0) for arrived in found) == 1000
     assert [loss for arrived in found for loss in arrived.losses] == LOSSES
     assert parts[-1].end == 1000 and parts[0].begin == 0
     for stored in parts[:-1]:
-        rest, _ = Encoder("none").parts(one, limit, stored.end)
+        rest, _ = Encoder("none").parts(one, limit, (stored.end, stored.losses))
         assert column([read(one, part) for part in rest]) == list(range(stored.end, 1000))
         assert not any(read(one, part).losses for part in rest)
 
@@ -71,13 +71,27 @@ def test_records_that_are_too_large() -> None:
     found = [read(one, part) for part in parts]
     assert [loss for arrived in found for loss in arrived.losses] == LOSSES
     assert not any(arrived.counts or arrived.tables for arrived in found)
-    rest, refused = Encoder("none").parts(one, 1000, 0)
+    rest, refused = Encoder("none").parts(one, 1000, (0, None))
     assert refused == {EVENT: 10} and [(part.begin, part.end) for part in rest] == [(0, 10)]
 
 
-def test_losses_that_are_too_large() -> None:
-    with pytest.raises(ValueError, match="the losses of a batch"):
-        Encoder("none").parts(numbered(0, losses=[Loss(f"s:e{n}", "ring", 1) for n in range(1000)]), 4000)
+@pytest.mark.parametrize("size", [0, 1000])
+def test_many_losses(size: int) -> None:
+    losses = [Loss(f"s:e{n}", "ring", None if n % 7 else n) for n in range(1000)]
+    one = numbered(size, losses=losses)
+    parts, refused = Encoder("none").parts(one, 8000)
+    assert not refused and all(part.payload.size <= 8000 for part in parts)
+    found = [read(one, part) for part in parts]
+    assert [loss for arrived in found for loss in arrived.losses] == losses
+    assert column(found) == list(range(size))
+    for n, part in enumerate(parts, 1):
+        at = position(headers(one, part, 6))
+        assert at.is_whole == (n == len(parts))
+        if not at.is_whole:
+            rest, _ = Encoder("none").parts(one, 8000, (at.end, at.losses))
+            found = [read(one, part) for part in (*parts[:n], *rest)]
+            assert [loss for arrived in found for loss in arrived.losses] == losses
+            assert column(found) == list(range(size))
 
 
 @pytest.mark.parametrize("cut", [1, 7, 39, 40, 60])
@@ -99,7 +113,7 @@ def test_parts_of_an_event_with_other_fields() -> None:
     parts, refused = Encoder("none").parts(one, 8000)
     found = [read(one, part) for part in parts]
     assert len(parts) > 1 and not refused
-    assert sum(arrived.counts[EVENT] for arrived in found) == 1000
+    assert sum(arrived.counts.get(EVENT, 0) for arrived in found) == 1000
     assert sorted(column(found)) == list(range(1000))
 
 
