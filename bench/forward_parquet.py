@@ -17,7 +17,7 @@ from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import format_text
 
 RECORDS = 20_000
-"""Of a batch; each has 48 bytes."""
+"""Records of a batch; each has 48 bytes."""
 BATCHES = 50
 ROUNDS = 5
 DECLARED = parse(b"bench_in u64 a; u64 b")

@@ -88,7 +88,7 @@ def worst_ms(operation: Callable[[], object]) -> float:
 
 
 def memory_mib() -> float:
-    """Of the daemon, without its ring buffers, which are files."""
+    """Memory of the daemon, without its ring buffers, which are files."""
     with open(f"/proc/{os.environ['UTRACEFS_BENCH_DAEMON']}/status") as file:
         found = re.search(r"^RssAnon:\s*(\d+) kB", file.read(), re.MULTILINE)
     assert found

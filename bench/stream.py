@@ -30,7 +30,7 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
 RECORDS = 80_000
-"""Of 48 bytes: they fit into the default ring."""
+"""Number of records of 48 bytes: they fit into the default ring."""
 
 DECLARED = parse(b"bench_in u64 a; u64 b")
 DECODERS = {2000: EventDecoder("user_events", "bench_in", DECLARED.fields)}

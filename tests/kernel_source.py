@@ -34,7 +34,7 @@ dpkg-deb --fsys-tarfile "$1" | tar -xO --wildcards './usr/src/linux-source-*.tar
 """
 
 TIMEOUT_S = 400
-"""Of a download (150 MB), or of the unpacking, which takes about 10 s of one processor."""
+"""Time limit of a download (150 MB), or of the unpacking, which takes about 10 s of one processor."""
 
 
 def kernel_source() -> Path:

@@ -132,7 +132,7 @@ def test_the_compose_file(tmp_path: Path, right: str, wrong: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_wheels(tmp_path: Path) -> None:
-    """Of this Python: what `make wheels` checks, and the size."""
+    """Wheels of this Python: the checks of `make wheels`, and the size."""
     version = "{}.{}".format(*sys.version_info)
     done = subprocess.run(
         [sys.executable, "wheels.py", str(tmp_path / "dist"), version],

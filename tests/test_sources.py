@@ -24,7 +24,7 @@ MODULES = {
     for path in folder.rglob(suffix)
 }
 DECLARATIONS = {"utracefs._binding"}
-"""Of a C header alone: no module imports them."""
+"""Declarations of a C header alone: no module imports them."""
 C_CLIENT = ROOT / "client" / "c"
 MADE = [C_CLIENT / "build", ROOT / "client" / "utracefs" / "c"]
 TEXTS = sorted(
@@ -198,7 +198,7 @@ def test_folders_are_small() -> None:
 
 
 def test_no_include_circle() -> None:
-    """Of headers and C files; tests/client/c/test_layers.py has the calls of the C client."""
+    """Headers and C files; tests/client/c/test_layers.py has the calls of the C client."""
     files = {path.name: path for path in TEXTS if path.suffix in (".c", ".h")}
     includes = {
         name: set(re.findall(r'^#include "([\w.]+)"', path.read_text(), re.MULTILINE)) & {*files}

@@ -1,6 +1,6 @@
 """Spans; `with order_span(7):` runs here.
 
-    Span       what `utracefs.span` returns: two events, and the values given with it
+    Span       the result of `utracefs.span`: two events, and the values given with it
     Running    one use of it while it is on, from its begin to its end
     Off        its use while it is off
     Traced     a decorated function
@@ -15,14 +15,14 @@ record is written if its event is on at that moment:
 | off in the middle | no end; readers see a span that did not end |
 | off and on again in the middle | both |
 
-So an end always belongs to a span that began while tracing; if its begin is missing, as only NAME_end is on
-or the begin was overwritten, its duration says when that was.
+So an end always belongs to a span that began while tracing. If the record of the begin is missing (only
+NAME_end is on, or it was overwritten), the time of the begin is that of the end less the duration.
 
-The variable is set back, not reset by its token: a generator may be closed in another context. (Often by
-putting back all variables of the begin: see context_vars.h.) If it is another context then, as for an async
-generator that asyncio closes, or holds another span, this one is `misplaced`: the context where it began has
-it still, and passes over it. A span that ended regularly remains the parent in contexts that were copied from
-it (tasks).
+At the end the variable is set to its previous value, not reset by its token, because a generator may be
+closed in another context. (Often all variables of the begin are restored at once: see context_vars.h.) If the
+context is another one by then (asyncio closes an async generator), or holds another span, the ended span is
+`misplaced`: its own context still holds it, and new spans there skip it. A span that ended regularly remains
+the parent in contexts that were copied from it (tasks).
 """
 
 from functools import partial
@@ -523,7 +523,7 @@ cdef bint is_above(Running one, Running other):
 
 
 cdef str name_of(kind):
-    """Of a class, not by attributes that may be the program's."""
+    """Name of a class, read without attributes that the program may have replaced."""
     return type.__dict__["__qualname__"].__get__(kind)
 
 

@@ -3,8 +3,8 @@
     app.add_middleware(utracefs.asgi.Middleware)        # or: app = Middleware(app)
 
 The span ends when the application returns, which may be after the response's last byte (background tasks of
-Starlette). `route` is that of FastAPI and Starlette, which do not have it before the request is routed, else
-the path. See http_requests for the rest.
+Starlette). `route` is the path; FastAPI and Starlette replace it by the template of the route, so only the
+record of the end has that. http_requests has the other fields.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     app.wsgi_app = utracefs.wsgi.Middleware(app.wsgi_app)
 
-The span ends when the server closes the response (PEP 3333). `route` is the rule of Flask, else the path.
-The application, and the iteration of its response, run in a context of their own. See http_requests for the
-rest.
+The span ends when the server closes the response (PEP 3333). `route` is the rule of Flask's route, else the
+path. The application, and the iteration of its response, run in a copy of the caller's context. http_requests
+has the other fields.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     Exception
     └── TraceError          one operation failed; its [errno, text] is the reply; the connection continues
-        └── ProtocolError   a peer's bytes are malformed or too large, so the bytes after them cannot be
-        parsed:
-                            the connection ends (EPROTO or EMSGSIZE)
+        └── ProtocolError   a peer's bytes are malformed or too large, and so the rest cannot be parsed: the
+                            connection ends (EPROTO or EMSGSIZE)
 
 Logic raises them; the edge turns them into a reply; no code in between catches them. The errnos are the
 kernel's (kernel/trace/trace_events_user.c and its neighbours). `text` says what is wrong and what to do about

@@ -1,4 +1,5 @@
-"""Replaces characters of names and record fields before they are printed; the end of output."""
+"""Replaces characters of names and record fields that control a terminal; drops output that cannot be
+written at the exit."""
 
 import contextlib
 import os

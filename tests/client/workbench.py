@@ -24,7 +24,7 @@ class Workbench:
         with mock.patch.dict("os.environ", UTRACEFS_DATA_RING="0", UTRACEFS_PATIENCE_S="30"):
             self.session = Session(self.directory)
         self.status = 1
-        """Of events to come."""
+        """Status byte of events to come."""
         self._commands: list[bytes] = []
         self._sent = [0, 0]
 

@@ -16,7 +16,7 @@ CALL = re.compile(r"daemon_log\.(\w+)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
 
 
 def calls() -> list[tuple[str, str, str, set[str]]]:
-    """Of all sources: level, id, text, names of the values."""
+    """Calls in all sources: level, id, text, names of the values."""
     found = []
     for path in sorted((ROOT / "daemon").rglob("*.py*")):
         if path.suffix not in (".py", ".pyx") or path.name == "daemon_log.py":

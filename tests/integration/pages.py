@@ -41,14 +41,14 @@ class Block:
 
     line: int
     kind: str
-    """Of a fence; `indented`."""
+    """Language of a fence, or `indented`."""
     text: str
     marks: tuple[tuple[str, str, str], ...]
     """(word, prefix, text)."""
 
     @property
     def name(self) -> str | None:
-        """Of the file that it is."""
+        """Name of the file that the block is."""
         found = NAMED.match(self.text) if self.kind in ("python", "c", "c++", "toml") else None
         return found[1] if found else None
 

@@ -7,9 +7,9 @@
     otel_span_end     the same; u64 duration_ns; error; attributes
     otel_log          s32 severity; severity_text; body; event_name; trace_id; u64 span_id; attributes
 
-Exports draw them as slices, as all spans, with the name of `span_name`. Ids are OpenTelemetry's; trace_id is
-hexadecimal; attributes are a JSON object of at most 1 KiB; error is the description of a status ERROR, or
-ERROR. While an event is off, its processor does nothing. A span that is not recording reaches no processor.
+Exports draw them as slices with the name in `span_name`. Ids are OpenTelemetry's; trace_id is hexadecimal;
+attributes are a JSON object of at most 1 KiB; error is the description of a status ERROR, or ERROR. While an
+event is off, its processor does nothing. A span that is not recording reaches no processor.
 """
 
 from __future__ import annotations

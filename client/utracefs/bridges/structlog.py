@@ -4,8 +4,9 @@
 
     structlog   level; message; values; FIELDS
 
-values is a JSON object of at most 1 KiB of what the event dict has besides, and of the values of
-`utracefs.context`. fields: of these further columns of their own, of texts. Returns the event dict unchanged.
+`values` is a JSON object of at most 1 KiB: the other members of the event dict, and the values of
+`utracefs.context`. Members named in `fields` are fields of the event instead, as texts. The processor returns
+the event dict unchanged.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@
 | look/instance | instance create, remove, list |
 | look/events | reg, emit |
 | forward/forward | forward |
-| fleet/fleet, fleet/show | fleet enable, disable, status, events, top |
-| forward/forward | forward |
+| fleet/fleet, fleet/show, fleet/read | fleet enable, disable, status, events, top, stream, record |
 | live/attach | attach |
 | live/top | top |
 | perf/perf | perf stat, record, script, top, trace |
@@ -242,7 +241,7 @@ COMMANDS = {
 
 
 def version() -> str:
-    """Of the installed distribution."""
+    """Version of the installed distribution."""
     return utracefs.__version__
 
 

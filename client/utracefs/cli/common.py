@@ -38,7 +38,7 @@ OTHER_PID_NAMESPACE = (
     "is in a pid namespace of its own and sees none of our processes: run it with the host's"
     " (docker run --pid=host, hostPID: true)"
 )
-"""Of a daemon."""
+"""The rest of a sentence about a daemon in another pid namespace."""
 
 
 def directory_option(function: F) -> F:
@@ -253,7 +253,7 @@ class EventStats:
     refused: dict[str, int] = attrs.field(factory=dict[str, int])
     """Refused records: reason to number."""
     emitted_bytes: int = 0
-    """Of the payloads, without those of `lost_in_rings`."""
+    """Bytes of their payloads, without those of `lost_in_rings`."""
 
 
 def event_stats(text: bytes) -> EventStats:

@@ -1,4 +1,5 @@
-"""Shell completion: names of the daemon's events, fields, instances, files and clocks; of options of targets.
+"""Shell completion: names of the daemon's events, fields, instances, files and clocks, and of the options of
+targets.
 
 Completion must not disturb the user: without an answer of the daemon within a second it offers nothing, and
 no error is shown.

@@ -2,7 +2,7 @@
 
 The daemon checks a filter when the event exists. If a command declares it, the error would be reported while
 the command runs; this module finds the errors that need no fields before it is started. The daemon refuses
-the same filters for every event, with the same messages where it gets that far (the grammar:
+the same filters for every event, and with the same message unless another error comes first (the grammar:
 kernel/trace/trace_events_filter.c).
 """
 

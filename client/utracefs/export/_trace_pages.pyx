@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """Pages of a trace.dat that is converted from another file.
 
-RecordPages    new pages, of selected records
-WholePages     unchanged pages of a trace.dat
+    RecordPages    new pages, of selected records
+    WholePages     unchanged pages of a trace.dat
 
 subbuf.py describes the layout of a page; its PageWriter writes the same ones, slowly.
 """

@@ -72,7 +72,7 @@ class Exported:
         )
 
     def plus(self, other: "Exported") -> "Exported":
-        """Of two outputs."""
+        """The sum of two outputs."""
         return Exported(
             self.records + other.records,
             self.lost + other.lost,

@@ -141,7 +141,7 @@ def write_ctf(
 
 
 def _names(recording: AnyRecording) -> Iterator[str]:
-    """Of directories, all different."""
+    """Names of the directories, all different."""
     taken = set()
     for part in recording.parts:
         host = re.sub(r"[^A-Za-z0-9_.-]", "_", part.host).lstrip(".") or "unknown"

@@ -2,9 +2,9 @@
 # cython: binding=True
 """Whether the compiled modules can be used here; checked before any other one is imported.
 
-A module that Cython compiles belongs to the interpreter that imports it first. With initialisation in one
-phase this module alone can be imported by every interpreter that shares its GIL; the others get an
-ImportError for it, which is the same answer. Its function is one of Python's kind (binding): with a builtin
+A module that Cython compiles belongs to the interpreter that imports it first. This module alone is
+initialised in one phase, so every interpreter that shares its GIL can import it; in the others the import
+fails with ImportError, which has the same meaning. Its function is compiled with `binding`: with a builtin
 one Python 3.12 crashes in the second interpreter that imports it.
 """
 

@@ -3,10 +3,11 @@
     operator ─▶ utracefs_wishes ─▶ host: Agent ─▶ Plan ─▶ an instance of the daemon ─▶ stream ─▶ forwarder
                 utracefs_hosts  ◀─ its report
 
-wish      what an operator asks for
-plan      wishes, policy and labels to standing lines and filters, without I/O
-buckets   both buckets, as operators, hosts and readers use them
-report    what a host says about itself
-instance  the plan in the daemon
+wish      an operator's request: events, filters, triggers, hosts, time
+plan      turns the wishes for a host into lines, filters and triggers of its instance, without I/O
+trigger   triggers in wishes: their kinds, and conflicts between them
+buckets   both buckets, for operators, hosts and readers
+report    a host's report about itself
+instance  carries out the plan in the daemon
 agent     the loop of a host
 """

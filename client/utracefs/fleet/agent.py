@@ -1,12 +1,12 @@
-"""The loop of a host: wishes in the bucket to standing lines in the daemon, and a report back.
+"""The loop of a host: reads wishes from the bucket, carries them out in the daemon, and reports.
 
     bell, or each PERIOD_S ─▶ the bucket's state ─▶ new values ─▶ wishes that select this host
     each LOOK_S            ─▶ Plan ─▶ PlannedInstance, events that are registered since
     a change, or PERIOD_S  ─▶ report
 
-A wish ends `duration_s` after the server's time of storing it, by CLOCK_MONOTONIC here: neither the host's
-time of day nor the operator's matters. All wishes end when the bucket was unreachable, or is gone, for longer
-than the lease; they are back with the bucket.
+A wish ends `duration_s` after the server stored it, measured by CLOCK_MONOTONIC here: neither the host's time
+of day nor the operator's matters. If the bucket is unreachable or gone for longer than the lease, all wishes
+are suspended until it is back.
 """
 
 import contextlib

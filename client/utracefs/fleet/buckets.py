@@ -3,8 +3,8 @@
     utracefs_wishes    name of a wish to Wish. Operators write, all read
     utracefs_hosts     `key_of` a host to Report. Hosts write, all read
 
-Nothing here makes a consumer: by one, its maker may let the server publish to subjects where he may not
-publish himself. So nobody needs a permission to make one in these streams.
+Nothing here makes a consumer, so nobody needs the permission to make one in these streams. With it a user
+could have the server publish to subjects that the user may not publish to.
 """
 
 import base64
@@ -70,13 +70,13 @@ class Value:
     sequence: int
     """The revision."""
     time_s: float
-    """Of the server, when it was stored: seconds since 1970."""
+    """When it was stored, by the server's clock: seconds since 1970."""
     is_deleted: bool
 
 
 @attrs.frozen
 class State:
-    """Of a bucket. It is another bucket if `created` is another text."""
+    """State of a bucket. If `created` differs, the bucket was made anew."""
 
     created: str
     last: int

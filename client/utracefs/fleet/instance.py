@@ -1,8 +1,9 @@
-"""The plan in the daemon: an instance of its own, whose lines enable events, and set filters and triggers.
+"""Carries out the plan in the daemon: a private instance, whose lines enable events and set filters and
+triggers.
 
 Its ring buffer records nothing (`tracing_on` is 0): the forwarder's stream takes the records that the
-instance's filters pass. The instance is removed with the connection (`remove_on_close`), so that a host that
-lost its forwarder records nothing for it.
+instance's filters pass. The instance is removed with the connection (`remove_on_close`), so a forwarder that
+is gone costs the host's programs nothing.
 """
 
 import os
@@ -20,7 +21,7 @@ _SMALL_KB: Final = b"8\n"
 
 
 def instance_name() -> str:
-    """Of this process."""
+    """Name of this process's instance."""
     return f"fleet-{os.getpid()}"
 
 

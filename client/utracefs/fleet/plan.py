@@ -1,12 +1,15 @@
-"""From wishes to what a host does: standing lines for its instance; filter, triggers and sampling of events.
+"""Turns wishes into standing lines for a host's instance, and into filter, triggers and sampling of its
+events.
 
-Wishes that name the same event are joined: a record leaves once, if one of their filters passes it, and of
-their samplings the most frequent holds. A standing filter of the daemon belongs to a glob, not to an event,
-so for globs that may match the same event, with different filters, it is none: an event that registers then
-is unfiltered until the agent has looked (agent.LOOK_S). More records leave than are wanted, never fewer.
+Wishes for the same event are joined: a record is forwarded once, if any of their filters passes it, and the
+event is sampled as often as the most frequent sampling among them demands. A standing filter of the daemon
+belongs to a glob, not to an event. So globs that may match the same event and have different filters get no
+standing filter: an event that is registered then is unfiltered until the agent sees it (agent.LOOK_S). So
+more records than requested may be forwarded, never fewer.
 
-A trigger is for events that the policy allows, since its filter and its histogram tell of their fields. So it
-is a standing line only if the policy allows all events that the word may match; else the agent sets it.
+A trigger reveals values of fields, by its filter and its histogram, so it is set only for events that the
+policy allows. It becomes a standing line if the policy allows all events that the word may match; otherwise
+the agent sets it for each event.
 """
 
 import re
@@ -26,19 +29,19 @@ from utracefs_protocol.filter import FilterError, parse_filter
 from utracefs_protocol.text import bytes_of
 
 MAX_WISHES: Final = 32
-"""That a host obeys: with 8 events each, a quarter of the lines that a standing file takes."""
+"""Limit of wishes that a host carries out: with 8 events each, a quarter of the lines of a standing file."""
 
 NO_FILTER: Final = "0"
 """Clears a filter."""
 
 MAX_TRIGGERS: Final = 16
-"""Of all wishes that a host obeys: each costs time for every record of its events."""
+"""Limit of triggers in all wishes of a host: each costs time for every record of its events."""
 
 MAX_FILTER: Final = 4096
 """Bytes of the joined filter of an event: a page, as the kernel has it."""
 
 _SYSTEMS: Final = ("user_events", "user_events_multi", "synthetic")
-"""That events can have; a word without a colon may be one."""
+"""Systems of events; a word without a colon may be one."""
 
 _LITERAL: Final = re.compile(r"[^*?\[]*")
 
@@ -88,7 +91,7 @@ def _against(wish: Wish, policy: Policy) -> str:
 
 
 class Plan:
-    """Of the obeyed wishes."""
+    """The standing lines, filters and triggers of all accepted wishes."""
 
     def __init__(self, wishes: Iterable[Wish], policy: Policy = Policy()) -> None:  # noqa: B008 (frozen)
         self._wishes: Final = list(wishes)

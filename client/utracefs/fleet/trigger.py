@@ -1,5 +1,5 @@
-"""Triggers in wishes, as lines of the tree's files `trigger`: what a policy must allow, and which of them
-exclude each other.
+"""Triggers in wishes, as lines of the tree's files `trigger`: the kinds that a policy must allow, and
+conflicts between triggers.
 
 The daemon parses them. Here only their kinds matter, and the two parts of a hist trigger that reach beyond
 the instance: a `name=`, which shares one table with all instances, and an action that records a synthetic

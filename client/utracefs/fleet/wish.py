@@ -4,7 +4,7 @@
      "triggers": ["hist:keys=status"],
      "labels": {"site": "north", "host": "web*"}, "duration_s": 3600, "owner": "alice"}
 
-A host trusts none of it: sizes are limited, and what is invalid is refused with a reason.
+A host trusts none of it: sizes are limited, and an invalid wish is refused with a reason.
 """
 
 import json
@@ -24,10 +24,10 @@ from utracefs_protocol.text import bytes_of
 VERSION: Final = 1
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Of a wish; it is its key in the bucket."""
+"""Name of a wish, which is its key in the bucket."""
 
 MAX_BYTES: Final = 8192
-"""Of a wish as JSON."""
+"""Limit of a wish as JSON."""
 
 MAX_EVENTS: Final = 8
 """Words of a wish: each is compared with every event that a host registers."""
@@ -166,7 +166,7 @@ def _check_trigger(text: str) -> None:
 
 
 def _bytes_of(text: str, what: str, most: int) -> bytes:
-    """Of a line that is written to a file."""
+    """Encode a line for a file of the tree. ValueError: blank, too long, a control character, or no UTF-8."""
     if not text.strip() or re.search(r"[\x00-\x1f]", text):
         raise ValueError(f"its {what} has control characters, or is blank")
     try:
@@ -179,7 +179,7 @@ def _bytes_of(text: str, what: str, most: int) -> bytes:
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Of a host or a wish. ValueError."""
+    """Check the labels of a host or a wish. ValueError."""
     if len(labels) > MAX_LABELS:
         raise ValueError(f"{len(labels)} labels: there are at most {MAX_LABELS}")
     for name, value in labels.items():

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as log records and spans of OTLP; `otlp` says which field becomes what.
+"""Records as log records and spans of OTLP; `otlp` has the table of fields.
 
 Numbers are those of opentelemetry/proto (logs.proto, trace.proto, common.proto of version 1.x). Each record
 is encoded as one repeated field, log_records or spans; a request joins those of a scope.
@@ -98,8 +98,8 @@ cdef struct Special:
 
 
 cdef class Plan:
-    """Of an event: its name, whether its records are spans, the number of its scope, a Role for each
-    field."""
+    """How records of one event are encoded: its name, whether they are spans, the number of its scope,
+    a Role for each field."""
 
     cdef readonly str name
     cdef readonly bint is_span
@@ -388,7 +388,7 @@ cdef class OtlpRecords(RecordWriter):
         return 0
 
     cdef int _put_ids(self, Line *line, Plan plan, const Special *special) except -1:
-        """Of trace and span; the trace of a span without one is that of its oldest known ancestor."""
+        """The ids of trace and span; a span without a trace id gets that of its oldest known ancestor."""
         cdef uint8_t[8] id
         put_varint(line, SPAN_TRACE_ID if plan.is_span else LOG_TRACE_ID)
         put_varint(line, 16)

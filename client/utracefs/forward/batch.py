@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 VERSION: Final = 1
-"""Of the header."""
+"""Version of the header."""
 
 _JSON_BYTES: Final = 1 << 20
 
@@ -101,7 +101,7 @@ class Batch:
     """An unknown number of records was lost in front of it; `losses` says that, too."""
     body: bytes = attrs.field(repr=False)
     marks: Mapping[str, tuple[int, int]] | None = attrs.field(default=None, repr=False)
-    """Of the spool, see `losses`: the ones that changed; None: there are none."""
+    """Marks of the spool that changed (see `losses`); None: there are none."""
     formats: Formats = attrs.field(factory=Formats, eq=False, repr=False)
 
     @property

@@ -34,7 +34,7 @@ from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import text_of
 
 RING_BYTES: Final = 8 << 20
-"""Of the stream: an eighth of a second of a million records a second."""
+"""Size of the stream's ring: an eighth of a second of a million records a second."""
 
 STATUS_FILE: Final = "status.json"
 """In the spool's directory."""
@@ -262,7 +262,7 @@ class Forwarder:
                     return
 
     def _look_for_restart(self, stream: Stream) -> None:
-        """Of the daemon."""
+        """If the daemon was restarted, read formats again and report the records that were emitted before."""
         if stream.attached_again != self._restarts:
             self._restarts = stream.attached_again
             self._described.clear()
@@ -357,7 +357,7 @@ class Forwarder:
         return 1 if known is None else self._sample(known[0])
 
     def _batch(self, **members: Any) -> Batch:
-        """Of this host, now; the spool adds the rest."""
+        """A batch of this host, now; the spool adds the missing members."""
         empty = {"events": {}, "comms": {}, "counts": {}, "first_ns": 0, "last_ns": 0, "body": b""}
         clock = read_clocks("mono")
         assert clock is not None

@@ -10,8 +10,9 @@ Marks say how many emitted records of each event a spool has accounted for, arri
     spool    has a mark for each event, stored with the batches and losses that it counts
     attach   count at the attach - mark = records lost while the forwarder or the daemon was away
 
-A mark is part of the same write as its batch, so after a kill at any moment it counts the batches that are on
-the disk. The records of a killed forwarder's ring are not in them, and so are in the difference.
+A mark is written together with its batch, so after a kill at any moment it counts exactly the batches on the
+disk. Records that were still in a killed forwarder's ring are in no batch, so the difference reports them as
+lost.
 
 The difference is unknown for an event whose count has another epoch (a daemon was killed), and if a filter or
 an instance selects records, since the daemon counts those too that were not selected. It is unknown for which
@@ -89,7 +90,7 @@ class Selection:
     """The records that a forwarder is to read."""
 
     patterns: Sequence[str]
-    """Of events: it reads events that match one of these and one of `allowed`."""
+    """Patterns of events: the forwarder reads events that match one of these and one of `allowed`."""
     allowed: Sequence[str]
     is_whole: bool
     """All records of these events."""
@@ -102,9 +103,9 @@ class Selection:
 @attrs.define
 class Marks:
     origin: str
-    """Of the daemon's state."""
+    """Id of the daemon's state."""
     epoch: int
-    """Of events without a mark; they have 0."""
+    """Epoch of events without a mark; their count is 0."""
     events: dict[str, tuple[int, int]]
     """`SYSTEM:NAME` to count and epoch."""
     selection: Selection

@@ -1,16 +1,16 @@
 """NATS JetStream: `nats://HOST[:4222][,HOST...]/STREAM`. Needs pyarrow.
 
 Each forwarder has a subject, `utracefs.records.HOST.FORWARDER`, on which it alone publishes, and each batch
-is a message there (nats_messages). A message says which sequence the last one of its subject must have, so
-the server refuses whatever is sent twice, after any time:
+is a message there (nats_messages). A message states the sequence that the last message of its subject must
+have, so the server refuses duplicates, however late:
 
     publish ── acknowledged ─────────────────────────▶ stored
        ├────── no answer, or a new connection ──┐
        └────── wrong last sequence (10071) ─────┴──▶ read the last message of the subject: it says which
                                                       batch was stored; send those behind it
 
-The server acknowledges before fsync(2): see its `sync_interval`. Batches that it loses then are found by
-readers, since each message has the number of the batch before it.
+The server acknowledges before fsync(2): see its `sync_interval`. Readers notice batches that it lost so,
+since each message has the number of the batch before it.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ class NatsTarget:
         self._last: int | None = None
         """Sequence of the last message of the subject; None: unknown."""
         self._stored = Position(0, 0, 0)
-        """That message."""
+        """Position of the message with that sequence."""
         self._acked = 0
         """Sequence of the last batch that the server has stored, as far as it said so."""
         self._unacked: tuple[str, Position] | None = None
@@ -249,7 +249,7 @@ class NatsTarget:
 
 
 def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, Any] | None:
-    """Of the stream, if it is to be made; None: it must be there. ValueError."""
+    """Configuration for making the stream; None: the stream must exist. ValueError."""
     size, age = options.get("max_bytes"), options.get("max_age")
     found_size = _SIZE.fullmatch(size or "0")
     replicas = options.get("replicas", "1")

@@ -50,10 +50,10 @@ _LEFT_OUT: Final = ("instance", "lost")
 """Columns of recordings: records of a stream have no instance; losses are in COUNTS."""
 
 MOST_TABLES: Final = 1 << 16
-"""Of a message that is read."""
+"""Limit of tables in a message that is read."""
 
 _HEAD: Final = struct.Struct("<IHHQII")
-"""Of a raw record: size, kind, cpu, time, pid, length. include/stream_ring.h"""
+"""Head of a raw record: size, kind, cpu, time, pid, length. include/stream_ring.h"""
 _RECORD: Final = 0
 
 
@@ -206,7 +206,7 @@ def _head(body: bytes, at: int) -> tuple[int, int]:
 
 @attrs.frozen
 class Position:
-    """Of a message among those of its forwarder."""
+    """Position of a message among those of its forwarder."""
 
     sequence: int
     end: int
@@ -268,7 +268,7 @@ def _range(text: str) -> tuple[int, int, int]:
 
 
 def position(found: Mapping[str, str]) -> Position:
-    """Of the headers of a message. ValueError: it is of nobody here."""
+    """Position from the headers of a message. ValueError: another program published it."""
     try:
         _, end, all_ = _range(found["Utracefs-Records"])
         boot_id, clock = unquote(found["Utracefs-Boot"]), found["Utracefs-Clock"].partition(" ")[0]

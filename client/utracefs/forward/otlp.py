@@ -12,8 +12,8 @@ NAME_end of `utracefs.span` is a span NAME, with the parent, and the status ERRO
 trace without `trace_id` gets one from its oldest span that was seen here. Losses are log records
 `utracefs.lost` with the attributes `event`, `cause` and, if it is known, `count`.
 
-A status of 200 says that the collector has accepted records, not that it has stored them; nobody can see
-from here if it drops them later.
+A status of 200 means that the collector has accepted records, not that it has stored them. The forwarder
+cannot detect if it drops them later.
 """
 
 import email.utils
@@ -37,7 +37,7 @@ from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain, t
 from utracefs.recordings._records import EventDecoder
 
 MAX_RECORDS: Final = 2000
-"""Of a request: collectors split larger ones, and some drop parts."""
+"""Limit of a request's records: collectors split larger requests, and some drop parts of them."""
 
 _PORT: Final = 4318
 _RENEW_S: Final = 300
@@ -174,7 +174,7 @@ class Encoder:
 
 
 def _role(names: Sequence[str], number: int, kind: str, *, is_span: bool, is_header: bool) -> Role:
-    """Of a field; see the head of the module."""
+    """The role of a field; see the head of the module."""
     name = names[number]
     if is_span and number < len(_SPAN_END):
         return (Role.SPAN_ID_NUMBER, Role.PARENT_ID, Role.DURATION, Role.ERROR_TEXT)[number]
@@ -310,7 +310,7 @@ class OtlpTarget:
         self._is_used = False
         self._sending: tuple[str, int, int] | None = None
         self._requests: deque[_Request] = deque()
-        """Of the batches `_sending`, still to be accepted."""
+        """Requests with the batches `_sending` that are not accepted yet."""
         self._refused: dict[str, int | None] = {}
         self._is_first = True
         """No request of the batches is accepted yet."""
@@ -452,7 +452,7 @@ class OtlpTarget:
 
 
 def _delay(text: str | None) -> float | None:
-    """Of Retry-After: seconds, or a date."""
+    """Seconds of a header Retry-After, which has seconds or a date."""
     if text is None:
         return None
     if text.strip().isdigit():

@@ -9,8 +9,8 @@
 The scope is the event's system. All have the attribute `utracefs.trigger`, so histograms of one event stay
 apart. Entries whose attributes are the same, as texts that differ in bytes that are not UTF-8, are added up:
 of two points with one identity consumers keep one. Temporality is cumulative: each request has all counts
-since `start_ns`. The kernel's log2 entries and OTLP's buckets both include their upper bound; the kernel has
-negative numbers in 2^64, which are in the lowest bucket here.
+since `start_ns`. The kernel's log2 entries and OTLP's buckets both include their upper bound. The kernel
+counts negative numbers in the entry 2^64; here they are in the lowest bucket.
 """
 
 import re
@@ -25,9 +25,9 @@ from utracefs.export._protobuf import message, tagged, utf8
 from utracefs.tree.histogram import Entry, Histogram
 
 MAX_POINTS: Final = 1000
-"""Of a metric; a table may have 131072 entries."""
+"""Limit of a metric's data points in a request; a table may have 131072 entries."""
 MAX_BYTES: Final = 1 << 20
-"""Of a request, without its resource. Each data point has the text of its trigger, and texts as keys."""
+"""Limit of a request without its resource. Each data point has the trigger's text, and texts as keys."""
 
 _CUMULATIVE: Final = 2
 _HITS: Final = "hitcount"

@@ -9,12 +9,13 @@ spool, which numbers other batches the same, replaces no file. LAYOUT is a diges
 the same one have the same columns and types. An event that was declared anew gets files with another layout.
 
 Readers see whole files only. On a local file system a file is written under a hidden name, synced, and
-renamed; an object store shows an object when it is complete. Neither needs a manifest or a table format, so
-there is none: readers take all files that they find.
+renamed; an object store shows an object when it is complete. So there is no manifest and no table format:
+readers take all files that they find.
 
-The same batches always get the same names, so that sending them again replaces files and adds none. For that
-they must be cut into the same ranges as before: `target-parquet.json` in the spool's directory has the ranges
-not yet known to be acknowledged, and the names of their files, and is stored before the first file appears.
+Files of the same batches always get the same names, so sending batches again replaces files and adds none.
+For that the batches must be cut into the same ranges as before: `target-parquet.json` in the spool's
+directory has the ranges not yet known to be acknowledged and the names of their files. It is stored before
+the first file appears.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ JOURNAL: Final = "target-parquet.json"
 """In the spool's directory."""
 
 MAX_TIME_NS: Final = (1 << 63) - 1
-"""Of a timestamp: in 2262."""
+"""The last timestamp, in 2262."""
 
 _OWN: Final = ("time", "boot_id", "forwarder")
 """Columns beside those of recordings."""
@@ -66,7 +67,7 @@ _OBJECT_STORES: Final = ("abfs", "gcs", "s3")
 _S3_OPTIONS: Final = ("endpoint_override", "region", "scheme")
 
 _OPTIONS: Final[Mapping[str, float]] = {"records": 1_000_000, "bytes": 64 << 20, "gather": 60}
-"""Of the command line, with defaults; they limit the batches of one file. gather: a time."""
+"""Options of the command line and their defaults; they limit the batches of one file. gather: a time."""
 
 
 class ParquetTarget:
@@ -142,7 +143,7 @@ def _host(batch: Batch) -> str:
 
 
 def _layout(schema: "pyarrow.Schema") -> str:
-    """Of the columns as readers find them: names are texts in a file."""
+    """Digest of the columns as readers find them: names are texts in a file."""
     return _digest([(f.name, "string" if f.name == "comm" else str(f.type)) for f in schema])
 
 

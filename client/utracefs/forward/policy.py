@@ -15,10 +15,11 @@
 
 Applied before records reach the spool. Records of other events are dropped uncounted: their names stay here,
 too. Values are hidden in their places, so they keep their size: redacted ones are zeros, hashed ones the
-beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. A text
-of a few bytes, or a small integer, has few hashes: others have the same. Fields of EventHeader are not in a
-fixed place: records of such a tracepoint are lost, by the cause `policy`, if it matches a table of fields.
-A table of `user_events:login` is also one of the multi-format events `user_events_multi:login.0`, ...
+beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. The hash of a
+short text or a small integer is short, too, so different values may have the same hash. Fields of EventHeader
+are not in a fixed place: records of such a tracepoint are lost, by the cause `policy`, if it matches a table
+of fields. A table for `user_events:login` also applies to the multi-format events
+`user_events_multi:login.0`, ...
 """
 
 import hmac
@@ -45,7 +46,7 @@ KINDS: Final = frozenset(
     {"hist", "enable_hist", "disable_hist", "enable_event", "disable_event", "traceon", "traceoff"}
     | {"snapshot", "stacktrace"}
 )
-"""Of triggers; by themselves they change nothing outside the forwarder's instance."""
+"""Kinds of triggers that change nothing outside the forwarder's instance."""
 NAMED: Final = "name"
 """`name=` of a hist trigger: it shares its table with those of that name in all instances."""
 TRACING: Final = "trace"

@@ -75,7 +75,7 @@ class _Segment:
     first: int
     """Sequence number of its first entry."""
     last: int
-    """Of its last one; below `first` without entries."""
+    """Sequence number of its last entry; less than `first` without entries."""
     size: int
 
 
@@ -99,7 +99,7 @@ class Spool:
         self.is_new = True
         """False: it was used before."""
         self.error = ""
-        """Of the last access of the disk that failed; empty again when batches can be written again."""
+        """Error of the last failed disk access; empty again when batches can be written again."""
         self._is_failing = False
         """`error` is of the disk."""
         self.lost: Final[dict[str, dict[str, int]]] = {}
@@ -132,7 +132,7 @@ class Spool:
         self._at = (0, 0)
         """The next batch to take: the first number of its segment, and the offset."""
         self._peeked: tuple[Batch, int] | None = None
-        """That batch and the size of its entry."""
+        """The batch behind that position, already read, and the size of its entry."""
         self._recent: dict[tuple[int, int], tuple[Batch, int]] = {}
         """Place to batch and size: some of those to take, which need not be read from the disk."""
         self._recent_bytes = 0
@@ -229,7 +229,7 @@ class Spool:
 
     @property
     def has_losses(self) -> bool:
-        """That are in no batch yet."""
+        """Whether there are losses that are in no batch yet."""
         return bool(self._losses)
 
     def append(self, batch: Batch) -> bool:
@@ -271,7 +271,7 @@ class Spool:
         return True
 
     def _marks_after(self, counts: Mapping[str, int]) -> dict[str, tuple[int, int]] | None:
-        """Of the events that changed, with a batch of so many records; it may not be written."""
+        """Marks of the events that a batch with these counts changes. The batch may not be written."""
         marks = self._marks
         events = self._changed_marks | counts.keys()
         return (
@@ -495,7 +495,7 @@ class Spool:
         return True
 
     def _load_acked(self, forwarder: str) -> None:
-        """Of a spool with this id, after the state."""
+        """Load the file `acked`, after the state, if it is of this spool's id."""
         words = os.pread(self._acked_file, 100, 0).split()
         if len(words) == 2 and words[0] == forwarder.encode() and words[1].isdigit():
             self._acked = max(self._acked, int(words[1]))

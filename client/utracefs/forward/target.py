@@ -13,10 +13,11 @@ offer theirs as entry points of the group `utracefs.targets`, by scheme:
         def send(self, batches: Sequence[Batch]) -> Mapping[str, int]: ...
         def close(self) -> None: ...
 
-One thread calls `send`, with batches in their order, each at least once: again after a failure, and once
-more if the forwarder was killed before it stored that they were sent. `send` returns when the target has
-taken them, and writes their records and their `losses`. Deduplicate by `(forwarder, sequence)` where the
-target can. A class with `secrets`, names, takes these secrets only; one without, any; so with `options`.
+One thread calls `send`, with batches in their order, each at least once: again after a failure, or if the
+forwarder was killed before it noted that they were sent. `send` writes their records and their `losses`, and
+returns when the target has accepted them. Deduplicate by `(forwarder, sequence)` if the target can. `secrets`
+and `options` of the class, if present, are the names of the secrets and options that it accepts; without them
+it accepts any.
 
     Sent      returned: `SYSTEM:NAME` to number of records that the target refused, None: unknown; empty: it
               has all. Counts of `losses` that it refused are among them
@@ -94,7 +95,7 @@ class Settings:
     options: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """`-O NAME=VALUE`. A target refuses names that it does not know (ValueError)."""
     timeout_s: float = 10.0
-    """Of one `send`."""
+    """Time limit of one `send`."""
     ca: str | None = None
     """File with certificates of authorities; None: the system's."""
     cert: str | None = None
@@ -148,7 +149,7 @@ class Target(Protocol):
 
 
 def schemes() -> list[str]:
-    """Of all targets that are installed."""
+    """Schemes of all installed targets."""
     return sorted({*BUILT_IN, *(point.name for point in metadata.entry_points(group=GROUP))})
 
 

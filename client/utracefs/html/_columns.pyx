@@ -7,8 +7,8 @@
              │      Integers, or Texts: numbers into a list of distinct values
              └─ rest                                        Counts of the records beyond the limits
 
-An integer column is packed as differences to the least value, in as few bytes as the largest needs (none if
-all are equal), first the low bytes of all values, then the next ones: that compresses well.
+An integer column is packed as differences to the least value, in as few bytes as the largest difference needs
+(none if all values are equal): first the low bytes of all values, then the next bytes, which compresses well.
 """
 
 cimport cython

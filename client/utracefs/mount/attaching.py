@@ -1,5 +1,5 @@
-"""Mounting and unmounting the file system on a directory: by mount(2), or by fusermount3 without the right
-to.
+"""Mounting and unmounting the file system on a directory: by mount(2), or by fusermount3 for users who may
+not call it.
 
 root, and users with CAP_SYS_ADMIN in their own user namespace, call mount(2). For others fusermount3 (setuid,
 Debian package fuse3) mounts and sends the descriptor over a socket, whose number is in _FUSE_COMMFD.

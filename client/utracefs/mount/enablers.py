@@ -1,4 +1,4 @@
-"""Enablers of address spaces: the daemon reports changes, and bits are set.
+"""Enablers of address spaces: sets and clears their bits when the daemon reports changes.
 
     address space  ── a connection, opened for its process; each enabler a token ──▶ daemon
     memory thread  ◀── bits to set ──  loop  ◀── enablers_changed ──

@@ -1,9 +1,9 @@
 """The ioctls of user_events_data: numbers, structs, and their first checks.
 
-    number       argument        kernel/trace/trace_events_user.c
-    DIAG_IOCSREG   struct user_reg *     user_reg_get()
-    DIAG_IOCSDEL   char *                user_events_ioctl_del()
-    DIAG_IOCSUNREG struct user_unreg *   user_unreg_get()
+    number           argument              kernel/trace/trace_events_user.c
+    DIAG_IOCSREG     struct user_reg *     user_reg_get()
+    DIAG_IOCSDEL     char *                user_events_ioctl_del()
+    DIAG_IOCSUNREG   struct user_unreg *   user_unreg_get()
 
 The size in a number is that of a pointer, not of the struct, which has its own size in its first member: a
 longer one is valid if the unknown rest is zero (copy_struct_from_user()). Checks have the kernel's order,

@@ -1,6 +1,6 @@
-"""A small client of NATS: blocking, over one socket, for one thread.
+"""A small NATS client: blocking, over one socket, for one thread.
 
-errors      what fails
+errors      exceptions
 wire        bytes to messages and back, without I/O
 login       passwords, tokens, nkeys
 connection  one of several servers: publish, subscribe, request

@@ -2,7 +2,7 @@
 
 All calls block, up to a time. One thread uses a connection. Nothing is read while no call waits; the server
 closes connections that do not answer its pings for some minutes, and then the next call connects again.
-Subscriptions end with their connection: `generation` is another one.
+Subscriptions end with their connection: `generation` then has another value.
 
 Answers to all requests come over one subscription, INBOX.ID.*.
 """
@@ -174,7 +174,7 @@ class Connection:
         self._answers.clear()
 
     def give_up(self) -> None:
-        """Of a server that does not answer: `open` begins with the next one."""
+        """Disconnect from a server that does not answer; the next `open` tries another one first."""
         self.close()
         self._servers.rotate(-1)
 

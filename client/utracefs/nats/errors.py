@@ -1,4 +1,4 @@
-"""Errors of the client of NATS.
+"""Errors of the NATS client.
 
 OSError
 ├── ConnectionError      the connection is over; the next call connects again

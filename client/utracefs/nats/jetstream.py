@@ -51,7 +51,7 @@ class Stored:
 
 
 class JetStream:
-    """Of one account. domain: of a leaf node; empty: that of the server."""
+    """JetStream of one account. domain: of a leaf node; empty: that of the server."""
 
     def __init__(self, connection: Connection, domain: str = "") -> None:
         self.connection: Final = connection
@@ -158,7 +158,7 @@ class Consumer:
         headers_only: bool = False,
     ) -> None:
         self.sequence = after
-        """Of the last message that `next` returned."""
+        """Sequence of the last message that `next` returned."""
         self.pending = 0
         """Messages that are stored and were not returned: as the server last reported."""
         self.restarts = 0

@@ -28,7 +28,7 @@ class Login:
     password: str = attrs.field(default="", repr=False)
     token: str = attrs.field(default="", repr=False)
     seed: str = attrs.field(default="", repr=False)
-    """Of an nkey: SU..."""
+    """Seed of an nkey: SU..."""
     creds: str = attrs.field(default="", repr=False)
 
     def members(self, nonce: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _HEADER: Final = re.compile(r"[!-9;-~]+")
 
 @attrs.frozen
 class Info:
-    """Of a server, at the start and when its cluster changes."""
+    """INFO of a server, sent at the start and when its cluster changes."""
 
     values: Mapping[str, Any]
 
@@ -54,7 +54,7 @@ class Message:
     status: int
     """As in HTTP, in messages of the server's own; else 0."""
     text: str = ""
-    """Of the status."""
+    """Text of the status."""
 
 
 @attrs.frozen
@@ -81,7 +81,7 @@ class Parser:
         self._scanned = 0
         """No line ends before that."""
         self._message: tuple[str, int, str, int, int] | None = None
-        """Of which the payload is missing: subject, sid, reply, size of headers (-1: none), of all."""
+        """A message whose payload is missing: subject, sid, reply, size of headers (-1: none), total size."""
 
     def feed(self, data: bytes) -> None:
         self._bytes += data

@@ -143,6 +143,6 @@ cdef inline uint32_t slot_of(uint32_t key) noexcept nogil:
 
 
 cdef inline size_t text_length(const uint8_t *data, size_t length) noexcept nogil:
-    """Of a text: up to the first NUL."""
+    """Length of a text: up to the first NUL."""
     cdef const void *nul = memchr(data, 0, length) if length else NULL
     return <const uint8_t *>nul - data if nul != NULL else length

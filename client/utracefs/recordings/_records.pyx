@@ -456,7 +456,7 @@ cdef class Records:
         return None if slot.decoder == NULL else <EventDecoder>slot.decoder
 
     cdef str comm(self, int32_t tid):
-        """Of the present record, or of its process."""
+        """Name of the present record's thread, or of its process."""
         cdef str comm = comm_of(self._source.comms, tid - self._shift)
         if self._apart is None:
             return comm
@@ -476,5 +476,5 @@ cdef class Records:
         return <tuple>self._places[raw.recording] if self._places else ("", "")
 
     cdef bint is_steady(self) noexcept:
-        """Of the source."""
+        """Whether the source is steady."""
         return self._source.is_steady

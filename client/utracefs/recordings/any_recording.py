@@ -33,7 +33,7 @@ class AnyRecording(ABC):
     path: str
     """For messages; of several files the names of the first ones."""
     paths: Sequence[str]
-    """Of all files."""
+    """Paths of all files."""
     format: str
     """`trace.dat` or `perf.data`."""
     clock: str
@@ -46,7 +46,7 @@ class AnyRecording(ABC):
     @property
     @abstractmethod
     def recordings(self) -> "Sequence[OneFile]":
-        """Of the files."""
+        """One recording for each file."""
 
     @property
     @abstractmethod
@@ -283,7 +283,7 @@ class OneFile(AnyRecording):
     """A file, as `MergedRecording` reads it."""
 
     reader: TraceDatReader | PerfDataReader
-    """Of the file; it has what this class does not offer."""
+    """The reader of the file, for whatever this class does not offer."""
     tgids: Mapping[int, int]
     """Thread id to process id, for a trace.dat, which has no processes."""
     missing: Sequence[str]

@@ -126,7 +126,7 @@ class _Node:
     is_hex: bool = False
     count: int = 0
     path: tuple[str, ...] | None = None
-    """Of a column."""
+    """Path of the column."""
     is_renamed: bool = False
     end: int = 0
     at: int = 0
@@ -141,7 +141,7 @@ class HeaderEvent:
     tracepoint: int
     """The id of that."""
     paths: tuple[tuple[str, ...], ...] = ()
-    """Of each field: the names of its structs, and its own; empty: fields have no structs."""
+    """For each field: the names of its structs, and its own; empty: fields have no structs."""
     json: frozenset[str] = frozenset()
     """Fields with JSON."""
     opcode: int = -1

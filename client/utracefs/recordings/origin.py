@@ -159,7 +159,7 @@ class Origin:
 
     @property
     def moved(self) -> str:
-        """That in words, if it is more than a second; else empty."""
+        """The step in words, if it is more than a second; else empty."""
         if abs(self.step_ns) <= _STEP_NS:
             return ""
         step = f"{self.step_ns / 10**9:+,.3f} s"

@@ -1,12 +1,14 @@
 """Recordings as a library: reads the files of `utracefs record` and `perf record`, record by record.
 
-with utracefs.open("trace.dat", events=["http_*"]) as recording:
-    for record in recording:
-        print(record.time_ns, record.comm, record.name, record.fields)
+    with utracefs.open("trace.dat", events=["http_*"]) as recording:
+        for record in recording:
+            print(record.time_ns, record.comm, record.name, record.fields)
 
-file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records ─▶ Record
-                                              │    ▲              ─▶ Batch ─▶ Arrow, pandas, polars
-           of several files (several/)        └────┘
+    file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records ─▶ Record
+                                                  │    ▲              ─▶ Batch ─▶ Arrow, pandas, polars
+               of several files (several/)        └────┘
+
+`utracefs.open` is `open` here.
 """
 
 import builtins

@@ -8,8 +8,8 @@
 The fields of a record are printed by the event's own print fmt (`EventPrinter` of the protocol, compiled,
 like the lines: `_report_text`).
 
-The text is that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line (on the command
-line with `one_line`), except where that is wrong:
+The text is that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line (the command line sets `one_line`),
+except where trace-cmd is wrong:
 
 | field | trace-cmd | here |
 |---|---|---|

@@ -1,1 +1,1 @@
-"""Spans, the context whose fields events take, and requests of web servers as spans."""
+"""Spans, the context that gives events values of fields, and requests of web servers as spans."""

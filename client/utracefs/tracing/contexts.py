@@ -1,12 +1,13 @@
-"""Values of a context, as a request, which its records have in common.
+"""Values that all records of a request, or of another context, have in common.
 
     with utracefs.context(request_id="a1", user="jo"):
         login.emit(200)                 # login u16 status; __rel_loc char[] request_id
         logging.info("hello")           # by LoggingHandler
 
-An event, or a declared span, that has a field of such a name takes it when it is not given: so one column
-finds all that a request did. Outside of the context the field is 0 or empty. Names count from the first
-context that was made with them, entered or not; before, a missing value is a TypeError as always.
+If an event or a declared span has a field of that name, and `emit` gets no value for it, the record gets the
+context's. So one column finds all records of a request. Outside of the context the field is 0 or empty. This
+applies from the moment when the first context with that name was made, entered or not; before, a missing
+value is a TypeError as always.
 
 Tasks have the values of the context where they were created, threads none (contextvars).
 """
@@ -23,7 +24,7 @@ _variable: ContextVar[Mapping[str, Any]] = ContextVar("utracefs.context")
 _NOTHING: Mapping[str, Any] = {}
 
 NAMES: set[str] = set()
-"""Of all contexts that were made."""
+"""Names of all values ever given to a context."""
 
 
 class context:

@@ -2,8 +2,8 @@
 
     http_request   method, route, status, path, request_id, trace_id
 
-The header `traceparent` (W3C Trace Context) gives trace_id and the parent's span id, `x-request-id` the
-request's id; else both ids are new. `trace_id` and `request_id` are values of the context.
+The header `traceparent` (W3C Trace Context) gives trace_id and the parent's span id, `x-request-id` gives
+request_id. Without its header an id is random. `trace_id` and `request_id` are values of the context.
 """
 
 from __future__ import annotations

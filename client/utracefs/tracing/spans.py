@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 current_span = current
 
 _known: dict[object, Span] = {}
-"""Of the process's session, with the values in the order of the fields."""
+"""Spans of the process's session, with the values in the order of the fields."""
 
 _OWN = {"span_id", "parent_id", "duration_ns", "error"}
 

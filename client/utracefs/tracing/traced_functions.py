@@ -1,7 +1,7 @@
 """Coroutines and generators of decorated functions, while the span is on.
 
-A span begins with the first step, not with the call, and ends with the last one. Between two steps of a
-generator its caller's span is the present one, and in a step the innermost that the generator has open.
+A span begins with the first step, not with the call, and ends with the last step. Within a step the current
+span is the innermost open one of the generator, between two steps that of its caller.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 There are two, one for producers (DATA) and one for administrators (TRACEFS), with different `Rules`. The
 protocol of a connection is in DataConnection or TracefsConnection.
 
-All connections of a port are in one epoll(7) instance. So one system call tells at the start of every
-operation on the tree, for any number of producers, whether they have sent anything that was not taken in.
+All connections of a port are in one epoll(7) instance. So at the start of every operation on the tree one
+system call finds the producers, of any number, that have sent something not yet taken in.
 
 The edge (server/serve.py) waits for the epoll descriptor, unless `has_more`, and calls `ready` and `pump`. A
 connection gets a bounded share of bytes and of time, in an order that is fair to users (fair_scheduler.py).
@@ -12,9 +12,9 @@ Nothing here waits or reads a clock: `now_ns` is given.
 
 **`take_in_all`** takes in what was sent before the call: unaccepted connections, records, requests, ends. It
 takes in all of that if TAKE_IN_NS are enough. They are, unless a client floods the daemon with requests; then
-users with the least service time come first, so that the flood is what waits for its own turn. Of a
-connection that waits, the records before its first request are taken in nevertheless, again in the order of
-service time, for TAKE_RECORDS_NS. The requests of a connection are always carried out in order.
+users with the least service time come first, and the flood is taken in later, in its own turn. From a
+connection that has to wait, the records before its first request are taken in nevertheless, again in the
+order of service time, for TAKE_RECORDS_NS. The requests of a connection are always carried out in order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
                  └── over a limit, broken framing ──> ENDING ───> closed: last message sent, or timeout

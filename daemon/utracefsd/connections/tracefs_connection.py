@@ -170,7 +170,7 @@ class WaitingRequest:
     """A read of a blocking file that found nothing, or a poll."""
 
     msgid: int
-    """Of the request."""
+    """msgid of the request."""
     handle: int
     """The file's handle; looked up again at each retry."""
     size: int | None

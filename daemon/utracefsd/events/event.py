@@ -145,13 +145,13 @@ class CommandString:
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Of a registration. EINVAL: more than 511 bytes, a NUL byte, or a bad name."""
+        """Split that of a registration. EINVAL: more than 511 bytes, a NUL byte, or a bad name."""
         check_command_length(text)
         return cls.split(text)
 
     @classmethod
     def split(cls, text: bytes) -> Self:
-        """Of any length. EINVAL: a NUL byte, or a bad name."""
+        """Split one of any length. EINVAL: a NUL byte, or a bad name."""
         if b"\0" in text:
             raise TraceError(
                 errno.EINVAL, "the command string has a NUL byte; send it without its terminator"
@@ -186,13 +186,13 @@ class SavedCounts:
     """The counts in the daemon's state."""
 
     origin: str
-    """Of the state, random: counts of two states have nothing in common."""
+    """Id of the state, random: counts of two states have nothing in common."""
 
     epoch: int
     """The latest one."""
 
     first_epoch: int
-    """That of names without a count."""
+    """Epoch of names without a count."""
 
 
 class EmittedCounts:
@@ -226,7 +226,7 @@ class EmittedCounts:
             self._forget()
 
     def totals(self, events: Iterable[Event]) -> Iterator[tuple[bytes, Emitted]]:
-        """Of these events, and of the removed ones; names that are left out have 0 in `first_epoch`."""
+        """Counts of these events and of the removed ones; a name that is left out has 0 in `first_epoch`."""
         for event in events:
             if self.is_known(total := event.emitted):
                 yield event.full_name, total

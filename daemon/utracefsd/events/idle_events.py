@@ -4,8 +4,8 @@ The line `user_events:*` in standing_events enables events of programs that come
 enabled has a probe, and so a reference: it stays when its program is gone, is enabled when the next one
 registers it, and counts for its user's limit. Two users whose programs invent names could fill the table, and
 then no other user could register an event. So when there is no space, the event that was idle for the longest
-time is removed: of the user who asks, if that user's share is full, else of the user with most such events.
-The line enables it again when it is registered again.
+time is removed: one of the registering user's, if that user's share is full, else one of the user with most
+such events. The line enables it again when it is registered again.
 
 After a restart this may be any event whose program has not come back yet: first events enabled by
 lines, then disabled ones. A program that comes back registers its event again.

@@ -10,14 +10,14 @@ kernel named as the peer decides:
 | in another process | the process itself | |
 | no more | as claimed, under the two conditions below; else the process itself | the claimed one |
 
-The claim of a thread that /proc does not have is accepted if the record carries its name or the thread is
-known as the process's, and if its number is not known as another process's. So a claim never names a thread
-of another process, not even an ended one. A process in another pid namespace has numbers that mean nothing
-here, and no such threads.
+A claimed thread that /proc does not have is accepted on two conditions: the record carries its name or the
+thread is known as the process's, and its number is not known as another process's. So a claim never names a
+thread of another process, not even an ended one. A process in another pid namespace uses numbers that mean
+nothing here, and its claims are never accepted.
 
-Asking /proc costs a hundred times as much as a record. So answers are remembered; a negative answer, and the
-end of a thread, for a while only, since thread ids are reused. The number of questions is limited for each
-user (Lookups). Records beyond that count as the process's.
+A look into /proc costs a hundred times as much as a record. So results are cached; that a thread is missing
+or has ended only for a while, since thread ids are reused. The number of looks is limited for each user
+(Lookups). Records beyond that count as the process's.
 
 Single-threaded, with the GIL.
 """

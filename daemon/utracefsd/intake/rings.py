@@ -19,9 +19,9 @@ back (`gathering`) the intake waits; `stop_waiting` ends that. A ring whose conn
 an orphan: it has no connection, holds references on its events itself, and is freed when it is empty.
 
 With a `store` (the service manager's; server/fd_store.py) each ring is kept there, and a new daemon has all
-of them at once, also those of programs that have ended. They are orphans until their program adopts its ring
-or the rest in it is taken in. Descriptors from the store are checked like those of a producer. The store's
-places are shared among users (`Shares`); a ring that got none gets the next free one.
+of them at once, also those of programs that have ended. They are orphans until their program adopts its ring,
+or until their remaining records are taken in. Descriptors from the store are checked like those of a
+producer. The store's places are shared among users (`Shares`); a ring without a place gets the next free one.
 
 If a ring of the previous daemon is in no store, and its program does not bring it back, its unread records
 are lost. Their number is unknown; each of their events counts one lost record (`gone`).

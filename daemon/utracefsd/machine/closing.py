@@ -5,10 +5,10 @@ for its server, without limit, and a file system may answer with an error. So th
 descriptors and ignore errors, as systemd and dbus-broker do. Descriptors that cannot block are closed at
 once: memory files and eventfds, which is all that honest clients send.
 
-Each user has a queue and a few threads. A user who sends descriptors whose close hangs delays only his own
-closes, and while more than MAX_WAITING of his wait, no more are received from him (`is_behind`). Users are
-those of `Peer.share`. Only many such users together can use up all threads; then closes wait, the loop does
-not.
+Each user has a queue and a few threads. If the closes of a user's descriptors hang, they delay only that
+user's other closes; while more than MAX_WAITING of them wait, no more descriptors are received from the user
+(`is_behind`). Users are those of `Peer.share`. Only many such users together can use up all threads; then
+closes wait, the loop does not.
 
 Connections with unreceived descriptors in them have queues of their own (`close_unread`): closing those skips
 the flush, so such a close rarely blocks.
@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 MAX_THREADS = 4
-"""Of one user: this many closes may hang before his others wait. Each holds a descriptor."""
+"""Threads per user: this many closes may hang before the user's others wait. Each holds a descriptor."""
 
 MAX_THREADS_IN_ALL = 128
 """Far below what a service may have (TasksMax, 15 % of what the kernel allows)."""

@@ -8,7 +8,7 @@ Thread ids are reused. The start time of the task, also in /proc, distinguishes 
 from a task with the same start time. `remember` takes the present name without that check; its callers know
 that it is the same task (a producer is connected).
 
-Thread groups (`saved_tgids`, the option record-tgid) are, as in the kernel, learned only of tasks that write
+As in the kernel, the thread group (`saved_tgids`, the option record-tgid) is stored only for tasks that write
 while the option is on: the intake of records calls `wrote`, which costs a set lookup.
 """
 

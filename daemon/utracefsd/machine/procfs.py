@@ -18,7 +18,7 @@ _FLAGS = 6
 """Position of flags (number 9)."""
 
 _STATUS_BYTES = 1 << 16
-"""Of /proc/PID/status, which lists the groups: a field behind some 9,000 of them counts as hidden."""
+"""Bytes read of /proc/PID/status. It lists the groups: a field behind some 9,000 of them counts as hidden."""
 
 _PF_EXITING = 0x4
 """include/linux/sched.h: set before a process that ends closes its files."""

@@ -2,8 +2,8 @@
 
 All input on the data socket is hostile. Without these limits one user, or a few, could use up the status
 page, the daemon's descriptors or its memory, and so silence all others. Administrators are counted and not
-refused, with two exceptions: descriptors, of which some are reserved for the tree's socket, where
-administrators get in, and places in the service manager's store, whose number is fixed.
+refused, with two exceptions: descriptors, of which some are reserved for connections of administrators to the
+tree's socket, and places in the service manager's store, whose number is fixed.
 
 The total may be small (a small RLIMIT_NOFILE, `--user-events-max 100`). So a user may hold `most`, and never
 more than **half of what the others leave**: the first may take a half, a second one a quarter, a third one an
@@ -12,7 +12,7 @@ eighth, and the next one always finds as much as the last one has.
 Refusals are counted by user; the log has the first, the tenth, the hundredth of each.
 
 Users are those of `Peer.share`: a user id that was given to a user for containers (subuid(5)) counts as that
-user. So an attacker is one user, and the limits in all are for a machine with many.
+user. So an attacker counts as one user; the total limits matter on a machine with many users.
 
 Each resource is counted where it is made and freed: connections and messages by the port, events and fields
 by the event table, enable words and their pages by the enablers, registrations by the connections, data rings

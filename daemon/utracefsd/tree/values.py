@@ -7,7 +7,7 @@
     cpumask            tracing_cpumask                          bitmap_parse of lib/bitmap-str.c
     pids               set_event_pid                            trace_pid_write of kernel/trace/trace.c
 
-One write is one command: pass the bytes of one write(2), whole.
+One write is one command: pass all bytes of one write(2).
 """
 
 import errno

@@ -49,7 +49,7 @@ class Conversion:
     field: Field | None = None
     how: How = How.STRING
     signed: bool = False
-    """Of integers: whether the topmost bit is a sign."""
+    """Integers: whether the topmost bit is a sign."""
     format: str = ""
     """In Python's `%` notation, where it says more than `how`: a width, flags, another base."""
 

@@ -465,9 +465,9 @@ class StreamMissed(Result, of="stream_missed"):
     """The result of stream_missed."""
 
     origin: bytes = member(TEXT)
-    """Of the daemon's state: counts of different states cannot be compared."""
+    """Id of the daemon's state: counts of different states cannot be compared."""
     epoch: int = member(INT, default=0)
-    """Of events that are not listed; their count is 0."""
+    """Epoch of events that are not listed; their count is 0."""
     events: tuple[Missed, ...] = member(
         Kind("array", _missed, lambda events: [one.to_array() for one in events]), default=()
     )

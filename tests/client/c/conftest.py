@@ -20,7 +20,7 @@ def built() -> Path:
 
 @pytest.fixture
 def daemon(directory: Path) -> Iterator[DaemonProcess]:
-    """That `directory` names."""
+    """A daemon in `directory`."""
     with running(directory) as process:
         yield process
 

@@ -123,7 +123,7 @@ def virtual_kb(pid: int) -> int:
 
 
 def test_memory_is_used_again(program: Program) -> None:
-    """That of a ring stays mapped for a while after its end, some 2 MiB."""
+    """The memory of a ring stays mapped for a while after its end, some 2 MiB."""
     assert program.number("again 200") == 0
     before = virtual_kb(program.pid)
     assert program.number("again 300") == 0

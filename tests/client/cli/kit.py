@@ -14,7 +14,7 @@ from utracefs_protocol.text import text_of
 ANSWER_S = 60
 
 Eventually = Callable[[Callable[[], object], str], None]
-"""Of the fixture `eventually`."""
+"""Type of the fixture `eventually`."""
 
 
 class Cli:

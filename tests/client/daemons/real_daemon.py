@@ -73,7 +73,7 @@ class Work:
         return done.stdout
 
     def numbers(self) -> dict[int, list[int]]:
-        """Of each `who`, in the order of the trace."""
+        """Numbers of each `who`, in the order of the trace."""
         found: dict[int, list[int]] = {}
         for line in self.tree.read_file("trace").decode().splitlines():
             if "work: " in line:

@@ -122,7 +122,7 @@ def test_names_that_a_format_stumbles_over(tmp_path: Path) -> None:
 
 
 def discarded(path: Path) -> list[int]:
-    """Of each packet of cpu 1."""
+    """Numbers of discarded records, for each packet of cpu 1."""
     data = (path / "channel0_1").read_bytes()
     found = []
     while data:

@@ -49,7 +49,7 @@ def test_perf_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_record_without_a_format_is_left_out(tmp_path: Path) -> None:
-    """Of a recording whose writer was killed."""
+    """A recording whose writer was killed may have one."""
     known = EVENTS.entry(2001, 11, 7)
     records = [(1, known), (2, b"\xff\xff" + known[2:]), (3, known)]
     out = tmp_path / "perf.data"

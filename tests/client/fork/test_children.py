@@ -50,7 +50,7 @@ def test_a_single_record_of_a_child(work: Work) -> None:
 
 
 def test_children_of_children(work: Work) -> None:
-    """Of processes with and without earlier records."""
+    """Children of processes with and without earlier records."""
     work.run(
         """
         def grandchild(who):

@@ -39,7 +39,7 @@ def record(a: int, *, id_: int = 5, tid: int = 7, time_ns: int = 1000) -> bytes:
 
 
 def batch(numbers: Sequence[int] = (1, 2), *, losses: Sequence[Loss] = (), pad: int = 0) -> Batch:
-    """Of records with these values of `a`. pad: bytes that enlarge its header."""
+    """A batch of records with these values of `a`. pad: bytes that enlarge its header."""
     body = b"".join(map(record, numbers))
     return Batch(
         "",
@@ -67,7 +67,7 @@ def batch_of(
     sequence: int = 1,
     comms: Mapping[int, str] = {7: "main"},
 ) -> Batch:
-    """Of records with event and payload, by declarations in user_events."""
+    """A batch of records with event and payload, by declarations in user_events."""
     events = {}
     names = {}
     for id_, command in commands.items():

@@ -28,7 +28,7 @@ KINDS = {
 
 
 def value_of(value: Any) -> Any:
-    """Of an AnyValue."""
+    """Python's value of an AnyValue."""
     kind = value.WhichOneof("value")
     found = getattr(value, kind)
     return [value_of(one) for one in found.values] if kind == "array_value" else found

@@ -28,7 +28,7 @@ def writer() -> Iterator[PlainWriter]:
 
 
 def filled(writer: PlainWriter, records: list[tuple[int, int, int]]) -> StreamRing:
-    """Of event, thread, number; thread 0: so many are lost."""
+    """A ring of records (event, thread, number); thread 0: so many are lost."""
     writer.describe(20, b"ev u32 a")
     writer.comm(8, b"worker")
     for id_, tid, number in records:

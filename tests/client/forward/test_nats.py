@@ -50,7 +50,7 @@ def target(
 
 
 def batches(*sizes: int, first: int = 1, forwarder: str = "f1") -> list[Batch]:
-    """Of that many records; the values of `a` say which batch it is."""
+    """Batches of that many records; the values of `a` say which batch it is."""
     return [
         attrs.evolve(
             batch([sequence * 100_000 + n for n in range(size)]), forwarder=forwarder, sequence=sequence

@@ -408,7 +408,7 @@ def test_refused(collector: Collector, status: int) -> None:
 
 
 def test_losses_of_which_some_are_refused(collector: Collector) -> None:
-    """Of all it is known how many records they are, of some it is not."""
+    """The number of records is known for some losses and unknown for others."""
     partial = logs_service.ExportLogsServiceResponse()
     collector.answer = lambda _path, _message: (200, {}, partial.SerializeToString())
     losses = [Loss("x", "ring", 2), Loss("x", "spool", 3), Loss("y", "away", None)]

@@ -37,7 +37,7 @@ pyarrow = library("pyarrow")
 DAY_NS = 86400 * 10**9
 NOON = 20_000 * DAY_NS + DAY_NS // 2
 DAY = datetime.date(2024, 10, 4)
-"""Of NOON: 20,000 days behind 1970."""
+"""The day of NOON: 20,000 days behind 1970."""
 FORWARDER = "0123456789abcdef"
 
 
@@ -63,7 +63,7 @@ def batch(
     losses: Sequence[Loss] = (),
     **members: Any,
 ) -> Batch:
-    """Of (event id, values). times: of the monotonic clock."""
+    """A batch of (event id, values). times: of the monotonic clock."""
     formats = dict(zip(events.declared, events.formats(), strict=True))
     return attrs.evolve(
         kit.batch(()),
@@ -226,7 +226,7 @@ def test_losses_and_counts(tmp_path: Path) -> None:
     ],
 )
 def test_hostile_names(tmp_path: Path, name: str) -> None:
-    """Of the system, which is the longest part; of the host."""
+    """Names of the system, which is the longest part, and of the host."""
     out = tmp_path / "out"
     target(out).send([work(1, 7, system=name, host=name)])
     assert len(files(out)) == 2
@@ -363,7 +363,7 @@ def test_bytes_and_numbers_in_one_column(tmp_path: Path) -> None:
 
 
 def sent(*sequences: int) -> list[Batch]:
-    """Of two events, so that a part of a range can be there; the second one not in all batches."""
+    """Batches of two events, the second not in all, so that only a part of a range may be there."""
     return [
         batch(n, WORK, (5, (n,)), *([(6, (n,))] if n % 2 else []), losses=[Loss(ANY, RING, 1)])
         for n in sequences
@@ -473,7 +473,7 @@ def test_two_forwarders_and_hosts_of_one_name(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_spool(tmp_path: Path) -> None:
-    """Of a cloned machine: it repeats batches of the original, and numbers its own as the original does."""
+    """A cloned machine has the spool's batches again, and numbers its own as the original does."""
     (tmp_path / "a").mkdir()
     settings = Settings(directory=tmp_path / "a")
     open_target(f"parquet:{tmp_path / 'out'}", settings).send([work(1, 1), work(2, 2)])

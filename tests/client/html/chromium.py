@@ -200,7 +200,7 @@ class Page:
         )
 
     def value(self, expression: str) -> Any:
-        """Of a JavaScript expression; a promise is waited for."""
+        """Value of a JavaScript expression; a promise is waited for."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise PageError(f"{expression}: {answer['exceptionDetails']}")

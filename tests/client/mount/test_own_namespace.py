@@ -17,7 +17,7 @@ from utracefs.mount.own_namespace import MOUNTPOINT, OwnNamespace
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[str]:
-    """Of a daemon, where mounts can be made."""
+    """Directory of a daemon, where mounts can be made."""
     must_mount(tmp_path / "probe")
     if not os.path.isdir(MOUNTPOINT):
         pytest.skip(f"no {MOUNTPOINT}")

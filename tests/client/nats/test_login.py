@@ -15,7 +15,7 @@ from utracefs.nats.login import Login
 
 
 def seed(secret: bytes, kind: int = 20 << 3) -> str:
-    """Of an nkey: S and the kind in the first two bytes."""
+    """Seed of an nkey: S and the kind in the first two bytes."""
     raw = bytes([(18 << 3) | kind >> 5, (kind & 31) << 3]) + secret
     return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
 

@@ -200,7 +200,7 @@ def test_any_bytes_can_be_recovered_from(
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """Of anonymous memory: pages of a mapped file are the kernel's, which takes them back when it likes."""
+    """Anonymous memory only: pages of a mapped file are the kernel's, which reclaims them at any time."""
     records = pages(many_records(0, 3000))
     program = """
 import sys, utracefs

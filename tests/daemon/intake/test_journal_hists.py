@@ -41,7 +41,7 @@ from utracefsd.intake._intake import Intake
 EVENT = parse(b"seen u64 n")
 KEYS = 128
 PAUSES, CONTINUES = 6, 9
-"""Of a record's n: from then on the second instance's histogram does not count, or counts again."""
+"""Values of a record's n from which the second instance's histogram does not count, or counts again."""
 
 
 class OneVariable:

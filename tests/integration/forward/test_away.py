@@ -77,7 +77,7 @@ def emitted(tree: Tracefs) -> int:
 
 
 def numbers(collector: Collector) -> dict[str, int | None]:
-    """Of each event the records that arrived and were reported as lost; None: unknown."""
+    """For each event the records that arrived and were reported as lost; None: unknown."""
     found: dict[str, int | None] = dict(
         Counter(f"user_events:{name}" for name in collector.arrived.elements())
     )

@@ -249,7 +249,7 @@ class Producer:
     process: subprocess.Popen[str]
     """nsenter, which forks to enter the namespace of processes."""
     pid: str
-    """Of the program, on the machine."""
+    """Pid of the program, on the machine."""
 
     def emit(self, count: int) -> None:
         assert self.process.stdin is not None

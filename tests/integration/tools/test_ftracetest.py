@@ -135,7 +135,7 @@ def emitting(directory: str, port: Path) -> Iterator[None]:
 
 
 def results(said: str) -> list[str]:
-    """Of a script: in the top instance, then in one of its own if it has a flag for that."""
+    """Results of a script: in the top instance, then in its own instance if it has a flag for that."""
     lines = re.findall(r"^(not ok|ok) \d+ [^#\n]*(?:# *(\w+))?", said, re.MULTILINE)
     return [why or {"ok": "PASS", "not ok": "FAIL"}[line] for line, why in lines]
 

@@ -133,7 +133,7 @@ class Prometheus:
             return None
 
     def values(self, query: str) -> dict[str, float]:
-        """Of an instant query: the label `event`, or all others, to value."""
+        """Values of an instant query, by the label `event`, or all others."""
         data = self.get("query", query=query)
         return {
             one["metric"].get("event", str(one["metric"])): float(one["value"][1])

@@ -343,7 +343,7 @@ def test_a_text_that_lies_over_the_common_fields() -> None:
     st.integers(0, 0xFFFFFFFF),
 )
 def test_hostile_payloads(expression: Expression, payload: bytes, rel: int, data: int) -> None:
-    """Of any length, with any location words: a result, and (under a sanitizer) no byte read beyond."""
+    """Any length and any location words give a result, and (under a sanitizer) no byte is read beyond."""
     if len(payload) >= FIXED.size:
         payload = payload[: FIXED.size - 8] + struct.pack("<II", rel, data) + payload[FIXED.size :]
     assert parsed(written(expression, " ").encode()).test(payload) in (True, False)

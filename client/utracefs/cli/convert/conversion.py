@@ -79,7 +79,7 @@ class Selection:
     events: tuple[str, ...] = ()
     cpus: frozenset[int] | None = None
     pids: frozenset[int] | None = None
-    """Of processes or threads."""
+    """Ids of processes or threads."""
     since_ns: int | None = None
     until_ns: int | None = None
     filter: str = ""

@@ -40,7 +40,7 @@ class _Histograms:
         self._begun: dict[tuple[EventName, str], tuple[int, int]] = {}
         """Event and trigger to the start of its counts, and the last number of hits."""
         self._read_ns = 0
-        """Of the last reading, after the first one that has arrived; 0: none has."""
+        """Time of the last reading; 0 until one was sent."""
 
     def send(self) -> str:
         """Returns what the collector has refused. OSError, TryAgain."""

@@ -1,6 +1,6 @@
 """Rates of `utracefs top` from the daemon's counts, by event and process or by either.
 
-event_counts ──▶ counts of each (event, process) ──▶ less those before, by the time between ──▶ Row
+event_counts ──▶ counts of each (event, process) ──▶ difference to the last ones / time ──▶ Row
 """
 
 import os

@@ -50,7 +50,7 @@ _ORDER: dict[str, Callable[[Row], tuple[object, ...]]] = {
 class Line:
     text: str
     style: str = ""
-    """Of rich."""
+    """A style of rich."""
 
 
 def short(number: float) -> str:

@@ -180,7 +180,7 @@ class Collector:
 
 
 def _numbers(text: bytes) -> _Numbers:
-    """Of `stats`, in the order of EVENT_METRICS."""
+    """The numbers of a file `stats`, in the order of EVENT_METRICS."""
     stats = event_stats(text)
     outcomes = [sum(counts[name] for counts in stats.consumers.values()) for name in _OUTCOMES]
     return (stats.emitted, stats.emitted_bytes, sum(stats.refused.values()), stats.lost_in_rings, *outcomes)

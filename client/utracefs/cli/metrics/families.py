@@ -20,7 +20,7 @@ class Family:
     """A metric: all its time series."""
 
     name: str
-    """Of a counter: with `_total`."""
+    """Name of the metric; a counter's ends in `_total`."""
     help: str
     labels: tuple[str, ...] = ()
 

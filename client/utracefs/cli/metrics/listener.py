@@ -1,10 +1,10 @@
 """`utracefs metrics --listen`: GET /metrics over HTTP/1.1, on loopback or a Unix socket.
 
-    accept ─▶ read the head of the request ─▶ collect, once for all that ask ─▶ write the answer ─▶ close
+    accept ─▶ read the head of the request ─▶ collect, once for all waiting ─▶ write the answer ─▶ close
 
-One thread, which waits for no client: a client that sends or reads slowly, or nothing, has CLIENT_S, and the
-oldest of these gives way when there are MAX_CLIENTS. So slow clients cannot keep others out. The daemon gets
-at most one scrape in FRESH_S, however many clients ask.
+One thread, which waits for no single client. A slow client is disconnected after CLIENT_S, or earlier for a
+new one if it is the oldest of MAX_CLIENTS. So slow clients cannot keep others out. The daemon gets at most
+one scrape in FRESH_S, however many clients ask.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ MAX_HEAD: Final = 8192
 """Bytes of a request's head; Prometheus sends some 300."""
 
 CLIENT_S: Final = 5.0
-"""Of a client: from its connection to the last byte of the answer, without the time to collect."""
+"""Time limit of a client: from its connection to the last byte of the answer, without the time to collect."""
 
 FRESH_S: Final = 0.5
 """How long an answer is given to other clients, too."""

@@ -5,8 +5,9 @@
          ──> it is back ──────────> opened again; missed records are reported, on stderr and to `missed`
 
 A perf event ends with its connection, so a new daemon does not have ours. The next daemon takes in the
-records that programs left in their data rings meanwhile, perhaps before we are back. `stats` of the event has
-the share of other consumers; records without any consumer are not counted, and are reported as a time.
+records that programs left in their data rings meanwhile, perhaps before we are attached again. `stats` of the
+event counts them if another consumer was attached; else their number is unknown, and the commands report for
+how long they missed records.
 """
 
 import errno

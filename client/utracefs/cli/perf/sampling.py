@@ -111,7 +111,7 @@ class Written:
     """Samples missing in it: lost in rings, on the way, on the disk; at least those emitted while the daemon
     was away."""
     no_room: int
-    """Of these, the ones for which the disk had no room."""
+    """Samples among these for which the disk had no space."""
     error: OSError | None
     """The system's text for that error."""
 

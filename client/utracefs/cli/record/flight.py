@@ -11,8 +11,8 @@ So a swap begins the next file at once: no record is lost in between, and none i
 records since the one before it, as far back as the ring buffer reaches.
 
 Only this process swaps. If a file cannot be written, its records stay in the spare, and the next request
-writes them first. If the daemon ends meanwhile, the next one has the other half, and what was not read of the
-snapshot: the file continues with that.
+writes them first. If the daemon ends meanwhile, the next one has the other half and the unread part of the
+snapshot, and the file continues with that.
 """
 
 import contextlib

@@ -38,7 +38,7 @@ class Job:
     command: Sequence[str]
     duration_s: float | None
     taken: frozenset[signal.Signals]
-    """Of signals_blocked."""
+    """Signals that `signals_blocked` has blocked."""
     surroundings: Surroundings
     returns: bool
     """It continues with the next daemon."""

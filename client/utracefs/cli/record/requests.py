@@ -10,7 +10,7 @@ The recorder reads each `trace`, and takes the snapshot itself. A trigger that t
 while the recorder still reads the first, and swap half-read records back. Requests that come while one is
 carried out are one further request.
 
-Access is that of the tree, and nobody sends a signal to a process number that may be another process's.
+Everybody who may write to the tree may make a request. No signal is sent, so a reused pid cannot receive one.
 """
 
 import os
@@ -25,7 +25,7 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of, text_of
 
 SUFFIX: Final = "-dump"
-"""Of the instance's name."""
+"""Suffix of the instance that takes the requests of `utracefs dump`."""
 TRIGGER_SUFFIX: Final = "-trigger"
 """Likewise."""
 

@@ -101,7 +101,7 @@ class Ledger:
         self._events = read_stats(tree, available_events(tree))
         self._buffers = self._read_buffers()
         self._before = self._last = Account()
-        """Of former daemons, and of the last reading."""
+        """Accounts of former daemons, and of the last reading."""
         self._ever = 0
         """Records that the ring buffer had taken at the last reading."""
 

@@ -1,8 +1,8 @@
 """Checks by a program's file whether the preload library can be loaded into it.
 
-ld.so(8) loads the libraries of LD_PRELOAD, so the program needs an interpreter, which is glibc's and of as
-many bits as the library, and no more rights than the caller. Scripts are not followed to the program that
-they run.
+ld.so(8) loads the libraries of LD_PRELOAD. So the program must be dynamically linked to glibc, have as many
+bits as the library, and must not gain rights at exec (setuid, capabilities). The interpreter of a script is
+not checked.
 """
 
 import os

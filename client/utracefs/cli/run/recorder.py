@@ -8,8 +8,8 @@ The records in the file are counted as they are read, so other users of the inst
 wrong: records that the events' numbers count as recorded, and that are not in the file, were overwritten or
 consumed by others.
 
-`switch` begins the next file between two pages (`record --switch-output`). Its numbers begin with the
-losses that the file before does not tell, so all files together tell each loss once.
+`switch` begins the next file between two pages (`record --switch-output`). Its numbers begin with the losses
+that are not in the file before, so each loss is in exactly one file.
 
 A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu with full pages is
 read again at once; an empty one less and less often, up to IDLE_S. That is well below the time in which a

@@ -7,9 +7,9 @@
 | of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
 | none: it reads the tree | `utracefs mount DIR -- COMMAND`: a namespace with a mount on DIR |
 
-`preload_check` reads the program's file for whether the preload library works. `mount/own_namespace` runs a
-mount in a namespace of its own and passes the namespace as descriptors; the command enters it between fork
-and exec, and the mount ends when the command's pidfd reports its end.
+`preload_check` finds in the program's file whether the preload library works for it. `mount/own_namespace`
+runs a mount in a namespace of its own and passes the namespace as descriptors; the command enters it between
+fork and exec, and the mount ends when the command's pidfd reports its end.
 
 By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
 """

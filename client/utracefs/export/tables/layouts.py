@@ -1,6 +1,8 @@
 """The layouts of one event as one Arrow stream, so a query reads the file once, whatever their number.
 
-    batches of layouts ─▶ some of them ─▶ one batch with the columns of all, absent values null
+    batches, each of one layout ─▶ several of them ─▶ one batch with the columns of all layouts
+
+    A column that a record's layout does not have is null.
 
 DuckDB's own union needs a scan of the file for each layout, and ten seconds to plan 1,000 of them.
 """
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
 
 
 MAX_COLUMNS: Final = 2048
-"""Of a table of several layouts. Further fields are left out: DuckDB takes 0.2 ms for each in each query."""
+"""Limit of columns for several layouts. Further fields are left out: each costs DuckDB 0.2 ms per query."""
 _CELLS: Final = 1 << 22
 """Rows of a batch, times columns."""
 _BYTES: Final = 64 << 20
-"""Of values."""
+"""Limit of the values of a batch."""
 
 
 class Layouts:

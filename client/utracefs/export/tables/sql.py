@@ -95,7 +95,7 @@ class Source:
     scanned: Any
     """The object read by DuckDB: a Scannable or a dataset."""
     host: str = ""
-    """Of all its records; empty if unknown."""
+    """Host of all records; empty if unknown."""
 
 
 @attrs.frozen

@@ -248,7 +248,7 @@ cdef class TrackWriter(RecordWriter):
         return parts
 
     cdef object _name(self, EventDecoder event, const Raw *raw, name):
-        """Of a span."""
+        """Name of a span."""
         if self.plan.span_name < 0:
             return name
         found = value_at(event, raw, self.plan.span_name)

@@ -23,7 +23,8 @@ In a file they are TOML, a table for each:
     event = "queue"
     field = "length"
 
-Spans (`utracefs.span`) are slices without any of these: `with_spans` finds their events by their fields.
+Spans (`utracefs.span`) need none of these: `with_spans` recognizes their events by their fields and makes
+slices of them.
 
 EVENT is `SYSTEM:NAME`, `NAME`, or a glob of either. `_placing` chooses the tracks of slices.
 """
@@ -55,9 +56,9 @@ class Slice:
     name: str = ""
     """Name of the slice; default: that of the event that begins it."""
     parent: str = ""
-    """Of a span: the field of its begin with the key of its parent. Keys of all spans are one space."""
+    """For spans: the field of the begin event with the parent's key. All spans share one space of keys."""
     duration_ns: str = ""
-    """Of a span: the field of its end with its duration, for an end without a begin."""
+    """For spans: the field of the end event with the duration, for an end without a begin."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

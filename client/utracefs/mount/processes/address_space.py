@@ -17,11 +17,11 @@ All address spaces related so are a Family.
 
 **Inheritance.** A child has the enablers that its parent had when it was forked. We are not notified of
 forks, so before each change of any set (`AddressSpace.add`, `remove`) and before states are written we look
-at each new process; then the parent's present enablers are the inherited ones. New are the pids that
-the kernel has given out since the last look: it does so in order, and /proc/loadavg has the last. The parent
-is `ppid`; a process orphaned before the look may descend from any member of the family, and gets the enablers
-common to all of these. So we never write to an address that neither the program nor a parent named. A
-relative that existed before the family's first enabler is no member, nor are its children (`has_outsiders`).
+at each new process; then the parent's present enablers are the inherited ones. New processes are found by
+their pids: the kernel assigns pids in order, and /proc/loadavg has the last one. The parent is `ppid`; a
+process orphaned before the look may descend from any member of the family, and gets the enablers common to
+all of these. So we never write to an address that neither the program nor a parent named. A relative that
+existed before the family's first enabler is no member, nor are its children (`has_outsiders`).
 
 Without forks a look reads one short file; else one /proc/PID/stat for each new process or thread.
 

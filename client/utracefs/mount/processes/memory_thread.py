@@ -8,7 +8,7 @@ very mount. That may take forever; meanwhile the loop serves reads and writes, a
 switching user waits for) before others, and within a long one where it allows that (`run_urgent`).
 
 A job that hangs delays registrations, and bits, of others until its process is killed; after HANG_S the log
-names it. The thread does not keep the process from ending.
+names it. It is a daemon thread, so the process can end in any case.
 """
 
 import collections

@@ -56,7 +56,7 @@ class PerfDataReader(FileReader):
 
     @property
     def data_bytes(self) -> int:
-        """Of records."""
+        """Size of the records."""
         return self._data[1]
 
     def samples(self) -> Samples:

@@ -2,7 +2,7 @@
 
 | module | |
 |---|---|
-| merged | `MergedRecording`, what `utracefs.open` returns for several files |
+| merged | `MergedRecording`: `utracefs.open` returns it for several files |
 | timeline | the times of one recording among those of others |
 | _sources | the merge of their records, compiled |
 """

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """Merges the records of several recordings by time: a heap of RecordSources.
 
-A source is read on only when its record was used, which stays valid until then. Each source's own records
-keep their order. Equal times are in the order of the sources.
+The next record of a source is read only after the present one was used, because that invalidates it. Each
+source's own records keep their order. Equal times are in the order of the sources.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

@@ -57,7 +57,7 @@ class MergedRecording(AnyRecording):
         self._since_ns = since_ns
         self._until_ns = until_ns
         self.timelines: Final = list(placed or timelines([one.clocked for one in recordings]))
-        """Of each recording."""
+        """One timeline for each recording."""
         self.format = "/".join(dict.fromkeys(one.format for one in recordings))
         tells_day = self.timelines[0].tells_day
         self.clock = "realtime" if tells_day else recordings[0].clock

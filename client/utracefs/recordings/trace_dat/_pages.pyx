@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Counting per recorded record: in Python it would be a third of a recorder's work."""
+"""Counts the records of pages, compiled because in Python this would be a third of a recorder's work."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint16_t

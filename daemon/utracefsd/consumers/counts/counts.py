@@ -1,8 +1,7 @@
 """The files `event_counts`: each open one counts by itself, from when globs were written to it.
 
-    open ──▶ write globs: attached to matching events, now and when one is registered ──▶ read, again and
-    again
-                                                                                 close ──▶ detached
+    open ──▶ write globs: attached to matching events, now and later ──▶ read, repeatedly
+                                                                     └─▶ close: detached
 
 Its text has a line for each process that emitted an event:
 

@@ -71,9 +71,9 @@ class Instances:
         self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
         self.cells = Cells() if cells is None else cells
-        """Of all triggers."""
+        """Cells of all triggers."""
         self.tables = Tables(free_memory_kb=free_memory_kb) if tables is None else tables
-        """Of all histograms."""
+        """Tables of all histograms."""
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}

@@ -36,7 +36,7 @@ MAX_STREAMS = 64
 """Each stream is a probe on every event that it wants, which each record passes. EMFILE."""
 
 MAX_BYTES = 512 << 20
-"""Of all rings together; they are the daemon's memory. ENOMEM."""
+"""Limit of all rings together: they are the daemon's memory. Beyond it ENOMEM."""
 
 
 class Stream:

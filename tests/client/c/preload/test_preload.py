@@ -26,7 +26,7 @@ RECORDS: dict[str, dict[int, list[int]]] = {
     "no_descriptors": {14: [0]},
     "closed_within_libc": {15: [0]},
 }
-"""Of each case, what the event "work" carries: who, and the numbers."""
+"""For each case the content of the event "work": who, and the numbers."""
 
 
 @pytest.fixture(scope="module")

@@ -471,7 +471,7 @@ def test_a_small_disk(large: Path, tmp_path: Path, name: str) -> None:
 
 
 def kept_of(done: Result, out: Path) -> int:
-    """Of the 20,000 records; the others are reported."""
+    """How many of the 20,000 records were kept; the others are reported."""
     found = re.fullmatch(
         rf"{out}: (\d+) records.*\nutracefs: {out}: .* it has what fitted, (\d+) records did not\n",
         done.output,

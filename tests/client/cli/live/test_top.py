@@ -73,7 +73,7 @@ def test_rates_that_are_known(traced: Cli, load: Load) -> None:
 
 
 def test_losses_are_the_process_s(traced: Cli, eventually: Eventually) -> None:
-    """Of a program whose data ring is full while the daemon does not look."""
+    """A program's data ring is full while the daemon does not look."""
     traced.run("reg", "flood u64 n")
     top = traced.start("top", "--json", "-d", "0.5")
     eventually(lambda: "flood # Used by other" in traced.out("cat", "user_events_status"), "it counts")

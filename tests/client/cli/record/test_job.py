@@ -63,7 +63,7 @@ def test_the_next_daemon() -> None:
 
 
 def test_the_end_finds_the_next_daemon() -> None:
-    """Of a recorder that is stopped just after the restart."""
+    """The recorder is stopped just after the restart."""
 
     class Stopped:
         def run(self, step: Callable[[], float | None], dump: object) -> int:

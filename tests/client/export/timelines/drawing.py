@@ -44,7 +44,7 @@ class Picture:
 
     @classmethod
     def of(cls, slices: list[dict[str, Any]], counters: list[dict[str, Any]]) -> "Picture":
-        """Of the trace processor's rows."""
+        """The picture of the trace processor's rows."""
         drawn = [row for row in slices if row["name"] in ("request", "enter", "query")]
         points = [row for row in slices if row not in drawn]
         assert all(row["dur"] == "0" for row in points)

@@ -172,7 +172,7 @@ def test_two_events_are_a_slice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("unit", "ns"), [(1, 1500), (1000, 1_500_000), (10**9, 3_000_000_999)])
 def test_a_field_is_a_duration(tmp_path: Path, unit: int, ns: int) -> None:
-    """Of a slice that would begin before the clock does, the part that is left."""
+    """A slice that would begin before the clock does is cut."""
     tracks = Tracks(durations=(Duration("done", "usec", unit, "work"),))
     trace = read(export(write(tmp_path / "trace.dat"), tracks, events=["done"])[0])
     begin, end = trace.events

@@ -144,7 +144,7 @@ def test_how_it_is_written(memory: Memory, canary: Canary) -> None:
 
 
 def test_a_shared_page_is_mapped_here(memory: Memory, canary: Canary) -> None:
-    """Of a memfd everybody can whom the kernel lets look; of memory without a descriptor root."""
+    """For a memfd it needs only the right to access the process; for memory without a descriptor, root."""
     assert set_bit(memory, canary, "memfd", 3, True) == "shared page"
     memory.write(canary.at["memfd"], b"\xff" * 8)
     assert set_bit(memory, canary, "memfd", 40, False) == "shared page"

@@ -31,7 +31,7 @@ def plain(text: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """Of a date, whose year may have more than four digits."""
+    """Seconds of a date, whose year may have more than four digits."""
     year, _, rest = text.partition("-")
     date = datetime.fromisoformat(f"{2000 + int(year) % 400}-{rest}+00:00")
     return round((date - UNIX).total_seconds()) + (int(year) - date.year) // 400 * 146_097 * 86400

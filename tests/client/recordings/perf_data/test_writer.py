@@ -124,7 +124,7 @@ def test_a_file_that_is_there_becomes_old(tmp_path: Path) -> None:
 
 
 def test_files_beside_it_are_left_alone(tmp_path: Path) -> None:
-    """That of another recorder, say, and where a link leads."""
+    """A file of another recorder, and the target of a link."""
     path = tmp_path / ("p" * 251)
     (tmp_path / "victim").write_bytes(b"precious")
     path.with_name(f"{path.name}.tmp").symlink_to("victim")

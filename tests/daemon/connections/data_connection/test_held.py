@@ -114,8 +114,8 @@ BREAKABLE: list[tuple[Any, str]] = [
     (Link, "flush"),
     (Link, "receive"),
 ]
-"""Of EventTable.process_disconnected only `forget_leaving`: the rest counts a process down and frees nothing,
-and `reap` repeats `forget_leaving`."""
+"""For EventTable.process_disconnected only its call of `forget_leaving`: the rest counts a process down and
+frees nothing, and `reap` repeats `forget_leaving`."""
 
 
 def memory(size: int, seals: int) -> int:

@@ -39,8 +39,8 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
 
 MAX_TRIGGERS = 256
-"""Of one event in one instance: every record passes each of them, and a change of one writes all to the
-log."""
+"""Limit for one event in one instance: every record passes each trigger, and a change of one writes all to
+the log."""
 
 
 @attrs.frozen
@@ -196,7 +196,7 @@ class EventFiles:
     # counts are saved with the value at the last change of the file.
 
     def triggers(self, event: Event) -> list[AttachedTrigger]:
-        """Of the event, in the listed order."""
+        """Triggers of the event, in the listed order."""
         file = self._files.get(event)
         return [] if file is None else file.triggers
 

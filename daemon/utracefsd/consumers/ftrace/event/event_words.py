@@ -1,8 +1,7 @@
 """Select events by a word: the words of `set_event` and the globs of `standing_events`.
 
-    set_event         SYS:EV   SYS:*   SYS:   *:EV   :EV   EV   SYS   *:*   whole names, `*` only as a whole
-                                                                            part
-    standing_events   the same, and every part may be a glob: `user_events:http_*`, `*_begin`
+    set_event         SYS:EV  SYS:*  SYS:  *:EV  :EV  EV  SYS  *:*      no globs: `*` is a whole part
+    standing_events   the same, and globs in every part: `user_events:http_*`, `*_begin`
 
 utracefs_protocol.events.event_names defines globs. `!` before either undoes. As in the kernel
 (kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: the rest is left for the next

@@ -74,9 +74,9 @@ class Definition:
     """Values of each entry besides sums: when they are set (program.When) and from which field. The variables
     come first."""
     trackers: tuple[int, ...] = ()
-    """Of each action with onmax or onchange: the slot to compare with."""
+    """For each action with onmax or onchange: the slot to compare with."""
     parameters: tuple[tuple[tuple[bool, int], ...], ...] = ()
-    """Of each action's parameters: (True, its number) for a reference, else (False, its slot)."""
+    """For each parameter of each action: (True, its number) for a reference, else (False, its slot)."""
 
     @property
     def keeps_variables(self) -> bool:

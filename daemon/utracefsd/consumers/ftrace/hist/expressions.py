@@ -81,7 +81,7 @@ class Reference:
     """A variable of another trigger that this one reads."""
 
     owner: Any
-    """That trigger."""
+    """The trigger that has the variable."""
     slot: int
     """The variable's number there."""
     field: HistField
@@ -91,13 +91,13 @@ class Reference:
 @attrs.define
 class Context:
     fields: Sequence[Field]
-    """Of the event."""
+    """Fields of the event."""
     log: Log
-    """Of the command."""
+    """Errors of the command."""
     variables: Variables | None = None
     """None: there are none."""
     system: bytes = b""
-    """Of the event."""
+    """System of the event."""
     event: bytes = b""
     """Its name."""
     own: Mapping[bytes, bytes] = attrs.Factory(dict)

@@ -84,27 +84,27 @@ class HistField:
     flags: Flag = NONE
     """Kind and display."""
     field: Field | None = None
-    """Of the event. With CPU and STACKTRACE only its name is used."""
+    """The event's field. CPU and STACKTRACE use only its name."""
     buckets: int = 0
     """With BUCKET: their width."""
     type: bytes = b""
-    """Of its values, as a field's."""
+    """Type of its values, as for fields of events."""
     size: int = 0
     """Bytes of its values. As a key: its bytes in the table, a multiple of 8."""
     signed: bool = False
-    """Of its values, for comparing keys."""
+    """Whether its values are compared as signed, in keys."""
     offset: int = 0
     """As a key: its offset in the table's keys."""
     operator: Operator | None = None
     """With EXPR."""
     operands: tuple["HistField", ...] = ()
-    """Of an expression; the rounded field of LOG2 and BUCKET; the target of an ALIAS."""
+    """Operands of an expression; the rounded field of LOG2 and BUCKET; the target of an ALIAS."""
     constant: int = 0
     """With CONST; also the value of a constant divisor."""
     name: bytes = b""
-    """Of EXPR: its text. Of VAR_REF and ALIAS: the variable's name."""
+    """EXPR: its text. VAR_REF and ALIAS: the variable's name."""
     system: bytes = b""
-    """Of VAR_REF and ALIAS, if given: the system of the event whose trigger has the variable."""
+    """VAR_REF and ALIAS, if given: the system of the event whose trigger has the variable."""
     event: bytes = b""
     """The same for its event."""
     var_name: bytes = b""

@@ -79,14 +79,14 @@ class Key(NamedTuple):
     size: int
     """Its bytes there."""
     at: int
-    """Of a string: offset of the field in the payload."""
+    """A string: offset of the field in the payload."""
     length: int
-    """Of a fixed string: its bytes."""
+    """A fixed string: its bytes."""
     steps: tuple[Step, ...]
 
 
 STRING_WORDS = 32
-"""Of a variable's string: STR_VAR_LEN_MAX bytes."""
+"""Words of a variable's string: STR_VAR_LEN_MAX bytes."""
 
 
 class When(enum.IntEnum):
@@ -105,9 +105,9 @@ class Variable(NamedTuple):
 
     when: int
     steps: tuple[Step, ...]
-    """Of a number."""
+    """Steps that compute a number."""
     key: Key | None
-    """Of a string; None: it is a number."""
+    """The string; None: it is a number."""
 
 
 class Program(NamedTuple):

@@ -2,9 +2,9 @@
 
 A table is in a file of the state's folder, `hist.N`, which the next daemon takes over; without space for it,
 in memory of this process, and ends with that. A definition that is too large is refused when it is made. The
-memory is allocated when the first record is counted: triggers may be set for thousands of events that no
-program emits, which would leave no memory to others. So allocation may fail, and then the records are
-dropped, which `hist` shows, and the reason is logged.
+memory is allocated when the first record is counted: otherwise triggers on thousands of events that no
+program emits would take the memory of others. So allocation may fail, and then the records are dropped, which
+`hist` shows, and the reason is logged.
 """
 
 import errno
@@ -23,11 +23,11 @@ from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.kept_file import remove
 
 MAX_INSTANCE_BYTES = 128 << 20
-"""Of all tables of an instance: the largest possible one (131072 entries with a dynamic string and a stack as
-keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
+"""Limit of all tables of an instance. The largest possible one (131072 entries with a dynamic string and a
+stack as keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
 
 MAX_BYTES = 256 << 20
-"""Of all tables of a daemon. Above that an administrator gets ENOMEM."""
+"""Limit of all tables of a daemon. Beyond it an administrator gets ENOMEM."""
 
 
 def is_table_name(name: str) -> bool:
@@ -97,8 +97,8 @@ class Tables:
         return self.make(instance, bits, key_size, nr_words)
 
     def _adopt(self, path: Path, bits: int, key_size: int, nr_words: int) -> HistTable:
-        """Of several triggers that share a table by its name, the first set its size, and may be removed
-        since. OSError, ValueError."""
+        """Open an existing table. If triggers share it by its name, the first one chose its size, and may
+        have been removed since. OSError, ValueError."""
         size = path.stat().st_size
         for n in range(MIN_BITS, MAX_BITS + 1):
             if HistTable.bytes_of(n, key_size, nr_words) == size:

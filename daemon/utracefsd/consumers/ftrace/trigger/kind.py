@@ -64,7 +64,7 @@ class Place:
     set_clock: Callable[[bytes], None] = lambda name: None
     """A write to `trace_clock`. EINVAL."""
     tables: Tables = attrs.Factory(Tables)
-    """Of the histograms of all instances."""
+    """Tables of the histograms of all instances."""
 
     @property
     def cells(self) -> Cells:

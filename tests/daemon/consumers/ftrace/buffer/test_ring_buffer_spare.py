@@ -17,7 +17,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 
 PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
 HEADER_SIZE, STATE_HEAD = 24, 40
-"""Of the file `spare`: the header, and a state's part before its byte for each cpu."""
+"""Bytes of the file `spare`: the header, and a state's part before its byte for each cpu."""
 
 
 def add(buffer: RingBuffer, *serials: int, cpu: int = 0) -> None:

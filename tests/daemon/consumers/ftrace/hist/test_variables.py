@@ -161,7 +161,7 @@ MADE = b"hist:keys=id:vals=hitcount:synthetic_wt=wt:sort=hitcount:size=%d%s [act
 
 
 def lines(world: World) -> list[bytes]:
-    """Of the matched event, also made ones."""
+    """Lines of the matched event, also of triggers that an action made."""
     return [text for text in world.cat(START + b"trigger").split(b"\n") if text and text[:1] != b"#"]
 
 
@@ -194,7 +194,7 @@ def test_a_field_of_the_matched_event(world: World) -> None:
 
 
 def test_a_field_by_its_full_name(world: World) -> None:
-    """Of any event, whichever is matched; of this one it is an ordinary field."""
+    """Any event's field, whichever event is matched; for this one it is an ordinary field."""
     lat_event(world)
     world.wa(START + b"trigger", b"hist:keys=id")
     text = b"hist:keys=id:x=rc:onmax($x).trace(lat,user_events.done.id,user_events.start.wt)"

@@ -18,7 +18,7 @@ def hist(desk: Desk, event: Event) -> bytes:
 
 
 def hits(desk: Desk, event: Event) -> list[int]:
-    """Of each hist trigger of the event."""
+    """Hits of each hist trigger of the event."""
     return [int(n) for n in re.findall(rb"Hits: (\d+)", hist(desk, event))]
 
 
