@@ -21,8 +21,8 @@ def in_one_line(text: str) -> str:
 
 
 def drop_unwritten() -> None:
-    """Before the exit: without this, output that cannot be written (a full disk, a reader that has ended)
-    would change the status to 120, when Python tries once more."""
+    """Call it before the exit. Otherwise Python would try again to write output that cannot be written (a
+    full disk, a closed pipe), and change the exit status to 120."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

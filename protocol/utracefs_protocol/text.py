@@ -1,4 +1,5 @@
-"""Bytes as str and back: names, paths and texts of events, which need not be UTF-8. Times of options.
+"""Converts names, paths and texts of events, which need not be UTF-8, to str and back; parses times in
+options.
 
 The kernel uses bytes, Python programs use str: valid UTF-8 is decoded, and each other byte becomes a
 surrogate escape, so that the conversion back gives the same bytes.
@@ -44,5 +45,5 @@ def seconds_of(text: str) -> float:
     unit = TIME_UNITS.get(text[-1:])
     seconds = float(text[:-1] if unit else text) * (unit or 1)
     if not 0 <= seconds <= MAX_SECONDS:
-        raise ValueError(f"{text} is no time")
+        raise ValueError(f"{text} is not a time")
     return seconds

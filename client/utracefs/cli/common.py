@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class _Seconds(ParamType[float]):
-    """A time above 0, in seconds or with a unit. with_0: 0, too."""
+    """An option for a time above 0, in seconds or with a unit. with_0: 0 is valid, too."""
 
     name = "seconds"
 

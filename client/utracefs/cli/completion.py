@@ -84,7 +84,8 @@ def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def complete_of_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of its `options`, or `secrets`, as the parameter is called; of all ours before TARGET."""
+    """Names of the target's options or secrets, whichever the parameter is called; before TARGET is given,
+    those of all built-in targets."""
     from utracefs.forward.target import BUILT_IN, target_class
 
     # (an option without its value ends the parsing in front of the arguments)

@@ -13,7 +13,7 @@ IN_RINGS: Final = (
 )
 """The daemon has one number for both."""
 
-AS_FAR_AS_TOLD: Final = " as far as the daemon said before it went away"
+AS_FAR_AS_REPORTED: Final = " as far as the daemon had reported before it ended"
 """After `lost_text`, if the daemon ended."""
 
 

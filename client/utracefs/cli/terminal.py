@@ -49,7 +49,7 @@ class _Terminal(io.RawIOBase):
 
 def guard() -> None:
     """From now on sys.stdout and sys.stderr replace control characters if they are terminals. Output to a
-    stdout that is closed fails as that of cat does."""
+    closed stdout is an error, as it is for cat."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None and name == "stdout":

@@ -285,7 +285,7 @@ class Agent:
             self._offset_s, self._offset_at = self._fleet.report(self._host, data), now
 
     def _misfits(self, wish: Wish) -> str:
-        """Its filter and triggers that do not fit events, and why."""
+        """The filter and triggers of a wish that are invalid for some events, and the reasons."""
         found = "; ".join(
             f"{event} {reason}"
             for event, refused in (self._instance.refused if self._instance else {}).items()

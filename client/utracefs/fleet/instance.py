@@ -33,7 +33,7 @@ class PlannedInstance:
         """Registered, as of the last `look`."""
         self.enabled: list[EventName] = []
         self.refused: dict[EventName, dict[str, str]] = {}
-        """Event to filters and triggers that do not fit it, and why."""
+        """Event to its invalid filters and triggers, with reasons."""
         self._tree: Final = Tracefs(directory, timeout_s=_ANSWER_S)
         self._plan = Plan(())
         self._seen: set[EventName] = set()
@@ -58,8 +58,8 @@ class PlannedInstance:
         self._tree.close()
 
     def _clear(self) -> None:
-        """It is that of a former PlannedInstance, which the forwarder's stream holds, or of a killed process
-        with this number: nobody knows its plan."""
+        """The instance exists: it belongs to a former PlannedInstance and the forwarder's stream holds it, or
+        to a killed process with this pid. Its plan is unknown."""
         for file in ("standing_events", "standing_filters", "standing_triggers", "set_event"):
             self._tree.write_file(self._path(file), b"")
         events = parse_event_list(self._tree.read_file("available_events"))

@@ -125,8 +125,8 @@ class Plan:
         return min((wish.sample for wish in self._of(event)), default=0)
 
     def filter(self, event: EventName, fields: Iterable[Field]) -> tuple[str, dict[str, str]]:
-        """For its file `filter`, and filters of wishes to why they cannot be used. A filter that is invalid
-        for the event means that the event is left out."""
+        """The text for the event's file `filter`, and the unusable filters of wishes with the reason for
+        each. If no filter is valid for the event, the text is an invalid one, which excludes the event."""
         known = list(fields)
         valid: list[str] = []
         invalid: dict[str, str] = {}
@@ -140,7 +140,8 @@ class Plan:
         return (_joined(valid) if valid else next(iter(invalid))), invalid
 
     def triggers_of(self, event: EventName) -> tuple[list[str], dict[str, str]]:
-        """For its file `trigger`, and those of wishes to why they are not set."""
+        """The commands for the event's file `trigger`, and the triggers of wishes that are not set, with the
+        reason for each."""
         found: dict[str, str] = {}
         left_out: dict[str, str] = {}
         for wish in self._of(event) if self._policy.allows(event) else ():
@@ -201,7 +202,7 @@ def _meanings(word: str) -> list[tuple[str, str]]:
 
 
 def _without_ids(word: str) -> Iterator[str]:
-    """Words for `user_events:NAME`, whose table of fields holds for `user_events_multi:NAME.ID`, too."""
+    """Words for `user_events:NAME`: its table of fields applies to `user_events_multi:NAME.ID`, too."""
     for system, name in _meanings(word):
         if _parts_may_meet(system, "user_events_multi"):
             begin = _LITERAL.match(name)[0]  # type: ignore[index]

@@ -72,7 +72,7 @@ class Host:
         return value if isinstance(value, str) else ""
 
     def number(self, member: str) -> float:
-        """0 for what is none, or out of the range of integers."""
+        """The value as an integer; 0 if it is no number, or out of range."""
         value = self.told.get(member)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
             return value

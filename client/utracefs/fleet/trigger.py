@@ -42,7 +42,7 @@ def slot(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Kind and rest, between which the daemon takes a colon or blanks."""
+    """Kind and rest. The daemon accepts a colon or blanks between them."""
     kind = _KIND.match(text)[0]  # type: ignore[index]
     return kind, text[len(kind) + 1 :].lstrip()
 

@@ -482,7 +482,8 @@ cdef bint take_special(
 
 
 cdef inline uint64_t unix_time(uint64_t ns, uint64_t offset) noexcept:
-    """0, unknown in OTLP, for times before 1970 and after 2262, which only programs invent."""
+    """0 (in OTLP: unknown) for times before 1970 and after 2262, which no clock has but a program can
+    write."""
     return 0 if ns >> 63 or (ns + offset) >> 63 else ns + offset
 
 

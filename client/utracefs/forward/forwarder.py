@@ -282,7 +282,7 @@ class Forwarder:
         self._is_after_gap |= self._spool.resume(marks)
 
     def _pass_filtered(self, stream: Stream) -> None:
-        """The records that the stream left out are not lost."""
+        """Do not count the records that the filter excluded as lost."""
         if not self._selection.is_whole and self._missed is not None:
             with contextlib.suppress(OSError):
                 marks = Marks.at(stream.missed(), self._selection)

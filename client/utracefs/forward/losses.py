@@ -14,9 +14,9 @@ A mark is written together with its batch, so after a kill at any moment it coun
 disk. Records that were still in a killed forwarder's ring are in no batch, so the difference reports them as
 lost.
 
-The difference is unknown for an event whose count has another epoch (a daemon was killed), and if a filter or
-an instance selects records, since the daemon counts those too that were not selected. It is unknown for which
-event if the daemon's state is another one.
+The difference is unknown for an event whose count has another epoch (a daemon was killed). It is unknown,
+too, if a filter or an instance selects records, since the daemon also counts the other ones. If the daemon's
+state was replaced, the events are unknown, too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,13 +87,13 @@ class Losses:
 
 @attrs.frozen
 class Selection:
-    """The records that a forwarder is to read."""
+    """Selects the records that a forwarder reads."""
 
     patterns: Sequence[str]
     """Patterns of events: the forwarder reads events that match one of these and one of `allowed`."""
     allowed: Sequence[str]
     is_whole: bool
-    """All records of these events."""
+    """No filter and no instance: all records of these events are selected."""
 
     def has(self, event: str) -> bool:
         name = EventName(*event.split(":", 1))
@@ -112,17 +112,17 @@ class Marks:
 
     @classmethod
     def at(cls, missed: StreamMissed, selection: Selection) -> Self:
-        """Where a stream was attached."""
+        """The marks at the moment when a stream was attached."""
         events = {text_of(one.event): (one.count, one.epoch) for one in missed.events}
         return cls(text_of(missed.origin), missed.epoch, events, selection)
 
     def after(self, event: str, count: int) -> tuple[int, int]:
-        """The event's mark when it counts so many more."""
+        """The event's mark after `count` more records."""
         before, epoch = self._of(event)
         return before + count, epoch
 
     def losses_until(self, later: "Marks") -> list[Loss]:
-        """Records emitted between a mark and where another stream was attached."""
+        """Records emitted between these marks and those of a later stream: they are lost."""
         if self.origin != later.origin:
             return [Loss(ANY, AWAY, None)]
         is_whole = self.selection.is_whole and later.selection.is_whole

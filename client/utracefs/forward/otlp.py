@@ -69,7 +69,7 @@ _LOG_TIME, _LOG_OBSERVED, _LOG_SEVERITY = 1 << 3 | 1, 11 << 3 | 1, 2 << 3
 _LOG_NAME, _LOG_ATTRIBUTE, _VALUE_INT = 12 << 3 | 2, 6 << 3 | 2, 3 << 3
 _WARN: Final = 13
 _LOSSES_AT_ONCE: Final = 1000
-"""In a request: of some 150 bytes each, of an event's longest name 700."""
+"""Limit of losses in a request; each takes some 150 bytes, 700 with the longest name of an event."""
 
 
 @attrs.frozen
@@ -217,7 +217,7 @@ def _counts(losses: Sequence[Loss]) -> dict[str, int | None]:
 
 
 def _joined(requests: Sequence[_Request]) -> Iterator[_Request]:
-    """Requests of losses, with as many as one may have."""
+    """Requests with losses, as many in each as allowed."""
     begin = 0
     for end in range(1, len(requests) + 1):
         if end == len(requests) or sum(one.items for one in requests[begin : end + 1]) > _LOSSES_AT_ONCE:
@@ -298,7 +298,7 @@ class OtlpTarget:
             raise ValueError(f"{address}: --ca, --cert and --key need https://")
         compression = settings.options.get("compression", "none")
         if compression not in ("none", "gzip"):
-            raise ValueError(f"option compression: {compression!r} is none of none, gzip")
+            raise ValueError(f"option compression is none or gzip, not {compression!r}")
         self._is_gzip: Final = compression == "gzip"
         self.metrics_s: Final = time_option("metrics", settings.options.get("metrics", "0"))
         self._prefix: Final = url.path.rstrip("/") + "/"
@@ -339,8 +339,8 @@ class OtlpTarget:
         return dict(self._refused)
 
     def send_metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> str:
-        """For a thread with a target of its own. Returns what the collector has refused, empty: nothing.
-        TryAgain, OSError."""
+        """Send metrics. Only for a thread that has its own target. Returns the collector's text about refused
+        data points; empty: it accepted all. TryAgain, OSError."""
         refused = ""
         for request in self._encoder.metrics(host, boot_id, counted, now_ns):
             try:
@@ -371,7 +371,8 @@ class OtlpTarget:
         return found
 
     def _post(self, request: _Request, deadline: float) -> Mapping[str, int | None]:
-        """Returns the refused records, and counts of losses. TryAgain, OSError; Refused: all are."""
+        """Returns the numbers of refused records and losses. TryAgain, OSError; Refused: the whole request
+        was refused."""
         body = gzip.compress(request.body, 1) if self._is_gzip else request.body
         status, reason, headers, answer = self._exchange(request.path, body, deadline)
         if status == 200:
@@ -383,7 +384,7 @@ class OtlpTarget:
                 raise Refused(f"{number} of {request.items} data points")
             if not number:
                 return {}
-            if not request.counts:  # of some of several losses it is unknown which
+            if not request.counts:  # the answer does not say which of several losses are refused
                 return _counts(request.losses) if number == request.items else {ANY: None}
             return {next(iter(request.counts)) if len(request.counts) == 1 else ANY: number}
         what = f"{status} {reason} from {self._host}:{self._port}{self._prefix}{request.path}"

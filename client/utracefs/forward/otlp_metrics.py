@@ -7,10 +7,10 @@
 | `Dropped`, the records without room in the table | a Sum EVENT.dropped |
 
 The scope is the event's system. All have the attribute `utracefs.trigger`, so histograms of one event stay
-apart. Entries whose attributes are the same, as texts that differ in bytes that are not UTF-8, are added up:
-of two points with one identity consumers keep one. Temporality is cumulative: each request has all counts
-since `start_ns`. The kernel's log2 entries and OTLP's buckets both include their upper bound. The kernel
-counts negative numbers in the entry 2^64; here they are in the lowest bucket.
+apart. Entries with equal attributes are added up, since consumers keep only one of two points with the same
+attributes; keys that differ only in bytes that are not UTF-8 give such entries. Temporality is cumulative:
+each request has all counts since `start_ns`. The kernel's log2 entries and OTLP's buckets both include their
+upper bound. The kernel counts negative numbers in the entry 2^64; here they are in the lowest bucket.
 """
 
 import re
@@ -86,7 +86,7 @@ def metrics(counted: Counted, now_ns: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _log2_key(trigger: str) -> str:
-    """The first one of a field that is no other key; empty: there is none."""
+    """The first key FIELD.log2 whose field is not another key, too; empty: there is none."""
     keys = re.search(r":keys=([^: ]*)", trigger)
     words = keys[1].split(",") if keys else []
     fields = [word.partition(".")[0] for word in words]
@@ -95,7 +95,7 @@ def _log2_key(trigger: str) -> str:
 
 
 def _grouped(tag: int, counted: Counted, without: str = "") -> dict[bytes, list[Entry]]:
-    """Entries by their attributes. without: a key that is none."""
+    """Entries by their attributes. without: a key that is no attribute."""
     groups: dict[bytes, list[Entry]] = {}
     for entry in counted.histogram.entries:
         keys = {name: value for name, value in entry.keys.items() if name != without}

@@ -60,7 +60,7 @@ _OWN: Final = ("time", "boot_id", "forwarder")
 _LEFT_OUT: Final = ("instance", "lost")
 """Columns of recordings: records of a stream have no instance; losses are in COUNTS."""
 _WITHOUT_STATISTICS: Final = ("boot_id", "forwarder", "cpu", "comm")
-"""Columns that most files have in common, or all values in each: their statistics spare readers nothing."""
+"""Columns without statistics: all files have similar values, so readers could skip none."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _OBJECT_STORES: Final = ("abfs", "gcs", "s3")
 """Type names of pyarrow: an object is there when it is complete."""

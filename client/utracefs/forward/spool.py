@@ -13,8 +13,9 @@
 Batches are appended to the last segment. One reader takes them in their order, in flight until `done`; recent
 ones are still in memory, so nothing is read from the disk for a target that keeps up. A segment is removed
 when the target has all its batches, or before, when the spool is full: the oldest one that has no batch in
-flight. Each loss is in `losses` of the next batch, and until then in the state. Marks are in the state, and
-in batches the ones that changed since the batch or the state before: a missing batch makes them unknown.
+flight. Each loss is in `losses` of the next batch, and until then in the state. The state has all marks, each
+batch the ones that changed since the previous batch or the state; if a batch is missing, the marks behind it
+are unknown.
 
 Killed at any point, the next forwarder finds all batches whose write was complete; an incomplete one is cut
 off, and counted if its header is there. A batch sent, but not yet stored as sent, is sent again. State and
@@ -187,8 +188,8 @@ class Spool:
     # Writing
 
     def resume(self, marks: Marks | None) -> bool:
-        """A stream was attached here; None: the daemon has no counts. Report the records lost since the
-        marks before. Returns whether their number is unknown."""
+        """Continue with the marks of a newly attached stream (None: the daemon has no counts), and report the
+        records lost since the marks before. Returns whether their number is unknown."""
         with self._changed:
             losses = [] if self.is_new else [Loss(ANY, AWAY, None)]
             if self._marks is not None and marks is not None:
@@ -208,7 +209,7 @@ class Spool:
             self._advance({event: count or 0})
 
     def pass_over(self, counts: Mapping[str, int]) -> None:
-        """Records that the filter left out."""
+        """Account for records that the filter excluded."""
         with self._changed:
             self._advance(counts)
 

@@ -20,7 +20,7 @@ and `options` of the class, if present, are the names of the secrets and options
 it accepts any.
 
     Sent      returned: `SYSTEM:NAME` to number of records that the target refused, None: unknown; empty: it
-              has all. Counts of `losses` that it refused are among them
+              has all. Counts of refused `losses` are included
     TryAgain  the target is away or busy; so is any OSError. Sent again after a growing delay
     Refused   the target will never take these batches: their records are counted as lost
 """
@@ -158,7 +158,7 @@ def time_option(name: str, text: str) -> float:
     try:
         return seconds_of(text)
     except ValueError:
-        raise ValueError(f"option {name}: {text!r} is no time: 90s, 12h, 7d") from None
+        raise ValueError(f"option {name}: {text!r} is not a time: 90s, 12h, 7d") from None
 
 
 def target_class(address: str) -> Callable[[str, Settings], Target]:

@@ -61,16 +61,16 @@ cdef class _Buffer:
 
 
 cdef class Values:
-    """The values of one field while they come: what every kind of column is."""
+    """Collects the values of one field: the base of all columns."""
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
-        """The value that these bytes of a record are; the bytes of text that are kept because of it."""
+        """Append the value of these bytes of a record; returns the bytes of text that it takes."""
         raise NotImplementedError
 
 
 cdef Py_ssize_t put_fields(EventDecoder event, const Raw *raw, list columns, Py_ssize_t first) except -1:
-    """The fields of a record that fits its event into the Values of columns, from number `first` on; what
-    `put` said in all."""
+    """Append the fields of a record that fits its event to `columns`, from number `first` on; returns the sum
+    of `put`."""
     cdef const uint8_t *data = NULL
     cdef size_t length = 0
     cdef Py_ssize_t i, kept = 0
@@ -100,7 +100,7 @@ cdef class Column(Values):
 
     @property
     def dictionary(self):
-        """The texts that `values` are the numbers of; None: they are the values themselves."""
+        """The texts, if `values` are indexes into this list; None: `values` are the values themselves."""
         return None if self._codes is None else list(self._codes)
 
     @property
@@ -153,7 +153,7 @@ cdef class Column(Values):
         return length
 
     cdef Py_ssize_t put_all(self, const Place *place, const Raw *raws, Py_ssize_t count) except -1:
-        """The values at this place of records that have it; returns what `put` says of them in all."""
+        """Append the values at this place of records, which all have it; returns the sum of `put`."""
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
         cdef Py_ssize_t i, kept = 0
@@ -176,7 +176,7 @@ cdef class Column(Values):
         return 0
 
     cdef int put_members(self, const void *first, Py_ssize_t count) except -1:
-        """A member of Raws that lie side by side, as numbers; there is `room` for them."""
+        """Append one member of an array of Raws, as numbers; there is `room` for them."""
         cdef Py_ssize_t i
         cdef uint8_t *to = self._values.data + self._values.size
         cdef const uint8_t *data = <const uint8_t *>first
@@ -190,7 +190,7 @@ cdef class Column(Values):
         return 0
 
     cdef int put_repeated(self, bytes text, Py_ssize_t count) except -1:
-        """The same text in so many rows; there is `room` for them."""
+        """Append the same text `count` times; there is `room` for that."""
         cdef Py_ssize_t i, size = PyBytes_GET_SIZE(text), done = size, all = size * count
         cdef int32_t *ends
         cdef int32_t *codes

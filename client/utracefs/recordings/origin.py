@@ -163,7 +163,9 @@ class Origin:
         if abs(self.step_ns) <= _STEP_NS:
             return ""
         step = f"{self.step_ns / 10**9:+,.3f} s"
-        return f"time of day and clock moved apart by {step} while it was recorded; the begin's is taken"
+        return (
+            f"time of day and clock moved apart by {step} during the recording; times of day are its begin's"
+        )
 
     def with_added(self, added_ns: int) -> "Origin":
         """For a recording with an offset that readers add to times. Pairs that then are invalid are

@@ -227,8 +227,9 @@ class Stream:
             self._rest = None
 
     def missed(self) -> messages.StreamMissed:
-        """By event, how many emitted records did not reach this stream: before it was attached, or filtered.
-        Waits for the daemon. OSError: none is attached, or it has no such counts (ENOSYS)."""
+        """Numbers of emitted records that did not reach this stream, by event: emitted before it was
+        attached, or filtered. Waits for the daemon. OSError: no daemon is connected, or it has no such counts
+        (ENOSYS)."""
         if self._attached is None:
             raise ConnectionResetError(errno.ECONNRESET, "no daemon is attached")
         result = self._attached.rpc.call(messages.GetMissed(self._attached.handle), "stream")

@@ -129,7 +129,8 @@ class Rpc:
 
     def call_many(self, calls: Iterable[Call], *, keeps: bool = False) -> list[Outcome]:
         """The outcomes in the order of the calls: a result, or the OSError of that call, not raised. keeps:
-        so is the end of the connection, for calls without an answer; those before it have their results."""
+        if the connection ends, its error is the outcome of all calls without an answer, instead of being
+        raised."""
         outcomes: list[Outcome] = []
         places: dict[int, tuple[int, str]] = {}
         waiting = iter(calls)

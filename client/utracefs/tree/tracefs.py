@@ -58,7 +58,8 @@ class Tracefs:
         self._rpc.set_timeout(timeout_s)
 
     def connect_again(self) -> None:
-        """Connect to the next daemon in the same directory. Handles are gone. OSError: none is there yet."""
+        """Connect to the next daemon in the same directory. Handles are invalid then. OSError: there is no
+        daemon yet."""
         rpc = Rpc(TRACEFS_SOCKET, self.directory, timeout_s=self._rpc.timeout_s)
         self.close()
         self._rpc = rpc
@@ -129,8 +130,8 @@ class Tracefs:
         return data
 
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-        """Many reads, (handle, size) each, in few round trips, in this order; errors are in their places,
-        also ConnectionError and TimeoutError."""
+        """Carry out many reads, (handle, size) each, in few round trips; results in the same order. Errors
+        are results, also ConnectionError and TimeoutError."""
         calls = [Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads]
         return self._rpc.call_many(calls, keeps=True)
 

@@ -651,7 +651,7 @@ class Port:
             try:
                 if accepted.ending_ns is not None:
                     self._discard(accepted)
-                self._end(accepted, TraceError(errno.EIO, "internal error; the daemon's log tells more"))
+                self._end(accepted, TraceError(errno.EIO, "internal error; see the daemon's log"))
             except Exception as again:  # noqa: BLE001 - counted and logged
                 self._faults.note(again, "a connection could not be ended in good order")
                 self._discard(accepted)

@@ -63,7 +63,7 @@ MAX_PERF_HANDLES = 1 << 16
 MAX_STREAMS = 16
 
 # An unexpected exception ends one request; the log has its traceback.
-_INTERNAL = "internal error; the daemon's log tells more"
+_INTERNAL = "internal error; see the daemon's log"
 
 
 class FileHandle(Protocol):

@@ -4,9 +4,9 @@ number of its records.
 Only EventTable makes and changes events; all others read them.
 
 `stats` of an event counts its records from 0 in each daemon, and ends with the event. A consumer that was
-away subtracts two numbers to know how many it missed, so EmittedCounts continues over the event's removal,
-and over a restart if the daemon before ended in order. The last count of a killed daemon is unknown, since
-writing it down would cost a store per record. So a count has an epoch:
+detached for a while computes how many records it missed from the difference of two counts. So EmittedCounts
+continues after the event's removal, and after a restart if the daemon before ended in order. The last count
+of a killed daemon is unknown, since writing it down would cost a store per record. So a count has an epoch:
 
     removed, registered again          the count continues
     the daemon ended in order          the counts continue
@@ -75,7 +75,7 @@ class Event:
     owner_uid: int
     """The user whose limit counts it; 0 for events made through dynamic_events."""
     before: Emitted = Emitted(0, 0)
-    """Records of events of this name before this one, and of it in earlier daemons."""
+    """Records of earlier events of this name, and of this event in earlier daemons."""
     references: int = 0
     """Connections, enablers and probes that refer to it, without a persistent event's reference to itself."""
     held: bool = False
@@ -99,7 +99,7 @@ class Event:
 
     @property
     def emitted(self) -> Emitted:
-        """Since the counts of its name began."""
+        """Records since the counts of its name began."""
         return Emitted(self.before.count + self.tracepoint.emitted, self.before.epoch)
 
     @property
@@ -189,7 +189,7 @@ class SavedCounts:
     """Id of the state, random: counts of two states have nothing in common."""
 
     epoch: int
-    """The latest one."""
+    """The latest epoch."""
 
     first_epoch: int
     """Epoch of names without a count."""
@@ -205,7 +205,7 @@ class EmittedCounts:
     def restore(
         self, saved: SavedCounts, counts: Mapping[bytes, Emitted], events: Iterable[Event], *, killed: bool
     ) -> None:
-        """Continue with the counts of the daemon before. events: those taken over."""
+        """Continue with the counts of the previous daemon. events: the ones taken over."""
         self._removed = dict(counts)
         self.saved = attrs.evolve(saved, epoch=saved.epoch + 1) if killed else saved
         for event in events:
@@ -215,11 +215,11 @@ class EmittedCounts:
         self._forget()
 
     def begin(self, event: Event) -> None:
-        """The event was made."""
+        """Start the count of a new event."""
         event.before = self._removed.pop(event.full_name, Emitted(0, self.saved.first_epoch))
 
     def end(self, event: Event) -> None:
-        """The event was removed."""
+        """Keep the count of a removed event."""
         total = event.emitted
         if self.is_known(total):
             self._removed[event.full_name] = total
@@ -233,7 +233,7 @@ class EmittedCounts:
         yield from self._removed.items()
 
     def is_known(self, total: Emitted) -> bool:
-        """Whether it is another one than that of names without a count."""
+        """Whether it differs from the count of names that are not listed."""
         return total != Emitted(0, self.saved.first_epoch)
 
     def _forget(self) -> None:

@@ -280,7 +280,7 @@ cdef class DataRing:
         return 0
 
     cdef int find_counted(self, uint64_t position) except -1:
-        """Losses that a killed daemon counted, and did not mark."""
+        """Number of losses that a killed daemon had counted and not yet marked in the ring buffers."""
         cdef uint32_t i, n
         cdef dict missing = {}, counts = {}, of_one
         for i in range(DR_LOST_COUNTERS):

@@ -20,7 +20,7 @@ _NEVER = 1 << 30
 _before: tuple[int, int, int] | None = None
 """The thresholds before `take_over`; None: not taken over."""
 _frozen = False
-"""Whether `take_over` has frozen objects."""
+"""Whether `take_over` has excluded objects from collection (gc.freeze)."""
 
 
 def take_over() -> None:

@@ -89,7 +89,7 @@ class State:
         self._fired = {} if fired is None else fired
         self._restarts = restarts
         self._counts = table.emitted.saved
-        """As last written."""
+        """The lines that were last written."""
         self._pending: list[tuple[Any, ...]] = []
         """Lines to write, in the order of the changes."""
         self._changed: dict[Instance, None] = {}
@@ -265,7 +265,7 @@ class State:
             yield log.emitted_line(name, total)
 
     def _end(self) -> None:
-        """Without room, the log stays that of a killed daemon."""
+        """If there is no space for it, the log looks like that of a killed daemon."""
         data = b"".join(map(self._pack, (*self._emitted(), log.ended_line())))
         if not self._file.append(data) and self._rewrite(len(data)):
             self._file.append(data)
@@ -359,8 +359,8 @@ def _stop_listening_to(instance: Instance) -> None:
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:
-    """Put the events that were taken over into an empty table, with their counts. StateError: they are
-    invalid, and the table is unchanged."""
+    """Put the events of the state into an empty table, with their counts. StateError: they are invalid; the
+    table is unchanged."""
     try:
         recorded = set().union(*map(recorded_ids, taken.buffers().values()))
         events = table.restore(taken.events.values(), recorded)

@@ -201,8 +201,8 @@ _TOP_FILES: RowTable[Parts] = RowTable(
 
 class _RemoveOnClose(OpenFile):
     """Not in the kernel: opening this file for writing makes the instance end with the last open file in it.
-    So a recorder's instance is removed with the recorder's connection, however the recorder ends. A recorder
-    that writes 1 comes back after a restart of the daemon."""
+    So a recorder's instance is removed with the recorder's connection, however the recorder ends. If it wrote
+    1, the instance waits for the recorder after a restart of the daemon."""
 
     def __init__(self, instance: Instance, flags: int) -> None:
         super().__init__(flags)

@@ -590,7 +590,7 @@ def test_logins(tmp_path: Path) -> None:
         ("nats://host:0/S", {}, "is no HOST:PORT"),
         ("nats://host/S", {"max_byte": "1"}, "no option 'max_byte' of nats; there are: compression, "),
         ("nats://host/S", {"max_bytes": "1.5G"}, "is no size"),
-        ("nats://host/S", {"max_age": "7w"}, "is no time"),
+        ("nats://host/S", {"max_age": "7w"}, "is not a time"),
         ("nats://host/S", {"replicas": "9"}, "is not 1 to 5"),
         ("nats://host/S", {"compression": "gzip"}, "is none of lz4, zstd, none"),
         ("nats://host/S", {"tls": "no"}, "option tls"),

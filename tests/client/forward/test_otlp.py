@@ -585,8 +585,8 @@ def test_not_http() -> None:
             Settings({"a": "b"}),
             "no option 'a' of otlp; there are: compression, metrics, service.name",
         ),
-        ("otlp://x", Settings({"compression": "zip"}), "'zip' is none of none, gzip"),
-        ("otlp://x", Settings({"metrics": "-1"}), "option metrics: '-1' is no time: 90s"),
+        ("otlp://x", Settings({"compression": "zip"}), "compression is none or gzip, not 'zip'"),
+        ("otlp://x", Settings({"metrics": "-1"}), "option metrics: '-1' is not a time: 90s"),
     ],
 )
 def test_mistakes(address: str, settings: Settings, reason: str) -> None:

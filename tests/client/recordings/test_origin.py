@@ -183,7 +183,7 @@ def test_names_of_a_file_are_one_short_line() -> None:
 
 
 MOVED = attrs.evolve(ORIGIN, clocks=(ORIGIN.clocks[0], ClockPair(5 * SECOND, 90_000 * SECOND)))
-SAYS = "time of day and clock moved apart by +3,596.000 s while it was recorded; the begin's is taken"
+SAYS = "time of day and clock moved apart by +3,596.000 s during the recording; times of day are its begin's"
 
 
 @pytest.mark.parametrize("step_ns", [SECOND, -SECOND])

@@ -35,8 +35,8 @@ def stream(fleet: Fleet, host: str, duration_s: float | None, stream: str, event
     """Print the records that arrive in STREAM as lines of JSON, until Ctrl-C.
 
     STREAM is that of `utracefs forward nats://HOST/STREAM`. EVENTs: patterns; none: all. A record is as of
-    `utracefs export --to jsonl`, with `host`; `time_ns` is the time of day by the clock of its host;
-    null: a program invented one before 1970 or after 2262."""
+    `utracefs export --to jsonl`, with `host`; `time_ns` is the time of day by the clock of its host; null:
+    the program's own time is before 1970 or after 2262."""
     _read(fleet, stream, sys.stdout.buffer, events, host, duration_s, is_stored=False)
 
 

@@ -29,7 +29,8 @@ from utracefs.forward.target import Settings, open_target
 from utracefs.nats.login import SECRETS
 
 _MALLOPT = {-8: 1, -3: 32 << 20, -1: 64 << 20}
-"""mallopt(3): M_ARENA_MAX, M_MMAP_THRESHOLD (its limit), M_TRIM_THRESHOLD (so much is kept)."""
+"""mallopt(3): M_ARENA_MAX, M_MMAP_THRESHOLD (its maximum), M_TRIM_THRESHOLD (this much free memory is
+kept)."""
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -191,8 +192,8 @@ def forward(
 
 
 def _keep_memory() -> None:
-    """Use the memory of batches again: the system would zero and map it for the next ones. The collector
-    does not visit the modules' objects, which stay."""
+    """Keep freed memory for the next batches, for which the system would have to zero and map it again.
+    Exclude the objects of modules, which are never freed, from garbage collection."""
     gc.freeze()
     with contextlib.suppress(AttributeError):  # another C library
         for parameter, value in _MALLOPT.items():

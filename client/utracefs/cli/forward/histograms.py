@@ -43,7 +43,7 @@ class _Histograms:
         """Time of the last reading; 0 until one was sent."""
 
     def send(self) -> str:
-        """Returns what the collector has refused. OSError, TryAgain."""
+        """Returns a description of the data points that the collector refused. OSError, TryAgain."""
         found: list[Counted] = []
         begun: dict[tuple[EventName, str], tuple[int, int]] = {}
         with Tracefs(self._directory, timeout_s=_ANSWER_S) as tree:
@@ -102,7 +102,8 @@ def sending_histograms(
     host: str,
     tell: Callable[[str], None],
 ) -> Iterator[None]:
-    """At once, each `target.metrics_s` seconds, and at the end. target: the caller's, for this alone."""
+    """Send histograms at once, every `target.metrics_s` seconds, and at the end. target: used by this thread
+    alone; the caller closes it."""
     histograms = _Histograms(target, place, directory, policy, host)
     end = threading.Event()
     told = ""

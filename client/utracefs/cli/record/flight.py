@@ -26,7 +26,7 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.common import numbers, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
-from utracefs.cli.losses import AS_FAR_AS_TOLD, lost_text, refused_text
+from utracefs.cli.losses import AS_FAR_AS_REPORTED, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.kept_files import KeptFiles
@@ -105,7 +105,7 @@ class Flight:
         self._texts_due = 0.0
         self._records = self._older = self._no_room = self._number = 0
         self._missed = 0
-        """Records that the daemon had taken from a snapshot when it ended, and this process did not get."""
+        """Records that the ended daemon had removed from a snapshot and that did not reach this process."""
         self._came_back = False
         self._cpus = [int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
         tree.write_file(place.path("snapshot"), b"1\n")  # makes the spare: ENOMEM would come now
@@ -115,7 +115,7 @@ class Flight:
             )
 
     def come_back(self) -> None:
-        """The tree has a connection to the next daemon: write the records of the one that ended."""
+        """Call it when the tree is connected to the next daemon: writes the records of the ended one."""
         self._came_back = True
         gone = self._ledger.come_back()
         if self._taken is None:  # perhaps the daemon swapped before it ended
@@ -251,7 +251,7 @@ class Flight:
         return text
 
     def give_up(self) -> None:
-        """No daemon comes back: the file that is not complete has what was read of its snapshot."""
+        """No daemon comes back: complete the unfinished file with the part of its snapshot that was read."""
         if self._unfinished is not None and self._taken is not None:
             with self._unfinished[1]:
                 self._complete(self._taken, *self._unfinished)
@@ -286,7 +286,7 @@ class Flight:
         losses["too_large"] = self._account.lost - self._account.in_rings
         text = f"{self._output}.*: {counted(self._records, 'record')} in {counted(self._number, 'file')}"
         text += f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
-        known = AS_FAR_AS_TOLD if self._came_back else ""
+        known = AS_FAR_AS_REPORTED if self._came_back else ""
         text += f", {lost_text(losses)}{known}{refused_text(self._account.refused)}"
         text += f"; {counted(self._older, 'older record')} overwritten" if self._older else ""
         text += f"; the last {counted(left, 'record')} not written: {why_not}" if left else ""

@@ -22,7 +22,7 @@ from utracefs.cli.run.texts import Texts
 from utracefs.tree.tracefs import Tracefs
 
 WAIT_S: Final = 0.5
-"""Between attempts to connect to the next daemon."""
+"""Time between attempts to connect to the next daemon."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +74,7 @@ class Job:
 
     def come_back(self, more: Sequence[Place] = ()) -> bool:
         """Connect to the next daemon; False: there is none yet. more: instances besides `place`.
-        FileNotFoundError: it does not have them."""
+        FileNotFoundError: the daemon does not have these instances."""
         try:
             self.tree.connect_again()
         except (FileNotFoundError, ConnectionError, TimeoutError, BlockingIOError):
@@ -103,7 +103,7 @@ class Watch(Generic[R]):
     """Run steps of a recorder while the daemon runs; the command continues when the daemon ends."""
 
     def __init__(self, recorder: R, asked: WantedEvents, come_back: Callable[[], bool] | None = None) -> None:
-        """come_back: of the job, after the end of the daemon; None: the recorder ends."""
+        """come_back: `Job.come_back`, called when the daemon has ended; None: the recorder ends then."""
         self.recorder = recorder
         self._asked = asked
         self._come_back = come_back
@@ -113,7 +113,7 @@ class Watch(Generic[R]):
         """Also returns the seconds until its next call."""
 
     def run(self, job: Job, dump: Callable[[], None] | None) -> int:
-        """As of the job; at the end it looks once more for the next daemon."""
+        """`come_back` of the job; at the end it tries once more to connect to the next daemon."""
         status = job.run(self.step, dump)
         if self.error is not None:
             self.step()

@@ -26,7 +26,7 @@ from utracefs.cli.common import check_place, directory_option, duration_option, 
 from utracefs.cli.completion import complete_clock
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
-from utracefs.cli.losses import AS_FAR_AS_TOLD, lost_text, no_room, refused_text
+from utracefs.cli.losses import AS_FAR_AS_REPORTED, lost_text, no_room, refused_text
 from utracefs.cli.record.flight import flight_settings, fly
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.options import Long, long_options
@@ -342,7 +342,7 @@ def _tell_what_came(
         records += f", {summary.filtered} filtered out"
     text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses)}"
     if not whole:
-        text += AS_FAR_AS_TOLD
+        text += AS_FAR_AS_REPORTED
     text += refused_text(summary.refused)
     if whole and snapshot and summary.recorded and not summary.records:
         text += "; no trigger took a snapshot"

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from utracefs.cli import Failure
 from utracefs.cli.common import tell
-from utracefs.cli.losses import AS_FAR_AS_TOLD, LOSSES, lost_text, refused_text
+from utracefs.cli.losses import AS_FAR_AS_REPORTED, LOSSES, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.kept_files import KeptFiles
 from utracefs.cli.run.recorder import About, Recorder, Summary
@@ -140,7 +140,7 @@ class Rotation:
         self._note(*self._write(lambda name: self._recorder.finish(self._about, name)))
         files, records, size = self.written
         removed = f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
-        known = AS_FAR_AS_TOLD if self._recorder.came_back else ""
+        known = AS_FAR_AS_REPORTED if self._recorder.came_back else ""
         tell(
             f"{self._output}.*: {counted(records, 'record')} in {counted(files, 'file')}{removed},"
             f" {sized(size)}, {lost_text(self._losses)}{known}{refused_text(self._refused)}"

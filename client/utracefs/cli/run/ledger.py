@@ -103,11 +103,12 @@ class Ledger:
         self._before = self._last = Account()
         """Accounts of former daemons, and of the last reading."""
         self._ever = 0
-        """Records that the ring buffer had taken at the last reading."""
+        """Number of records that the ring buffer had ever got, at the last reading."""
 
     def come_back(self) -> int:
-        """Another daemon has the instance: the counts of its events began with 0 again. Returns the number of
-        records that were in the ring buffer at the last reading, if this is another ring buffer."""
+        """Call it when the next daemon has taken over the instance: the counts of its events start at 0
+        again. If the ring buffer is a new one, returns the number of records in the old one at the last
+        reading, which are lost; else 0."""
         self._before = self._last
         self._events = dict.fromkeys(self._events, EventStats(0, 0, {}))
         return self._last.unread if _ever(self._read_buffers()) < self._ever else 0

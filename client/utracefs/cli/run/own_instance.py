@@ -20,8 +20,9 @@ from utracefs.tree.tracefs import Tracefs
 
 @contextlib.contextmanager
 def own_instance(tree: Tracefs, command: str, name: str = "", *, returns: bool = False) -> Iterator[Place]:
-    """Make one, of that name or named after the command and this process, for as long as context and
-    connection last. returns: after a restart of the daemon it waits for `hold`. Failure: the name exists."""
+    """Make an instance, named `name` or after the command and this process. It is removed at the end of the
+    context or of the connection. returns: after a restart of the daemon the instance is kept for a while,
+    until `hold` opens it again. Failure: the name exists."""
     place = _make_named(tree, name) if name else _make(tree, f"{command}-{os.getpid()}")
     handle = hold(tree, place)
     try:

@@ -168,7 +168,7 @@ class Recorder:
         """Records of events on pages before `since`."""
         self._is_window = told is not None
         self.came_back = False
-        """Whether a daemon ended meanwhile, which may not have told its last counts."""
+        """Whether a daemon ended meanwhile, whose last counts may not have been read."""
         self._begun: set[int] = set()
         """cpus with a page in the file."""
         self.begins: dict[int, int] = {}
@@ -192,7 +192,7 @@ class Recorder:
             tell(f"{self._writer.leave()} has what was recorded; `utracefs report --recover` reads it")
 
     def come_back(self) -> None:
-        """The tree has a connection to the next daemon, which has the instance."""
+        """Call it when the tree is connected to the next daemon, and that has the instance."""
         self.came_back = True
         self._ledger.come_back()
         self._open("trace_pipe_raw")

@@ -1,8 +1,9 @@
 """Other processes' memory, by /proc/PID/mem. Compiled, since a bit is changed between two system calls and a
 process may be stopped meanwhile (remote_memory.h, stopped_process.h).
 
-No call waits longer than DEADLINE_NS, whatever the other process does: each access is a deed on its own
-thread (deed.h). One that sleeps then is abandoned, and its Memory answers EFAULT until it has ended.
+No call waits longer than DEADLINE_NS, whatever the other process does: each access runs on its own thread
+(deed.h). If it sleeps after that time, it is abandoned, and its Memory answers EFAULT until the access has
+ended.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -181,7 +181,7 @@ class Instances:
 
     def remove_left_over(self, *, returning: bool = False) -> None:
         """Remove instances with `remove_on_close`, whose files were closed with the previous daemon.
-        returning: also those whose owner could have come back, and did not."""
+        returning: also the ones that waited for their owner."""
         for instance in list(self._by_name.values()):
             settings = instance.settings
             if (

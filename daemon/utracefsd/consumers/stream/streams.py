@@ -63,7 +63,7 @@ class Stream:
         self._on_closed = closed
         self._probes: dict[Event, StreamProbe] = {}
         self._taken: Counter[tuple[bytes, int]] = Counter()
-        """By SYSTEM:NAME and epoch: records of events that it was attached to before, and their losses."""
+        """Records and losses of events that this stream was attached to earlier, by SYSTEM:NAME and epoch."""
         self._open = True
 
     def attach(self) -> None:

@@ -171,7 +171,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     assert [values(traced, file) for file in dumps(traced)] == [[1, 2], [3], [4]]
     assert process.returncode == 0 and b"the daemon closed the connection; waiting for the next\n" in error
     assert error.endswith(
-        b"trace.dat.*: 4 records in 3 files, nothing lost as far as the daemon said before it went away\n"
+        b"trace.dat.*: 4 records in 3 files, nothing lost as far as the daemon had reported before it ended\n"
     )
 
 

@@ -374,7 +374,7 @@ def test_without_a_command_it_ends_with_the_daemon(
     daemon.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert b"nothing lost as far as the daemon said before it went away\n" in error
+    assert b"nothing lost as far as the daemon had reported before it ended\n" in error
     assert b"trace.dat holds what came until then" in error
 
 

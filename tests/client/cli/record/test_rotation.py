@@ -178,7 +178,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
         _, error = interrupt(process, signal.SIGTERM)
     assert process.returncode == 0, error
     assert [values(traced, file) for file in dumps(traced)] == [[1], [2, 3]]
-    assert error.endswith(b", nothing lost as far as the daemon said before it went away\n")
+    assert error.endswith(b", nothing lost as far as the daemon had reported before it ended\n")
 
 
 def test_the_daemon_is_killed_while_it_answers(

@@ -173,8 +173,8 @@ cdef class Cells:
         return True
 
     def drop_the_rest(self):
-        """All cells of the previous daemon that are in use were kept; free the others. Cells that were taken
-        back since, with instances that are left over, wait for `recycle`."""
+        """Free the cells of the previous daemon that no trigger has kept. Cells that were returned since
+        then, with instances left over, wait for `recycle`."""
         known = self.given.union(self.returned)
         self.unused = [index for index in range(self.room, 0, -1) if index not in known]
 

@@ -53,7 +53,7 @@ class _Parsed:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For the constructor of the trigger."""
+        """Arguments of the trigger's constructor."""
         return {"filter": self.filter, "kept": self.kept[0] if self.kept else None}
 
     def attached(
