@@ -110,7 +110,10 @@ def _plainly(tables: Tables) -> Iterator[None]:
             raise tables.failures[0] from None
         if isinstance(error, OverflowError):
             raise Failure("", f"a value that Python has no room for ({error}): cast it to VARCHAR") from None
-        raise Failure("", " ".join(str(error).partition("\n\nLINE ")[0].split())) from None
+        text = " ".join(str(error).partition("\n\nLINE ")[0].split())
+        if text.startswith("Catalog Error: Table "):
+            text += " Without QUERY, `utracefs sql` lists the tables"
+        raise Failure("", text) from None
 
 
 def _rows(connection: "duckdb.DuckDBPyConnection") -> Iterator[tuple[Any, ...]]:

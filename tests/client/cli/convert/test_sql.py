@@ -121,6 +121,7 @@ def test_without_a_query_it_says_which_tables_there_are(file: Path) -> None:
     [
         ("selec 1", 1, 'Parser Error: syntax error at or near "selec"'),
         ("FROM intss", 1, 'Catalog Error: Table with name intss does not exist! Did you mean "ints"?'),
+        ("FROM http", 1, "Catalog Error: Table with name http does not exist! "),
         ("SELECT 'a'::INT", 1, "Conversion Error: Could not convert string 'a' to INT32"),
         ("COPY ints TO 'x.csv'", 1, 'Permission Error: Cannot access file "x.csv"'),
         ("SELECT INTERVAL '100000000 years'", 1, "a value that Python has no room for"),
@@ -132,6 +133,7 @@ def test_errors_are_one_line(file: Path, query: str, status: int, said: str) -> 
     assert (done.exit_code, done.stdout) == (status, "")
     assert done.stderr.startswith(f"utracefs: {said}")
     assert done.stderr.count("\n") == 1
+    assert ("`utracefs sql` lists the tables\n" in done.stderr) == ("Error: Table" in said)
 
 
 def test_times_of_day(file: Path) -> None:
