@@ -315,7 +315,12 @@ class Forwarder:
                 format = parse_format(described[1])
                 name = EventName(described[0], text_of(format.name))
                 self._described[id_] = described
-                self._events[id_] = (name, self._policy.verdict(name, format))
+                self._events[id_] = (name, verdict := self._policy.verdict(name, format))
+                if verdict is None and (missing := self._policy.missing(name, format)):
+                    fields = ", ".join(sorted(missing))
+                    self._tell(
+                        f"{name} has no field {fields}, which the policy hides: its records do not leave"
+                    )
         for event, count in batch.lost.items():
             if self._policy.allows(EventName(*event.split(":", 1))):
                 self._spool.lose(event, RING, count)
@@ -400,7 +405,7 @@ class Forwarder:
                 self._spool.done(all_refused=True)
                 return True
             except (TryAgain, OSError) as error:
-                self._note(f"the target does not answer, records wait in the spool: {error}")
+                self._note(f"records wait in the spool: {_reason(error)}")
                 after_s = error.after_s if isinstance(error, TryAgain) else None
             except Exception as error:  # noqa: BLE001 (another's code; the next batches may be taken)
                 self._note(f"the target cannot take {_counted(batches)}: {type(error).__name__}: {error}")
@@ -415,7 +420,7 @@ class Forwarder:
                 self._last_sent = time.time()
                 if self._last_error:
                     self._last_error = ""
-                    self._tell("the target answers again")
+                    self._tell("the target takes records again")
                 return True
             self._give_up.wait(max(after_s or 0.0, pause * random.uniform(0.5, 1)))
             pause = min(2 * pause, longest)
@@ -433,6 +438,12 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items()) or "-"
     return str(value)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _counted(batches: Sequence[Batch]) -> str:

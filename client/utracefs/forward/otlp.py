@@ -416,9 +416,11 @@ class OtlpTarget:
                 self._is_used = False
             except http.client.HTTPException as error:
                 self.close()
-                raise TryAgain(f"{self._host}:{self._port} does not speak HTTP: {error!r}") from None
-            except BaseException:
+                raise TryAgain(f"{self._host}:{self._port} does not speak HTTP: {repr(error)[:60]}") from None
+            except BaseException as error:
                 self.close()
+                if isinstance(error, OSError) and error.errno is not None:
+                    error.filename = f"{self._host}:{self._port}"
                 raise
 
     def _connected(self, deadline: float) -> http.client.HTTPConnection:

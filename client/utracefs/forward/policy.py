@@ -18,8 +18,8 @@ too. Values are hidden in their places, so they keep their size: redacted ones a
 beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. The hash of a
 short text or a small integer is short, too, so different values may have the same hash. Fields of EventHeader
 are not in a fixed place: records of such a tracepoint are lost, by the cause `policy`, if it matches a table
-of fields. A table for `user_events:login` also applies to the multi-format events
-`user_events_multi:login.0`, ...
+of fields. So are those of an event whose table, without globs, names a field that it does not have. A table
+for `user_events:login` also applies to the multi-format events `user_events_multi:login.0`, ...
 """
 
 import hmac
@@ -54,7 +54,7 @@ TRACING: Final = "trace"
 
 
 Verdict: TypeAlias = bool | tuple[Edit, ...] | None
-"""Whether an event's records may leave, or the fields to hide before. None: they may not, because the fields
+"""Whether an event's records may leave, or the fields to hide before. None: they may not, because a field
 cannot be found."""
 
 
@@ -117,6 +117,8 @@ class Policy:
         if not self.allows(event):
             return False
         actions: dict[str, str] = {}
+        if self.missing(event, format):
+            return None
         names = [event]
         if event.system == "user_events_multi":  # of which a program may have as many as it likes
             names.append(EventName("user_events", event.name.rpartition(".")[0]))
@@ -135,6 +137,11 @@ class Policy:
             for field in format.fields
             if (name := text_of(field.name)) in actions
         )
+
+    def missing(self, event: EventName, format: EventFormat) -> set[str]:
+        """Fields that the event does not have, of tables of this event alone: they may be misspelt."""
+        names = {name for key in (event.name, str(event)) for name in self.fields.get(key, ())}
+        return names - {text_of(field.name) for field in format.fields}
 
     def _digest(self, field: Field) -> Callable[[bytes], bytes]:
         is_text = field.is_string or (field.kind is FieldKind.CHAR_ARRAY)

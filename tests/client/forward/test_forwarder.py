@@ -364,6 +364,32 @@ def test_the_policy(
     assert b"work" in stored and b"secret" not in stored
 
 
+def test_a_policy_with_a_misspelt_field(
+    utracefsd: DaemonProcess, directory: Path, new_session: Callable[..., Session], tmp_path: Path
+) -> None:
+    told: list[str] = []
+    store = Store()
+    spool = Spool(tmp_path / "spool", MIN_SIZE)
+    policy = Policy(fields={"work": {"b": "redact"}})
+    forwarder = Forwarder(
+        store, spool, Wanted(["work*"], directory=str(directory)), policy=policy, tell=told.append
+    )
+    thread = threading.Thread(target=forwarder.run)
+    thread.start()
+    try:
+        wait_for(lambda: forwarder.status()["attached"], WAIT_S)
+        session = new_session()
+        emit(session, 1, 2)
+        emit(session, 3, name="work_more")
+        wait_for(lambda: store.sum == 3, WAIT_S)
+    finally:
+        forwarder.stop()
+        thread.join()
+        spool.close()
+    assert store.lost == {(EVENT, "policy"): 2} and store.arrived.total() == 1
+    assert told == [f"{EVENT} has no field b, which the policy hides: its records do not leave"]
+
+
 def test_a_hostile_name_of_the_host(tmp_path: Path) -> None:
     """Which any administrator of a container may set."""
     with contextlib.closing(Spool(tmp_path / "spool", MIN_SIZE)) as spool:

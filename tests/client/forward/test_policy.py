@@ -134,6 +134,20 @@ def test_a_field_that_cannot_be_found_hides_the_record(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_a_field_that_an_event_does_not_have(tmp_path: Path) -> None:
+    """It may be misspelt."""
+    declared = parse(COMMAND.encode())
+    format = parse_format(format_text(declared.name, 5, declared.fields))
+    login, multi = EventName("user_events", "login"), EventName("user_events_multi", "login.0")
+    for pattern in ("login", "user_events:login"):
+        policy = read(tmp_path, f"[fields.{pattern!r}]\npasswrd = 'redact'\nuser = 'redact'")
+        assert policy.missing(login, format) == {"passwrd"}
+        assert policy.verdict(login, format) is None
+        assert policy.verdict(multi, format)  # its other formats may have that field
+        assert policy.verdict(EventName("user_events", "other"), format) is True
+    assert read(tmp_path, "[fields.'log*']\npasswrd = 'redact'").verdict(login, format) == ()
+
+
 def test_eventheader_does_not_leave_with_hidden_fields(tmp_path: Path) -> None:
     declared = parse(b"Shop_L4K1f " + FIELDS)
     format = parse_format(format_text(declared.name, 5, declared.fields))

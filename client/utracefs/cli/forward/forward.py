@@ -6,14 +6,22 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.common import directory_option, duration_option, seconds_option, tell, with_extras
+from utracefs.cli.common import (
+    absent,
+    connect,
+    directory_option,
+    duration_option,
+    seconds_option,
+    tell,
+    with_extras,
+)
 from utracefs.cli.completion import complete_of_target
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
 from utracefs.cli.forward.server_options import Pair, pairs, server_options
@@ -179,6 +187,7 @@ def forward(
         )
         if agent is not None:
             stack.enter_context(agent.running(forwarder))
+        _tell_absent(directory, [*records.events, *policy.events, *policy.fields])
         if getattr(target, "metrics_s", 0):
             stack.enter_context(
                 _histograms(address, settings, records, directory=directory, policy=policy, host=host)
@@ -189,6 +198,13 @@ def forward(
         if not kept.is_empty:
             tell(f"records stay in the spool {spool}; the next forwarder sends them")
     return 0
+
+
+def _tell_absent(directory: str | None, patterns: Iterable[str]) -> None:
+    """They may be misspelt."""
+    with contextlib.suppress(Failure), connect(directory) as tree:
+        for pattern in absent(tree, patterns):
+            tell(f"{pattern}: no such event yet")
 
 
 def _keep_memory() -> None:

@@ -124,13 +124,21 @@ def test_its_time(with_target: Cli, target: Path) -> None:
     assert (with_target.home / "state/state.json").exists()
 
 
+def test_events_that_do_not_exist(with_target: Cli, target: Path) -> None:
+    (with_target.home / "policy.toml").write_text("[fields.login]\na = 'redact'\n[fields.'l*']\n")
+    words = ("forward", f"lines:{target}", "--spool", "s", "--duration", "0.2", "--policy", "policy.toml")
+    done = with_target.run(*words, "-e", "http_requst", "-e", "web*")
+    said = "utracefs: http_requst: no such event yet\nutracefs: login: no such event yet\n"
+    assert done.stderr.decode() == said
+
+
 def test_a_target_that_is_away(with_target: Cli, target: Path, eventually: Eventually) -> None:
     process = begin(with_target, target, eventually, "-O", "answer=no", "--drain", "0.1")
     with_target.run("emit", "web u32 status", "1")
     eventually(lambda: "nobody" in status(with_target.home)["last_error"], "it was tried")
     _, error = interrupt(process)
     first, last = error.decode().splitlines()
-    assert "records wait in the spool: nobody is there" in first
+    assert first == "utracefs: records wait in the spool: nobody is there"
     assert "stay in the spool" in last
     process = begin(with_target, target, eventually)
     interrupt(process)
