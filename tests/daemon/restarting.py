@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,17 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now
+
+
+@contextlib.contextmanager
+def one_cpu() -> Iterator[int]:
+    """This process, and programs that it starts meanwhile, run on this cpu alone."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        yield min(cpus)
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemon:

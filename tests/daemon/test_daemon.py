@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.daemon.restarting import logged
+from tests.daemon.restarting import logged, one_cpu
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
@@ -119,10 +119,7 @@ def test_a_watcher_is_woken_when_the_buffer_is_filled_so_far(around: Around) -> 
     around.ask(daemon.tracefs, tree, "write_file", "buffer_size_kb", b"32", True)
     around.ask(daemon.tracefs, tree, "write_file", "buffer_percent", b"50", True)
     around.ask(daemon.tracefs, tree, "write_file", "events/enable", b"1", True)
-    here = os.sched_getaffinity(0)
-    cpu = min(here)
-    os.sched_setaffinity(0, {cpu})  # records that come over a socket belong to the daemon's own cpu
-    try:
+    with one_cpu() as cpu:  # records that come over a socket belong to the daemon's own cpu
         handle = around.ask(daemon.tracefs, tree, "open", f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY)
         tree.sendall(encode_request(9, "poll", [handle]))
         around.turn(daemon.tracefs)
@@ -133,8 +130,6 @@ def test_a_watcher_is_woken_when_the_buffer_is_filled_so_far(around: Around) -> 
             sent += 1
             around.turn(daemon.data)
             daemon.hand_on()
-    finally:
-        os.sched_setaffinity(0, here)
     assert msgpack.unpackb(tree.recv(1 << 16)) == [1, 9, None, None]
     assert 4 <= sent <= 6  # sub-buffers of nine, one record in each
 

@@ -77,14 +77,3 @@ def world(via: str, daemon: DaemonProcess, folder: Path, *options: str) -> Itera
         environment["UTRACEFS_DIR"] = daemon.directory
     with mounted(daemon.directory, folder / "tracing", *options) as mount:
         yield World(daemon, mount, environment)
-
-
-@contextlib.contextmanager
-def one_cpu() -> Iterator[None]:
-    """Programs started meanwhile run on one cpu, as for the kernel's transcripts."""
-    cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cpus)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cpus)

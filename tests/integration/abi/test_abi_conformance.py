@@ -16,7 +16,8 @@ import pytest
 
 from tests.conformance import test_conformance as conformance
 from tests.conformance import transcript
-from tests.integration.abi.programs import ROOT, VIA, World, built, one_cpu, run, world
+from tests.daemon.restarting import one_cpu
+from tests.integration.abi.programs import ROOT, VIA, World, built, run, world
 from tests.integration.conftest import DaemonProcess
 from utracefs_protocol.text import text_of
 from utracefsd.server.runtime import locate
