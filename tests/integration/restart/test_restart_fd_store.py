@@ -133,6 +133,7 @@ def test_a_program_that_lives_adopts_its_ring(manager: ServiceManager, kill: boo
     producer = Producer(manager.directory)
     try:
         write(manager, events__enable=b"1")
+        manager.wait_until_stored(1)
         for _ in range(4):
             producer.emit(100)
             manager.stop(kill)
