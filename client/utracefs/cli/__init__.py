@@ -218,7 +218,7 @@ COMMANDS = {
     "cat": ("utracefs.cli.look.files:cat", "Print files of the tree."),
     "write": ("utracefs.cli.look.files:write", "Write to a file of the tree, as echo TEXT > FILE does."),
     "ls": ("utracefs.cli.look.files:ls", "List a directory of the tree."),
-    "stream": ("utracefs.cli.look.files:stream", "Print records as they come (trace_pipe), until Ctrl-C."),
+    "stream": ("utracefs.cli.look.files:stream", "Print records as they are emitted, until Ctrl-C."),
     "hist": ("utracefs.cli.live.hist:hist", "Count records by the values of their fields."),
     "instance": ("utracefs.cli.look.instance:instance", "Make, remove and list instances."),
     "reg": ("utracefs.cli.look.events:reg", "Declare a persistent event, or delete one."),

@@ -14,7 +14,7 @@ from utracefs.cli.common import echo
 @click.option("--cflags", is_flag=True, help="Options for the compiler.")
 @click.option("--libs", is_flag=True, help="Options for the linker; the library is found where it is now.")
 @click.option("--static", is_flag=True, help="With --libs: the static library.")
-@click.option("--pkg-config-path", is_flag=True, help="What PKG_CONFIG_PATH needs.")
+@click.option("--pkg-config-path", is_flag=True, help="The directory for PKG_CONFIG_PATH.")
 @click.option(
     "--preload",
     is_flag=True,

@@ -121,12 +121,10 @@ def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]
         made: Any = run
         if with_triggers:
             made = trigger_option(
-                "What the -e before it (or else every event) does: 'traceoff if status == 503', ..."
+                "Set a trigger on the events of the preceding -e, or of all: 'traceoff if status == 503', ..."
             )(made)
         for option in (
-            filter_option(
-                "Of the -e before it (or else of every event), only records with: 'status >= 500'."
-            ),
+            filter_option("Filter the events of the preceding -e, or all: 'status >= 500'."),
             events_option(help_text),
         ):
             made = option(made)

@@ -31,10 +31,12 @@ _RETRY_S: Final = 0.25
 @click.option(
     "--wait",
     is_flag=True,
-    help="Without a daemon wait for one, and when it goes for the next.",
+    help="Wait for a daemon if there is none, and after its end for the next one.",
 )
 @click.option("--foreground", is_flag=True, help="Do not go into the background; log to stderr.")
-@click.option("--allow-other", is_flag=True, help="Let others in, as modes and owners of the files permit.")
+@click.option(
+    "--allow-other", is_flag=True, help="Allow access by other users, as far as modes and owners permit."
+)
 @click.option("--group", metavar="GROUP", help="Group of all files. [default: yours]")
 @click.argument("mountpoint", metavar="MOUNTPOINT")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

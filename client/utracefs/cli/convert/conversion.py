@@ -123,7 +123,7 @@ def raw_eventheader_option() -> Callable[[F], F]:
     return click.option(
         "--raw-eventheader",
         is_flag=True,
-        help="Of EventHeader tracepoints only the fields that the kernel knows, not the events in them.",
+        help="Show EventHeader tracepoints with the kernel's fields, not as the events in their records.",
     )
 
 

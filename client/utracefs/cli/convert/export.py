@@ -122,12 +122,12 @@ class _TrackType(ParamType[object]):
     "--daemon",
     "from_daemon",
     is_flag=True,
-    help="Instead of INPUT: what the ring buffer of the running daemon holds now; it stays there.",
+    help="Instead of INPUT: the present records of the running daemon's ring buffer; they stay there.",
 )
 @click.option(
     "--live",
     is_flag=True,
-    help="Instead of INPUT: records as they come, as JSON lines, until Ctrl-C; the events are switched on.",
+    help="Instead of INPUT: records as they are emitted, as JSON lines, until Ctrl-C. Enables the events.",
 )
 @duration_option("With --live: end after 10 seconds, 5m, 2h, ...")
 @instance_option("With --daemon or --live: of this instance instead of the top one.")
@@ -141,15 +141,15 @@ class _TrackType(ParamType[object]):
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
 @selection_options
 @seconds_option("--last", "last_s", "The last 10 seconds, 5m, 2h, ...")
-@click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
+@click.option("--recover", is_flag=True, help="Read as much as possible of a broken file.")
 @click.option(
     "--slice",
     "slices",
     metavar="BEGIN,END[,KEY]",
     type=_TrackType(Slice.parse),
     multiple=True,
-    help=f"{_FOR_TIMELINES}from an event BEGIN to an event END (or END/END) with the same value of the "
-    "field KEY is a slice; without KEY of the same thread.",
+    help=f"{_FOR_TIMELINES}a slice from an event BEGIN to the next END (or END/END) with the same "
+    "value of the field KEY; without KEY, of the same thread.",
 )
 @click.option(
     "--slice-duration",
@@ -157,8 +157,7 @@ class _TrackType(ParamType[object]):
     metavar="EVENT.FIELD[:UNIT]",
     type=_TrackType(Duration.parse),
     multiple=True,
-    help=f"{_FOR_TIMELINES}a record ends a slice, which took what the field says; UNIT: ns (default), us, "
-    "ms, s.",
+    help=f"{_FOR_TIMELINES}a record ends a slice whose duration is in FIELD; UNIT: ns (default), us, ms, s.",
 )
 @click.option(
     "--counter",
@@ -166,7 +165,7 @@ class _TrackType(ParamType[object]):
     metavar="EVENT.FIELD",
     type=_TrackType(Counter.parse),
     multiple=True,
-    help=f"{_FOR_TIMELINES}a curve of the field's values.",
+    help=f"{_FOR_TIMELINES}a curve of the values of FIELD.",
 )
 @click.option(
     "--tracks",

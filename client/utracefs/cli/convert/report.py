@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     type=click.Path(),
     help="The same as FILE, as trace-cmd has it.",
 )
-@click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
+@click.option("-t", "--timestamps", "full_ns", is_flag=True, help="Print times with nanoseconds.")
 @selection_options
 @seconds_option("--last", "last_s", "The last 10 seconds, 5m, 2h, ...")
-@click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
+@click.option(
+    "--stat", "show_stat", is_flag=True, help="Print the counts of each cpu's buffer instead of the records."
+)
 @json_option
 @click.option(
     "--html", "as_html", is_flag=True, help="Write a page to look at in a browser; FILE also perf.data."
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--recover",
     is_flag=True,
-    help="Read what can be saved of a broken file, or of a recording that was killed.",
+    help="Read as much as possible of a broken file, or of a killed recording.",
 )
 def report(
     files: tuple[str, ...],

@@ -39,7 +39,7 @@ _MOST_SHOWN: Final = 10_000
 @click.argument("words", metavar="INPUT... [QUERY]", nargs=-1, required=True)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a row of names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
-@click.option("--recover", is_flag=True, help="Read what can be saved of a broken file.")
+@click.option("--recover", is_flag=True, help="Read as much as possible of a broken file.")
 @raw_eventheader_option()
 def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool, raw_eventheader: bool) -> None:
     """Query INPUT (trace.dat, perf.data, or Parquet of `utracefs export`) in the SQL of DuckDB.

@@ -20,7 +20,7 @@ DEFAULT_S: Final = 3600.0
 COMMANDS = {
     "enable": ("utracefs.cli.fleet.fleet:enable", "Ask hosts to forward events."),
     "disable": ("utracefs.cli.fleet.fleet:disable", "End wishes."),
-    "status": ("utracefs.cli.fleet.show:status", "Wishes and hosts: who obeys, refuses, loses, lags."),
+    "status": ("utracefs.cli.fleet.show:status", "Show wishes and hosts: results, losses, lag."),
     "events": ("utracefs.cli.fleet.show:events", "The events of all hosts."),
     "top": ("utracefs.cli.fleet.show:top", "Rates by host and event, live."),
     "stream": ("utracefs.cli.fleet.read:stream", "Print the records of all hosts, live."),
@@ -44,15 +44,15 @@ class _Name(ParamType[str]):
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @fleet_options
-@click.option("--name", type=_Name(), help="Of the wish. [default: the first EVENT]")
+@click.option("--name", type=_Name(), help="Name of the wish. [default: the first EVENT]")
 @filter_option("Only records for which this is true: 'status >= 500'.")
-@trigger_option("What a host does with these events, whatever --filter says: 'hist:keys=status', ...")
+@trigger_option("Set a trigger on these events, which --filter does not affect: 'hist:keys=status', ...")
 @click.option(
     "--sample",
     metavar="N",
     type=click.IntRange(1, MAX_SAMPLE),
     default=1,
-    help="One of N records; the others are counted.",
+    help="Forward one of N records; the others are counted.",
 )
 @click.option(
     "-l",

@@ -55,7 +55,8 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
 @directory_option
 @instance_option("Only events that are enabled in this instance.")
 @wanted_options(
-    "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.", triggers=False
+    "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; events registered later, too.",
+    triggers=False,
 )
 @click.option(
     "--spool",
@@ -71,16 +72,21 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     callback=_size,
     default="1G",
     show_default=True,
-    help="At most; when it is full, the oldest records are dropped and counted.",
+    help="Limit of the spool; when it is full, the oldest records are dropped and counted.",
 )
 @click.option(
     "--fsync",
     type=click.Choice([sync.value for sync in Sync]),
     default=Sync.INTERVAL.value,
     show_default=True,
-    help="Write the spool through to the disk: at each batch, each second, or not.",
+    help="Call fsync for the spool: after each batch, each second, or never.",
 )
-@click.option("--policy", "policy_file", metavar="FILE", help="TOML: what may leave the host.")
+@click.option(
+    "--policy",
+    "policy_file",
+    metavar="FILE",
+    help="TOML file: the events and values that may leave the host.",
+)
 @server_options
 @click.option(
     "-O",
@@ -96,17 +102,17 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
 @seconds_option(
     "--drain",
     "drain_s",
-    "At the end, send for that long; the rest stays in the spool.",
+    "Time for sending at the end; the rest stays in the spool.",
     default="5s",
     with_0=True,
 )
 @duration_option("End after 10 seconds, 5m, 2h, ...")
-@click.option("--host-name", metavar="NAME", default="", help="Of this host. [default: the system's]")
+@click.option("--host-name", metavar="NAME", default="", help="Name of this host. [default: the system's]")
 @click.option(
     "--fleet",
     "fleet_address",
     metavar="NATS",
-    help="nats://HOST: forward what `utracefs fleet` asks for there. Instead of -e, --filter and -B.",
+    help="nats://HOST: forward the events of wishes (`utracefs fleet`), instead of -e, --filter, -B.",
 )
 @click.option(
     "--label",
@@ -115,7 +121,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     type=Pair(),
     multiple=True,
     callback=pairs,
-    help="Of this host, for the wishes of --fleet.",
+    help="A label of this host, for the wishes of --fleet.",
 )
 @click.argument("address", metavar="TARGET")
 def forward(
@@ -139,8 +145,8 @@ def forward(
     labels: dict[str, str],
     address: str,
 ) -> int:
-    """Forward records to TARGET until SIGTERM or Ctrl-C, over a spool on disk, so that they survive restarts
-    and times without the target. Waits for the daemon. SIGUSR1 prints the status.
+    """Forward records to TARGET until SIGTERM or Ctrl-C, over a spool on disk, so that they survive
+    restarts and outages of the target. Waits for the daemon. SIGUSR1 prints the status.
 
     utracefs forward otlp://localhost:4318 -e 'http_*' --spool /var/lib/app/spool
     """

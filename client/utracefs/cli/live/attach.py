@@ -28,8 +28,8 @@ LOOK_S = 0.02
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@events_option("Events to give it: SYSTEM:NAME, NAME, or globs.")
-@click.option("--detach", is_flag=True, help="Take the events (default: all it has) away instead.")
+@events_option("Events to attach it to: SYSTEM:NAME, NAME, or globs.")
+@click.option("--detach", is_flag=True, help="Detach it from the events (default: all) instead.")
 @click.option("--report", "show_report", is_flag=True, help="Show its report.")
 @click.option("--list", "show_list", is_flag=True, help="List plug-ins and what they are attached to.")
 @duration_option("Only for 10 seconds, 5m, 2h, ...")

@@ -75,9 +75,14 @@ _KEYS = {
 @directory_option
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
 @click.option("-p", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process.")
-@seconds_option("-d", "delay_s", "Time between renewals. [default: 2s]")
+@seconds_option("-d", "delay_s", "Time between updates. [default: 2s]")
 @click.option("-n", "iterations", metavar="N", type=click.IntRange(min=1), help="End after N of them.")
-@click.option("--by", type=click.Choice([BOTH, EVENTS, PROCESSES]), default=BOTH, help="What a row is of.")
+@click.option(
+    "--by",
+    type=click.Choice([BOTH, EVENTS, PROCESSES]),
+    default=BOTH,
+    help="One row per event, per process, or per pair of both.",
+)
 @click.option("--sort", type=click.Choice(SORTS), default="rate", help="[default: rate]")
 @click.option("--batch", is_flag=True, help="Tables one below the other, as without a terminal.")
 @json_option

@@ -36,8 +36,10 @@ def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
 
 @click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
 @directory_option
-@instance_option("What this instance records, instead of the top one; without -e.")
-@wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
+@instance_option("Print the records of this instance instead of the top one; without -e.")
+@wanted_options(
+    "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; events registered later, too."
+)
 @click.option("--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only this cpu.")
 @duration_option("End after 10 seconds, 5m, 2h, ...")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as `export --to jsonl` has them.")
@@ -172,7 +174,9 @@ def _ended_by_signals(after_s: float | None = None) -> Iterator[None]:
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.option("-a", "--append", is_flag=True, help="As `>>` does: set_event and others keep what they have.")
+@click.option(
+    "-a", "--append", is_flag=True, help="Append, like `>>`: set_event and others keep their contents."
+)
 @click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
 @instance_option("PATH is in this instance.")
 @path_argument("path")

@@ -94,7 +94,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
 
 @click.command("list", context_settings=COMMAND_SETTINGS)
 @directory_option
-@instance_option("With --json: whether it is enabled in this instance.")
+@instance_option("With --json: show whether events are enabled in this instance.")
 @events_argument(required=False)
 @click.option("-F", "--fields", is_flag=True, help="Show the fields, too.")
 @json_option

@@ -33,7 +33,7 @@ from utracefs_protocol.text import text_of
 @instance_option()
 @click.option("--standing", is_flag=True, help="Events that are registered later, too (standing_events).")
 @filter_option("Record only what this is true for: 'status >= 500'.")
-@trigger_option("What they do when they fire: 'traceoff if status == 503', 'snapshot', ...")
+@trigger_option("Set a trigger: 'traceoff if status == 503', 'snapshot', ...")
 @events_argument(required=True)
 def enable(
     directory: str | None,

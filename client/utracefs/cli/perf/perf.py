@@ -161,7 +161,7 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
             "--freq",
             metavar="HZ",
             type=click.IntRange(min=1, max=MAX_SAMPLE_FREQ),
-            help="So many samples a second, about.",
+            help="Approximate number of samples per second.",
         ),
         click.option(
             "-c",
@@ -169,7 +169,7 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
             "period",
             metavar="N",
             type=click.IntRange(min=1, max=(1 << 63) - 1),
-            help="A sample every so many records. [default: 1]",
+            help="Take a sample of every Nth record. [default: 1]",
         ),
     ):
         made = option(made)
@@ -232,7 +232,7 @@ def _sampled(
     "--interval-print",
     "interval_ms",
     type=click.IntRange(min=10),
-    help="Print every so many milliseconds what came in these.",
+    help="Print the counts of each interval of so many milliseconds.",
 )
 @click.option(
     "-r",
@@ -240,7 +240,7 @@ def _sampled(
     metavar="N",
     type=click.IntRange(min=1),
     default=1,
-    help="Run COMMAND so often; mean and deviation.",
+    help="Run COMMAND N times; print mean and deviation.",
 )
 @json_option
 def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -> int:
@@ -345,7 +345,7 @@ class _Counter:
     default=DATA_FILE,
     show_default=True,
     type=click.Path(),
-    help="One that is there becomes FILE.old.",
+    help="Output file; an existing one is renamed to FILE.old.",
 )
 def record(common: _Common, sampling: dict[str, int], output: str) -> int:
     """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report.
@@ -384,10 +384,10 @@ def _summary(samples: int, lost: int) -> str:
     default=DATA_FILE,
     show_default=True,
     type=click.Path(),
-    help="What `utracefs perf record` or `perf record` wrote.",
+    help="A file of `utracefs perf record` or `perf record`.",
 )
 @click.option("--ns", is_flag=True, help="Times with nanoseconds.")
-@click.option("--recover", is_flag=True, help="Read what there is of a recording that was killed.")
+@click.option("--recover", is_flag=True, help="Read as much as possible of a killed recording.")
 def script(path: str, ns: bool, recover: bool) -> int:
     """Print the samples of a recording, in the order of time.
 
@@ -427,7 +427,7 @@ def script(path: str, ns: bool, recover: bool) -> int:
 
 @perf.command(
     cls=WantedCommand,
-    short_help="Print samples as they come.",
+    short_help="Print samples as they are taken.",
     context_settings=_COMMAND_SETTINGS,
 )
 @_common_options
@@ -454,7 +454,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 )
 @_common_options
 @_sampling_options
-@seconds_option("-d", "delay_s", "Time between renewals. [default: 2s]")
+@seconds_option("-d", "delay_s", "Time between updates. [default: 2s]")
 def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
     """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
     with _attached(common, common.attr(**sampling)) as (attached, run):

@@ -60,7 +60,7 @@ def long_options(function: F) -> F:
             "max_files",
             metavar="N",
             type=click.IntRange(min=1),
-            help="Of the files of --switch-output or --flight keep the last N. [default: all; --flight: 10]",
+            help="Keep only the last N files of --switch-output or --flight. [default: all; --flight: 10]",
         ),
         click.option(
             "--switch-output",

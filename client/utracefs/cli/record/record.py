@@ -73,19 +73,19 @@ from utracefs.tree.tracefs import Tracefs
 @click.option(
     "--keep",
     is_flag=True,
-    help="Instead of recording on its own: what the top instance (-B: that one) holds, and what is enabled"
-    " there.",
+    help="Record the contents and the enabled events of the existing top instance (-B: of that one), instead"
+    " of a private instance.",
 )
 @click.option(
     "--snapshot",
     is_flag=True,
-    help="Leave the records in the ring buffer, the oldest give way; write what the last `snapshot` trigger"
-    " took, or without such a trigger what is there at the end. SIGUSR2: write that now, to"
-    " FILE.YYYYMMDDhhmmssNN, and continue.",
+    help="Keep the latest records in the ring buffer, and at the end write the last snapshot of a `snapshot`"
+    " trigger, or without such a trigger the buffer. SIGUSR2: write it now, to FILE.YYYYMMDDhhmmssNN,"
+    " and continue.",
 )
 @duration_option("How long to record: 10 (seconds), 5m, 2h, ...")
-@click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
-@click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
+@click.option("--wall-clock", is_flag=True, help="Let readers of the file print wall-clock times.")
+@click.option("--embedded", is_flag=True, help="Start a private daemon even if one is running.")
 @long_options
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -71,7 +71,7 @@ def launch_options(function: F) -> F:
         click.option(
             "--no-preload",
             is_flag=True,
-            help="Without the library by which programs that use the kernel's user_events reach the daemon.",
+            help="Do not preload the library for programs that use the kernel's user_events.",
         ),
     ):
         made = option(made)
