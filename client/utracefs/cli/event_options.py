@@ -33,9 +33,9 @@ from utracefs.cli.common import available_events, events_option, tell, write_wor
 from utracefs.cli.completion import complete_filter
 from utracefs.cli.filter_errors import (
     Refusal,
+    check_syntax,
     filter_refusal,
     logged_refusals,
-    syntax_refusal,
     trigger_refusal,
 )
 from utracefs.cli.instance_option import Place
@@ -232,10 +232,7 @@ class WantedEvents:
         for one in self._wanted:
             if any(matches(one.pattern, event) for event in self._checked):
                 continue
-            for text, what in ((one.filter, "filter"), *((trigger, "trigger") for trigger in one.triggers)):
-                refusal = syntax_refusal(text, what) if text else None
-                if refusal is not None:
-                    raise refusal.failure(one.pattern)
+            check_syntax(one.pattern, one.filter, one.triggers)
 
     def _stand_by(self) -> None:
         some_filter = any(one.filter for one in self._wanted)

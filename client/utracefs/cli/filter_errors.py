@@ -12,7 +12,7 @@ The positions of the carets are the kernel's.
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
@@ -65,6 +65,13 @@ def syntax_refusal(text: str, what: str) -> Refusal | None:
     if mistake is None:
         return None
     return Refusal(mistake.message, _indented(f"{text}\n{' ' * (len(head) + mistake.column)}^"), what)
+
+
+def check_syntax(about: str, filter: str | None, triggers: Iterable[str]) -> None:
+    """Failure for what is invalid for any event."""
+    for text, what in ((filter, "filter"), *((trigger, "trigger") for trigger in triggers)):
+        if text and (refusal := syntax_refusal(text, what)) is not None:
+            raise refusal.failure(about)
 
 
 def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:

@@ -51,6 +51,7 @@ NAMED: Final = "name"
 """`name=` of a hist trigger: it shares its table with those of that name in all instances."""
 TRACING: Final = "trace"
 """An action of a hist trigger that records a synthetic event, which all its consumers get."""
+TRIGGER_WORDS: Final = KINDS | {NAMED, TRACING}
 
 
 Verdict: TypeAlias = bool | tuple[Edit, ...] | None
@@ -68,7 +69,7 @@ class Policy:
     max_wish_s: float = 86400.0
     lease_s: float = 60.0
     triggers: frozenset[str] = KINDS
-    """Kinds that wishes may have, NAMED, TRACING."""
+    """Some of TRIGGER_WORDS that wishes may have."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -161,9 +162,10 @@ def _fleet(told: Any) -> dict[str, Any]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
             raise ValueError(f"`{name}` is not a number of seconds above 0")
     triggers = told.get("triggers", [])
-    known = {*KINDS, NAMED, TRACING}
-    if not isinstance(triggers, list) or not all(isinstance(one, str) and one in known for one in triggers):
-        raise ValueError(f"`triggers` is not a list of: {', '.join(sorted(known))}")
+    if not isinstance(triggers, list) or not all(
+        isinstance(one, str) and one in TRIGGER_WORDS for one in triggers
+    ):
+        raise ValueError(f"`triggers` is not a list of: {', '.join(sorted(TRIGGER_WORDS))}")
     return {name: frozenset(value) if name == "triggers" else value for name, value in told.items()}
 
 

@@ -229,6 +229,7 @@ class Connection:
             self._parser = Parser()  # bytes before TLS were not protected
             self._socket.settimeout(self._left(deadline))
             self._socket = context.wrap_socket(self._socket, server_hostname=self.server.host)
+        login = self._login()
         nonce = self.info.values.get("nonce")
         options = {
             "verbose": False,
@@ -240,14 +241,19 @@ class Connection:
             "protocol": 1,
             "headers": True,
             "no_responders": True,
-            **self._login().members(nonce if isinstance(nonce, str) else ""),
+            **login.members(nonce if isinstance(nonce, str) else ""),
         }
         self._send(connect_line(options) + f"SUB {self._inbox}.* 1\r\nPING\r\n".encode(), deadline)
         self._sid = 1
         self._pongs = 0
         while not self._pongs:
             self._need(deadline, "an answer to CONNECT")
-            self._raise_error()
+            try:
+                self._raise_error()
+            except PermissionError as error:
+                if attrs.evolve(login, user="") != Login():
+                    raise
+                raise PermissionError(f"{error}; no `--secret password=FILE` was given") from None
 
     # Bytes
 

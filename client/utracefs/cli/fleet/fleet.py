@@ -9,10 +9,13 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup, ParamType
 from utracefs.cli.common import EventPattern, seconds_option
 from utracefs.cli.event_options import all_filters, filter_option, trigger_option
+from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.cli.forward.server_options import Pair, pairs
 from utracefs.fleet.buckets import Fleet
+from utracefs.fleet.trigger import needs
 from utracefs.fleet.wish import MAX_SAMPLE, NAME, Wish
+from utracefs.forward.policy import KINDS, TRIGGER_WORDS
 from utracefs.nats.errors import NotFound, WrongLastSequence
 
 DEFAULT_S: Final = 3600.0
@@ -85,6 +88,9 @@ def enable(
     owner = getpass.getuser() if owner is None else owner
     try:
         wanted = all_filters(filters)
+        check_syntax(name, wanted, triggers)
+        if unknown := {word for text in triggers for word in needs(text)} - TRIGGER_WORDS:
+            raise ValueError(f"there is no trigger {min(unknown)!r}; there are {' '.join(sorted(KINDS))}")
         wish = Wish(events, duration_s or DEFAULT_S, wanted, sample, labels, owner, triggers)
         data = wish.to_bytes()
     except ValueError as error:

@@ -12,6 +12,7 @@ from utracefs.cli.forward.server_options import server_options
 from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.forward.target import Settings
 from utracefs.nats.errors import ApiError, NotFound
+from utracefs.nats.login import SECRETS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +31,8 @@ def fleet_options(function: F) -> Any:
         secrets: dict[str, str],
         **options: Any,
     ) -> Any:
+        if unknown := secrets.keys() - set(SECRETS):
+            raise click.UsageError(f"--secret: no secret {min(unknown)!r}; there are: {', '.join(SECRETS)}")
         settings = Settings({}, timeout_s, ca, cert, key, secrets)
         try:
             fleet = Fleet(connection_of(server, settings, "utracefs fleet"))

@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.2
 _COMMON: Final = ("time_ns", "cpu", "pid", "tid", "comm")
 
 _stream = click.argument("stream", metavar="STREAM")
-_events = click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1)
+_events = click.argument("events", metavar="[EVENT...]", type=EventPattern(), nargs=-1)
 _host = click.option("--host", metavar="GLOB", default="*", help="Only of these hosts.")
 
 

@@ -192,7 +192,7 @@ def events(fleet: Fleet, patterns: tuple[str, ...], as_json: bool) -> None:
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @fleet_options
-@duration_option("End after S seconds.")
+@duration_option("End after this time.")
 def top(fleet: Fleet, duration_s: float | None) -> None:
     """Print records a second by host and event, as hosts report them, until Ctrl-C."""
     end = None if duration_s is None else time.monotonic() + duration_s

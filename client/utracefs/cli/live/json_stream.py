@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 
 import utracefs
 from utracefs.cli.common import absent, connect, stop_signals, tell
-from utracefs.cli.filter_errors import syntax_refusal
+from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
@@ -37,9 +37,7 @@ def write_live(
     enabled in that instance. OSError: no daemon, or `out` cannot be written. Failure: the filter is invalid
     for all events.
     """
-    refusal = syntax_refusal(filter or "0", "filter")
-    if refusal is not None:
-        raise refusal.failure(", ".join(events))
+    check_syntax(", ".join(events), filter, ())
     with connect(directory, place) as tree:
         found = tree.directory
         for pattern in absent(tree, events):

@@ -37,9 +37,9 @@ def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["enable", "a", "-f", "((a"], "filter"),
         (["enable", *"abcdefghi"], "9 events"),
         (["enable", "a", "-R", "!hist"], "trigger"),
+        (["enable", "a", "-R", "hst:keys=b"], "no trigger 'hst'; there are disable_event "),
         (["enable", "a", "-l", "a b=c"], "label"),
         (["enable", "a", "--name", "w", "--replace"], "no such wish"),
         (["disable", "w"], "no such wish"),
@@ -48,6 +48,14 @@ def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
 def test_failures(operator: Cli, words: list[str], reason: str) -> None:
     operator.out("fleet", "enable", "first")
     assert reason in operator.fails("fleet", *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "column"), [("-f", "((a", 1), ("-f", "b >== 1", 4), ("-R", "traceoff if b", 13)]
+)
+def test_filters_that_are_invalid_for_any_event(operator: Cli, option: str, text: str, column: int) -> None:
+    done = operator.run("fleet", "enable", "a", option, text, status=1)
+    assert done.stderr.decode().splitlines()[1:] == [f"  {text}", " " * (2 + column) + "^"]
 
 
 @pytest.mark.parametrize(

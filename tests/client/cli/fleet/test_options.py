@@ -20,4 +20,8 @@ def test_no_server_no_fleet(cli: Cli) -> None:
     with serving(cli.home / "nats") as server:
         assert "no fleet yet" in cli.fails("fleet", "disable", "w", "-s", f"nats://127.0.0.1:{server.port}")
     with serving(cli.home / "nats2", 'authorization: {user: "a", password: "b"}') as server:
-        assert "uthorization" in cli.fails("fleet", "status", "-s", f"nats://a@127.0.0.1:{server.port}")
+        words = ("fleet", "status", "-s", f"nats://a@127.0.0.1:{server.port}", "--secret")
+        assert "Violation; no `--secret password=FILE` was given" in cli.fails(*words[:-1])
+        assert "no secret 'pass'; there are: password, token" in cli.fails(*words, "pass=pw", status=2)
+        (cli.home / "pw").write_text("wrong")
+        assert cli.fails(*words, "password=pw").endswith("Authorization Violation\n")
