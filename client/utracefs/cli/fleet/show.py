@@ -17,7 +17,7 @@ from utracefs.cli.tables import table_lines
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.report import PERIOD_S, Host
 from utracefs.fleet.wish import Wish
-from utracefs.tree.event_names import EventName, matches
+from utracefs.tree.event_names import EventName, matches, select
 
 
 def echo(text: str) -> None:
@@ -67,6 +67,7 @@ def status(fleet: Fleet, as_json: bool) -> int:
     else:
         _print_wishes(wishes, hosts)
         _print_hosts(hosts, now_s)
+        _print_unknown_events(wishes, hosts)
     is_well = all(
         not host.is_away(now_s)
         and not host.text("error")
@@ -164,6 +165,18 @@ def _print_hosts(hosts: list[Host], now_s: float) -> None:
     for name, number in said.items():
         if number > _SAID:
             echo(f"{name}  and {number - _SAID} more hosts")
+
+
+def _print_unknown_events(wishes: list[_Shown], hosts: list[Host]) -> None:
+    """They may be misspelt."""
+    if not hosts or any(host.number("left_out") for host in hosts):
+        return
+    names = {name for host in hosts for name in host.names("events")}
+    known = [EventName(system, event) for system, _, event in (name.partition(":") for name in names)]
+    for one in wishes:
+        for word in one.wish.events if one.wish is not None else ():
+            if not select([word], known):
+                echo(f"{one.name}  no host has an event {word} that may leave yet")
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

@@ -54,6 +54,16 @@ def test_all_is_well(operator: Cli, fleet: Fleet) -> None:
     }
 
 
+def test_events_that_no_host_has(operator: Cli, fleet: Fleet) -> None:
+    fleet.wishes.put("errors", Wish(("http", "user_events:d*", "htpt", "x*"), 600).to_bytes())
+    report(fleet, "web1")
+    said = ["errors  no host has an event htpt that may leave yet"]
+    said.append(said[0].replace("htpt", "x*"))
+    assert operator.out("fleet", "status").splitlines()[-2:] == said
+    fleet.report("web2", b'{"version": 1, "left_out": 1}')
+    assert "htpt that" not in operator.out("fleet", "status")
+
+
 def test_bad_news(operator: Cli, fleet: Fleet) -> None:
     fleet.wishes.put("errors", Wish(("http",), 600).to_bytes())
     fleet.wishes.put("bad", b"{")
