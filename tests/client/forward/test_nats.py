@@ -7,7 +7,6 @@ import itertools
 import select
 import socket
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.client.forward.kit import EVENT, batch
 from tests.client.nats.certificates import certificates
 from tests.client.nats.server import WAIT_S, NatsServer, serving
 from tests.client.nats.test_connection import fake
+from tests.integration.pages import blocks
 from tests.judges import library
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
@@ -628,16 +628,18 @@ def test_foreign_messages(server: NatsServer) -> None:
             assert reader.invalid == 1
 
 
-def test_sums(server: NatsServer) -> None:
-    """The query of docs/forward.md."""
+def test_sums(server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """The program of docs/forward.md."""
+    page = Path("docs/forward.md").read_text()
+    (program,) = (one.text for one in blocks(page) if "Reader(" in one.text)
     sent = [attrs.evolve(one, losses=[Loss(EVENT, "ring", 2)]) for one in batches(5, 6, 7)]
     with target(server.at) as nats:
         nats.send(sent)
-    found: Counter[str] = Counter()
-    for one in arrived(server):
-        found.update(one.counts)
-        found.update({loss.event: loss.count or 0 for loss in one.losses})
-    assert found == {EVENT: 18 + 6}
+    host = sent[0].host
+    names: dict[str, Any] = {}
+    exec(program.replace("localhost:4222", f"{server.address}:{server.port}"), names)  # noqa: S102 (ours)
+    assert names["emitted"] == {(host, EVENT): 18 + 6}
+    assert capsys.readouterr().out.splitlines() == [f"{host} {EVENT} [{n}]" for n in (5, 6, 7)]
 
 
 # TLS
