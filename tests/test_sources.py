@@ -41,6 +41,8 @@ LONGEST_FILE = 700
 LONGEST_FUNCTION = 80
 LARGEST_FOLDER = 14
 """Modules, except __init__, __main__ and conftest."""
+LARGEST_TOP = 12
+"""Modules of client/utracefs itself: the library of a program that emits."""
 
 
 def imported(path: Path) -> set[str]:
@@ -195,6 +197,12 @@ def test_folders_are_small() -> None:
     }
     assert len(sizes) > 50
     assert not {folder: size for folder, size in sizes.items() if size > LARGEST_FOLDER}
+
+
+def test_the_event_library_is_small() -> None:
+    """Packages are not counted: each has its own head."""
+    top = {name for name, path in MODULES.items() if path.parent == ROOT / "client" / "utracefs"}
+    assert len(top - {"utracefs", "utracefs.__main__"}) <= LARGEST_TOP
 
 
 def test_no_include_circle() -> None:

@@ -1,12 +1,34 @@
-"""`utracefs c-client`: paths of the C client, for compilers and for LD_PRELOAD."""
+"""`utracefs c-client`: paths of the C client, for compilers and for LD_PRELOAD.
+
+    utracefs/c/include/utracefs.h, utracefs.hpp
+    utracefs/c/lib/libutracefs.so, libutracefs.a, libutracefs-preload.so
+    utracefs/c/lib/pkgconfig/, utracefs/c/lib/cmake/
+
+setup.py makes this tree inside the package if make exists. It may be moved as a whole.
+"""
 
 import os
 
 import click
 
-from utracefs import c_client as installed
+import utracefs
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import echo
+
+PREFIX = os.path.join(os.path.dirname(os.path.abspath(utracefs.__file__)), "c")
+
+_PRELOAD = "lib/libutracefs-preload.so"
+
+
+def root() -> str | None:
+    """Root of the tree; None: it was not built."""
+    return PREFIX if os.path.exists(os.path.join(PREFIX, "include", "utracefs.h")) else None
+
+
+def preload_library() -> str | None:
+    """The library that connects programs for the kernel's user_events; None: it was not built."""
+    path = os.path.join(PREFIX, _PRELOAD)
+    return path if os.path.exists(path) else None
 
 
 @click.command("c-client", context_settings=COMMAND_SETTINGS)
@@ -33,10 +55,10 @@ def c_client(
     """
     if static and not libs:
         raise click.UsageError("--static goes with --libs")
-    where = installed.prefix()
-    library = installed.preload_library()
+    where = root()
+    library = preload_library()
     if where is None or library is None:
-        raise Failure(installed.PREFIX, "the C client was not built; install utracefs where make and gcc are")
+        raise Failure(PREFIX, "the C client was not built; install utracefs where make and gcc are")
     lib = os.path.join(where, "lib")
     texts = {
         "prefix": where,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from utracefs import c_client as installed
+import utracefs
+from utracefs.cli import c_client as installed
 from utracefs.cli import cli
 
 PROGRAM = """
@@ -22,7 +23,9 @@ def said(*words: str, status: int = 0) -> str:
 
 
 def test_where_it_was_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert Path(installed.PREFIX) == Path(str(utracefs.__file__)).with_name("c")
     monkeypatch.setattr(installed, "PREFIX", str(tmp_path))
+    assert installed.preload_library() is None
     assert (
         said(status=1)
         == f"utracefs: {tmp_path}: the C client was not built; install utracefs where make and gcc are\n"
@@ -33,7 +36,7 @@ def test_static_goes_with_libs() -> None:
     assert "--static goes with --libs" in said("--static", status=2)
 
 
-@pytest.mark.skipif(installed.prefix() is None, reason="the C client was not built")
+@pytest.mark.skipif(installed.root() is None, reason="the C client was not built")
 class TestBuilt:
     def test_what_is_asked_for(self) -> None:
         assert said("--prefix") == f"{installed.PREFIX}\n"

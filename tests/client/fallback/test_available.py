@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon
-from utracefs import c_client
+from utracefs.cli import c_client
 from utracefs.fallback import available
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.mount.mounting import why_no_mount
 from tests.integration.tools.console import Shell, files, prepare, steps
-from utracefs import c_client
+from utracefs.cli import c_client
 from utracefs.mount.own_namespace import MOUNTPOINT
 
 PAGE = (Path(__file__).parents[3] / "docs/kernel-abi.md").read_text()

@@ -18,7 +18,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 
-from utracefs import c_client
+from utracefs.cli import c_client
 from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT

@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from utracefs import c_client
-from utracefs.cli import Failure
+from utracefs.cli import Failure, c_client
 from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE
 from utracefs.cli.run.preload_check import obstacle
 from utracefs.cli.run.run_loop import Surroundings

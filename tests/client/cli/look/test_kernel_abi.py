@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from utracefs import c_client
+from utracefs.cli import c_client
 from utracefs.cli.common import Finding
 from utracefs.cli.look import kernel_abi
 from utracefs.cli.look.kernel_abi import examine_kernel_abi

@@ -13,8 +13,7 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually
 from tests.integration.mount.mounting import must_mount
-from utracefs import c_client
-from utracefs.cli import Failure
+from utracefs.cli import Failure, c_client
 from utracefs.cli.run.traced_command import PATIENCE_S, ROOM_KB, Launch, environment, launched
 from utracefs.mount.own_namespace import MOUNTPOINT
 from utracefs.tree.rpc import Rpc
