@@ -8,7 +8,6 @@ could have the server publish to subjects that the user may not publish to.
 """
 
 import base64
-import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -22,7 +21,7 @@ from utracefs.nats.bucket import Bucket
 from utracefs.nats.connection import Connection, Subscription, servers
 from utracefs.nats.errors import NotFound, WireError
 from utracefs.nats.jetstream import JetStream
-from utracefs.nats.login import SECRETS, Login
+from utracefs.nats.login import SECRETS, Login, inbox_of, split_user
 
 WISHES: Final = "utracefs_wishes"
 HOSTS: Final = "utracefs_hosts"
@@ -39,11 +38,10 @@ _SCHEMES: Final = ("nats", "tls")
 
 def connection_of(address: str, settings: Settings, name: str) -> Connection:
     """address: nats://[USER@]HOST[:PORT],..., or tls://. Secrets as of the target `nats`: `password`,
-    `token`, `nkey`, `creds`. Answers come to _INBOX.USER, so that users can be kept from
-    reading those to others. ValueError."""
+    `token`, `nkey`, `creds`. ValueError."""
     scheme, separator, rest = address.partition("://")
-    user, _, hosts = rest.rstrip("/").rpartition("@")
-    if scheme not in _SCHEMES or not separator or ":" in user:
+    user, hosts = split_user(rest.rstrip("/"))
+    if scheme not in _SCHEMES or not separator:
         raise ValueError(f"{address!r} is no address of NATS: nats://[USER@]HOST[:PORT], or tls://...")
 
     def login() -> Login:
@@ -57,7 +55,7 @@ def connection_of(address: str, settings: Settings, name: str) -> Connection:
         tls=settings.tls if is_secure else None,
         timeout_s=settings.timeout_s,
         name=name,
-        inbox=f"_INBOX.{user}" if re.fullmatch(r"[A-Za-z0-9_-]+", user) else "_INBOX",
+        inbox=inbox_of(user),
     )
 
 

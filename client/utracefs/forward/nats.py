@@ -1,4 +1,4 @@
-"""NATS JetStream: `nats://HOST[:4222][,HOST...]/STREAM`. Needs pyarrow.
+"""NATS JetStream: `nats://[USER@]HOST[:4222][,HOST...]/STREAM`. Needs pyarrow.
 
 Each forwarder has a subject, `utracefs.records.HOST.FORWARDER`, on which it alone publishes, and each batch
 is a message there (nats_messages). A message states the sequence that the last message of its subject must
@@ -26,7 +26,7 @@ from utracefs.forward.target import Limits, Sent, Settings, TryAgain, time_optio
 from utracefs.nats.connection import Connection, servers
 from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, WrongLastSequence
 from utracefs.nats.jetstream import NS, JetStream
-from utracefs.nats.login import SECRETS, Login
+from utracefs.nats.login import SECRETS, Login, inbox_of, split_user
 from utracefs.nats.wire import checked_subject
 
 SUBJECT: Final = "utracefs.records"
@@ -55,7 +55,9 @@ class NatsTarget:
         parts = urlsplit(address)
         self._stream: Final = unquote(parts.path.lstrip("/"))
         if not _STREAM.fullmatch(self._stream) or parts.query or parts.fragment:
-            raise ValueError("the address is not nats://HOST[:PORT][,HOST...]/STREAM")
+            raise ValueError("the address is not nats://[USER@]HOST[:PORT][,HOST...]/STREAM")
+        user, hosts = split_user(parts.netloc)
+        self._user: Final = options.get("user", user)
         self._settings: Final = settings
         self._subject: Final = checked_subject(options.get("subject", SUBJECT))
         if {"*", ">"} & set(self._subject.split(".")):
@@ -72,12 +74,12 @@ class NatsTarget:
         self.limits: Final = Limits(records=50_000, bytes=1 << (18 if compression == "none" else 20))
         self._encoder: Final = Encoder(compression)
         self._connection: Final = Connection(
-            servers(parts.netloc),
+            servers(hosts),
             login=self._login,
             tls=settings.tls if is_tls else None,
             timeout_s=settings.timeout_s,
             name="utracefs forward",
-            inbox=options.get("inbox", "_INBOX"),
+            inbox=options.get("inbox", inbox_of(user)),
         )
         self._jetstream: Final = JetStream(self._connection, options.get("domain", ""))
         self._generation = 0
@@ -243,7 +245,7 @@ class NatsTarget:
     def _login(self) -> Login:
         secret = self._settings.secret
         return Login(
-            self._settings.options.get("user", ""),
+            self._user,
             *(secret(name) or "" for name in SECRETS),
         )
 

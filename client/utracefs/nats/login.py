@@ -20,6 +20,17 @@ _USER: Final = 20 << 3
 _SEED_OF_USER: Final = ((18 << 3) | _USER >> 5, (_USER & 31) << 3)
 
 
+def split_user(text: str) -> tuple[str, str]:
+    """`[USER@]HOST...`: user and hosts. A password is left to `servers`, which refuses it."""
+    user, _, hosts = text.rpartition("@")
+    return ("", text) if ":" in user else (user, hosts)
+
+
+def inbox_of(user: str) -> str:
+    """Begin of the subjects of a user's answers, so that others can be kept from reading them."""
+    return f"_INBOX.{user}" if re.fullmatch(r"[A-Za-z0-9_-]+", user) else "_INBOX"
+
+
 @attrs.frozen
 class Login:
     """All empty: none. creds: the text of a file that `nsc` writes, JWT and seed."""

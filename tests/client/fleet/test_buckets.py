@@ -6,13 +6,18 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
-from tests.client.nats.server import NatsServer, serving
+from tests.client.forward.kit import EVENT, batch
+from tests.client.nats.server import WAIT_S, NatsServer, serving
+from tests.judges import library
 from utracefs.fleet.buckets import Fleet, Value, connection_of
 from utracefs.fleet.wish import Wish
-from utracefs.forward.target import Settings
+from utracefs.forward.nats_messages import Reader
+from utracefs.forward.target import Settings, open_target
 from utracefs.nats.bucket import Bucket
+from utracefs.nats.jetstream import JetStream
 
 CONFIG = Path("examples/fleet/nats.conf").read_text()
 WISH = Wish(("work",), 60).to_bytes()
@@ -88,6 +93,22 @@ def test_a_host_that_reports_while_all_are_read_is_there_once(
     monkeypatch.setattr(reader, "values", values)
     found = [(value.key, value.data) for value in reader.present(reader.hosts)]
     assert found == [("web", b"second"), ("shop", b"first")]
+
+
+def test_records_of_a_forwarder(as_: As, server: NatsServer, tmp_path: Path) -> None:
+    library("pyarrow")
+    path = tmp_path / "host"
+    path.write_text("secret-of-host")
+    target = open_target(
+        f"nats://host-records@127.0.0.1:{server.port}/utracefs",
+        Settings({"max_bytes": "1M"}, secrets={"password": str(path)}),
+    )
+    try:
+        assert not target.send([attrs.evolve(batch(), forwarder="f", sequence=1)])
+    finally:
+        target.close()
+    with Reader(JetStream(as_("reader-records").connection), "utracefs") as reader:
+        assert (arrived := reader.next(WAIT_S)) is not None and arrived.counts == {EVENT: 2}
 
 
 @pytest.mark.parametrize("user", ["host", "reader", "host-records", "reader-records"])

@@ -9,11 +9,12 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from utracefs.cli import COMMAND_SETTINGS
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import EventPattern, duration_option, stop_signals, tell
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.fleet.buckets import Fleet
 from utracefs.forward.nats_messages import Arrived, Reader
+from utracefs.nats.errors import NotFound
 from utracefs.nats.jetstream import JetStream
 from utracefs.tree.event_names import EventName, matches
 
@@ -74,7 +75,10 @@ def _read(
     is_stored: bool,
 ) -> None:
     jetstream = JetStream(fleet.connection)
-    state = jetstream.stream(name)["state"]
+    try:
+        state = jetstream.stream(name)["state"]
+    except NotFound:
+        raise Failure(name, "there is no such stream; hosts `forward nats://HOST/STREAM` to it") from None
     last = int(state["last_seq"])
     hosts = set()
     count = lost = unknown = 0

@@ -83,4 +83,4 @@ def test_what_arrives(operator: Cli, server: NatsServer) -> None:
 
 
 def test_mistakes(operator: Cli, server: NatsServer) -> None:
-    assert "stream not found" in operator.fails("fleet", "stream", "NOSUCH")
+    assert "NOSUCH: there is no such stream" in operator.fails("fleet", "stream", "NOSUCH")
