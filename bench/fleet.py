@@ -54,7 +54,7 @@ def rows() -> Iterator[Row]:
         events = [session.event(DECLARATION) for session in sessions]
         _wait(
             lambda: (
-                sum(bool(host.told["attached"]) and bool(host.names("events")) for host in _hosts(fleet))
+                sum(bool(host.members["attached"]) and bool(host.names("events")) for host in _hosts(fleet))
                 == HOSTS
             )
         )

@@ -553,8 +553,8 @@ cdef int count_refusal(Event event, Py_ssize_t i, str reason, str text) except -
         memcpy(payload, <const char *>why, len(why))
         utb_commit(&reserved)
         event.refusals[reason] = count
-    if not event.steps[i].was_told:
-        event.steps[i].was_told = True
+    if not event.steps[i].was_warned:
+        event.steps[i].was_warned = True
         tell(event, f"{event.name}: {text}: such a record is refused and counted")
     return 0
 

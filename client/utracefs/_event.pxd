@@ -23,7 +23,7 @@ cdef struct Step:
     uint8_t bits        # of an INTEGER, or of the elements of an array
     uint8_t is_signed
     uint8_t is_string
-    uint8_t was_told    # whether the program was warned of a refusal
+    uint8_t was_warned    # whether the program was warned of a refusal
     uint8_t element     # bytes of an element of an array, which is a STRUCT; 0: it is none
     uint8_t of_floats
     uint32_t size

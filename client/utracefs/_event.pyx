@@ -81,7 +81,7 @@ cdef class Event:
             self.steps[i].size = size
             self.steps[i].is_signed = is_signed
             self.steps[i].is_string = is_string
-            self.steps[i].was_told = False
+            self.steps[i].was_warned = False
             # __data_loc counts from the common fields in front of the payload, __rel_loc from behind its own
             # word.
             self.steps[i].loc_base = 8 if kind == DATA_LOC else -<int32_t>(offset + 4)

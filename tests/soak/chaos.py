@@ -48,8 +48,8 @@ from tests.soak.judging import (
     judge_records,
     late_events,
     lines_of,
+    reported_lost,
     stats_of,
-    told_lost,
 )
 from tests.soak.plain import PlainConnection
 from tests.soak.report import Found, Report
@@ -355,7 +355,7 @@ class _Epoch:
         for line in lines:
             came[line.event][line.who].append(line.n)
         self.report.counts["records judged"] += len(lines)
-        self.report.counts["records that trace calls lost"] += told_lost(text)
+        self.report.counts["records that trace calls lost"] += reported_lost(text)
         for event, producer in events.items():
             self.report.counts["judgements"] += 1
             self.report.counts["records that producers lost"] += producer.told().lost

@@ -46,7 +46,7 @@ def lines_of(trace: bytes, events: Iterable[str]) -> tuple[list[Line], list[str]
     return found, unreadable
 
 
-def told_lost(trace: bytes) -> int:
+def reported_lost(trace: bytes) -> int:
     """How many records are missing, by the lines in `trace` at their places."""
     return sum(map(int, re.findall(rb"^CPU:\d+ \[LOST (\d+) EVENTS\]$", trace, re.MULTILINE)))
 

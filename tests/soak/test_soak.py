@@ -27,8 +27,8 @@ from tests.soak.judging import (
     judge_records,
     late_events,
     lines_of,
+    reported_lost,
     stats_of,
-    told_lost,
 )
 from tests.soak.report import Found, Report
 
@@ -106,8 +106,8 @@ def test_descriptors_of_every_kind(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_a_trace_calls_lost() -> None:
-    assert told_lost(b"# tracer\nCPU:0 [LOST 12 EVENTS]\n p1-1 ...\nCPU:13 [LOST 1 EVENTS]\n") == 13
-    assert told_lost(TRACE) == 0
+    assert reported_lost(b"# tracer\nCPU:0 [LOST 12 EVENTS]\n p1-1 ...\nCPU:13 [LOST 1 EVENTS]\n") == 13
+    assert reported_lost(TRACE) == 0
 
 
 def test_lines_of_a_trace() -> None:

@@ -339,11 +339,11 @@ class WantedEvents:
     def check_log(self) -> None:
         """Invalid hist triggers of events that have been removed already: an event without references is
         removed with its program."""
-        told = {(str(event), text) for event, text, _ in self.refused}
+        known = {(str(event), text) for event, text, _ in self.refused}
         texts = {trigger for one in self._wanted for trigger in one.triggers}
         for event, text, refusal in logged_refusals(texts, self._read(self._place.path("error_log"))):
-            if (event, text) not in told:
-                told.add((event, text))
+            if (event, text) not in known:
+                known.add((event, text))
                 self._refuse(event, text, refusal)
 
     def _check_event(self, event: EventName) -> None:

@@ -144,10 +144,10 @@ def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> sock
 
 def _in_background(options: _Options) -> None:
     """Returns when it is mounted; with --wait, at the latest when it waits for a daemon."""
-    told, tell = os.pipe()
+    read_end, tell = os.pipe()
     if os.fork():
         os.close(tell)
-        with open(told, "rb") as pipe:
+        with open(read_end, "rb") as pipe:
             answer = pipe.read()
         if answer != _BEGUN:
             about, _, reason = answer.decode("utf-8", "surrogateescape").partition("\0")
@@ -155,7 +155,7 @@ def _in_background(options: _Options) -> None:
         return
     status = 1
     try:
-        os.close(told)
+        os.close(read_end)
         os.setsid()
         os.chdir("/")
 

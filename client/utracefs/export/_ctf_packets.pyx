@@ -58,7 +58,7 @@ cdef class _Stream:
     cdef uint64_t packets
     cdef uint64_t records     # in the packet
     cdef uint64_t discarded
-    cdef uint64_t told        # of `discarded`, by the packets until now
+    cdef uint64_t reported        # of `discarded`, by the packets until now
 
     def __cinit__(self):
         self.packet = bytearray()
@@ -116,7 +116,7 @@ cdef class CtfPackets:
             self._rest = list(self._streams.values())[::-1]
         while self._rest:
             stream = self._rest.pop()
-            if stream.used > sizeof(PacketHead) or not stream.packets or stream.discarded != stream.told:
+            if stream.used > sizeof(PacketHead) or not stream.packets or stream.discarded != stream.reported:
                 return stream.cpu, self._take(stream)
         if self._error is not None:
             raise self._error
@@ -211,7 +211,7 @@ cdef class CtfPackets:
             PyByteArray_Resize(stream.packet, PACKET_BYTES)   # free the memory of a long record
         stream.used = sizeof(head)
         stream.packets += 1
-        stream.told = stream.discarded
+        stream.reported = stream.discarded
         return packet
 
 

@@ -275,7 +275,7 @@ class Agent:
         if self._bell is None:
             return  # `_ask` has met the error
         self._has_news = False
-        self._guarded("report", lambda: self._store(report.pack(self._told(is_last))), lambda: None)
+        self._guarded("report", lambda: self._store(report.pack(self._members(is_last))), lambda: None)
 
     def _store(self, data: bytes) -> None:
         now = time.monotonic()
@@ -295,7 +295,7 @@ class Agent:
         )
         return f", not by {found[:500]}" if found else ""
 
-    def _told(self, is_last: bool) -> dict[str, Any]:
+    def _members(self, is_last: bool) -> dict[str, Any]:
         status = self._status
         instance, reading = self._instance, self._reading
         events, enabled = (

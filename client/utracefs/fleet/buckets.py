@@ -101,10 +101,10 @@ class Fleet:
 
     def state(self, bucket: Bucket) -> State:
         """NotFound."""
-        told = self._jetstream.stream(bucket.stream)
+        info = self._jetstream.stream(bucket.stream)
         try:
-            state = told["state"]
-            return State(str(told["created"]), int(state["last_seq"]), int(state["messages"]))
+            state = info["state"]
+            return State(str(info["created"]), int(state["last_seq"]), int(state["messages"]))
         except (KeyError, TypeError, ValueError):
             raise WireError("an answer without the state of a stream") from None
 
@@ -145,13 +145,13 @@ class Fleet:
     def _get(self, bucket: Bucket, what: dict[str, Any]) -> Value:
         answer = self._jetstream.call(f"STREAM.MSG.GET.{bucket.stream}", what)
         try:
-            told = answer["message"]
-            headers = base64.b64decode(told.get("hdrs") or "")
+            message = answer["message"]
+            headers = base64.b64decode(message.get("hdrs") or "")
             return Value(
-                str(told["subject"]).removeprefix(f"$KV.{bucket.name}."),
-                base64.b64decode(told.get("data") or ""),
-                int(told["seq"]),
-                _seconds(str(told["time"])),
+                str(message["subject"]).removeprefix(f"$KV.{bucket.name}."),
+                base64.b64decode(message.get("data") or ""),
+                int(message["seq"]),
+                _seconds(str(message["time"])),
                 b"KV-Operation: DEL" in headers or b"KV-Operation: PURGE" in headers,
             )
         except (KeyError, TypeError, AttributeError, ValueError):

@@ -28,15 +28,15 @@ MAX_NAMES: Final = 500
 _LISTS: Final = ("events", "enabled")
 
 
-def pack(told: Mapping[str, Any]) -> bytes:
+def pack(members: Mapping[str, Any]) -> bytes:
     """Lists and maps of events are cut to MAX_NAMES, and further if the report is too long; `left_out` counts
     that."""
     limit = MAX_NAMES
     while True:
-        cut: dict[str, Any] = {"version": VERSION, **told}
+        cut: dict[str, Any] = {"version": VERSION, **members}
         left_out = 0
         for name in (*_LISTS, "forwarded", "lost", "wishes"):
-            value = told.get(name, [])
+            value = members.get(name, [])
             left_out += max(0, len(value) - limit)
             cut[name] = dict(list(value.items())[:limit]) if isinstance(value, Mapping) else value[:limit]
         data = json.dumps({**cut, "left_out": left_out}).encode()
@@ -52,34 +52,34 @@ class Host:
     name: str
     seen_s: float
     """The server's time of the report."""
-    told: Mapping[str, Any]
+    members: Mapping[str, Any]
     """Empty: it is invalid."""
 
     @classmethod
     def of(cls, value: Value) -> "Host":
         try:
-            told = json.loads(value.data[:MAX_BYTES], parse_constant=lambda _: None)
+            members = json.loads(value.data[:MAX_BYTES], parse_constant=lambda _: None)
         except (ValueError, RecursionError):
-            told = {}
-        is_known = isinstance(told, dict) and told.get("version") == VERSION
-        return cls(name_of(value.key), value.time_s, told if is_known else {})
+            members = {}
+        is_known = isinstance(members, dict) and members.get("version") == VERSION
+        return cls(name_of(value.key), value.time_s, members if is_known else {})
 
     def is_away(self, now_s: float) -> bool:
         return now_s - self.seen_s > AWAY_S
 
     def text(self, member: str) -> str:
-        value = self.told.get(member)
+        value = self.members.get(member)
         return value if isinstance(value, str) else ""
 
     def number(self, member: str) -> float:
         """The value as an integer; 0 if it is no number, or out of range."""
-        value = self.told.get(member)
+        value = self.members.get(member)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
             return value
         return 0
 
     def names(self, member: str) -> list[str]:
-        value = self.told.get(member)
+        value = self.members.get(member)
         return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
     def counts(self, member: str) -> dict[str, int]:
@@ -104,7 +104,7 @@ class Host:
         return found
 
     def _items(self, member: str) -> Iterable[tuple[str, Any]]:
-        value = self.told.get(member)
+        value = self.members.get(member)
         return value.items() if isinstance(value, dict) else ()
 
 

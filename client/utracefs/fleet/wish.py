@@ -104,34 +104,34 @@ class Wish:
         if len(data) > MAX_BYTES:
             raise ValueError(f"{len(data)} bytes: a wish has at most {MAX_BYTES}")
         try:
-            told = json.loads(data)
+            members = json.loads(data)
         except (ValueError, RecursionError):
             raise ValueError("it is no JSON") from None
-        if type(told) is not dict or told.get("version") != VERSION:
+        if type(members) is not dict or members.get("version") != VERSION:
             raise ValueError(f"it is no wish of version {VERSION}")
-        if unknown := sorted(told.keys() - _MEMBERS):
+        if unknown := sorted(members.keys() - _MEMBERS):
             raise ValueError(f"it has an unknown member {unknown[0][:MAX_TEXT]!r}")
-        labels = _member(told, "labels", dict, {})
-        events, triggers = (_member(told, name, list, []) for name in ("events", "triggers"))
+        labels = _member(members, "labels", dict, {})
+        events, triggers = (_member(members, name, list, []) for name in ("events", "triggers"))
         for name, texts in (("labels", labels.values()), ("events", events), ("triggers", triggers)):
             if not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"its {name} are not texts")
-        duration_s: Any = told.get("duration_s")
+        duration_s: Any = members.get("duration_s")
         if type(duration_s) not in (int, float) or not 0 < duration_s <= MAX_DURATION_S:
             raise ValueError(f"its duration_s is no number between 0 and {MAX_DURATION_S:.0f}")
         return cls(
             tuple(events),
             float(duration_s),
-            _member(told, "filter", str, ""),
-            _member(told, "sample", int, 1),
+            _member(members, "filter", str, ""),
+            _member(members, "sample", int, 1),
             labels,
-            _member(told, "owner", str, ""),
+            _member(members, "owner", str, ""),
             tuple(triggers),
         )
 
 
-def _member(told: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = told.get(name, default)
+def _member(members: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = members.get(name, default)
     if type(value) is not kind:
         raise ValueError(f"its {name} is no {kind.__name__}")
     return value

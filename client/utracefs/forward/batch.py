@@ -164,23 +164,23 @@ class Batch:
     def of(cls, header: bytes, body: bytes, formats: Formats) -> Self:
         """ValueError: the header is invalid, or of a newer version."""
         try:
-            told: dict[str, Any] = msgpack.unpackb(header, strict_map_key=False)
-            if told["version"] != VERSION:
-                raise KeyError(f"version {told['version']}, not {VERSION}")
-            marks = told.get("marks")
+            members: dict[str, Any] = msgpack.unpackb(header, strict_map_key=False)
+            if members["version"] != VERSION:
+                raise KeyError(f"version {members['version']}, not {VERSION}")
+            marks = members.get("marks")
             return cls(
-                told["forwarder"],
-                told["sequence"],
-                told["host"],
-                told["boot_id"],
-                ClockPair(*told["clock"]),
-                {id_: (text_of(system), text) for id_, (system, text) in told["events"].items()},
-                {tid: text_of(comm) for tid, comm in told["comms"].items()},
-                {text_of(event): count for event, count in told["counts"].items()},
-                [Loss(text_of(event), cause, count) for event, cause, count in told["losses"]],
-                told["times"][0],
-                told["times"][1],
-                told["gap"],
+                members["forwarder"],
+                members["sequence"],
+                members["host"],
+                members["boot_id"],
+                ClockPair(*members["clock"]),
+                {id_: (text_of(system), text) for id_, (system, text) in members["events"].items()},
+                {tid: text_of(comm) for tid, comm in members["comms"].items()},
+                {text_of(event): count for event, count in members["counts"].items()},
+                [Loss(text_of(event), cause, count) for event, cause, count in members["losses"]],
+                members["times"][0],
+                members["times"][1],
+                members["gap"],
                 body,
                 None
                 if marks is None

@@ -380,16 +380,16 @@ class Forwarder:
 
     def _sending(self) -> None:
         limits = self._target.limits
-        is_told = False
+        is_reported = False
         while not self._give_up.is_set():
             is_last = self._read_over.is_set()
             batches = self._spool.take(limits, _LOOK_S, at_once=self._is_ending)
             if batches:
                 if not self._deliver(batches):
                     return
-            elif is_last and self._spool.has_losses and not is_told:
+            elif is_last and self._spool.has_losses and not is_reported:
                 self._spool.append(self._batch())
-                is_told = True
+                is_reported = True
             elif is_last:
                 return
 

@@ -87,7 +87,7 @@ class Encoder:
         """Payloads of at most `limit` bytes, and by tracepoint the records that cannot be sent: those larger
         than that, or that cannot be decoded. The last part ends with the batch. stored: so many records and
         losses (None: all) of it are stored already. One loss alone may be larger than `limit`."""
-        begin, told = stored
+        begin, first_loss = stored
         parts: list[Part] = []
         refused: Counter[str] = Counter()
         bare = attrs.evolve(batch, losses=())
@@ -103,8 +103,8 @@ class Encoder:
         end = parts[-1].end if parts else begin
         if end < batch.nr_records:
             parts.append(Part(end, batch.nr_records, self._losses_alone(bare, ())))
-        if told is not None:
-            parts[:0] = self._split_losses(batch, told, len(batch.losses), limit)
+        if first_loss is not None:
+            parts[:0] = self._split_losses(batch, first_loss, len(batch.losses), limit)
         return parts, refused
 
     def _split_losses(self, batch: Batch, begin: int, end: int, limit: int) -> Iterator[Part]:

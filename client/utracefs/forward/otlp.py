@@ -118,11 +118,11 @@ class Encoder:
                     if of_spans == is_span:
                         by_scope.setdefault(self._scopes[scope], []).append(data)
                 if by_scope:
-                    told: Counter[str] = Counter()
+                    numbers: Counter[str] = Counter()
                     for plan, n in counts.items():
                         if plan.is_span == is_span:
-                            told[plan.name] += n  # of all layouts of the event
-                    yield _Request(path, self._body(resource, by_scope), told, sum(told.values()))
+                            numbers[plan.name] += n  # of all layouts of the event
+                    yield _Request(path, self._body(resource, by_scope), numbers, sum(numbers.values()))
 
     def metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> Iterator[_Request]:
         """Histograms, as they were at `now_ns`."""
@@ -239,9 +239,9 @@ def rejected(answer: bytes) -> int:
     """The number in partial_success of an Export...ServiceResponse. ValueError: it is none."""
     for number, value in _fields(answer):
         if number == 1 and isinstance(value, bytes):
-            for inner, told in _fields(value):
-                if inner == 1 and isinstance(told, int) and told < 1 << 63:
-                    return told
+            for inner, content in _fields(value):
+                if inner == 1 and isinstance(content, int) and content < 1 << 63:
+                    return content
     return 0
 
 
@@ -404,11 +404,11 @@ class OtlpTarget:
             try:
                 connection.request("POST", self._prefix + path, body, self._headers)
                 answer = connection.getresponse()
-                told = answer.read(_MOST_ANSWER)
+                content = answer.read(_MOST_ANSWER)
                 if not answer.isclosed():
                     self.close()
                 self._is_used = True
-                return answer.status, answer.reason, answer.headers, told
+                return answer.status, answer.reason, answer.headers, content
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 self.close()
                 if not was_used:

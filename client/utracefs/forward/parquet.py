@@ -292,10 +292,10 @@ class _Journal:
         self._forwarder = ""
         self._ranges: list[_Range] = []
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            told = json.loads(path.read_bytes())
-            if told["address"] == address:
-                self._ranges = [_Range(*one) for one in told["ranges"]]
-                self._forwarder = told["forwarder"]
+            stored = json.loads(path.read_bytes())
+            if stored["address"] == address:
+                self._ranges = [_Range(*one) for one in stored["ranges"]]
+                self._forwarder = stored["forwarder"]
 
     def groups(self, batches: Sequence[Batch], store: "_Store") -> list[list[Batch]]:
         """The batches by ranges, with the same limits as before. If a known range is not complete among them,
@@ -336,13 +336,13 @@ class _Journal:
         known.files = list(files)
 
     def _write(self) -> None:
-        told = {
+        stored = {
             "address": self._address,
             "forwarder": self._forwarder,
             "ranges": [attrs.astuple(one) for one in self._ranges],
         }
         try:
-            _write_file(self._path, json.dumps(told).encode())
+            _write_file(self._path, json.dumps(stored).encode())
         except OSError as error:
             # A full disk must not stop the target, which makes room there. If it is killed now, some records
             # may be in two files.

@@ -81,16 +81,16 @@ class Policy:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def _of(cls, told: Mapping[str, Any], folder: Path) -> Self:
-        if unknown := sorted(told.keys() - _KEYS):
+    def _of(cls, given: Mapping[str, Any], folder: Path) -> Self:
+        if unknown := sorted(given.keys() - _KEYS):
             raise ValueError(f"{unknown[0]!r} is not known; there are: {', '.join(sorted(_KEYS))}")
-        events = told.get("events", ["*:*"])
+        events = given.get("events", ["*:*"])
         if not isinstance(events, list) or not all(isinstance(one, str) and one for one in events):
             raise ValueError('`events` is not a list of texts: events = ["user_events:*"]')
-        rate = told.get("max_records_per_s")
+        rate = given.get("max_records_per_s")
         if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
             raise ValueError("`max_records_per_s` is not a number above 0")
-        fields = told.get("fields", {})
+        fields = given.get("fields", {})
         if not isinstance(fields, dict) or not all(isinstance(table, dict) for table in fields.values()):
             raise ValueError('`fields` has no table for each event: [fields."user_events:login"]')
         actions = [action for table in fields.values() for action in table.values()]
@@ -99,12 +99,12 @@ class Policy:
                 raise ValueError(f"{action!r} is not redact or hash")
         key = b""
         if "hash" in actions:
-            if not isinstance(told.get("hash_key"), str):
+            if not isinstance(given.get("hash_key"), str):
                 raise ValueError("hash needs `hash_key`, the name of a file")
-            key = (folder / told["hash_key"]).read_bytes()
+            key = (folder / given["hash_key"]).read_bytes()
             if len(key) < _SHORTEST_KEY:
-                raise ValueError(f"{told['hash_key']} has less than {_SHORTEST_KEY} bytes")
-        return cls(tuple(events), rate, fields, key, **_fleet(told.get("fleet", {})))
+                raise ValueError(f"{given['hash_key']} has less than {_SHORTEST_KEY} bytes")
+        return cls(tuple(events), rate, fields, key, **_fleet(given.get("fleet", {})))
 
     @property
     def hidden(self) -> set[str]:
@@ -154,19 +154,19 @@ class Policy:
         return digest
 
 
-def _fleet(told: Any) -> dict[str, Any]:
-    if not isinstance(told, dict) or told.keys() - _FLEET_KEYS:
+def _fleet(given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict) or given.keys() - _FLEET_KEYS:
         raise ValueError(f"`fleet` is a table of {', '.join(sorted(_FLEET_KEYS))}")
-    for name in told.keys() & _SECONDS:
-        value = told[name]
+    for name in given.keys() & _SECONDS:
+        value = given[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
             raise ValueError(f"`{name}` is not a number of seconds above 0")
-    triggers = told.get("triggers", [])
+    triggers = given.get("triggers", [])
     if not isinstance(triggers, list) or not all(
         isinstance(one, str) and one in TRIGGER_WORDS for one in triggers
     ):
         raise ValueError(f"`triggers` is not a list of: {', '.join(sorted(TRIGGER_WORDS))}")
-    return {name: frozenset(value) if name == "triggers" else value for name, value in told.items()}
+    return {name: frozenset(value) if name == "triggers" else value for name, value in given.items()}
 
 
 class Rate:

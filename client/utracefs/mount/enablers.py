@@ -70,7 +70,7 @@ def _nothing() -> None:
 
 
 @attrs.define(eq=False)
-class Told:
+class Connected:
     """An address space and its connection."""
 
     space: AddressSpace
@@ -92,7 +92,7 @@ class Told:
 
 @attrs.frozen
 class _Due:
-    told: Told
+    connected: Connected
     tokens: list[int]
     seq: int | None
     """The acknowledgement to send then."""
@@ -114,7 +114,7 @@ class Enablers:
         self._memory = memory
         self._spaces = spaces
         self._watch_process = watch_process
-        self._told: dict[AddressSpace, Told] = {}
+        self._connected: dict[AddressSpace, Connected] = {}
         self._due: list[_Due] = []
         self._is_setting = False
         self._settles = False
@@ -129,30 +129,30 @@ class Enablers:
         """In the memory thread."""
         return next(self._tokens)
 
-    def add(self, space: AddressSpace, key: Key, enabler: Enabler) -> Asking[Told]:
+    def add(self, space: AddressSpace, key: Key, enabler: Enabler) -> Asking[Connected]:
         """Register an enabler of the space with the daemon. The event must exist. ENOMEM and other errors of
         the daemon; then `remove` it."""
         while True:
-            told = yield from self._tell(space)
-            assert told.channel is not None
-            channel = told.channel
+            connected = yield from self._tell(space)
+            assert connected.channel is not None
+            channel = connected.channel
             try:
-                yield from self._register(told, key, enabler)
+                yield from self._register(connected, key, enabler)
             except OSError:
                 if not self._connections.is_retried(channel):
                     raise
             else:
-                return told
+                return connected
 
     def remove(self, space: AddressSpace, enabler: Enabler) -> None:
         """The space has removed it."""
-        told = self._told.get(space)
-        if told is not None:
-            self._forget(told, enabler.token)
+        connected = self._connected.get(space)
+        if connected is not None:
+            self._forget(connected, enabler.token)
 
-    def write_bit(self, told: Told, token: int) -> bool:
+    def write_bit(self, connected: Connected, token: int) -> bool:
         """In the memory thread: False when the word cannot be written."""
-        return not self._set_bits(told, [token])
+        return not self._set_bits(connected, [token])
 
     def settle(self) -> None:
         """Look for ended and new processes; once for all callers of this turn of the loop, after the bits
@@ -167,14 +167,14 @@ class Enablers:
 
     def daemon_came(self) -> None:
         """Register everything."""
-        for told in list(self._told.values()):
-            if told.ready.is_open:
-                self._connections.begin(self._bring(told))
+        for connected in list(self._connected.values()):
+            if connected.ready.is_open:
+                self._connections.begin(self._bring(connected))
 
     def close(self) -> None:
         """The mount ends: clear bits before the memory thread ends."""
-        for told in self._told.values():
-            self._clear(told)
+        for connected in self._connected.values():
+            self._clear(connected)
         self._set_due()
         self._memory.submit(self._leave, lambda _result, _failure: None)
 
@@ -188,75 +188,75 @@ class Enablers:
 
     # The connection of an address space
 
-    def _tell(self, space: AddressSpace) -> Asking[Told]:
-        told = self._told.get(space)
-        if told is None:
-            told = self._told[space] = Told(space)
+    def _tell(self, space: AddressSpace) -> Asking[Connected]:
+        connected = self._connected.get(space)
+        if connected is None:
+            connected = self._connected[space] = Connected(space)
             # If it has ended already, or cannot be watched, the next look notices.
             with contextlib.suppress(OSError):
-                told.forget_process = self._watch_process(space.pid, self.settle)
-            yield from self._bring(told)
+                connected.forget_process = self._watch_process(space.pid, self.settle)
+            yield from self._bring(connected)
         else:
-            yield told.ready
-            if told.error is not None or told.channel is None or told.channel.closed:
-                yield from self._bring(told)
-        if told.error is not None:
-            raise told.error
-        return told
+            yield connected.ready
+            if connected.error is not None or connected.channel is None or connected.channel.closed:
+                yield from self._bring(connected)
+        if connected.error is not None:
+            raise connected.error
+        return connected
 
-    def _bring(self, told: Told) -> Asking[None]:
+    def _bring(self, connected: Connected) -> Asking[None]:
         """Connect, or reconnect; `error` has the result."""
-        told.ready.enter(told)
+        connected.ready.enter(connected)
         try:
             for _ in range(_ATTEMPTS):
-                told.error = None
-                told.keys.clear()
-                told.state.clear()
+                connected.error = None
+                connected.keys.clear()
+                connected.state.clear()
                 if self._connections.is_away:
                     # A child's copies were made when its parent's bits were set.
-                    yield self._memory(self._clear_all, told.space)
+                    yield self._memory(self._clear_all, connected.space)
                 try:
-                    yield from self._connect(told)
-                    yield from self._register_all(told)
+                    yield from self._connect(connected)
+                    yield from self._register_all(connected)
                 except OSError as failure:
-                    told.error = failure
-                if told.channel is None or not self._connections.is_retried(told.channel):
+                    connected.error = failure
+                if connected.channel is None or not self._connections.is_retried(connected.channel):
                     break
                 yield self._connections.pause()
-            if told.error is not None and told.error.errno == errno.ENOTCONN:
-                yield self._memory(self._clear_all, told.space)
+            if connected.error is not None and connected.error.errno == errno.ENOTCONN:
+                yield self._memory(self._clear_all, connected.space)
         finally:
-            told.ready.leave(told)
-            if told.channel is not None and (told.error is not None or told.is_gone):
-                told.channel.close()
+            connected.ready.leave(connected)
+            if connected.channel is not None and (connected.error is not None or connected.is_gone):
+                connected.channel.close()
 
-    def _connect(self, told: Told) -> Asking[None]:
-        space = told.space
+    def _connect(self, connected: Connected) -> Asking[None]:
+        space = connected.space
         owner = Process(space.pid, space.start_time, space.uid, space.gid)
-        told.channel = yield from self._connections.connected(
-            owner, functools.partial(self._notified, told), lambda _: self._ended(told)
+        connected.channel = yield from self._connections.connected(
+            owner, functools.partial(self._notified, connected), lambda _: self._ended(connected)
         )
 
-    def _register_all(self, told: Told) -> Asking[None]:
+    def _register_all(self, connected: Connected) -> Asking[None]:
         """Register the enablers that exist before the connection: a child's copies, or after a restart
         all."""
-        enablers: dict[Key, Enabler] = yield self._memory(self._named, told.space)
-        assert told.channel is not None
+        enablers: dict[Key, Enabler] = yield self._memory(self._named, connected.space)
+        assert connected.channel is not None
         requests: list[Params] = [NotifyEnablers(), *map(_registration, enablers.values())]
-        told.keys.update((enabler.token, key) for key, enabler in enablers.items())
-        began, *answers = yield AskEach(told.channel, requests)
+        connected.keys.update((enabler.token, key) for key, enabler in enablers.items())
+        began, *answers = yield AskEach(connected.channel, requests)
         if isinstance(began, OSError):
             raise began
         for (key, enabler), answer in zip(enablers.items(), answers, strict=True):
             try:
-                self._note(told, enabler.token, answer)
+                self._note(connected, enabler.token, answer)
             except OSError:
-                if told.channel.closed:
+                if connected.channel.closed:
                     raise
                 # Now of another event, or over a limit.
-                yield self._memory(self.give_back, told.space, key, enabler)
-        self._set(told, list(told.state))
-        if told.state:
+                yield self._memory(self.give_back, connected.space, key, enabler)
+        self._set(connected, list(connected.state))
+        if connected.state:
             # Children forked before have their own bits, which are not set yet.
             self.settle()
 
@@ -273,49 +273,49 @@ class Enablers:
             enabler.token = enabler.token or self.new_token()
         return dict(space.enablers)
 
-    def _register(self, told: Told, key: Key, enabler: Enabler) -> Asking[None]:
-        if told.channel is None or enabler.token in told.keys:
+    def _register(self, connected: Connected, key: Key, enabler: Enabler) -> Asking[None]:
+        if connected.channel is None or enabler.token in connected.keys:
             return
-        told.keys[enabler.token] = key
-        [answer] = yield AskEach(told.channel, [_registration(enabler)])
-        self._note(told, enabler.token, answer)
+        connected.keys[enabler.token] = key
+        [answer] = yield AskEach(connected.channel, [_registration(enabler)])
+        self._note(connected, enabler.token, answer)
 
-    def _note(self, told: Told, token: int, answer: object) -> None:
+    def _note(self, connected: Connected, token: int, answer: object) -> None:
         """Register; returns the first state of the bit. OSError: the daemon does not have the enabler."""
         try:
             if isinstance(answer, OSError):
                 raise answer
             state = EnablerRegistered.from_wire(answer).enabled
         except (OSError, TraceError) as failure:
-            told.keys.pop(token, None)
+            connected.keys.pop(token, None)
             if isinstance(failure, TraceError):
                 raise OSError(errno.EPROTO, failure.text) from None
             raise
-        if token in told.keys:
-            told.state[token] = state
+        if token in connected.keys:
+            connected.state[token] = state
 
-    def _forget(self, told: Told, token: int) -> None:
-        told.state.pop(token, None)
-        if told.keys.pop(token, None) is not None and told.channel is not None:
-            told.channel.send(EventUnregistration(token=token), lambda _result, _error: None)
+    def _forget(self, connected: Connected, token: int) -> None:
+        connected.state.pop(token, None)
+        if connected.keys.pop(token, None) is not None and connected.channel is not None:
+            connected.channel.send(EventUnregistration(token=token), lambda _result, _error: None)
 
     def _gone(self, space: AddressSpace) -> None:
         """Exec or exit: no bits are left; notify the daemon at once."""
-        told = self._told.pop(space, None)
-        if told is None:
+        connected = self._connected.pop(space, None)
+        if connected is None:
             return
-        told.is_gone = True
-        told.forget_process()
-        told.keys.clear()
-        told.state.clear()
-        if told.channel is None or not told.ready.is_open:
+        connected.is_gone = True
+        connected.forget_process()
+        connected.keys.clear()
+        connected.state.clear()
+        if connected.channel is None or not connected.ready.is_open:
             return
-        channel = told.channel
-        self.leaving.enter(told)
+        channel = connected.channel
+        self.leaving.enter(connected)
 
         def finished() -> None:
             channel.close()
-            self.leaving.leave(told)
+            self.leaving.leave(connected)
 
         channel.finish(finished)
 
@@ -325,7 +325,7 @@ class Enablers:
 
     # Bits
 
-    def _notified(self, told: Told, notification: Notification) -> None:
+    def _notified(self, connected: Connected, notification: Notification) -> None:
         """Descendants not found yet have bits to set, so look for them afterwards, once for all notifications
         of this turn."""
         if notification.method != EnablersChanged.METHOD:
@@ -335,14 +335,16 @@ class Enablers:
         except TraceError as failure:
             logger.error("the daemon says what cannot be understood: %s", failure.text)
             return
-        told.state.update((token, on) for token, on in changed.changes if token in told.keys)
-        self._set(told, [token for token, _ in changed.changes], seq=changed.seq)
+        connected.state.update((token, on) for token, on in changed.changes if token in connected.keys)
+        self._set(connected, [token for token, _ in changed.changes], seq=changed.seq)
         self.settle()
 
-    def _set(self, told: Told, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES) -> None:
+    def _set(
+        self, connected: Connected, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES
+    ) -> None:
         """Set the bits; then acknowledge, if requested."""
         if tokens or seq is not None:
-            self._due.append(_Due(told, tokens, seq, retries))
+            self._due.append(_Due(connected, tokens, seq, retries))
             if not self._is_setting:
                 self._set_due()
 
@@ -360,38 +362,38 @@ class Enablers:
                 self._set_due()
 
         self._memory.submit(
-            lambda: [self._set_bits(one.told, one.tokens) for one in due], done, is_urgent=True
+            lambda: [self._set_bits(one.connected, one.tokens) for one in due], done, is_urgent=True
         )
 
     def _was_set(self, one: "_Due", missed: list[int]) -> None:
-        if one.seq is not None and one.told.channel is not None:
-            one.told.channel.notify(EnablersWritten(one.seq))
-        retried = one.told.retried
+        if one.seq is not None and one.connected.channel is not None:
+            one.connected.channel.notify(EnablersWritten(one.seq))
+        retried = one.connected.retried
         if one.retries < _RETRIES:
             retried.difference_update(one.tokens)
         missed = [token for token in missed if token not in retried]
-        if missed and one.retries and not one.told.is_gone:
+        if missed and one.retries and not one.connected.is_gone:
             retried.update(missed)
-            again = functools.partial(self._set, one.told, missed, retries=one.retries - 1)
+            again = functools.partial(self._set, one.connected, missed, retries=one.retries - 1)
             self._connections.timers.later(_RETRY_S * 2 ** (_RETRIES - one.retries), again)
 
-    def _set_bits(self, told: Told, tokens: Iterable[int]) -> list[int]:
+    def _set_bits(self, connected: Connected, tokens: Iterable[int]) -> list[int]:
         """In the memory thread; returns the bits that could not be set."""
         missed = []
         for token in tokens:
-            key, on = told.keys.get(token), told.state.get(token)
+            key, on = connected.keys.get(token), connected.state.get(token)
             if key is None or on is None:
                 continue
-            enabler = told.space.enablers.get(key)
+            enabler = connected.space.enablers.get(key)
             if enabler is None or enabler.token != token:
                 continue  # the word now belongs to the program, or to another enabler
-            if not set_bit(told.space, key, enabler, on):
+            if not set_bit(connected.space, key, enabler, on):
                 missed.append(token)
         return missed
 
-    def _ended(self, told: Told) -> None:
+    def _ended(self, connected: Connected) -> None:
         """The daemon ended; this also concerns children of the space not found yet."""
-        self._clear(told)
+        self._clear(connected)
         self.settle()
 
     def _clear_all(self, space: AddressSpace) -> None:
@@ -399,9 +401,9 @@ class Enablers:
         for key, enabler in space.enablers.items():
             set_bit(space, key, enabler, False)
 
-    def _clear(self, told: Told) -> None:
-        told.state = dict.fromkeys(told.state, False)
-        self._set(told, list(told.state), retries=0)
+    def _clear(self, connected: Connected) -> None:
+        connected.state = dict.fromkeys(connected.state, False)
+        self._set(connected, list(connected.state), retries=0)
 
 
 def _registration(enabler: Enabler) -> EventRegistration:

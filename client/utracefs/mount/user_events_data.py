@@ -24,7 +24,7 @@ from utracefs.mount import abi, user_reg
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import Asking, DataConnections, Process, error, nothing
-from utracefs.mount.enablers import Enablers, Key, Told, WatchProcess, set_bit
+from utracefs.mount.enablers import Connected, Enablers, Key, WatchProcess, set_bit
 from utracefs.mount.operation import Ask, Finish, Steps
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
@@ -176,8 +176,8 @@ class UserEventsData:
             self._check_privilege(file, space, enabler)
             index = yield from self._index_of(file, EventRegistration(enabler.command, enabler.flags))
             enabler.event_id = file.events[index].registration.event_id
-            told = yield from self._enablers.add(space, key, enabler)
-            if not (yield self._memory(self._hand_over, told, enabler.token, argument, index)):
+            connected = yield from self._enablers.add(space, key, enabler)
+            if not (yield self._memory(self._hand_over, connected, enabler.token, argument, index)):
                 raise error(errno.ENOMEM)
         except OSError:
             self._enablers.remove(space, enabler)
@@ -196,13 +196,13 @@ class UserEventsData:
         space.add(reg.address, reg.bit, enabler)
         return space, key, enabler
 
-    def _hand_over(self, told: Told, token: int, argument: int, index: int) -> bool:
+    def _hand_over(self, connected: Connected, token: int, argument: int, index: int) -> bool:
         """In the memory thread, at the end: False when the word cannot be written. The kernel does not check
         whether write_index could be stored, either."""
-        if not self._enablers.write_bit(told, token):
+        if not self._enablers.write_bit(connected, token):
             return False
         try:
-            told.space.write(argument + user_reg.WRITE_INDEX_OFFSET, _WRITE_INDEX.pack(index))
+            connected.space.write(argument + user_reg.WRITE_INDEX_OFFSET, _WRITE_INDEX.pack(index))
         except OSError:
             return True
         return True

@@ -112,16 +112,18 @@ class JetStream:
     def _get(self, stream: str, what: Mapping[str, Any]) -> Stored:
         found = self.call(f"STREAM.MSG.GET.{stream}", what)
         try:
-            told = found["message"]
+            message = found["message"]
             headers = {}
-            if told.get("hdrs"):
-                data = base64.b64decode(told["hdrs"])
+            if message.get("hdrs"):
+                data = base64.b64decode(message["hdrs"])
                 parser = Parser()
                 parser.feed(f"HMSG - 0 {len(data)} {len(data)}\r\n".encode() + data + b"\r\n")
                 headers = {
                     key: value for m in parser if isinstance(m, Message) for key, value in m.headers.items()
                 }
-            return Stored(told["subject"], int(told["seq"]), headers, base64.b64decode(told.get("data", "")))
+            return Stored(
+                message["subject"], int(message["seq"]), headers, base64.b64decode(message.get("data", ""))
+            )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise WireError(f"no message in the answer: {error!r}") from None
 

@@ -72,11 +72,11 @@ def arrow_schema(
     common, own = batch.columns[: batch.commons], batch.columns[batch.commons :]
     taken = [*(column.name for column in common), *taken]
     names = column_names((column.name for column in own), taken, key)
-    told = {"system": batch.event.system, "event": batch.event.name, **metadata}
+    described = {"system": batch.event.system, "event": batch.event.name, **metadata}
     return pa.schema(
         [pa.field(column.name, _type(column)) for column in common]
         + [pa.field(names[column.name], _type(column)) for column in own],
-        {f"utracefs.{name}".encode(): clean(text).encode() for name, text in told.items()},
+        {f"utracefs.{name}".encode(): clean(text).encode() for name, text in described.items()},
     )
 
 

@@ -130,7 +130,7 @@ class _Attached:
     ring: StreamRing
     bell: int
     asked_at: int = 0
-    """Value of `untold_lost` at the last `ready` call."""
+    """Value of `unreported_lost` at the last `ready` call."""
 
     def close(self) -> None:
         """Close the connection and the doorbell; the ring is kept for its unread records."""
@@ -352,7 +352,7 @@ class Stream:
 
     def _is_below_watermark(self) -> bool:
         """Whether there are unread bytes, too few to wake for, and no losses."""
-        if self._attached is None or self._attached.ring.untold_lost:
+        if self._attached is None or self._attached.ring.unreported_lost:
             return False
         return 0 < self._attached.ring.head - self._attached.ring.position < self._attr.watermark
 
@@ -381,7 +381,7 @@ class Stream:
 
     def _ask_for_lost(self, attached: _Attached) -> None:
         """Losses behind the last record are reported with the daemon's next step: request one."""
-        untold = attached.ring.untold_lost
+        untold = attached.ring.unreported_lost
         if untold and untold != attached.asked_at:
             attached.asked_at = untold
             with contextlib.suppress(OSError):  # it has ended; the doorbell shows that

@@ -12,10 +12,11 @@ all write_indexes from its own on; where a table has more than one of these, its
 `lost_of_unknown` and to no event.
 
 Position of a loss: the producer need not store it. A ring is full only when head is within a record of
-`told + size`, where `told` is the tail last published to producers. So the counters are taken each time after
-a new tail is published (some 20 times a lap, never per record), and the losses until then belong before the
-first record that ends behind the old `told + size`, or that begins at the present head, whichever comes
-first. Ftrace's ring buffers get a mark there. The number is exact, the position almost always; it is wrong
+`published + size`, where `published` is the tail last published to producers. So the counters are taken each
+time after a new tail is published (some 20 times a lap, never per record), and the losses until then belong
+before the first record that ends behind the old `published + size`, or that begins at the present head,
+whichever comes first. Ftrace's ring buffers get a mark there. The number is exact, the position almost
+always; it is wrong
 
 - by the length of a record, when a large one was lost and smaller ones still fitted;
 - by the space just published, when producers fill it before the counters are taken. The other order would be
@@ -244,7 +245,7 @@ cdef class DataRing:
 
     cdef int publish(self) except -1:
         """Give the consumed space back to the producers, and take their counts of losses."""
-        cdef uint64_t full_at = self.c.told + self.c.ring.size
+        cdef uint64_t full_at = self.c.published + self.c.ring.size
         dr_publish(&self.c)
         if self.look_for_lost:
             self.look_for_lost = False

@@ -185,7 +185,7 @@ cdef class Intake:
                     if nr_deferred:
                         emit_deferred()
                     dr_advance(&best.c, best.head.bytes)
-                    if best.c.tail - best.c.told >= PUBLISH_BYTES:
+                    if best.c.tail - best.c.published >= PUBLISH_BYTES:
                         best.publish()
                     if not self.next_of(best, now):
                         live -= 1

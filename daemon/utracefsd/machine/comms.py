@@ -81,7 +81,7 @@ class CommTable:
         """The option record-cmd: names are learned. While it is off only known names are shown."""
         self._tasks: dict[int, Task] = {}
         self._ended: dict[int, dict[int, Task]] = {}
-        """By user: threads that had ended, and whose names only their own process told."""
+        """By user: threads that had ended, and whose names only their own process claimed."""
         self._tgids: dict[int, int] = {}
         self.on_kept: Callable[[int, Task], None] | None = None
         """Called for every new name."""

@@ -27,7 +27,7 @@ enum dr_state {
 struct dr_consumer {
 	struct data_ring ring;
 	uint64_t tail;
-	uint64_t told; /* tail as last published */
+	uint64_t published; /* tail as last published */
 	uint64_t head; /* as dr_look found it; tail <= head <= tail + size */
 };
 
@@ -63,7 +63,7 @@ static inline int dr_look(struct dr_consumer *c)
  * positions. */
 static inline int dr_consumer_start(struct dr_consumer *c)
 {
-	c->head = c->told = c->tail = atomic_load_explicit(&c->ring.header->tail, memory_order_acquire);
+	c->head = c->published = c->tail = atomic_load_explicit(&c->ring.header->tail, memory_order_acquire);
 	return (c->tail & 7) || dr_look(c) == DR_CORRUPT ? -EPROTO : 0;
 }
 
@@ -132,9 +132,9 @@ static inline void dr_advance(struct dr_consumer *c, uint32_t bytes)
 /* Returns the consumed space to the producers. */
 static inline void dr_publish(struct dr_consumer *c)
 {
-	if (c->told != c->tail) {
+	if (c->published != c->tail) {
 		atomic_store_explicit(&c->ring.header->tail, c->tail, memory_order_release);
-		c->told = c->tail;
+		c->published = c->tail;
 	}
 }
 

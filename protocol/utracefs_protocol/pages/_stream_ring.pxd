@@ -12,7 +12,7 @@ cdef class StreamRing:
     cdef uint64_t begin         # of the present batch
     cdef uint64_t end
     cdef readonly uint64_t generation
-    cdef readonly uint64_t told_lost
+    cdef readonly uint64_t reported_lost
     cdef readonly Py_ssize_t records
     cdef readonly dict comms
     cdef readonly dict described

@@ -1,7 +1,7 @@
 class StreamRing:
     generation: int
-    told_lost: int
-    untold_lost: int
+    reported_lost: int
+    unreported_lost: int
     records: int
     comms: dict[int, str]
     described: dict[int, bytes]

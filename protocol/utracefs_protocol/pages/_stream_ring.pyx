@@ -38,7 +38,7 @@ cdef class StreamRing:
 
     records: number in the present batch. generation: another number for each batch.
     described: event id to the daemon's last description: system, NUL, `format`.
-    told_lost: lost records reported so far, of all events.
+    reported_lost: lost records reported so far, of all events.
 
     ValueError: not a stream ring; also in `next_batch`, for invalid content. OSError: mmap(2).
     """
@@ -96,9 +96,9 @@ cdef class StreamRing:
         free(self.ids)
 
     @property
-    def untold_lost(self):
+    def unreported_lost(self):
         """Lost records whose events the ring has not named yet."""
-        return 0 if self.header == NULL else ss_load(&self.header.lost) - self.told_lost
+        return 0 if self.header == NULL else ss_load(&self.header.lost) - self.reported_lost
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         """The data area, read-only."""
@@ -219,7 +219,7 @@ cdef class StreamRing:
                 if record.kind == SS_LOST and record.length >= SS_COMMON + 8:
                     memcpy(&n, record.entry + SS_COMMON, 8)
                     self.lost[id] = self.lost.get(id, 0) + n
-                    self.told_lost += n
+                    self.reported_lost += n
                 elif record.kind == SS_FORMAT:
                     if self.counted[id] or id in self.lost:
                         break

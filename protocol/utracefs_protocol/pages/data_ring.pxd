@@ -64,7 +64,7 @@ cdef extern from "data_ring_consumer.h" nogil:
     ctypedef struct dr_consumer "struct dr_consumer":
         data_ring ring
         uint64_t tail
-        uint64_t told
+        uint64_t published
         uint64_t head
 
     ctypedef struct dr_taken "struct dr_taken":

@@ -132,8 +132,8 @@ class Counts:
         parts = [part for part in ReadFormat if wanted & part]
         if len(values) != 1 + len(parts):
             raise ValueError(f"{len(data)} bytes from a perf event that was opened with {wanted!r}")
-        told = dict(zip(parts, values[1:], strict=True))
-        return cls(values[0], *(told.get(part, 0) for part in ReadFormat))
+        found = dict(zip(parts, values[1:], strict=True))
+        return cls(values[0], *(found.get(part, 0) for part in ReadFormat))
 
 
 @attrs.frozen

@@ -69,7 +69,7 @@ class Operator:
 
         def told() -> str:
             with contextlib.suppress(ApiError, OSError):
-                return json.dumps(self.host.told, indent=1)
+                return json.dumps(self.host.members, indent=1)
             return "no report"
 
         found = wait_for(met, WAIT_S, what=told)
@@ -144,7 +144,7 @@ def test_a_wish_with_filter_and_sample(
 ) -> None:
     session = new_session()
     with on_host() as host:
-        operator.wait(lambda one: one.told["attached"])
+        operator.wait(lambda one: one.members["attached"])
         emit(session, 1, 2, wait=False)
         operator.wish("w", "work*", filter="a >= 10", labels={"site": "n*"})
         operator.wish("other", "work*", labels={"site": "south"})
@@ -170,7 +170,7 @@ def test_a_wish_with_filter_and_sample(
         operator.wait(lambda one: not one.names("enabled") and not one.wishes)
         emit(session, 1, wait=False)
     assert host.store.arrived["user_events:work"] == 20
-    assert operator.host.told["is_ended"]
+    assert operator.host.members["is_ended"]
     assert next(iter(host.store.batches.values())).host == HOST
     with Tracefs(host.directory) as tree:
         assert tree.list_dir("instances") == []
@@ -266,7 +266,7 @@ def test_names_that_the_policy_does_not_allow_stay_on_the_host(
         operator.wish("w", "*", filter="b == 1")
         told = operator.wait(lambda one: one.names("enabled"))
         assert "Field not found" in told.wishes["w"]
-        assert "secret" not in json.dumps(told.told)
+        assert "secret" not in json.dumps(told.members)
         assert told.names("events") == told.names("enabled") == ["user_events:work"]
 
 

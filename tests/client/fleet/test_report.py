@@ -57,7 +57,7 @@ def test_numbers_out_of_range(value: str) -> None:
     )
     found = host(f'{{"version": 1, {told}}}'.encode())
     assert (found.number("time"), found.counts("forwarded"), found.lost) == (0, {"a:c": 1}, {"a:b": 0})
-    assert "NaN" not in json.dumps(found.told) and "Infinity" not in json.dumps(found.told)
+    assert "NaN" not in json.dumps(found.members) and "Infinity" not in json.dumps(found.members)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_what_was_lost(writer: PlainWriter) -> None:
     assert ring.next_batch()
     assert [record.lost for record in read(ring)] == [0, 7]
     assert ring.take_lost() == {20: 8, 21: 4}
-    assert (ring.told_lost, ring.untold_lost) == (12, 8)
+    assert (ring.reported_lost, ring.unreported_lost) == (12, 8)
     assert ring.take_lost() == {}
 
 
@@ -145,7 +145,7 @@ def test_a_batch_that_is_over(writer: PlainWriter) -> None:
     ring.close()
     ring.close()
     assert not ring.next_batch()
-    assert (ring.untold_lost, read(ring)) == (0, [])
+    assert (ring.unreported_lost, read(ring)) == (0, [])
 
 
 @settings(max_examples=200, deadline=None)

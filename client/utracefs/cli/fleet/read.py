@@ -124,12 +124,12 @@ def _lines(arrived: Arrived, events: Collection[str]) -> Iterator[bytes]:
             continue
         for table in tables:
             for row in table.to_pylist():
-                told: dict[str, Any] = {"host": arrived.host, **{key: row.pop(key) for key in _COMMON}}
-                if (time_ns := told["time_ns"]) is not None:
+                line: dict[str, Any] = {"host": arrived.host, **{key: row.pop(key) for key in _COMMON}}
+                if (time_ns := line["time_ns"]) is not None:
                     time_ns += to_unix
-                    told["time_ns"] = time_ns if 0 <= time_ns < 1 << 63 else None
-                told |= {"name": event.partition(":")[2], "fields": row}
-                yield json.dumps(told, default=_plain, separators=(",", ":")).encode() + b"\n"
+                    line["time_ns"] = time_ns if 0 <= time_ns < 1 << 63 else None
+                line |= {"name": event.partition(":")[2], "fields": row}
+                yield json.dumps(line, default=_plain, separators=(",", ":")).encode() + b"\n"
 
 
 def _plain(value: object) -> object:

@@ -73,16 +73,23 @@ def status(fleet: Fleet, as_json: bool) -> int:
         and not host.text("error")
         and all(text == "ended" or text == "obeyed" for text in host.wishes.values())
         for host in hosts
-        if not host.told.get("is_ended")
+        if not host.members.get("is_ended")
     )
     return int(not is_well)
 
 
 def _told_wish(one: _Shown, hosts: list[Host]) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": one.name, "left_s": max(0.0, one.left_s), "invalid": one.reason or None}
+    members: dict[str, Any] = {
+        "name": one.name,
+        "left_s": max(0.0, one.left_s),
+        "invalid": one.reason or None,
+    }
     if one.wish is not None:
-        told |= attrs.asdict(one.wish)
-    return {**told, "hosts": {host.name: host.wishes[one.name] for host in hosts if one.name in host.wishes}}
+        members |= attrs.asdict(one.wish)
+    return {
+        **members,
+        "hosts": {host.name: host.wishes[one.name] for host in hosts if one.name in host.wishes},
+    }
 
 
 def _told_hosts(hosts: list[Host], now_s: float) -> list[dict[str, Any]]:
@@ -92,7 +99,7 @@ def _told_hosts(hosts: list[Host], now_s: float) -> list[dict[str, Any]]:
             "seen_s": round(now_s - host.seen_s, 1),
             "is_away": host.is_away(now_s),
             "clock_off_s": round(host.number("time") - host.seen_s, 1),
-            **host.told,
+            **host.members,
         }
         for host in hosts
     ]
@@ -137,7 +144,7 @@ def _print_hosts(hosts: list[Host], now_s: float) -> None:
     ]
     for host in hosts:
         seen = f"{max(0.0, now_s - host.seen_s):.0f} s ago"
-        ended = "ended" if host.told.get("is_ended") else "AWAY" if host.is_away(now_s) else ""
+        ended = "ended" if host.members.get("is_ended") else "AWAY" if host.is_away(now_s) else ""
         rows.append(
             (
                 host.name,

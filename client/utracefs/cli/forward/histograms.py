@@ -106,10 +106,10 @@ def sending_histograms(
     alone; the caller closes it."""
     histograms = _Histograms(target, place, directory, policy, host)
     end = threading.Event()
-    told = ""
+    reported = ""
 
     def step() -> None:
-        nonlocal told
+        nonlocal reported
         try:
             refused = histograms.send()
             text = f"histograms are refused: {refused}" if refused else ""
@@ -118,9 +118,9 @@ def sending_histograms(
         except Exception as error:  # noqa: BLE001 (no histogram, and no secret, ends the thread)
             is_known = isinstance(error, TryAgain | OSError)
             text = f"histograms are not sent: {error if is_known else repr(error)}"
-        if text and text != told:
+        if text and text != reported:
             tell(text)
-        told = text
+        reported = text
 
     def run() -> None:
         step()

@@ -131,11 +131,11 @@ class PerfRecorder:
         self._comms = Comms(lambda: attached.tree)
         self._tasks: dict[tuple[int, int], bytes] = {}
         self._tally = Tally()
-        self._told: Counter[EventName] = Counter()
+        self._reported: Counter[EventName] = Counter()
         """Losses in LOST records of the files."""
         self._unseen: Counter[EventName] = Counter()
         """Records missed while the daemon was away."""
-        self._told_before = 0
+        self._reported_before = 0
         self._described = (-1, -1)
         self._describe_due = 0.0
         self._describe_again = 0.0
@@ -181,7 +181,7 @@ class PerfRecorder:
             if data:
                 lost = self._tally.lost
                 self._tally.add(data, self._id(one))
-                self._told[one.event] += self._tally.lost - lost
+                self._reported[one.event] += self._tally.lost - lost
                 self._writer.add(data)
             fullest = max(fullest, filled)
         for pid, tid in self._tally.take_tasks():
@@ -192,7 +192,7 @@ class PerfRecorder:
     def missed(self, one: Opened, count: int) -> None:
         """For Attached: write a LOST record at the place of the loss. Its number is 0 if unknown."""
         self._unseen[one.event] += count
-        self._told[one.event] += count
+        self._reported[one.event] += count
         self._writer.add_lost(self._id(one), count, time.monotonic_ns())
 
     def _id(self, one: Opened) -> int:
@@ -222,7 +222,7 @@ class PerfRecorder:
             return self.finish(command, dumped_name(self._path))
         finally:
             self._writer, self._tally = writer, Tally()
-            self._told_before = self._told.total()
+            self._reported_before = self._reported.total()
             self._described, self._describe_due = (-1, -1), 0.0
 
     def finish(self, command: Sequence[str], path: str | None = None) -> Written:
@@ -232,8 +232,8 @@ class PerfRecorder:
             self._id(one)  # also events without samples
         for (event, _), identifier in self._ids.items():
             # Losses behind the last sample are reported only here.
-            if (rest := lost[event] - self._told[event]) > 0:
-                self._told[event] += rest
+            if (rest := lost[event] - self._reported[event]) > 0:
+                self._reported[event] += rest
                 self._writer.add_lost(identifier, rest, time.monotonic_ns())
         contents = attrs.evolve(
             self._contents(),
@@ -246,7 +246,7 @@ class PerfRecorder:
             path or self._path,
             size,
             self._tally.samples - no_room,
-            self._told.total() - self._told_before + no_room,
+            self._reported.total() - self._reported_before + no_room,
             no_room,
             self._writer.error,
         )
@@ -272,13 +272,13 @@ class PerfTrace:
         self._comms = Comms(lambda: attached.tree)
         self._lines: dict[tuple[EventName, bytes], Line] = {}
         self.samples = 0
-        self._told = 0
+        self._reported = 0
         """Lost, as rings said."""
 
     @property
     def lost(self) -> int:
         """Number of samples lost anywhere."""
-        return max(self._attached.lost().total(), self._told)
+        return max(self._attached.lost().total(), self._reported)
 
     def step(self) -> float:
         self._attached.look()
@@ -297,7 +297,7 @@ class PerfTrace:
                     last = record.time
                     lines.append((last, line.text(record, self._comms.name(record.tid))))
                 elif isinstance(record, Lost):
-                    self._told += record.count
+                    self._reported += record.count
                     lines.append((last, f"{one.event}: LOST {record.count} SAMPLES"))
         if lines:
             lines.sort(key=lambda line: line[0])
@@ -318,13 +318,13 @@ class PerfTop:
         self._attached = attached
         self._comms = Comms(lambda: attached.tree)
         self._counts: Counter[tuple[str, str, int]] = Counter()
-        self._told = 0
+        self._reported = 0
         """Lost, as rings said."""
 
     @property
     def lost(self) -> int:
         """Losses since the beginning, anywhere."""
-        return max(self._attached.lost().total(), self._told)
+        return max(self._attached.lost().total(), self._reported)
 
     def step(self) -> float:
         self._attached.look_when_due()
@@ -333,7 +333,7 @@ class PerfTop:
             assert one.reader is not None
             tally = Tally()
             tally.add(one.reader.take(), 1)
-            self._told += tally.lost
+            self._reported += tally.lost
             for (pid, tid), count in tally.take_tasks().items():
                 self._counts[str(one.event), self._comms.name(tid), pid] += count
             fullest = max(fullest, filled)

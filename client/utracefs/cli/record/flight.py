@@ -98,7 +98,7 @@ class Flight:
         self._files = KeptFiles(job.long.most or _DEFAULT_MOST)
         self._ledger = Ledger(tree, place)
         self._account = Account()
-        self._told = Account()
+        self._reported = Account()
         self._taken: _Taken | None = None
         self._unfinished: tuple[Target, Recorder] | None = None
         """A file whose snapshot was being read when the daemon ended."""
@@ -214,7 +214,7 @@ class Flight:
                 stack.pop_all()
                 self._unfinished = target, recorder
                 raise
-            self._told = recorder.account
+            self._reported = recorder.account
             return self._complete(taken, target, recorder)
 
     def _new_file(self, taken: _Taken) -> tuple[Target, Recorder]:
@@ -227,7 +227,7 @@ class Flight:
             texts=self.texts,
             since=taken.since,
             ledger=self._ledger,
-            told=self._told,
+            reported=self._reported,
             compression=self._compression,
         )
 

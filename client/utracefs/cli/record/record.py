@@ -302,8 +302,8 @@ def _tell_what_is_missing(
     missing = [pattern for pattern in asked if not select([pattern], recorder.texts.events)]
     status = status or int(bool(missing))
     if missing and len(missing) == len(wanted):
-        told = f"no such event came; {output} is not written; {hint or 'without -e all are recorded'}"
-        raise Failure(" ".join(missing), told, status)
+        reason = f"no such event came; {output} is not written; {hint or 'without -e all are recorded'}"
+        raise Failure(" ".join(missing), reason, status)
     for pattern in missing:
         tell(f"{pattern}: no such event came")
     return status

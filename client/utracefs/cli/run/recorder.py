@@ -97,7 +97,7 @@ class About:
 
 
 @attrs.frozen
-class _Told:
+class _Reported:
     """Numbers in the files before the present one."""
 
     kept: int = 0
@@ -135,13 +135,13 @@ class Recorder:
         texts: Texts | None = None,
         since: int = 0,
         ledger: Ledger | None = None,
-        told: Account | None = None,
+        reported: Account | None = None,
         compression: Compression | None = None,
     ) -> None:
         """snapshot: leave the records in the ring buffer, and read the snapshot at the end. peek: copy the
         content of the ring buffer at the end, of all events, without consuming it. texts: of this instance,
         read by the caller. since: leave out pages whose last record is earlier, in units of the clock.
-        ledger, told: of a flight recorder: of this instance, and its losses that an earlier file has."""
+        ledger, reported: of a flight recorder: of this instance, and its losses that an earlier file has."""
         self._tree = tree
         self._place = place
         self._at_end = "snapshot_raw" if snapshot else "trace_raw" if peek else ""
@@ -162,11 +162,11 @@ class Recorder:
         self._ledger = ledger or Ledger(tree, place)
         self.account = Account()
         """As of the last texts."""
-        self._told = _Told(account=told or Account())
+        self._reported = _Reported(account=reported or Account())
         self._kept = 0
         self.left_out = 0
         """Records of events on pages before `since`."""
-        self._is_window = told is not None
+        self._is_window = reported is not None
         self.came_back = False
         """Whether a daemon ended meanwhile, whose last counts may not have been read."""
         self._begun: set[int] = set()
@@ -262,7 +262,7 @@ class Recorder:
         before = self._writer
         self._writer = self._new_writer()
         finish = self._finisher(about, before)
-        self._told = _Told(self._kept, self.account, self._overwritten(is_end=False))
+        self._reported = _Reported(self._kept, self.account, self._overwritten(is_end=False))
         self._writer.add_texts(self.texts.contents)
         return finish
 
@@ -312,15 +312,15 @@ class Recorder:
         return sum(numbers(text).get("read events", 0) for text in self._stats)
 
     def _summary(self, *, is_end: bool) -> Summary:
-        account = self.account.since(self._told.account)
+        account = self.account.since(self._reported.account)
         dropped = min(account.dropped, account.lost - account.in_rings)
-        there = 0 if self._told.kept else self._there
+        there = 0 if self._reported.kept else self._there
         return Summary(
-            records=self._kept - self._told.kept,
+            records=self._kept - self._reported.kept,
             in_rings=account.in_rings,
             dropped=dropped,
             too_large=account.lost - account.in_rings - dropped,
-            overwritten=max(0, self._overwritten(is_end=is_end) - self._told.overwritten),
+            overwritten=max(0, self._overwritten(is_end=is_end) - self._reported.overwritten),
             no_room=0,
             filtered=account.filtered,
             recorded=there + account.recorded,

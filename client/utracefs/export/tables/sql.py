@@ -288,12 +288,12 @@ def _of_parquet(path: str, files: list[str]) -> Iterator[tuple[EventName, Source
             schema = parquet.read_schema(file)
         except pa.ArrowException as error:
             raise TraceError(errno.EINVAL, f"{file}: broken: {_first_line(error)}") from None
-        told = schema.metadata or {}
-        if told.keys() >= {b"utracefs.event", b"utracefs.system"}:
+        metadata = schema.metadata or {}
+        if metadata.keys() >= {b"utracefs.event", b"utracefs.system"}:
             names = Counter(name.casefold() for name in schema.names)
             if not names.keys() >= set(columns.COMMON_COLUMNS) or max(names.values()) > 1:
                 raise TraceError(errno.EINVAL, f"{file}: its columns are not those of utracefs")
-            name = EventName(text_of(told[b"utracefs.system"]), text_of(told[b"utracefs.event"]))
+            name = EventName(text_of(metadata[b"utracefs.system"]), text_of(metadata[b"utracefs.event"]))
             found.setdefault(name, []).append((file, schema))
     if not found:
         raise TraceError(errno.EINVAL, f"{path}: has no Parquet file of utracefs")

@@ -46,7 +46,7 @@ class StandingFile:
         self._write = write
         self._on_changed = on_changed
         self._last_only = last_only
-        self._told: set[bytes] = set()
+        self._reported: set[bytes] = set()
 
     @property
     def lines(self) -> tuple[bytes, ...]:
@@ -92,7 +92,7 @@ class StandingFile:
 
     def _set(self, lines: Sequence[bytes]) -> None:
         setattr(self._settings, self._name, tuple(lines))
-        self._told.clear()
+        self._reported.clear()
         self._on_changed()
 
     def created(self, event: Event) -> None:
@@ -114,8 +114,8 @@ class StandingFile:
 
     def _tell(self, text: bytes, event: Event, why: str) -> None:
         """Log once for each line: programs decide how many events there are."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             daemon_log.warning(
                 "standing-not-set",
                 "%(file)s: %(line)s is not set for %(event)s, nor for what else is refused for want of room:"

@@ -77,7 +77,7 @@ class Worker:
         self._slow = slow
         self._jobs: deque[Job[Any]] = deque()
         self._busy_since: float | None = None
-        self._told = False
+        self._is_reported = False
         self._telling = threading.Lock()
         """Held briefly: decides which of the two threads reports a batch."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -133,7 +133,7 @@ class Worker:
 
     def _take_batch(self) -> None:
         with self._telling:
-            self._told = False
+            self._is_reported = False
             self._busy_since = time.monotonic()
         self._take(self._ring)
         with self._telling:
@@ -142,6 +142,6 @@ class Worker:
 
     def _tell_if_slow(self) -> None:
         since = self._busy_since
-        if since is not None and not self._told and (took := time.monotonic() - since) > SLOW_S:
-            self._told = True
+        if since is not None and not self._is_reported and (took := time.monotonic() - since) > SLOW_S:
+            self._is_reported = True
             self._slow(took)
