@@ -22,7 +22,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Middleware:
-    """app: an ASGI application. name: of the span."""
+    """Makes a span for each request. app: an ASGI application. name: of the span."""
 
     def __init__(
         self, app: Callable[[Scope, Receive, Send], Awaitable[Any]], name: str = "http_request"

@@ -23,7 +23,7 @@ Environ = dict[str, Any]
 
 
 class Middleware:
-    """app: a WSGI application. name: of the span."""
+    """Makes a span for each request. app: a WSGI application. name: of the span."""
 
     def __init__(self, app: Callable[..., Iterable[bytes]], name: str = "http_request") -> None:
         self._app = app

@@ -39,7 +39,7 @@ _LOG = (
 
 
 class SpanProcessor(trace.SpanProcessor):  # type: ignore[misc]
-    """name: of the span: the events are NAME_begin and NAME_end."""
+    """Emits a record when a span starts and when it ends: events NAME_begin and NAME_end."""
 
     def __init__(self, name: str = "otel_span") -> None:
         self._begin, self._end = utracefs.events(
@@ -80,7 +80,7 @@ class SpanProcessor(trace.SpanProcessor):  # type: ignore[misc]
 
 
 class LogRecordProcessor(_logs.LogRecordProcessor):  # type: ignore[misc]
-    """name: of the event."""
+    """Emits each log record as a record of the event `name`."""
 
     def __init__(self, name: str = "otel_log") -> None:
         self._event = utracefs.event(f"{name} {_LOG}")
@@ -101,7 +101,7 @@ class LogRecordProcessor(_logs.LogRecordProcessor):  # type: ignore[misc]
         )
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to close."""
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return utracefs.flush(timeout_millis / 1000)

@@ -25,7 +25,7 @@ _MESSAGE = 1536
 
 
 class Processor:
-    """name: of the event."""
+    """Emits each event dict as a record of the event `name`."""
 
     def __init__(self, name: str = "structlog", *, fields: Iterable[str] = ()) -> None:
         self._fields = tuple(fields)

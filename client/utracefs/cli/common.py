@@ -127,8 +127,8 @@ def path_argument(name: str, **options: Any) -> Callable[[F], F]:
 
 @contextlib.contextmanager
 def with_extras(extra: str = "") -> Iterator[None]:
-    """For what needs a library of one of our extras, the one with all that the command needs if it is named:
-    Failure where that is missing."""
+    """In the block, a missing library becomes a Failure that names the extra to install. extra: its name, if
+    the command needs more of it than that library."""
     try:
         yield
     except ImportError as error:
@@ -243,11 +243,11 @@ class EventStats:
 
     emitted: int
     lost_in_rings: int
-    """Those of them that found a data ring full, so no consumer got them."""
+    """Emitted records that found a data ring full, so no consumer got them."""
     consumers: dict[str, dict[str, int]]
-    """recorded, filtered, lost of each."""
+    """Consumer to its counts: recorded, filtered, lost."""
     detached: frozenset[str] = frozenset()
-    """Those of them that have detached."""
+    """Consumers among them that have detached."""
     rings_gone: int = 0
     """Data rings that were missing at the daemon's start, with an unknown number of records."""
     refused: dict[str, int] = attrs.field(factory=dict[str, int])

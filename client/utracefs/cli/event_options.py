@@ -327,7 +327,7 @@ class WantedEvents:
         return event in available_events(self._tree)
 
     def check(self) -> None:
-        """Check events registered since; errors are reported on stderr, once."""
+        """Check the events registered since the last call; report errors on stderr, each once."""
         if self.has_settings:
             if self._enables:
                 events = parse_event_list(self._tree.read_file(self._place.path("set_event")))
@@ -337,7 +337,7 @@ class WantedEvents:
                 self._check_event(event)
 
     def check_log(self) -> None:
-        """Invalid hist triggers of events that have been removed already: an event without references is
+        """Report invalid hist triggers of events that are already removed: an event without references is
         removed with its program."""
         known = {(str(event), text) for event, text, _ in self.refused}
         texts = {trigger for one in self._wanted for trigger in one.triggers}

@@ -44,7 +44,7 @@ class Refusal:
         return "recorded without the filter" if self.what == "filter" else "has not the trigger"
 
     def failure(self, event: EventName | str) -> Failure:
-        """To be raised, or to be shown."""
+        """A Failure about it, to be raised or printed."""
         return Failure(str(event), f"{self.what}: {self.reason}{self.hint}", detail=self.detail)
 
     @property
@@ -68,7 +68,7 @@ def syntax_refusal(text: str, what: str) -> Refusal | None:
 
 
 def check_syntax(about: str, filter: str | None, triggers: Iterable[str]) -> None:
-    """Failure for what is invalid for any event."""
+    """Failure for a filter or trigger that is invalid for every event."""
     for text, what in ((filter, "filter"), *((trigger, "trigger") for trigger in triggers)):
         if text and (refusal := syntax_refusal(text, what)) is not None:
             raise refusal.failure(about)

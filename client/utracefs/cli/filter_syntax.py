@@ -24,7 +24,7 @@ _VALUE = re.compile(
 
 @attrs.frozen
 class SyntaxMistake:
-    """Where, and what."""
+    """An error: its position and text."""
 
     message: str
     column: int

@@ -11,7 +11,7 @@ IN_RINGS: Final = (
     "in data rings (UTRACEFS_RING_KB of the program, without a ring UTRACEFS_BUFFER_KB; or forked children"
     " that could not connect, or ended before the daemon answered: docs/operations.md, Forked children)"
 )
-"""The daemon has one number for both."""
+"""Text for two kinds of losses, for which the daemon has one number."""
 
 AS_FAR_AS_REPORTED: Final = " as far as the daemon had reported before it ended"
 """After `lost_text`, if the daemon ended."""
@@ -25,7 +25,7 @@ class Loss(NamedTuple):
     in_file: str
     """Text in `report --stat`."""
     said: str
-    """Text after a number."""
+    """Text after the number, in a summary."""
 
 
 LOSSES: Final = (

@@ -33,16 +33,17 @@ BACK_OFF_S: Final = (1.0, 30.0)
 """Delays after failures of the server: the first, doubled up to the last."""
 
 OFFSET_S: Final = 60.0
-"""The server's clock is read that often."""
+"""Interval of reading the server's clock."""
 
 END_S: Final = 5.0
-"""At the end, a server that hangs keeps the agent for that long."""
+"""Time limit of the end if the server hangs."""
 
 MAX_READ: Final = 1000
-"""Keys of the bucket of wishes that a host reads; those behind are ignored, and that is reported."""
+"""Limit of the keys that a host reads from the bucket of wishes; further keys are ignored, which the report
+says."""
 
 _SAID: Final = 32
-"""Wishes of one kind in a report."""
+"""Limit of the wishes of one kind in a report."""
 
 
 class Forwarding(Protocol):
@@ -66,7 +67,7 @@ class _Reading:
     created: str = ""
     after: int = 0
     keys: dict[str, int] = attrs.field(factory=dict[str, int])
-    """To sequence, also deleted ones."""
+    """Key to its sequence, also for deleted keys."""
     selected: dict[str, _Selected] = attrs.field(factory=dict[str, _Selected])
     invalid: dict[str, str] = attrs.field(factory=dict[str, str])
     """To reason."""
@@ -74,7 +75,8 @@ class _Reading:
 
 
 class Agent:
-    """tell: gets lines for people. ValueError: the host's name or a label is invalid."""
+    """Carries out wishes on this host. tell: prints a line. ValueError: the host's name or a label is
+    invalid."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Agent:
         """Time of the server less CLOCK_MONOTONIC."""
         self._offset_at = -OFFSET_S
         self._last_ok: float | None = None
-        """The bucket was read."""
+        """When the bucket was last read."""
         self._ask_at = 0.0
         self._pause = BACK_OFF_S[0]
         self._report_at = 0.0
@@ -114,12 +116,12 @@ class Agent:
         self._errors: dict[str, str] = {}
 
     def sample(self, event: EventName) -> int:
-        """One of that many records of it is forwarded. For other threads."""
+        """The N of `one of N records is forwarded`. May be called by other threads."""
         return max(1, self._plan.sample(event))
 
     @contextlib.contextmanager
     def running(self, forwarding: Forwarding) -> Iterator[None]:
-        """In a thread of its own, for as long as the context lasts."""
+        """Run in a separate thread until the end of the context."""
         self._forwarding = forwarding
         thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         thread.start()

@@ -28,7 +28,7 @@ HOSTS: Final = "utracefs_hosts"
 
 MAX_WISHES_BYTES: Final = 16 << 20
 HOST_AGE_S: Final = 7 * 86400.0
-"""A host that did not report for that long is forgotten."""
+"""Age at which the server deletes a report."""
 
 _NO_MESSAGE: Final = 10037
 """The server's number of this error; there are others for a stream that is not there."""
@@ -95,7 +95,7 @@ class Fleet:
         self.connection.close()
 
     def create(self) -> None:
-        """Both buckets, unless they are there."""
+        """Make both buckets if they do not exist."""
         self.wishes.create(max_bytes=MAX_WISHES_BYTES)
         self.hosts.create(max_age_s=HOST_AGE_S)
 
@@ -131,12 +131,12 @@ class Fleet:
         return self._get(bucket, {"last_by_subj": f"$KV.{bucket.name}.{key}"})
 
     def bell(self) -> Subscription:
-        """Gets a message at each change of a wish. Its content is not to be trusted: others may send such
-        messages, too."""
+        """A subscription with a message for each change of a wish. Do not trust its content: others may send
+        such messages, too."""
         return self.connection.subscribe(f"$KV.{WISHES}.>")
 
     def report(self, host: str, data: bytes) -> float:
-        """Store a host's report; the time of the server less CLOCK_MONOTONIC."""
+        """Store a host's report. Returns the time of the server less CLOCK_MONOTONIC."""
         before = time.monotonic()
         self.hosts.put(key_of(host), data)
         at = (before + time.monotonic()) / 2

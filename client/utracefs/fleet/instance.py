@@ -26,11 +26,12 @@ def instance_name() -> str:
 
 
 class PlannedInstance:
-    """One thread uses it. OSError from all methods: the daemon is away, or refuses; make another one."""
+    """The instance that carries out a plan. Used by one thread. OSError from all methods: the daemon has
+    ended or refuses; make another object."""
 
     def __init__(self, directory: str | None) -> None:
         self.events: list[EventName] = []
-        """Registered, as of the last `look`."""
+        """Events that were registered at the last `look`."""
         self.enabled: list[EventName] = []
         self.refused: dict[EventName, dict[str, str]] = {}
         """Event to its invalid filters and triggers, with reasons."""
@@ -38,7 +39,7 @@ class PlannedInstance:
         self._plan = Plan(())
         self._seen: set[EventName] = set()
         self._unfit: set[EventName] = set()
-        """A trigger was refused; it may name an event that is not registered yet."""
+        """Whether a trigger was refused: it may name an event that is not registered yet."""
         try:
             is_left_over = False
             try:
@@ -102,7 +103,7 @@ class PlannedInstance:
         self.look()
 
     def look(self) -> bool:
-        """Find events that were registered since; whether there are new ones, or fewer."""
+        """Find events that were registered or removed since the last call; returns whether there were any."""
         before = self.events, self.enabled
         self._set_all()
         self.enabled = self._list("set_event")

@@ -56,7 +56,7 @@ class Choice:
 
 
 def choose(wishes: Mapping[str, Wish], policy: Policy) -> Choice:
-    """wishes: by name, the ones to prefer first."""
+    """Accept or refuse each wish. wishes: by name; if there are too many, the first ones are accepted."""
     obeyed: dict[str, Wish] = {}
     refused = {}
     left = MAX_TRIGGERS

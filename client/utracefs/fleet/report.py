@@ -15,10 +15,10 @@ from utracefs.fleet.wish import name_of
 VERSION: Final = 1
 
 PERIOD_S: Final = 5.0
-"""Between two reports of a host."""
+"""Time between two reports of a host."""
 
 AWAY_S: Final = 3 * PERIOD_S
-"""A host whose last report is older than that is away."""
+"""Age of the last report from which on a host counts as away."""
 
 MAX_BYTES: Final = 64 << 10
 MAX_NUMBER: Final = 1 << 63
@@ -29,8 +29,8 @@ _LISTS: Final = ("events", "enabled")
 
 
 def pack(members: Mapping[str, Any]) -> bytes:
-    """Lists and maps of events are cut to MAX_NAMES, and further if the report is too long; `left_out` counts
-    that."""
+    """Encode a report. Lists and maps of events are cut to MAX_NAMES entries, or fewer if the report is too
+    long; `left_out` counts omitted entries."""
     limit = MAX_NAMES
     while True:
         cut: dict[str, Any] = {"version": VERSION, **members}
@@ -53,7 +53,7 @@ class Host:
     seen_s: float
     """The server's time of the report."""
     members: Mapping[str, Any]
-    """Empty: it is invalid."""
+    """Members of the report; empty: it is invalid."""
 
     @classmethod
     def of(cls, value: Value) -> "Host":
@@ -91,7 +91,7 @@ class Host:
 
     @property
     def wishes(self) -> dict[str, str]:
-        """Name to `obeyed`, or the reason of the refusal, or what else is to be said."""
+        """Name of a wish to its state on this host: `obeyed`, `ended`, or a text with reasons."""
         return {name: value for name, value in self._items("wishes") if isinstance(value, str)}
 
     @property

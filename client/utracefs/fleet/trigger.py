@@ -21,7 +21,7 @@ _OF_A_TARGET: Final = ("enable_event", "disable_event", "enable_hist", "disable_
 
 
 def needs(text: str) -> set[str]:
-    """Words that the policy's `triggers` must have."""
+    """Words that the policy's `triggers` must have to allow this trigger."""
     kind, rest = _split(text)
     found = {kind}
     for part in rest.split(":"):
@@ -33,7 +33,7 @@ def needs(text: str) -> set[str]:
 
 
 def slot(text: str) -> str:
-    """An event has one trigger for each; of hist, one for each definition."""
+    """An event can have one trigger for each slot; hist triggers have a slot for each definition."""
     kind, rest = _split(text)
     if kind in _OF_A_TARGET:
         target = ":".join(re.split("[: ]", rest)[:2])

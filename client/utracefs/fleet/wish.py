@@ -54,16 +54,16 @@ _MEMBERS: Final = frozenset(
 
 @attrs.frozen
 class Wish:
-    """ValueError: a member is invalid; the text says which."""
+    """An operator's request. ValueError: a member is invalid; the text names it."""
 
     events: tuple[str, ...]
     """SYSTEM:NAME, NAME, or globs of either."""
     duration_s: float
-    """From the server's time of storing it."""
+    """Duration, counted from the moment when the server stored it."""
     filter: str = ""
     """Empty: all records. Events for which it is invalid are left out."""
     sample: int = 1
-    """One of that many records."""
+    """N of `forward one of N records`."""
     labels: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """Label to glob of its value: hosts that match all of them; `host` is the name."""
     owner: str = ""
@@ -89,7 +89,7 @@ class Wish:
             _check_trigger(text)
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """labels: a host's."""
+        """Whether it selects a host with these labels."""
         return all(name in labels and fnmatchcase(labels[name], glob) for name, glob in self.labels.items())
 
     def to_bytes(self) -> bytes:

@@ -80,7 +80,7 @@ class Batch:
     forwarder: str
     """Random, of one spool directory."""
     sequence: int
-    """From 1 on, without gaps but for batches of which `losses` has the records."""
+    """From 1 on; a missing number is a batch whose records are in `losses` of a later one."""
     host: str
     boot_id: str
     """The kernel's; times of different boots cannot be compared."""
@@ -117,7 +117,7 @@ class Batch:
         return self.records()
 
     def records(self) -> Records:
-        """The same, for compiled readers. ValueError, also while iterating: the batch is invalid."""
+        """The records for compiled readers. ValueError, also while iterating: the batch is invalid."""
         return self.formats.records(self)
 
     def columns(self) -> Iterator[Columns]:

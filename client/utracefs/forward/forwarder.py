@@ -40,21 +40,22 @@ STATUS_FILE: Final = "status.json"
 """In the spool's directory."""
 
 GATHER_S: Final = 1.0
-"""Records are read at least that often, and the status is as old at most."""
+"""Longest interval of reading records, and greatest age of the status."""
 
 BACK_OFF_S: Final = (0.2, 30.0)
-"""Delays after failures of the target: the first, doubled each time up to the last, each times 0.5 to 1."""
+"""Delays after failures of the target: the first one, doubled each time up to the last one, each multiplied
+by a random number from 0.5 to 1."""
 
 WAIT_FOR_DAEMON_S: Final = 0.5
 
 _LAST_READ_S: Final = 0.1
-"""At the end, read what is in the ring after this time; programs may emit without a pause."""
+"""Time limit for emptying the ring at the end: programs may emit without a pause."""
 
 _END_S: Final = 5.0
-"""A daemon that hangs keeps the reader for that long at the end."""
+"""Time limit of the reader's end if the daemon hangs."""
 
 _LOOK_S: Final = 0.2
-"""The sender looks that often for the end."""
+"""Interval at which the sender checks for the end."""
 
 
 @attrs.frozen
@@ -67,7 +68,7 @@ class Wanted:
     instances: Sequence[str] = ()
     directory: str | None = None
     filtered: bool = False
-    """By the filters in the one instance, which another thread makes: wait for it."""
+    """The filters are in the instance (there is one), which another thread makes: wait for it."""
 
 
 class Forwarder:
@@ -120,12 +121,12 @@ class Forwarder:
         )
         self._is_ending = False
         self._is_asked = False
-        """To tell the status."""
+        """Whether to print the status."""
         self._bell = -1
         """Wakes `run`. No Event: a handler may interrupt its methods, which have a lock then."""
         self._read_over: Final = threading.Event()
         self._give_up = threading.Event()
-        """The time to drain is over."""
+        """Set when the time to drain is over."""
         self._fatal: BaseException | None = None
         self._read = self._sent = self._batches = 0
         self._read_of: Counter[str] = Counter()
@@ -147,7 +148,7 @@ class Forwarder:
             os.eventfd_write(self._bell, 1)
 
     def run(self, duration_s: float | None = None) -> None:
-        """Until `stop`, or for that time. OSError: the daemon refuses the stream."""
+        """Forward until `stop` is called, or for that time. OSError: the daemon refuses the stream."""
         end = None if duration_s is None else time.monotonic() + duration_s
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reader, sender = (

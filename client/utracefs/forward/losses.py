@@ -37,14 +37,14 @@ LIMIT: Final = "limit"
 POLICY: Final = "policy"
 """The policy hides fields that the event does not have, or it is one of EventHeader."""
 REFUSED: Final = "refused"
-"""The target does not take these records."""
+"""The target refused these records."""
 SAMPLE: Final = "sample"
-"""A wish of a fleet asks for one of n records."""
+"""A wish of a fleet requests only one of n records."""
 AWAY: Final = "away"
-"""The forwarder or the daemon was away."""
+"""The forwarder or the daemon was not running."""
 
 ANY: Final = "*"
-"""In place of an event: it is unknown which."""
+"""In place of an event that is unknown."""
 
 
 @attrs.frozen
@@ -72,7 +72,7 @@ class Losses:
         return (Loss(event, cause, count) for (event, cause), count in self._counts.items())
 
     def add(self, event: str, cause: str, count: int | None) -> None:
-        """Unknown and a number are unknown."""
+        """Add a number; None, unknown, makes the sum unknown."""
         if count != 0:
             before = self._counts.get((event, cause), 0)
             self._counts[event, cause] = None if count is None or before is None else before + count

@@ -39,7 +39,8 @@ _HEADER_BYTES: Final = 2 << 10
 """Room for the headers of a message."""
 _LEAST_PAYLOAD: Final = 16 << 10
 _TRIES: Final = 3
-"""A subject has one writer, so its last message changes at most once behind our back."""
+"""Number of attempts: a subject has one writer, so its last message changes at most once without our
+knowledge."""
 
 
 class NatsTarget:
@@ -83,7 +84,7 @@ class NatsTarget:
         )
         self._jetstream: Final = JetStream(self._connection, options.get("domain", ""))
         self._generation = 0
-        """The connection for which the stream was looked at."""
+        """The connection on which the stream was last examined."""
         self._limit = 0
         """Bytes of a payload."""
         self._at = ""
@@ -93,7 +94,7 @@ class NatsTarget:
         self._stored = Position(0, 0, 0)
         """Position of the message with that sequence."""
         self._acked = 0
-        """Sequence of the last batch that the server has stored, as far as it said so."""
+        """Sequence of the last batch whose storing the server has acknowledged."""
         self._unacked: tuple[str, Position] | None = None
         """Number of a request without an answer so far, and its message."""
         self._refused: dict[int, Counter[str]] = {}

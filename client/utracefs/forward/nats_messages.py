@@ -373,7 +373,7 @@ class Reader:
         """Host to number of gaps: the server had stored batches and lost them, or discarded them while this
         was reading. Their number of records is unknown."""
         self.invalid = 0
-        """Messages of others, or damaged."""
+        """Number of messages of other programs, or damaged ones."""
         self._consumer: Final = Consumer(jetstream, stream, subject, after=after)
         self._last: dict[str, int] = {}
         """Forwarder to sequence."""
@@ -391,7 +391,8 @@ class Reader:
         return self._consumer.pending
 
     def next(self, timeout_s: float) -> Arrived | None:
-        """None: none came in time. OSError, ApiError: call again later, nothing is missed."""
+        """The next message; None: none came in time. OSError, ApiError: call again later, nothing is
+        missed."""
         while (stored := self._consumer.next(timeout_s)) is not None:
             try:
                 arrived = Arrived.of(stored)

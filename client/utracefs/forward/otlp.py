@@ -83,7 +83,7 @@ class _Request:
 
 
 class Encoder:
-    """Batches to requests. resource: attributes of all."""
+    """Encodes batches as requests. resource: attributes of all requests."""
 
     def __init__(self, resource: Mapping[str, str] = {}) -> None:
         self._resource: Final = resource
@@ -94,7 +94,8 @@ class Encoder:
         self._records: Final = OtlpRecords(self._plan, self._roots)
 
     def requests(self, batch: Batch) -> Iterator[_Request]:
-        """Losses first. ValueError: the batch is invalid, after the requests for all records before that."""
+        """The requests of batches, with losses first. ValueError: a batch is invalid; the requests for all
+        records before that are returned first."""
         around = {**self._resource, "host.name": batch.host, "utracefs.boot_id": batch.boot_id}
         resource = message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in around.items()))
         if batch.losses:
@@ -313,7 +314,7 @@ class OtlpTarget:
         """Requests with the batches `_sending` that are not accepted yet."""
         self._refused: dict[str, int | None] = {}
         self._is_first = True
-        """No request of the batches is accepted yet."""
+        """Whether no request of the batches has been accepted yet."""
         self._read_headers()
         if self._is_tls:
             settings.tls()

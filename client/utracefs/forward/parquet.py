@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 COUNTS: Final = "utracefs.counts"
-"""In place of an event, whose name always has a colon: the table of numbers."""
+"""The table of counts, in place of an event (whose name always has a colon)."""
 ARRIVED: Final = "arrived"
 """In place of a cause."""
 
@@ -320,7 +320,8 @@ class _Journal:
 
     @contextlib.contextmanager
     def writing(self, batches: Sequence[Batch], files: Sequence[str], store: "_Store") -> Iterator[None]:
-        """While these files of a range are written. OSError: the journal cannot be written."""
+        """Keeps these files of a range in the journal while they are written. OSError: the journal cannot be
+        written."""
         first, last = batches[0].sequence, batches[-1].sequence
         before = next((one for one in self._ranges if (one.first, one.last) == (first, last)), None)
         known = before or _Range(first, last, [])
@@ -361,7 +362,7 @@ class _Store:
         raise NotImplementedError
 
     def remove(self, path: str) -> None:
-        """It may be absent. OSError."""
+        """Remove a file, which may be absent. OSError."""
         raise NotImplementedError
 
 

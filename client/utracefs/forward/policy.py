@@ -73,7 +73,8 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """ValueError: what is wrong in the file. OSError, also for the file of the key."""
+        """Read a file. ValueError: the file is invalid; the text says where. OSError, also for the file of
+        the key."""
         text = path.read_bytes()
         try:
             return cls._of(tomllib.loads(text.decode()), path.parent)
@@ -108,7 +109,7 @@ class Policy:
 
     @property
     def hidden(self) -> set[str]:
-        """Names of fields."""
+        """Names of all hidden fields."""
         return {name for table in self.fields.values() for name in table}
 
     def allows(self, event: EventName) -> bool:

@@ -53,8 +53,8 @@ SEGMENTS: Final = 16
 """Number of segments of a full spool: dropping the oldest one loses about that part."""
 
 _IN_MEMORY: Final = 2
-"""Batches are kept in memory, too, until they are taken: up to that many times what a target takes at once,
-and one more."""
+"""Limit of batches kept also in memory until they are taken, in units of the largest `take` of the target;
+one more may be kept."""
 
 _MAGIC: Final = b"UTFB"
 _ENTRY: Final = struct.Struct("<4sIIII")
@@ -102,7 +102,7 @@ class Spool:
         self.error = ""
         """Error of the last failed disk access; empty again when batches can be written again."""
         self._is_failing = False
-        """`error` is of the disk."""
+        """Whether `error` is an error of the disk."""
         self.lost: Final[dict[str, dict[str, int]]] = {}
         """Event to cause to number, since the start."""
         self.lost_unknown = 0
@@ -115,7 +115,7 @@ class Spool:
         self._changed_marks: Final[set[str]] = set()
         """Events whose marks are newer than those on the disk."""
         self._has_marks_of = 0
-        """While it recovers: the last batch whose marks are known."""
+        """During recovery: the last batch whose marks are known."""
         self._segments: list[_Segment] = []
         self._file = -1
         """The last segment, to write; -1: none is open."""
@@ -153,7 +153,7 @@ class Spool:
             raise
 
     def close(self) -> None:
-        """Other threads have no effect on the disk any more. May be called twice."""
+        """Close the files; calls of other threads no longer change the disk. May be called twice."""
         with self._changed:
             if self._is_closed:
                 return
@@ -174,14 +174,14 @@ class Spool:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest batch that no target has."""
+        """Age of the oldest batch that the target has not accepted."""
         with self._changed:
             oldest = self._in_flight[0] if self._in_flight else self._peek()
             return 0.0 if oldest is None else max(0.0, time.time() - oldest.clock.unix_ns / 1e9)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the targets have all batches."""
+        """Whether the target has accepted all batches."""
         with self._changed:
             return not self._in_flight and self._peek() is None
 

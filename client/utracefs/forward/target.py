@@ -66,7 +66,7 @@ Sent: TypeAlias = Mapping[str, int | None]
 
 
 class TryAgain(Exception):
-    """Not now. after_s: the target's own wish for the delay; None: none."""
+    """Sending failed for now. after_s: delay requested by the target; None: not given."""
 
     def __init__(self, text: str, after_s: float | None = None) -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class TryAgain(Exception):
 
 
 class Refused(Exception):
-    """Never. The text says why."""
+    """The target will never accept the batches; the text has the reason."""
 
 
 @attrs.frozen
@@ -136,7 +136,7 @@ class Settings:
 
 
 class Target(Protocol):
-    """Where batches go; see the module's head."""
+    """The interface of a target; see the module's head."""
 
     @property
     def limits(self) -> Limits: ...
@@ -154,7 +154,7 @@ def schemes() -> list[str]:
 
 
 def time_option(name: str, text: str) -> float:
-    """Seconds. ValueError."""
+    """Parse a time; in seconds. ValueError."""
     try:
         return seconds_of(text)
     except ValueError:
@@ -162,7 +162,7 @@ def time_option(name: str, text: str) -> float:
 
 
 def target_class(address: str) -> Callable[[str, Settings], Target]:
-    """By the scheme of the address. LookupError: there is none."""
+    """The class for the scheme of an address. LookupError: there is none."""
     scheme = address.partition(":")[0]
     if scheme in BUILT_IN:
         module, _, name = BUILT_IN[scheme].partition(":")

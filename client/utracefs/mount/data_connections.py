@@ -25,7 +25,7 @@ logger = logging.getLogger("utracefs.mount")
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[Wait, Any, T]
-"""Steps with another result than a reply."""
+"""Steps whose result is not a reply."""
 
 OnNotification: TypeAlias = Callable[[Notification], None]
 Connect: TypeAlias = Callable[[OnNotification, Callable[[Channel], None]], Channel]

@@ -95,7 +95,7 @@ class _Due:
     connected: Connected
     tokens: list[int]
     seq: int | None
-    """The acknowledgement to send then."""
+    """Number of the change to acknowledge when the bits are set."""
     retries: int
 
 
@@ -120,7 +120,7 @@ class Enablers:
         self._settles = False
         self._tokens = itertools.count(1)
         self.leaving = Gate()
-        """Processes in it have ended; notify the daemon."""
+        """A gate, held while the daemon is notified of ended processes."""
         spaces.on_born = lambda child, parent: memory.post(lambda: connections.begin(self._tell(child)))
         spaces.on_gone = lambda space: memory.post(lambda: self._gone(space))
         spaces.on_pause = memory.run_urgent
@@ -145,7 +145,7 @@ class Enablers:
                 return connected
 
     def remove(self, space: AddressSpace, enabler: Enabler) -> None:
-        """The space has removed it."""
+        """Unregister an enabler that the space has removed."""
         connected = self._connected.get(space)
         if connected is not None:
             self._forget(connected, enabler.token)
@@ -166,7 +166,7 @@ class Enablers:
         self._memory.submit(self._spaces.settle, self._settled)
 
     def daemon_came(self) -> None:
-        """Register everything."""
+        """Register all enablers with the next daemon."""
         for connected in list(self._connected.values()):
             if connected.ready.is_open:
                 self._connections.begin(self._bring(connected))

@@ -84,7 +84,7 @@ class AskEach:
             self._channel.send(request, answered)
 
     def interrupt(self) -> None:
-        """Answers come soon."""
+        """No effect: answers come soon."""
 
 
 class Finish:
@@ -97,7 +97,7 @@ class Finish:
         self._channel.finish(lambda: resume(None, None))
 
     def interrupt(self) -> None:
-        """It comes soon."""
+        """No effect: the end comes soon."""
 
 
 class Gate:
@@ -128,7 +128,7 @@ class Gate:
             self._waiting.append(resume)
 
     def interrupt(self) -> None:
-        """Holders leave soon."""
+        """No effect: holders leave soon."""
 
 
 class Operation:

@@ -43,4 +43,4 @@ class Pause:
         self._timers.later(self._seconds, lambda: resume(None, None))
 
     def interrupt(self) -> None:
-        """It is short."""
+        """No effect: the pause is short."""

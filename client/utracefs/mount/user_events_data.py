@@ -293,7 +293,7 @@ class UserEventsData:
         self._connections.is_away = True
 
     def daemon_came(self) -> None:
-        """Register everything again."""
+        """Register all events and enablers with the next daemon."""
         self._connections.is_away = False
         for file in list(self._files):
             file.channel.close()

@@ -44,8 +44,8 @@ class Bucket:
     def create(
         self, *, history: int = 1, max_bytes: int = -1, max_age_s: float = 0, replicas: int = 1
     ) -> None:
-        """Unless it is there, whatever its limits are. history: values of each key, at most 64. max_age_s: of
-        a value, 0: for ever. ApiError."""
+        """Make the stream if it does not exist; existing limits are not changed. history: values kept for
+        each key, at most 64. max_age_s: of a value, 0: no limit. ApiError."""
         try:
             self._jetstream.stream(self.stream)
             return
@@ -86,12 +86,12 @@ class Bucket:
         return self._jetstream.publish(self._subject(key), value)
 
     def update(self, key: str, value: bytes, revision: int) -> int:
-        """Only if the key's last revision, also that of its deletion, is this; 0: there was none.
-        WrongLastSequence."""
+        """Store a value if `revision` is the key's last one (of its value or its deletion; 0: there was
+        none). WrongLastSequence: it is not."""
         return self._jetstream.publish(self._subject(key), value, expected=revision)
 
     def add(self, key: str, value: bytes) -> int:
-        """A key that is not there, or was deleted. WrongLastSequence: it is there."""
+        """Store a key that does not exist or was deleted. WrongLastSequence: it exists."""
         try:
             return self.update(key, value, 0)
         except WrongLastSequence:
@@ -101,11 +101,11 @@ class Bucket:
             return self.update(key, value, last.revision)
 
     def delete(self, key: str, revision: int | None = None) -> int:
-        """Watchers see it. A key that is not there is deleted, too. revision: see `update`."""
+        """Delete a key, existing or not; watchers are notified. revision: see `update`."""
         return self._jetstream.publish(self._subject(key), b"", {_OPERATION: "DEL"}, expected=revision)
 
     def entries(self, pattern: str = ">", *, with_values: bool = True) -> dict[str, Entry]:
-        """All that are there. TimeoutError: not all came in time."""
+        """All present keys and values. TimeoutError: not all came in time."""
         timeout_s = self._jetstream.connection.timeout_s
         deadline = time.monotonic() + timeout_s
         with self.watch(pattern, with_values=with_values) as watch:

@@ -37,7 +37,7 @@ from utracefs.nats.wire import (
 PORT: Final = 4222
 _READ_BYTES: Final = 256 << 10
 _DROP_BYTES: Final = 2 * MAX_MESSAGE
-"""Unread messages of a subscription, at most."""
+"""Limit of the unread messages of a subscription."""
 
 
 @attrs.frozen
@@ -86,7 +86,8 @@ class Subscription:
         self._bytes = 0
 
     def next(self, timeout_s: float) -> Message | None:
-        """None: no message came in time. ConnectionError: the connection is over, and the subscription."""
+        """The next message; None: none came in time. ConnectionError: the connection has ended, and with it
+        the subscription."""
         deadline = time.monotonic() + timeout_s
         while not self._messages:
             if not self._is_alive:
@@ -109,7 +110,7 @@ class Subscription:
         self._messages.append(message)
 
     def end(self) -> None:
-        """More than once is harmless."""
+        """Unsubscribe. May be called more than once."""
         if self._is_alive:
             self._connection.unsubscribe(self.sid)
 
@@ -142,11 +143,11 @@ class Connection:
         self._parser = Parser()
         self._subscriptions: dict[int, Subscription] = {}
         self._answers: dict[str, Message | None] = {}
-        """Those of requests that wait, by the last word of the subject."""
+        """Answers of pending requests, by the last word of the subject."""
         self._sid = self._request = 0
         self._pongs = 0
         self._error = ""
-        """The last that the server reported and that no call has raised."""
+        """The last error that the server reported and that no call has raised yet."""
 
     def __enter__(self) -> Self:
         self.open()
@@ -163,7 +164,7 @@ class Connection:
 
     @property
     def server(self) -> Server:
-        """The one of this connection, or the next one to try."""
+        """The server of this connection, or the next one to try."""
         return self._servers[0]
 
     def close(self) -> None:
@@ -279,7 +280,8 @@ class Connection:
             raise ConnectionResetError(self._error or f"{self.server} closed the connection") from None
 
     def wait(self, deadline: float) -> bool:
-        """Read once and pass it on. False: nothing came until the deadline. ConnectionError: it is over."""
+        """Read once and distribute the messages. False: none came until the deadline. ConnectionError: the
+        connection has ended."""
         return self._read(self._left(deadline))
 
     def _read(self, timeout_s: float, *, answers: bool = True) -> bool:
@@ -339,7 +341,7 @@ class Connection:
     # Calls
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when the server has read all. PermissionError: it refused something."""
+        """Wait until the server has read everything sent. PermissionError: it refused a part of it."""
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         wanted = self._pongs + 1
         self._send(b"PING\r\n", deadline)
@@ -373,7 +375,7 @@ class Connection:
         reply: str = "",
         timeout_s: float | None = None,
     ) -> None:
-        """Without an acknowledgement. ValueError: the payload is larger than the server takes."""
+        """Publish without an acknowledgement. ValueError: the payload is larger than the server's limit."""
         self.open()
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         line, head = publish_lines(checked_subject(subject), reply, headers, len(payload))

@@ -27,14 +27,14 @@ _FETCH: Final = 256
 """Messages that a consumer requests at once."""
 
 _FETCH_S: Final = 30.0
-"""The server keeps such a request for that long."""
+"""Time for which the server keeps such a request."""
 
 _HEARTBEAT_S: Final = 5.0
-"""The server sends something that often while it has a request. A consumer that is silent for three times
-that is gone: a server does not say so of consumers that it does not know."""
+"""Interval of the server's heartbeats while it has a request. After three missing ones the consumer is
+considered lost: the server does not report unknown consumers."""
 
 _IDLE_S: Final = 300.0
-"""The server forgets a consumer without requests after that."""
+"""Time without requests after which the server deletes a consumer."""
 
 
 @attrs.frozen
@@ -67,7 +67,8 @@ class JetStream:
         return self.call(f"STREAM.INFO.{name}")
 
     def create_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Also if there is one of the same configuration. ApiError: there is another one."""
+        """Make a stream; one with the same configuration may exist. ApiError: one with another configuration
+        exists."""
         return self.call(f"STREAM.CREATE.{config['name']}", config)
 
     def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class JetStream:
         return self._get(stream, {"last_by_subj": subject})
 
     def get(self, stream: str, sequence: int) -> Stored:
-        """NotFound: it is not, or no longer, there."""
+        """The message with that sequence. NotFound: it does not exist, or no longer."""
         return self._get(stream, {"seq": sequence})
 
     def _get(self, stream: str, what: Mapping[str, Any]) -> Stored:
@@ -189,7 +190,7 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """The server forgets the consumer, also by itself."""
+        """Delete the consumer. (The server also does that by itself after a while.)"""
         name, self._name = self._name, ""
         try:
             if self._answers is not None:
@@ -242,7 +243,8 @@ class Consumer:
             self.pending = int(answer.get("num_pending", 0))
 
     def next(self, timeout_s: float) -> Stored | None:
-        """None: no message came in time. OSError, ApiError: call again later, nothing is missed."""
+        """The next message; None: none came in time. OSError, ApiError: call again later, nothing is
+        missed."""
         deadline = time.monotonic() + timeout_s
         while True:
             if not self._name:

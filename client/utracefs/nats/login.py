@@ -27,7 +27,7 @@ def split_user(text: str) -> tuple[str, str]:
 
 
 def inbox_of(user: str) -> str:
-    """Begin of the subjects of a user's answers, so that others can be kept from reading them."""
+    """First words of the subjects of a user's answers: permissions can keep others from reading them."""
     return f"_INBOX.{user}" if re.fullmatch(r"[A-Za-z0-9_-]+", user) else "_INBOX"
 
 

@@ -79,7 +79,7 @@ class Parser:
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._scanned = 0
-        """No line ends before that."""
+        """Position up to which no end of a line was found."""
         self._message: tuple[str, int, str, int, int] | None = None
         """A message whose payload is missing: subject, sid, reply, size of headers (-1: none), total size."""
 

@@ -21,12 +21,12 @@ from utracefs.tree.event_names import EventName, matches, select
 
 
 def echo(text: str) -> None:
-    """One line; reports of hosts and wishes of operators may contain anything."""
+    """Print one line without control characters, since hosts and operators choose the texts."""
     common.echo("".join(char if char.isprintable() else "?" for char in text))
 
 
 _SAID = 20
-"""Refusals of a wish that are shown; --json has all."""
+"""Limit of printed refusals of a wish; --json has all."""
 
 
 @attrs.frozen

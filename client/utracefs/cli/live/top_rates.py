@@ -17,7 +17,7 @@ OTHERS = -1
 """Pid for processes that have ended, or for which the daemon had no room."""
 
 FADE_S = 5.0
-"""How long an ended process is shown."""
+"""Time for which an ended process is still shown."""
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class Rates:
         self._totals: dict[str, tuple[int, int]] = {}
         """Records and losses of each event."""
         self._gone = (0, 0)
-        """The same of events that went, or began anew with a daemon."""
+        """The same for removed events, and for counts from before a restart of the daemon."""
 
     @property
     def so_far(self) -> tuple[int, int]:

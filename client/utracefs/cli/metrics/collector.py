@@ -19,7 +19,7 @@ from utracefs.cli.metrics.families import Metrics, label_of
 from utracefs.tree.tracefs import Tracefs
 
 ANSWER_S: Final = 5.0
-"""For all answers of the daemon but the first; a scrape of Prometheus lasts 10 s at most."""
+"""Timeout for all answers of the daemon after the first; a scrape of Prometheus lasts 10 s at most."""
 
 MAX_INSTANCES: Final = 16
 """Instances with series of their own."""
@@ -67,7 +67,7 @@ RESOURCES: Final = {
 _LINE: Final = re.compile(r"(?P<name>.+?): (?P<held>\d+)(?: of (?P<limit>\d+))?")
 _STREAMS: Final = re.compile(r"streams: (\d+) of (\d+), (\d+) of (\d+) bytes")
 _OF_A_PROCESS: Final = re.compile(r"-\d+$")
-"""Instances that a command makes for itself, `record-1234`, would be new series each time."""
+"""Names of private instances of commands, `record-1234`: each would be a new series."""
 
 EVENT_METRICS: Final = (
     ("utracefs_event_emitted_records_total",),

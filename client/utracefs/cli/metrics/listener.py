@@ -34,7 +34,7 @@ CLIENT_S: Final = 5.0
 """Time limit of a client: from its connection to the last byte of the answer, without the time to collect."""
 
 FRESH_S: Final = 0.5
-"""How long an answer is given to other clients, too."""
+"""Time for which a collected answer is reused for other clients."""
 
 
 @attrs.frozen
@@ -118,7 +118,7 @@ def _end(_number: int, _frame: object) -> NoReturn:
 
 
 def serve(address: Address, collect: Callable[[], Metrics]) -> None:
-    """Until SIGTERM or SIGINT. Failure."""
+    """Serve until SIGTERM or SIGINT. Failure: the address cannot be used."""
     with contextlib.ExitStack() as stack, contextlib.suppress(_Ended):
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, _end))
@@ -136,7 +136,7 @@ class _Client:
     deadline_s: float
     head: bytearray = attrs.field(factory=bytearray)
     answer: memoryview | None = None
-    """The rest that is not sent."""
+    """The unsent part of the answer."""
 
 
 class Listener:

@@ -33,7 +33,7 @@ LOOK_S = 0.02
 """Interval of looking for new events. Records emitted before an event is found are not counted."""
 
 LOST_S = 0.5
-"""Interval of reading losses: they are lost with a daemon that ends."""
+"""Interval of reading losses: unread ones are unknown when the daemon ends."""
 
 FEW = 5
 """Maximum of names in a line of text."""

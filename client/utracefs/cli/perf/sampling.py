@@ -113,7 +113,7 @@ class Written:
     no_room: int
     """Samples among these for which the disk had no space."""
     error: OSError | None
-    """The system's text for that error."""
+    """The error of the disk."""
 
 
 class PerfRecorder:
@@ -139,7 +139,7 @@ class PerfRecorder:
         self._described = (-1, -1)
         self._describe_due = 0.0
         self._describe_again = 0.0
-        """Earliest time of the next look: with many new events it must not take all our time."""
+        """Earliest time of the next description, so that many new events do not take all our time."""
         tree = attached.tree
         self._origin = Origin.here("mono")
         self._header_page = tree.read_file("events/header_page")
@@ -273,7 +273,7 @@ class PerfTrace:
         self._lines: dict[tuple[EventName, bytes], Line] = {}
         self.samples = 0
         self._reported = 0
-        """Lost, as rings said."""
+        """Losses according to LOST records of the rings."""
 
     @property
     def lost(self) -> int:
@@ -319,7 +319,7 @@ class PerfTop:
         self._comms = Comms(lambda: attached.tree)
         self._counts: Counter[tuple[str, str, int]] = Counter()
         self._reported = 0
-        """Lost, as rings said."""
+        """Losses according to LOST records of the rings."""
 
     @property
     def lost(self) -> int:

@@ -42,9 +42,9 @@ from utracefs.tree.event_names import ALL_USER_EVENTS
 from utracefs.tree.tracefs import Tracefs
 
 _DEFAULT_MOST: Final = 10
-"""Files that are kept, unless --max-files says so."""
+"""Default of --max-files."""
 _DEFAULT_SIZE: Final = 64 << 20
-"""Bytes of all cpus' buffers for a TIME."""
+"""Default size of all cpus' buffers for `--flight TIME`."""
 
 
 def flight_settings(tree: Tracefs, window: Amount) -> dict[str, str]:
@@ -264,8 +264,8 @@ class Flight:
         self._older += taken.overwritten + left_out
 
     def finish(self, *, write: bool, why_not: str) -> None:
-        """Recording has stopped. write: write the last records. Tells the totals. Failure, OSError: they
-        could not be written."""
+        """Call it when recording has stopped; prints the totals. write: write the last records. Failure,
+        OSError: they could not be written."""
         failure: Failure | OSError | None = None
         ids = self._requests.read()
         self._read_texts()

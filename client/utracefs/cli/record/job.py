@@ -41,7 +41,7 @@ class Job:
     """Signals that `signals_blocked` has blocked."""
     surroundings: Surroundings
     returns: bool
-    """It continues with the next daemon."""
+    """Whether it continues with the next daemon."""
 
     def about(self, texts: Texts) -> About:
         """Failure if the clock has no wall-clock times."""
@@ -146,7 +146,7 @@ class Watch(Generic[R]):
 
     @contextlib.contextmanager
     def until_the_daemon_goes(self) -> Iterator[None]:
-        """Suppresses the loss of the connection in its block, and remembers it."""
+        """Suppresses the loss of the connection in its block; `error` has it afterwards."""
         try:
             yield
         except (ConnectionError, TimeoutError) as error:

@@ -14,7 +14,7 @@ from utracefs.cli.common import tell
 
 
 class KeptFiles:
-    """In the order of writing, whatever the clock says in their names."""
+    """The files in the order of writing. (The times in their names follow the clock, which may be set.)"""
 
     def __init__(self, most: int | None) -> None:
         """None: all stay."""

@@ -52,9 +52,9 @@ class Requests:
         self._places = [one for one in (place, trigger_place) if one is not None]
         self._seen: list[set[str]] = [set() for _ in self._places]
         self._left: dict[str, int] = {}
-        """How often the events of a pattern may still ask."""
+        """For each pattern: the number of requests that its events may still make."""
         self._unfiltered: set[str] = set()
-        """Events that EXPR does not fit. They ask for nothing; else each of their records would."""
+        """Events for which EXPR is invalid. They make no requests; otherwise each of their records would."""
         for one in self._places:
             tree.write_file(one.path("buffer_size_kb"), b"1\n")
         wanted = [self._asking(one) for one in triggers if one.triggers]

@@ -69,8 +69,8 @@ class Rotation:
         self._asked = True
 
     def step(self) -> float:
-        """After each step of the recorder: switch if it is time; returns the seconds until the next call at
-        the latest."""
+        """Call it after each step of the recorder: switches if it is time. Returns the longest time until the
+        next call, in seconds."""
         now = time.monotonic()
         if self._writing is not None and self._writing.done():
             self._collect()
@@ -134,7 +134,7 @@ class Rotation:
         tell(f"{path}: {counted(summary.records, 'record')}, {sized(summary.size)}{lost}")
 
     def finish(self) -> None:
-        """Write the last file, and tell the totals. OSError."""
+        """Write the last file, and print the totals. OSError."""
         if self._writing is not None:
             self._collect()
         self._note(*self._write(lambda name: self._recorder.finish(self._about, name)))

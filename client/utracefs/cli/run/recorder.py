@@ -72,7 +72,7 @@ class Summary:
     """Refused because a value did not fit: `EVENT.FIELD was float` and the like, to number."""
 
     def without(self, no_room: int) -> "Summary":
-        """The same, with so many records that were not written."""
+        """The same summary, with this number of records that were not written."""
         return attrs.evolve(self, records=self.records - no_room, no_room=no_room)
 
     @property
@@ -161,7 +161,7 @@ class Recorder:
         self._taken_before = self._taken_away()
         self._ledger = ledger or Ledger(tree, place)
         self.account = Account()
-        """As of the last texts."""
+        """The account at the last reading of the texts."""
         self._reported = _Reported(account=reported or Account())
         self._kept = 0
         self.left_out = 0

@@ -146,7 +146,7 @@ class _Loop:
         self._dump = dump
         self._taken = taken
         self._end = end
-        """When the duration is over, on time.monotonic."""
+        """End of the duration, on time.monotonic."""
         self._grace_end = math.inf
         """Deadline of a command after its signal to end."""
         self._signal = 0

@@ -21,7 +21,7 @@ MARKER_SYMBOL = b"%x t tracing_mark_write\n" % MARKER_IP
 
 
 class Texts:
-    """The texts of one instance, as of the last `read`."""
+    """The texts of one instance at the last `read`."""
 
     def __init__(self, tree: Tracefs, place: Place, *, of_all_events: bool = False) -> None:
         """of_all_events: also of events that are not enabled in the instance."""
