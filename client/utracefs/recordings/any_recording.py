@@ -31,7 +31,7 @@ class AnyRecording(ABC):
     """A recording of one file (`Recording`) or of several (`MergedRecording`)."""
 
     path: str
-    """For messages; of several files the names of the first ones."""
+    """The path, for messages; with several files the names of the first ones."""
     paths: Sequence[str]
     """Paths of all files."""
     format: str
@@ -77,7 +77,7 @@ class AnyRecording(ABC):
     @property
     @abstractmethod
     def selection(self) -> list[str]:
-        """The selection, for people; empty: all."""
+        """The selection, as printed; empty: all."""
 
     @abstractmethod
     def label(self, event_id: int) -> str:
@@ -85,7 +85,7 @@ class AnyRecording(ABC):
 
     @abstractmethod
     def format_of(self, event_id: int) -> EventFormat:
-        """One without a format gets a name that says so."""
+        """The format of an event; if the file has none, one whose name says so."""
 
     @abstractmethod
     def close(self) -> None:
@@ -117,7 +117,7 @@ class AnyRecording(ABC):
 
     @property
     def is_merged(self) -> bool:
-        """It has records of several files."""
+        """Whether it has records of several files."""
         return len(self.paths) > 1
 
     @property
@@ -133,7 +133,7 @@ class AnyRecording(ABC):
 
     @property
     def notes(self) -> list[str]:
-        """For people: how the files were merged."""
+        """Lines about how the files were merged, to be printed."""
         return []
 
     def __enter__(self) -> Self:
@@ -289,7 +289,7 @@ class OneFile(AnyRecording):
     missing: Sequence[str]
     """Patterns without an event."""
     filter_error: FilterError | None
-    """The filter is invalid for all events."""
+    """The error if the filter is invalid for all events."""
 
     @property
     @abstractmethod
@@ -303,11 +303,12 @@ class OneFile(AnyRecording):
 
     @abstractmethod
     def source(self, since_ns: int | None, until_ns: int | None) -> tuple[RecordSource, Callable[[], float]]:
-        """The records of these times, and others, and the part read of them."""
+        """A source of all records between these times (and possibly of others), and a function that returns
+        the part read."""
 
     @abstractmethod
     def decoder(self, event_id: int) -> EventDecoder | None:
-        """None for an event that is not selected."""
+        """The decoder of an event; None: it is not selected."""
 
 
 class Reading:
@@ -346,7 +347,7 @@ class Reading:
         return self.records.events()
 
     def broken(self, error: ValueError) -> TraceError:
-        """The error to raise for an error of the compiled readers."""
+        """Convert an error of the compiled readers to the one to raise."""
         return TraceError(
             errno.EINVAL,
             f"{self._where()}: broken: {error}; --recover (recover=True) reads what is behind it",

@@ -34,7 +34,7 @@ class EventFilters:
             raise max(refused, key=lambda error: error.position or 0)
 
     def of(self, event: EventFormat) -> Filter | None:
-        """None: it is invalid, so no record passes."""
+        """The filter of an event; None: it is invalid, so no record passes."""
         try:
             return self._parse(event)
         except FilterError:

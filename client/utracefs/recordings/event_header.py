@@ -139,7 +139,7 @@ class HeaderEvent:
     system: str
     format: EventFormat
     tracepoint: int
-    """The id of that."""
+    """Id of the tracepoint."""
     paths: tuple[tuple[str, ...], ...] = ()
     """For each field: the names of its structs, and its own; empty: fields have no structs."""
     json: frozenset[str] = frozenset()
@@ -172,7 +172,7 @@ class HeaderEvents:
         self._taken: Final[set[int]] = set()
 
     def add(self, system: str, event: EventFormat) -> None:
-        """A tracepoint, if it is one of EventHeader."""
+        """Add a tracepoint if it is one of EventHeader."""
         self._taken.add(event.id)
         found = header_name(event.name, event.fields)
         if found is None:
@@ -182,7 +182,8 @@ class HeaderEvents:
         )
 
     def source(self, source: RecordSource) -> RecordSource:
-        """The same records, those of the tracepoints as records of the events in them."""
+        """A source with the same records, in which records of EventHeader tracepoints are replaced by those
+        of the events in them."""
         if not self.tracepoints:
             return source
         return EventHeaders(source, self.tracepoints, self._plans, self._plan, self._rest)
@@ -297,7 +298,7 @@ class _Layout:
         self._add(free, (free,), *_integer(size, False), data, is_hex)
 
     def text(self, name: str) -> int:
-        """An id; its offset."""
+        """Read an id at the present offset, as text."""
         free = self._free(name)
         at = len(self.start)
         self._add(free, (free,), b"char[36]", FieldKind.CHAR_ARRAY, True, bytes(36))
@@ -389,7 +390,7 @@ class _Reader:
         self._names = 0
 
     def name(self) -> str:
-        """Without attributes."""
+        """Read a name, without its attributes."""
         end = self._data.index(0, self.at)
         name = self._data[self.at : end]
         self.at = end + 1
@@ -403,7 +404,7 @@ class _Reader:
         return int.from_bytes(data, "little" if self._is_little else "big")
 
     def field(self, outer: tuple[str, ...], *, is_column: bool, depth: int) -> None:
-        """A field, of structs with these names; structs with all their members."""
+        """Read a field within structs of these names; if it is a struct, all its members."""
         name = self.name()
         encoding = self._number(1)
         format_ = self._number(1) if encoding & _MORE else 0

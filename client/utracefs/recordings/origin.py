@@ -51,7 +51,7 @@ class ClockPair:
     unix_ns: int
     """CLOCK_REALTIME, since 1970."""
     uncertainty_ns: int = attrs.field(default=0, eq=False)
-    """The two readings are at most that far from one moment; files do not store it."""
+    """Maximum time between the two readings; not stored in files."""
     error_ns: int | None = None
     """Limit of the difference between unix_ns and UTC: the kernel's own (`maxerror` of adjtimex(2), which NTP
     keeps small), and half the time that reading took. None: unknown, as without NTP."""
@@ -63,7 +63,7 @@ class ClockPair:
 
     @property
     def is_sane(self) -> bool:
-        """Whether both are in the range of 0 to 63 bits: until 2262."""
+        """Whether both are from 0 to 2^63: until 2262."""
         return not (self.clock_ns >> 63 or self.unix_ns >> 63 or (self.error_ns or 0) >> 63)
 
 
@@ -168,8 +168,8 @@ class Origin:
         )
 
     def with_added(self, added_ns: int) -> "Origin":
-        """For a recording with an offset that readers add to times. Pairs that then are invalid are
-        dropped."""
+        """Adapt the pairs to a recording whose readers add an offset to its times. Pairs that become invalid
+        are dropped."""
         pairs = (attrs.evolve(pair, clock_ns=pair.clock_ns + added_ns) for pair in self.clocks)
         return attrs.evolve(self, clocks=tuple(pair for pair in pairs if pair.is_sane))
 

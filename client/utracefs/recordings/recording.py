@@ -122,7 +122,7 @@ class Recording(OneFile):
 
     @property
     def selection(self) -> list[str]:
-        """The selection, for people; empty: all."""
+        """The selection, as printed; empty: all."""
         found = [f"event {pattern}" for pattern in self._patterns]
         for what, numbers in (("process", self._pids), ("cpu", self._cpus)):
             found += [] if numbers is None else [f"{what} {', '.join(map(str, sorted(numbers)))}"]
@@ -244,7 +244,8 @@ class Recording(OneFile):
     def source(
         self, since_ns: int | None, until_ns: int | None, *, all_cpus: bool = False
     ) -> tuple[RecordSource, Callable[[], float]]:
-        """The records of these times, and others, and the part read of them."""
+        """A source of all records between these times (and possibly of others), and a function that returns
+        the part read."""
         if isinstance(self.reader, PerfDataReader):
             samples = self.reader.samples()
             whole = self.reader.data_bytes
@@ -278,14 +279,14 @@ class Recording(OneFile):
         return self.reader.systems.get(event.id, "") if found is None else found.system
 
     def format_of(self, event_id: int) -> EventFormat:
-        """One without a format gets a name that says so."""
+        """The format of an event; if the file has none, one whose name says so."""
         found = self._header_events.events.get(event_id)
         if found is not None:
             return found.format
         return self.reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
 
     def decoder(self, event_id: int) -> EventDecoder | None:
-        """None for an event that is not selected."""
+        """The decoder of an event; None: it is not selected."""
         if event_id not in self._decoders:
             event = self.format_of(event_id)
             header_event = self._header_events.events.get(event_id)

@@ -33,7 +33,7 @@ class Connection(Protocol):
 
     @property
     def closing(self) -> bool:
-        """It has sent its last message."""
+        """The connection must end: its last message is sent."""
 
     @property
     def bytes_pending(self) -> int:
@@ -81,7 +81,7 @@ class Rules:
     max_waiting_bytes: int
     """Limit of responses that wait to be read; beyond it no requests are read."""
     turn_ns: int
-    """How long a connection is served before the next one."""
+    """Time for which a connection is served before the next one."""
     limited: bool
     """Connections and their memory are counted for each user."""
     max_descriptors_sent: int | None
@@ -130,7 +130,7 @@ class AcceptedConnection:
     held_bytes: int = 0
     """Bytes counted as its user's MESSAGE_BYTES."""
     gone_ns: int | None = None
-    """When the peer was first seen gone in both directions; None: it is there."""
+    """Time when both directions were first seen closed; None: they are open."""
     ending_ns: int | None = None
     """ENDING: closed at this time at the latest; None while OPEN."""
 

@@ -78,7 +78,7 @@ class Acceptor:
         """By the user charged for them; no queue is empty."""
         self._number = 0
         self.again_ns: int | None = None
-        """When a pause ends; None: no pause."""
+        """End of a pause; None: there is no pause."""
         self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def listen(self, sock: socket.socket) -> None:

@@ -36,7 +36,7 @@ class ConnectionShares:
                 self.shares.drop(resource, peer.share)
 
     def scarce(self, peer: Peer) -> bool:
-        """The peer's user holds much of its limits."""
+        """Whether the peer's user is close to its limits."""
         return self.limited and self.shares.scarce(Resource.MESSAGE_BYTES, peer.share)
 
     def belongs_to(self, accepted: AcceptedConnection, peer: Peer) -> None:
@@ -69,7 +69,7 @@ class ConnectionShares:
         return None
 
     def drop_descriptors(self, accepted: AcceptedConnection) -> None:
-        """Those messages have been carried out."""
+        """Stop counting them: those messages have been carried out."""
         if accepted.descriptors_kept:
             kept, accepted.descriptors_kept = accepted.descriptors_kept, 0
             self.shares.drop(Resource.DESCRIPTORS, accepted.share, kept)
@@ -95,6 +95,6 @@ class ConnectionShares:
         return refusal
 
     def drop_bytes(self, accepted: AcceptedConnection) -> None:
-        """No bytes are held for it any more."""
+        """Stop counting the bytes held for it."""
         self.shares.drop(Resource.MESSAGE_BYTES, accepted.share, accepted.held_bytes)
         accepted.held_bytes = 0

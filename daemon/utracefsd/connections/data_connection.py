@@ -91,7 +91,8 @@ MAX_KEPT_DESCRIPTORS = 2
 """Descriptors that an incomplete message may keep: `adopt_ring` needs two, other requests fewer."""
 
 HALF_MESSAGE_NS = 5_000_000_000
-"""How long: a program sends a message in one go, so only a stop (a debugger) comes between."""
+"""Time for which they are kept. A program sends a message at once, so only a debugger or a stop delays the
+rest."""
 
 MAX_WAITING_SYNCS = 64
 """`sync` requests that wait while data rings of the previous daemon may still come back."""
@@ -163,7 +164,7 @@ class DataConnection:
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
         self._room = 0
-        """How many of them are counted for its user."""
+        """Number of registrations counted for its user."""
         self._outgoing: Outgoing = []
         self._fds: list[int] = []  # for the next message
         self._coming_fds: list[int] = []  # for messages behind the incomplete one
@@ -174,7 +175,7 @@ class DataConnection:
         self._syncs: list[int] = []
         """msgids of `sync` requests that wait until rings are read."""
         self._at_end = False
-        """The peer sends no more."""
+        """Whether the peer's end of file was read."""
         self._refused = WriteErrors()
         self._closed = False
         self.table.process_connected(peer)

@@ -22,7 +22,7 @@ class Served(Protocol):
     used_ns: int
     """Its service time at `served_ns`, with decay."""
     served_ns: int
-    """When it was last served."""
+    """Time of its last service."""
 
     @property
     def share(self) -> int:
@@ -57,14 +57,14 @@ class FairScheduler:
         self.charge(one.share, began_ns, now_ns)
 
     def charge(self, share: int, began_ns: int, now_ns: int) -> None:
-        """Work for a user took from `began_ns` to `now_ns`."""
+        """Charge the user for work from `began_ns` to `now_ns`."""
         self._used[share] += now_ns - began_ns
         if now_ns - self._halved_ns >= HALF_LIFE_NS:
             self._halved_ns = now_ns
             self._used = Counter({share: half for share, used in self._used.items() if (half := used // 2)})
 
     def in_order(self, waiting: Iterable[T], now_ns: int) -> list[T]:
-        """The waiting ones in the order of service."""
+        """Sort waiting objects in the order of service."""
         return sorted(
             waiting, key=lambda one: (self._used.get(one.share, 0), _left(one, now_ns), one.served_ns)
         )

@@ -136,7 +136,7 @@ class Port:
         self._speaking: set[AcceptedConnection] = set()
         """Connections that wait for an event, or for a time."""
         self._due_ns: int | None = None
-        """When the first of them may have a message, or sooner."""
+        """Earliest time at which one of them may have a message."""
         self._taking_in = False
 
     def fileno(self) -> int:
@@ -382,19 +382,20 @@ class Port:
         self._scheduler.served(accepted, began_ns, now_ns)
 
     def go_on(self) -> None:
-        """Nothing is held any more: `ready` returns the connections with unprocessed input."""
+        """Release held connections: `ready` returns those with unprocessed input."""
         for accepted in self._unfinished:
             if accepted.open and not self._paused(accepted):
                 # A writable socket makes the epoll descriptor readable, whether or not input has come.
                 self._watch(accepted, READ | select.EPOLLOUT)
 
     def speak_up(self, connection: Connection) -> None:
-        """It has a message without a request: send it after this step (`answer_waiting`)."""
+        """Send the connection's message, which answers no request, after this step (`answer_waiting`)."""
         if (accepted := self._by_connection.get(connection)) is not None and accepted.open:
             self._speaking.add(accepted)
 
     def belongs_to(self, connection: Connection, peer: Peer) -> None:
-        """It represents this process from now on. TraceError(EMFILE): that user has too many."""
+        """Charge the connection to this process from now on. TraceError(EMFILE): that user has too many
+        connections."""
         self._connection_shares.belongs_to(self._by_connection[connection], peer)
 
     def answer_waiting(self) -> None:

@@ -15,28 +15,28 @@ from typing import Final
 from utracefsd.connections.accepted_connection import AcceptedConnection
 
 LOOK_NS: Final = 5_000_000_000
-"""Time for a program that was stopped for a moment after sending requests."""
+"""Interval of the checks; long enough for a program that was stopped shortly after sending requests."""
 
 _LOOK_BYTES: Final = 1 << 20
 """More than a socket's buffer holds."""
 
 
 class StalledConnections:
-    """These connections, and when each is checked next."""
+    """Connections that are not read, each with the time of its next check."""
 
     def __init__(self) -> None:
         self._look_ns: dict[AcceptedConnection, int] = {}
 
     def add(self, accepted: AcceptedConnection, now_ns: int) -> None:
-        """Reading from it stops, or has stopped before."""
+        """Note that reading from a connection stops; it may have stopped before."""
         self._look_ns.setdefault(accepted, now_ns + LOOK_NS)
 
     def discard(self, accepted: AcceptedConnection) -> None:
-        """Reading resumes, or it is closed. No error if it is not here."""
+        """Forget a connection that is read again or closed; it need not be noted."""
         self._look_ns.pop(accepted, None)
 
     def next_ns(self) -> int | None:
-        """When `ended` has a connection to check."""
+        """Time of the next check."""
         # all have the same interval, so the first is due first
         return next(iter(self._look_ns.values()), None)
 

@@ -120,7 +120,7 @@ class Tables:
     """Tables of recordings; for Parquet they are combined from its tables."""
     failures: list[TraceError]
     notes: list[str]
-    """For people: how recordings were merged."""
+    """Lines about how recordings were merged, to be printed."""
 
     def connect(self, query: str | None = None) -> "duckdb.DuckDBPyConnection":
         """A database in memory with these tables; close it. query: if there are many tables, create only

@@ -22,7 +22,7 @@ from utracefs.recordings.origin import ClockPair, Origin, clock_id
 from utracefs_protocol.errors import TraceError
 
 _DRIFT: Final = 1 / 1000
-"""Twice the most that NTP corrects."""
+"""Largest drift: twice the maximum correction by NTP."""
 
 
 class NotMergeableError(TraceError):
@@ -45,7 +45,7 @@ class Clocked:
 
 @attrs.frozen
 class Timeline:
-    """Where a recording's times are among those of the others."""
+    """Converts a recording's times to the common times."""
 
     shift_ns: int = 0
     """Added to a time first."""
@@ -58,10 +58,10 @@ class Timeline:
     uncertainty_ns: int | None = None
     """Limit of the difference to UTC; None: unknown."""
     tells_day: bool = False
-    """The result is a time of day."""
+    """Whether the result is a time of day."""
 
     def place(self, time_ns: int) -> int:
-        """The time among those of the others; `_sources.placed` is the compiled one."""
+        """Convert a time to the common times; `_sources.placed` is the compiled function."""
         time_ns += self.shift_ns
         passed = min(max(time_ns - self.begin_ns, 0), self.span_ns)
         part = passed / self.span_ns if self.span_ns else 0.0

@@ -39,7 +39,7 @@ class Compression:
     version: str
     compress: Callable[["Buffer"], bytes]
     decompress: Callable[["Buffer", int], bytes]
-    """Returns at most so many bytes."""
+    """Decompress; returns at most that many bytes."""
     error: type[Exception]
     """Raised by `decompress` for invalid data."""
 

@@ -80,7 +80,7 @@ class Part:
         self._file.close()
 
     def remove(self) -> None:
-        """Remove it, unless it was kept."""
+        """Remove the file, unless it is closed already (then it was kept or removed)."""
         if not self._file.closed:
             self._file.close()
             os.unlink(self.name)
@@ -222,7 +222,7 @@ class _Cpu:
 
     def __init__(self, page_size: int) -> None:
         self.full: list[bytes] = []
-        """To be written."""
+        """Pages to be written."""
         self.page: bytearray | None = None
         """The last one, to which further records may be joined."""
         self.missing = 0

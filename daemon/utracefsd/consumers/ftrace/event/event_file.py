@@ -48,13 +48,13 @@ class SavedEventFile:
     """An event file in the daemon's state; a line of the log (state/log.py)."""
 
     enabled: bool
-    """As in EventFile."""
+    """See EventFile."""
     was_enabled: bool
-    """As in EventFile."""
+    """See EventFile."""
     filter_text: bytes | None = None
-    """As in EventFile."""
+    """See EventFile."""
     filter_holds: bool = False
-    """The filter is valid; else `filter_text` has its error."""
+    """Whether the filter is valid; if not, `filter_text` has its error."""
     triggers: tuple[SavedTrigger, ...] = ()
     """In the listed order."""
 
