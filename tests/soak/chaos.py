@@ -38,12 +38,14 @@ from tests.soak.honest import (
     PROGRESS,
     REFUSED,
     c_producer,
+    closing_records,
     compile_numbered,
     python_producer,
 )
 from tests.soak.house import House
 from tests.soak.judging import (
     Told,
+    judge_losses,
     judge_order,
     judge_records,
     late_events,
@@ -272,10 +274,11 @@ class _Epoch:
         kind = number if number < 4 else self.rng.randrange(4)
         seed = f"{self.seed}/{event}"
         over_socket = kind == 1
-        if kind in (0, 2):
-            job = python_producer(self.house.directory, event, seed, 2500, threads=_THREADS)
+        if kind in (0, 2):  # the small ring is full whenever the daemon is away
+            ring_kb = 1024 if kind else 16
+            job = python_producer(self.house.directory, event, seed, 2500, ring_kb=ring_kb, threads=_THREADS)
         elif over_socket:
-            job = python_producer(self.house.directory, event, seed, 500, ring=False, threads=_THREADS)
+            job = python_producer(self.house.directory, event, seed, 500, ring_kb=0, threads=_THREADS)
         else:
             job = c_producer(self.house.directory, event, seed, 4000, self.library, threads=_THREADS)
         member = self.crew.add(f"{event} (kind {kind})", job, self.crew.next_uid())
@@ -324,6 +327,10 @@ class _Epoch:
         if self.abrupt:
             for producer in self.producers:
                 producer.may_miss |= producer.over_socket
+        self.others.add("closing", closing_records(self.house.directory))
+        _, bad = self.others.stop()
+        if bad:
+            raise RuntimeError(f"members of the crew failed: {bad}")
 
     def _second_instance(self, tree: Tracefs) -> None:
         """Another instance that keeps everything, where the daemon makes instances."""
@@ -355,7 +362,10 @@ class _Epoch:
         for line in lines:
             came[line.event][line.who].append(line.n)
         self.report.counts["records judged"] += len(lines)
-        self.report.counts["records that trace calls lost"] += reported_lost(text)
+        shown = reported_lost(text)
+        self.report.counts["records that trace calls lost"] += shown
+        if wrong := judge_losses([producer.told() for producer in self.producers], shown):
+            self.report.tell("conservation", self.label, f"{wrong}\n{context}")
         for event, producer in events.items():
             self.report.counts["judgements"] += 1
             self.report.counts["records that producers lost"] += producer.told().lost

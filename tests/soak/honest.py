@@ -54,12 +54,13 @@ def compile_numbered(folder: Path) -> Path:
 
 
 def python_producer(
-    directory: str, event: str, seed: str, per_second: int, *, ring: bool = True, threads: int = 1
+    directory: str, event: str, seed: str, per_second: int, *, ring_kb: int = 1024, threads: int = 1
 ) -> Job:
-    """With the client library."""
+    """With the client library; ring_kb 0: without a data ring."""
 
     def job(notes: Notes) -> Counter[str]:
-        os.environ["UTRACEFS_DATA_RING"] = "1" if ring else "0"
+        os.environ["UTRACEFS_DATA_RING"] = str(int(ring_kb > 0))
+        os.environ["UTRACEFS_RING_KB"] = str(ring_kb)
         with Session(directory) as session:
             emitter = session.event(f"{event} {FIELDS}")
 
@@ -90,6 +91,24 @@ def python_producer(
             notes.numbers[REFUSED] = sum(counts.refused.values())
             notes.numbers[FINISHED] = 1
         return Counter({"records of honest producers": counts.emitted})
+
+    return job
+
+
+def closing_records(directory: str) -> Job:
+    """One record of each cpu, behind all others: `trace` shows losses only before a record."""
+
+    def job(_notes: Notes) -> Counter[str]:
+        cpus = os.sched_getaffinity(0)
+        with Session(directory) as session:
+            emitter = session.event(f"pclosing {FIELDS}")
+            for cpu in cpus:
+                os.sched_setaffinity(0, {cpu})
+                while not emitter:
+                    time.sleep(0.01)
+                emitter.emit(0, 0)
+            session.flush(_FLUSH_S)
+        return Counter()
 
     return job
 

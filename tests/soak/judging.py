@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
@@ -103,6 +103,16 @@ def judge_records(came: Mapping[int, list[int]], told: Told) -> list[str]:
                 text = f"{len(gone)} of {following} are missing, from {min(gone)} to {max(gone)}"
                 faults.append(f"{told.event}/{who}, killed: {text}")
     return faults
+
+
+def judge_losses(told: Collection[Told], shown: int) -> str:
+    """`shown`: the records that `trace` calls lost. How many a killed producer lost is unknown, as is how many
+    another may miss."""
+    losses = {each.event: each.lost for each in told if each.exact and not each.may_miss}
+    lost = sum(losses.values())
+    if shown == lost or (shown > lost and len(losses) < len(told)):
+        return ""
+    return f"trace says {shown} lost, the producers {lost}: {losses}"
 
 
 def _gaps(came: Mapping[int, list[int]], told: Told) -> str:

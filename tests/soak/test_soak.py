@@ -23,6 +23,7 @@ from tests.soak.house import ROOT, House, own_time_s
 from tests.soak.judging import (
     Line,
     Told,
+    judge_losses,
     judge_order,
     judge_records,
     late_events,
@@ -108,6 +109,21 @@ def test_descriptors_of_every_kind(kind: str, tmp_path: Path) -> None:
 def test_what_a_trace_calls_lost() -> None:
     assert reported_lost(b"# tracer\nCPU:0 [LOST 12 EVENTS]\n p1-1 ...\nCPU:13 [LOST 1 EVENTS]\n") == 13
     assert reported_lost(TRACE) == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "shown", "right"),
+    [
+        ([], 2, False),
+        ([], 3, True),
+        ([], 4, False),
+        ([told(exact=False)], 2, False),
+        ([told(exact=False)], 4, True),
+        ([told(lost=5, may_miss=True)], 4, True),
+    ],
+)
+def test_losses_in_a_trace(others: list[Told], shown: int, right: bool) -> None:
+    assert bool(judge_losses([told(lost=3), *others], shown)) != right
 
 
 def test_lines_of_a_trace() -> None:

@@ -204,7 +204,7 @@ class _Honest:
         library = compile_numbered(house.folder)
         jobs = [
             python_producer(house.directory, names[0], seed, 2000, threads=2),
-            python_producer(house.directory, names[1], seed, 500, ring=False),
+            python_producer(house.directory, names[1], seed, 500, ring_kb=0),
             c_producer(house.directory, names[2], seed, 4000, library, threads=2),
         ]
         for name, job in zip(names, jobs, strict=True):
