@@ -106,8 +106,8 @@ def judge_records(came: Mapping[int, list[int]], told: Told) -> list[str]:
 
 
 def judge_losses(told: Collection[Told], shown: int) -> str:
-    """`shown`: the records that `trace` calls lost. How many a killed producer lost is unknown, as is how many
-    another may miss."""
+    """`shown`: the records that `trace` calls lost. How many a killed producer
+    lost is unknown, as is how many another may miss."""
     losses = {each.event: each.lost for each in told if each.exact and not each.may_miss}
     lost = sum(losses.values())
     if shown == lost or (shown > lost and len(losses) < len(told)):
