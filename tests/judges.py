@@ -5,11 +5,13 @@ out, and the last line of pytest names the reader: many are large.
 """
 
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
 from typing import Any, NoReturn
 
+import attrs
 import pytest
 
 PACKAGES = {
@@ -74,12 +76,22 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(shutil.which(name) is None, reason=LEFT_OUT + name)
 
 
+@attrs.frozen
+class Library:
+    """A module that is imported at its first use: not by all workers, which collect every test."""
+
+    _name: str
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
 def library(name: str) -> Any:
     """A module of a large package from PyPI; for the top of a test module."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        missing(name.partition(".")[0], "the dependency group `judges`")
+    package = name.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        missing(package, "the dependency group `judges`")
+    return Library(name)
 
 
 def run_judge(name: str, *words: object, timeout_s: float = 100, may_warn: bool = False) -> bytes:

@@ -6,6 +6,7 @@ and those for type checkers are checked here.
 """
 
 import ast
+import functools
 import graphlib
 import itertools
 import re
@@ -77,7 +78,9 @@ def module_of(name: str) -> str | None:
     return None
 
 
-IMPORTS = {name: imported(path) - {name} for name, path in MODULES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    return {name: imported(path) - {name} for name, path in MODULES.items()}
 
 
 def test_no_import_circle() -> None:
@@ -90,7 +93,7 @@ def test_no_import_circle() -> None:
         if name in done:
             return
         way.append(name)
-        for other in sorted(IMPORTS[name]):
+        for other in sorted(imports()[name]):
             walk(other)
         way.pop()
         done.add(name)
@@ -116,7 +119,7 @@ def test_rooms_import_only_downwards() -> None:
                 rooms = [room for room in level if name == room or name.startswith(room + ".")]
                 return (level[rooms[0]], rooms[0]) if rooms else None
 
-            for name, others in IMPORTS.items():
+            for name, others in imports().items():
                 for other in others:
                     here, there = level_of(name), level_of(other)
                     if here and there and here != there:

@@ -29,8 +29,7 @@ from utracefs_protocol.errors import TraceError
 duckdb = library("duckdb")
 pandas = library("pandas")
 polars = library("polars")
-pyarrow = library("pyarrow")
-library("pyarrow.dataset")
+ds = library("pyarrow.dataset")
 pq = library("pyarrow.parquet")
 
 NAMES = [name(number) for number in EVENTS.declared]
@@ -85,7 +84,7 @@ def test_readers_find_the_partitions(written: tuple[Path, Path]) -> None:
     assert found == [
         ("user_events:begin", datetime.date.fromisoformat(day), "unknown", key) for key in (7, 8)
     ]
-    dataset = pyarrow.dataset.dataset(out / "event=user_events%3Adone", partitioning="hive")
+    dataset = ds.dataset(out / "event=user_events%3Adone", partitioning="hive")
     assert dataset.to_table().select(["day", "host", "usec"]).to_pylist() == [
         {"day": day, "host": "unknown", "usec": 1500}
     ]
