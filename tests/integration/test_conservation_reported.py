@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.client.recordings.events import trace_cmd
+from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from utracefs.cli.common import event_stats
 from utracefs.tree.tracefs import PerfAttr, Tracefs
@@ -49,7 +50,7 @@ class Program:
     def __init__(self, daemon: DaemonProcess) -> None:
         self.daemon = daemon
         self.emitted = 0
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, "UTRACEFS_DIR": daemon.directory, "UTRACEFS_RING_KB": "64"},
             stdin=subprocess.PIPE,
@@ -126,7 +127,7 @@ PIPES = (subprocess.PIPE, subprocess.PIPE)
 
 
 def cli(daemon: DaemonProcess, *words: str, files: tuple[Any, Any] = PIPES) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Popen(
         [sys.executable, "-m", "utracefs.cli", *words],
         env={**os.environ, "UTRACEFS_DIR": daemon.directory},
         stdout=files[0],

@@ -2,12 +2,12 @@
 
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from tests.client.cli.kit import Cli
+from tests.forked import Popen
 
 
 def complete(cli: Cli, line: str, place: int | None = None) -> list[str]:
@@ -19,14 +19,10 @@ def complete(cli: Cli, line: str, place: int | None = None) -> list[str]:
         "COMP_CWORD": str(len(words) - 1 if place is None else place),
         "_UTRACEFS_COMPLETE": "bash_complete",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", "from utracefs.cli import main; main()"],
-        env=env,
-        capture_output=True,
-        check=False,
-    )
-    assert done.stderr == b""
-    return [text.partition(",")[2] for text in done.stdout.decode().splitlines()]
+    with Popen(cli.command(), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        out, error = process.communicate(timeout=60)
+    assert error == b""
+    return [text.partition(",")[2] for text in out.decode().splitlines()]
 
 
 def test_completion_of_commands_and_options(cli: Cli) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, interrupt
+from tests.forked import Popen
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import text_of
 
@@ -43,7 +44,7 @@ TEXT = "a\x1b[31mb\u009b2J\nFORGED"
 def on_terminal(words: Sequence[str], env: dict[str, str], cwd: Path | str, until: bytes = b"") -> bytes:
     """The command's output on a terminal until it ends; SIGINT ends it after this text, and after 30 s."""
     terminal, side = os.openpty()
-    popen = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=env, cwd=cwd)
+    popen = Popen(words, stdin=side, stdout=side, stderr=side, env=env, cwd=cwd)
     os.close(side)
     text, end = b"", time.monotonic() + 60
     while True:
