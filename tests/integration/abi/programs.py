@@ -23,7 +23,7 @@ from tests.integration.mount.mounting import MountProcess, mounted, must_mount
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "abi"
 VIA = ["mount", "preload"]
-FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
 def built(name: str, folder: Path, *flags: str) -> Path:

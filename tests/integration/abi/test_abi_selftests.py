@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.abi.programs import run, world
+from tests.integration.abi.programs import VIA, run, world
 from tests.integration.conftest import DaemonProcess
 from tests.kernel_source import TIMEOUT_S, kernel_source
 
@@ -32,36 +32,25 @@ def built(name: str, folder: Path, *flags: str) -> Path:
     kernel = kernel_source()
     program = folder / name
     source = kernel / f"tools/testing/selftests/user_events/{name}.c"
-    command: list[str | Path] = [
-        "gcc",
-        "-O2",
-        *flags,
-        "-I",
-        kernel / "include/uapi",
-        source,
-        "-o",
-        program,
-        "-lpthread",
-    ]
+    command = ["gcc", *flags, "-I", kernel / "include/uapi", source, "-o", program, "-lpthread"]
     subprocess.run(command, check=True, capture_output=True)
     return program
 
 
 @pytest.mark.timeout(2 * TIMEOUT_S)
 @pytest.mark.skipif(os.geteuid() != 0, reason="they want to be root")
-@pytest.mark.parametrize(("via", "flags"), [("mount", []), ("mount", ["-static"]), ("preload", [])])
+@pytest.mark.parametrize("via", VIA)
 @pytest.mark.parametrize(
     ("name", "count"), [("ftrace_test", 6), ("dyn_test", 4), ("abi_test", 6), ("perf_test", 2)]
 )
-def test_hold(
-    name: str, count: int, via: str, flags: list[str], daemon: DaemonProcess, tmp_path: Path
-) -> None:
+def test_hold(name: str, count: int, via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     if (
         not os.path.isdir(TRACEFS)
         or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode
     ):
         pytest.skip(f"no {TRACEFS}, or no mount namespaces")
-    program = built(name, tmp_path, *flags)
+    # A program for the mount may be static, one with a preloaded library not.
+    program = built(name, tmp_path, *(["-static"] if via == "mount" else []))
     with world(via, daemon, tmp_path) as there:
         environment = dict(there.environment)
         preloaded = environment.pop("LD_PRELOAD", "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.client.c.building import SOURCE, kernel_abi, preload_library
 
 # Warnings about the wrong pointers and sizes that these programs pass on purpose.
-FLAGS = "-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread"
+FLAGS = "-std=gnu11 -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread"
 
 
 def compiled(name: str, folder: Path, *flags: str) -> Path:
