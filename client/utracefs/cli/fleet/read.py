@@ -38,7 +38,8 @@ def stream(fleet: Fleet, host: str, duration_s: float | None, stream: str, event
     STREAM is that of `utracefs forward nats://HOST/STREAM`. EVENTs: patterns; none: all. A record is as of
     `utracefs export --to jsonl`, with `host`; `time_ns` is the time of day by the clock of its host; null:
     the program's own time is before 1970 or after 2262."""
-    _read(fleet, stream, sys.stdout.buffer, events, host, duration_s, is_stored=False)
+    state = _state(fleet, stream)
+    _read(fleet, stream, state, sys.stdout.buffer, events, host, duration_s, is_stored=False)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -61,13 +62,24 @@ def record(
     """Write the records that arrive in STREAM to a file, until Ctrl-C; the last line counts them.
 
     For Parquet files let the hosts forward to `parquet:` (docs/forward.md)."""
+    state = _state(fleet, stream)
     with open(output, "wb") as out:
-        _read(fleet, stream, out, events, host, duration_s, is_stored)
+        _read(fleet, stream, state, out, events, host, duration_s, is_stored)
+
+
+def _state(fleet: Fleet, name: str) -> dict[str, Any]:
+    """State of a stream."""
+    try:
+        state: dict[str, Any] = JetStream(fleet.connection).stream(name)["state"]
+    except NotFound:
+        raise Failure(name, "there is no such stream; hosts `forward nats://HOST/STREAM` to it") from None
+    return state
 
 
 def _read(
     fleet: Fleet,
     name: str,
+    state: dict[str, Any],
     out: BinaryIO,
     events: Collection[str],
     host: str,
@@ -75,10 +87,6 @@ def _read(
     is_stored: bool,
 ) -> None:
     jetstream = JetStream(fleet.connection)
-    try:
-        state = jetstream.stream(name)["state"]
-    except NotFound:
-        raise Failure(name, "there is no such stream; hosts `forward nats://HOST/STREAM` to it") from None
     last = int(state["last_seq"])
     hosts = set()
     count = lost = unknown = 0

@@ -83,4 +83,7 @@ def test_what_arrives(operator: Cli, server: NatsServer) -> None:
 
 
 def test_mistakes(operator: Cli, server: NatsServer) -> None:
+    (operator.home / "old.jsonl").write_text("x")
+    operator.fails("fleet", "record", "-o", "old.jsonl", "NOSUCH")
+    assert (operator.home / "old.jsonl").read_text() == "x"
     assert "NOSUCH: there is no such stream" in operator.fails("fleet", "stream", "NOSUCH")
