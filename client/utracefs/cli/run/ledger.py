@@ -102,16 +102,19 @@ class Ledger:
         self._buffers = self._read_buffers()
         self._before = self._last = Account()
         """Accounts of former daemons, and of the last reading."""
-        self._ever = 0
-        """Number of records that the ring buffer had ever got, at the last reading."""
+        self._numbers: Counter[str] = Counter()
+        """Numbers of the ring buffers at the last reading."""
 
-    def come_back(self) -> int:
+    def come_back(self) -> int | None:
         """Call it when the next daemon has taken over the instance: the counts of its events start at 0
         again. If the ring buffer is a new one, returns the number of records in the old one at the last
-        reading, which are lost; else 0."""
+        reading; else None."""
         self._before = self._last
         self._events = dict.fromkeys(self._events, EventStats(0, 0, {}))
-        return self._last.unread if _ever(self._read_buffers()) < self._ever else 0
+        if _ever(self._read_buffers()) >= _ever(self._numbers):
+            return None
+        self._buffers.subtract(self._numbers)  # the new one counts from 0
+        return self._last.unread
 
     def read(self, triggered: Iterable[EventName] = ()) -> Account:
         """Counts until now, of events that this instance has, or had when the ledger was opened; a removed
@@ -119,8 +122,7 @@ class Ledger:
         enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
         now = read_stats(self._tree, dict.fromkeys([*enabled, *self._events, *triggered]))
         parts = gained(now, lambda _: self._place.consumer, self._events)
-        buffers = self._read_buffers()
-        self._ever = _ever(buffers)
+        buffers = self._numbers = self._read_buffers()
         since = {name: max(0, buffers[name] - self._buffers[name]) for name in buffers}
         refused = Counter(self._before.refused)
         for event, one in parts.items():
@@ -149,4 +151,5 @@ class Ledger:
 
 
 def _ever(buffers: Counter[str]) -> int:
+    """Number of records that a ring buffer has ever got."""
     return buffers["entries"] + buffers["overrun"] + buffers["read events"]

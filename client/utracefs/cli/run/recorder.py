@@ -31,6 +31,7 @@ from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.texts import Texts
+from utracefs.cli.tables import counted
 from utracefs.recordings.trace_dat._pages import count_events
 from utracefs.recordings.trace_dat.compression import Compression
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
@@ -159,6 +160,10 @@ class Recorder:
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
         self._taken_before = self._taken_away()
+        """When the ring buffer was new, as the two after it."""
+        self._kept_before = self._overrun_before = 0
+        self._gone = 0
+        """Records that were overwritten in, or lost with, ring buffers that did not come back."""
         self._ledger = ledger or Ledger(tree, place)
         self.account = Account()
         """The account at the last reading of the texts."""
@@ -194,7 +199,13 @@ class Recorder:
     def come_back(self) -> None:
         """Call it when the tree is connected to the next daemon, and that has the instance."""
         self.came_back = True
-        self._ledger.come_back()
+        unread = self._ledger.come_back()
+        if unread is not None:
+            lost = max(0, unread + self._taken_away() - self._taken_before - (self._kept - self._kept_before))
+            tell(f"{self._path}: the ring buffer did not come back; {counted(lost, 'record')} or more lost")
+            self._gone += lost + self.account.overrun - self._overrun_before
+            self._taken_before = 0
+            self._kept_before, self._overrun_before = self._kept, self.account.overrun
         self._open("trace_pipe_raw")
 
     def step(self) -> float:
@@ -301,10 +312,12 @@ class Recorder:
         the ring buffer overwrote."""
         if self._at_end:
             return 0 if self._entries is None else max(0, self._entries - self._kept - self.left_out)
+        overrun = self.account.overrun - self._overrun_before
         if not is_end:
-            return self.account.overrun
-        if self.came_back:  # its events' numbers began with 0 again, the buffer's did not
-            return max(0, self.account.overrun + self._taken_away() - self._taken_before - self._kept)
+            return self._gone + overrun
+        if self.came_back:  # its events' numbers began with 0 again, the buffer's may not
+            taken, kept = self._taken_away() - self._taken_before, self._kept - self._kept_before
+            return self._gone + max(0, overrun + taken - kept)
         return max(0, self._there + self.account.recorded - self._kept)
 
     def _taken_away(self) -> int:

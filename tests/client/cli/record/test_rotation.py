@@ -181,6 +181,38 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     assert error.endswith(b", nothing lost as far as the daemon had reported before it ended\n")
 
 
+def test_the_next_daemon_has_a_new_ring_buffer(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    """Its numbers begin with 0: those of the old one do not hide losses."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--switch-output", "1h", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    subprocess.run(program(100)[1:], env=traced.env, check=True)
+    process.send_signal(signal.SIGUSR2)
+    eventually(lambda: len(dumps(traced)) == 1, "it is written")
+    maps = Path(f"/proc/{daemon.pid}/maps").read_text()
+    files = {line.split()[-1] for line in maps.splitlines() if "/buffer.1." in line}
+    assert files
+    daemon.kill()
+    daemon.wait()
+    for file in files:
+        os.truncate(file, 100)
+    with running(traced.home / "d"):
+        assert process.stderr is not None
+        said = iter(process.stderr.readline, b"")
+        assert any(b"ring buffer did not come back; 0 records or more lost\n" in line for line in said)
+        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+        process.send_signal(signal.SIGSTOP)
+        subprocess.run(program(200_000)[1:], env=traced.env, check=True)
+        process.send_signal(signal.SIGCONT)
+        _, error = interrupt(process, signal.SIGTERM)
+    first, second = (traced.out("export", str(file)).count('"fields"') for file in dumps(traced))
+    lost = 200_000 - second
+    assert first == 100 and second and lost > 0
+    assert f", {lost} lost: {lost} overwritten".encode() in error.splitlines()[-1]
+
+
 def test_the_daemon_is_killed_while_it_answers(
     traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
 ) -> None:

@@ -63,3 +63,19 @@ def test_earlier_losses_of_data_rings_do_not_count() -> None:
     assert ledger.read() == Account(recorded=8, lost=6, in_rings=3, dropped=2, overrun=4, refused=refused)
     del tree.files["events/user_events/a/stats"]
     assert ledger.read() == Account(recorded=3, lost=1, in_rings=1, dropped=2, overrun=4)
+
+
+def test_a_ring_buffer_that_does_not_come_back() -> None:
+    tree = FakeTree()
+    file = "instances/x/per_cpu/cpu0/stats"
+    tree.files[file] = b"entries: 0\noverrun: 3\nread events: 1\n"
+    ledger = Ledger(tree, Place("x"))
+    tree.files[file] = b"entries: 5\noverrun: 7\nread events: 2\n"
+    assert ledger.read().overrun == 4
+    assert ledger.come_back() is None
+    tree.files[file] = b"entries: 1\noverrun: 0\nread events: 0\n"
+    assert ledger.come_back() == 5
+    assert ledger.read() == Account(overrun=4, unread=1)
+    tree.files[file] = b"entries: 9\noverrun: 2\nread events: 1\n"
+    assert ledger.come_back() is None
+    assert ledger.read() == Account(overrun=6, unread=9)
