@@ -39,7 +39,7 @@ def forward(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Start]:
         status = tmp_path / spool / STATUS_FILE
         status.unlink(missing_ok=True)
         command = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "forward"]
-        command += ["--spool", str(tmp_path / spool), *words]
+        command += ["--spool", str(tmp_path / spool), "--drain", str(WAIT_S / 2), *words]
         made.append(Popen(command, stderr=subprocess.PIPE, env={**os.environ, **environ}))
         wait_for(lambda: status.exists() and json.loads(status.read_text())["attached"], WAIT_S)
         return made[-1]
