@@ -32,7 +32,16 @@ def built(name: str, folder: Path, *flags: str) -> Path:
     kernel = kernel_source()
     program = folder / name
     source = kernel / f"tools/testing/selftests/user_events/{name}.c"
-    command = ["gcc", *flags, "-I", kernel / "include/uapi", source, "-o", program, "-lpthread"]
+    command: list[str | Path] = [
+        "gcc",
+        *flags,
+        "-I",
+        kernel / "include/uapi",
+        source,
+        "-o",
+        program,
+        "-lpthread",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return program
 
