@@ -54,6 +54,9 @@ _LAST_READ_S: Final = 0.1
 _END_S: Final = 5.0
 """Time limit of the reader's end if the daemon hangs."""
 
+_QUIET_S: Final = 60.0
+"""Losses of the spool are reported again after that time without any."""
+
 _LOOK_S: Final = 0.2
 """Interval at which the sender checks for the end."""
 
@@ -105,6 +108,8 @@ class Forwarder:
         self._events: dict[int, tuple[EventName, Verdict]] = {}
         """Event id to name, and what the policy says about it."""
         self._is_after_gap = False
+        self._lost_at = -_QUIET_S
+        """When a batch could not be stored."""
         self._restarts = 0
         self._selection: Final = Selection(
             wanted.events or [e for e in self._policy.events if e != "*:*"] or [ALL_USER_EVENTS],
@@ -340,7 +345,7 @@ class Forwarder:
             for id_, count in counts.items():
                 by_event[str(self._events[id_][0])] += count  # of all layouts of the event
             self._read_of.update(by_event)
-            self._spool.append(
+            self._append(
                 self._batch(
                     events={id_: self._described[id_] for id_ in counts},
                     comms={tid: ring.comms[tid] for tid in tids if tid in ring.comms},
@@ -352,6 +357,12 @@ class Forwarder:
                 )
             )
             self._is_after_gap = False
+
+    def _append(self, batch: Batch) -> None:
+        if not self._spool.append(batch):
+            before, self._lost_at = self._lost_at, time.monotonic()
+            if self._lost_at - before > _QUIET_S:
+                self._tell(f"records are lost: {self._spool.error}")
 
     def _allows(self, id_: int) -> bool | tuple[Edit, ...]:
         known = self._events.get(id_)

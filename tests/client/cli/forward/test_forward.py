@@ -192,27 +192,31 @@ def test_a_full_disk(with_target: Cli, target: Path, eventually: Eventually) -> 
             for _ in range(3):
                 with_target.run("emit", "web u32 status", "1")
             eventually(lambda: process.poll() is None, "it runs")
-            wait_for_status(process, b"No space left")
+            said = wait_for_status(process, b"last_error: spool: No space left")
         (folder / "other").unlink()
         with_target.run("emit", "web u32 status", "1")
         eventually(lambda: records(target) + losses(target).total() == 4, "all are accounted for")
-        interrupt(process)
+        _, error = interrupt(process)
+        assert (said + error).count(b"utracefs: records are lost: spool: No space left on device\n") == 1
         assert losses(target).keys() == {("user_events:web", "spool")}
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def wait_for_status(process: subprocess.Popen[bytes], text: bytes) -> None:
-    """Wait for the text in a line of its status."""
+def wait_for_status(process: subprocess.Popen[bytes], text: bytes) -> bytes:
+    """Wait for the text in a line of its status. Returns all lines."""
     assert process.stderr is not None
     found = False
+    said = b""
     while not found:
         process.send_signal(signal.SIGUSR1)
         line = b""
         while not line.startswith(b"utracefs: last_error"):
             line = process.stderr.readline()
             assert line
+            said += line
             found |= text in line
+    return said
 
 
 @pytest.mark.parametrize(
