@@ -160,7 +160,7 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     "--buffer-size-kb",
     metavar="KB",
     type=click.IntRange(min=1),
-    help="Size of the ring buffer of each cpu. [default: 1408]",
+    help="Size of the top instance's ring buffer, for each cpu. [default: 1408]",
 )
 @click.option(
     "--user-events-max",

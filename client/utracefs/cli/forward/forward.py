@@ -55,7 +55,8 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
 @directory_option
 @instance_option("Only events that are enabled in this instance.")
 @wanted_options(
-    "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; events registered later, too.",
+    "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; events registered later, too. "
+    "[default: all]",
     triggers=False,
 )
 @click.option(
@@ -85,7 +86,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     "--policy",
     "policy_file",
     metavar="FILE",
-    help="TOML file: the events and values that may leave the host.",
+    help="TOML file: the events and values that may leave the host. [default: all]",
 )
 @server_options
 @click.option(
@@ -97,7 +98,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     multiple=True,
     callback=pairs,
     shell_complete=complete_of_target,
-    help="An option of the target.",
+    help="An option of the target; a wrong NAME lists them.",
 )
 @seconds_option(
     "--drain",
@@ -145,8 +146,8 @@ def forward(
     labels: dict[str, str],
     address: str,
 ) -> int:
-    """Forward records to TARGET until SIGTERM or Ctrl-C, over a spool on disk, so that they survive
-    restarts and outages of the target. Waits for the daemon. SIGUSR1 prints the status.
+    """Forward records to TARGET (otlp://HOST, parquet:FOLDER, nats://HOST/STREAM, ...) until SIGTERM or
+    Ctrl-C, over a spool on disk, so that they survive outages. Waits for the daemon. SIGUSR1: its status.
 
     utracefs forward otlp://localhost:4318 -e 'http_*' --spool /var/lib/app/spool
     """

@@ -83,7 +83,7 @@ _COMMAND = "utracefs.cli.live.hist.command"
     shell_complete=complete_key,
     help="By these keys or values, .ascending or .descending. [default: hitcount.descending]",
 )
-@click.option("--size", metavar="N", type=click.IntRange(min=1), help="Limit of entries.")
+@click.option("--size", metavar="N", type=click.IntRange(min=1), help="Limit of entries. [default: 2048]")
 @filter_option("Count only what this is true for: 'status >= 500'.")
 @seconds_option("--interval", "interval_s", "Time between updates of the table. [default: 1s on a terminal]")
 @click.option("--once", is_flag=True, help="Print once, after the interval, and end.")

@@ -58,7 +58,11 @@ from utracefs.tree.tracefs import Tracefs
 )
 @instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(
-    "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
+    "-b",
+    "--buffer-size-kb",
+    metavar="KB",
+    type=click.IntRange(min=1),
+    help="Ring buffer of each cpu. [default: 1408]",
 )
 @click.option(
     "-C",
@@ -68,7 +72,9 @@ from utracefs.tree.tracefs import Tracefs
     help="Trace clock: mono, boot, counter, ... [default: local]",
 )
 @click.option(
-    "--overwrite/--no-overwrite", default=None, help="A full buffer drops the oldest, or the newest, records."
+    "--overwrite/--no-overwrite",
+    default=None,
+    help="A full buffer drops the oldest, or the newest, records. [default: the oldest]",
 )
 @click.option(
     "--keep",
