@@ -154,7 +154,7 @@ def test_enable_is_answered_when_all_have_acknowledged(around: Around) -> None:
     assert other.call("write_file", ENABLE, b"1", True) == 1, "nothing changes, so nobody is waited for"
 
 
-def test_after_100_ms_it_is_answered_all_the_same(around: Around, log: pytest.LogCaptureFixture) -> None:
+def test_after_a_second_it_is_answered_all_the_same(around: Around, log: pytest.LogCaptureFixture) -> None:
     stopped, program, tree = around.program(), around.program(), around.administrator()
     msgid = tree.enable(True)
     around.turn()
@@ -425,7 +425,7 @@ def test_a_user_with_new_connections_each_time_has_a_bounded_wait(
         """Whether it had to wait for others than the honest one."""
         around.program_of(54321)
         around.turn()
-        tree.enable(around.daemon.now_ns() // ACKNOWLEDGE_NS % 2 == 0)
+        tree.enable(around.daemon.now_ns() // ACKNOWLEDGE_NS % 2 == 1)
         around.turn()
         assert tree.heard() == [], "the other user's program is waited for, whatever this one does"
         [[_, _, [seq, _]]] = honest.heard()
@@ -437,7 +437,7 @@ def test_a_user_with_new_connections_each_time_has_a_bounded_wait(
         return not answered
 
     waited = sum(operation() for _ in range(40))
-    assert 10 <= waited <= 15, "a second at once, and a tenth of the time"
+    assert 5 <= waited <= 7, "two at once, and a tenth of the time"
     assert sum("of user 54321" in message for message in log.messages) == 1
     around.at(around.now_ns + 20 * SECOND_NS)
     assert operation(), "refilled"
@@ -455,7 +455,7 @@ def test_a_connection_that_acknowledges_in_the_last_moment_each_time(around: Aro
         late.written(seq)
         around.turn()
         tree.heard()
-    assert 24 <= answered_at_once <= 30
+    assert 33 <= answered_at_once <= 35
 
 
 def test_a_connection_that_ends_in_the_last_moment_each_time(around: Around) -> None:
@@ -470,7 +470,7 @@ def test_a_connection_that_ends_in_the_last_moment_each_time(around: Around) -> 
         leaving.sock.close()
         around.turn()
         tree.heard()
-    assert 24 <= answered_at_once <= 30
+    assert 33 <= answered_at_once <= 35
 
 
 def test_after_all_notifications_no_timer_is_left(around: Around) -> None:

@@ -20,9 +20,11 @@ import pytest
 from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
 from utracefs.tree.tracefs import Tracefs
+from utracefsd.events.notifier import ACKNOWLEDGE_NS
 from utracefsd.machine.procfs import read_task
 
 ENABLE = "events/user_events/told/enable"
+LONGEST_S = ACKNOWLEDGE_NS / 1e9
 
 PROGRAM = """
 import os, sys
@@ -130,11 +132,10 @@ def test_enable_returns_after_a_hundred_have_written(daemon: DaemonProcess) -> N
         for number in range(10):
             on = number % 2 == 0
             times.append(took_s(tree, on))
-            # An acknowledgement takes longer than 100 ms only on a machine without cpu time.
-            if times[-1] < 0.09:
+            if times[-1] < LONGEST_S:
                 assert list(loop.state.values()) == [int(on)] * 100
         print(f"enable told 100 connections in {min(times) * 1e3:.1f} to {max(times) * 1e3:.1f} ms")
-        assert min(times) < 0.09
+        assert min(times) < LONGEST_S
 
 
 def test_a_stopped_program(
@@ -148,15 +149,15 @@ def test_a_stopped_program(
         assert (line(runs), line(stopped)) == ("[1, 1]", "[1, 1]")
         os.kill(stopped.pid, signal.SIGSTOP)
         eventually(lambda: state_of(stopped.pid) == "T", "it is stopped")
-        assert took_s(tree, False) >= 0.1
+        assert took_s(tree, False) >= LONGEST_S
         assert line(runs) == "[1, 0]"
         times = [took_s(tree, True), took_s(tree, False)]
-        assert min(times) < 0.1, "it is not waited for again"
+        assert min(times) < LONGEST_S, "it is not waited for again"
         os.kill(stopped.pid, signal.SIGCONT)
         assert line(stopped) == "[1, 0]", "its first notification"
         assert line(stopped) == "[1, 0]", "and the latest of what came after"
         log = daemon.stop()
-        assert log.count(b"not acknowledged within 100 ms") >= 1
+        assert log.count(b"not acknowledged within 1000 ms") >= 1
         assert b"by pid %d:" % stopped.pid in log
 
 
@@ -176,7 +177,7 @@ def test_a_program_that_is_killed_delays_no_other(
         took_s(tree, True)
         killer.join()
         process.wait()
-        assert took_s(tree, False) < 0.09
+        assert took_s(tree, False) < LONGEST_S
 
 
 def test_a_program_comes_again_to_a_daemon_that_was_killed(daemon: DaemonProcess) -> None:

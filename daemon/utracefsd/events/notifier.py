@@ -34,8 +34,9 @@ from utracefsd.events.event import Event
 from utracefsd.events.wait_budget import WaitBudget
 from utracefsd.machine.peer import Peer
 
-ACKNOWLEDGE_NS = 100_000_000
-"""How long an operation waits for acknowledgements. A running program needs less than a millisecond."""
+ACKNOWLEDGE_NS = 1_000_000_000
+"""How long an operation waits for acknowledgements. A running program needs less than a millisecond, but on
+a machine with 20 runnable threads one that waits for a cpu needs some hundred."""
 
 LOG_INTERVAL_NS = 1_000_000_000
 """Interval of log lines that name overdue processes."""

@@ -4,7 +4,8 @@ An operation waits at most ACKNOWLEDGE_NS for each program that sets enable bits
 A user could register an event on many connections, acknowledge nothing, and so slow down every operation on
 that event. So the waits are added up per user: MOST_NS at once, and the budget refills at 1/10 of elapsed
 time. A user without budget is notified like others, but no operation waits. Operations always wait for
-administrators' programs.
+administrators' programs. One stopped program costs one wait: no operation waits again for an overdue
+connection.
 
 Waits up to FREE_NS are free: a program that waits for a cpu takes that long. Simultaneous waits of several
 operations count once.
@@ -15,11 +16,12 @@ import attrs
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.peer import Peer
 
-FREE_NS = 50_000_000
-"""Half of the longest wait."""
+FREE_NS = 100_000_000
+"""The longest delay of every operation on an event that a user's programs can cause."""
 
-MOST_NS = 1_000_000_000
-"""Ten of the longest waits, one directly after the other."""
+MOST_NS = 2_000_000_000
+"""Two of the longest waits. A wait may begin while any budget is left, so one user's stopped programs delay
+administrators by up to three seconds at once."""
 
 REFILL_DIVISOR = 10
 """The budget refills by one nanosecond in this many."""

@@ -167,7 +167,7 @@ def test_bits_follow_their_events(daemon: DaemonProcess, program: Program) -> No
     program.ask("set 0 f0000000f1")
     assert program.number("enable 0 8 33 0 foo u32 a") == 0
     assert program.ask("word 0") == "f0000000f1"
-    enable(daemon, "foo")  # returns when the bit is there, or after 100 ms on a busy machine
+    enable(daemon, "foo")  # returns when the bit is there, or after 1 s on a busy machine
     wait_for(lambda: program.ask("word 0") == "f2000000f1")
     assert program.number("enable 0 8 0 0 foo u32 a") == 0  # enabled already; the bit was set before
     assert program.number("enable 0 8 63 0 bar") == 0

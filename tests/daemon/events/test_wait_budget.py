@@ -67,7 +67,7 @@ def test_the_log_says_it_once(log: pytest.LogCaptureFixture) -> None:
         at_ns = end_ns + n * REFILL_DIVISOR * WAIT_NS
         wait_budget.waited(USER, at_ns, at_ns + WAIT_NS)
     (line,) = log.messages
-    assert "of user 1000 took 1000 ms" in line
+    assert "of user 1000 took 2000 ms" in line
 
 
 def test_full_budgets_are_forgotten() -> None:

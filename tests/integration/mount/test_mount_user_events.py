@@ -120,7 +120,7 @@ class Provider:
         return value
 
     def has(self, value: int, number: int = 0) -> None:
-        """A switch waits 100 ms for programs that set bits themselves; a busy machine may need longer."""
+        """A switch waits 1 s for programs that set bits themselves; a busy machine may need longer."""
         wait_for(lambda: self.word(number) == value, f"word {number} is {value}")
 
 
@@ -464,7 +464,7 @@ def _is_asking(pid: int) -> bool:
 def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(
     daemon: DaemonProcess, place: Path, program: Path
 ) -> None:
-    """Enabling waits for 0.1 s; the bit follows when the mount continues."""
+    """Enabling waits for 1 s; the bit follows when the mount continues."""
     with mounted(daemon.directory, place) as mount, Provider(program, place) as provider:
         provider.call("open")
         provider.call("reg 0 0 0 4 0 shop")
