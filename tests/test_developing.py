@@ -12,6 +12,7 @@ from utracefs.cli import cli
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "developing.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PROSE = re.sub(r"^```.*?^```$", "", PAGE, flags=re.MULTILINE | re.DOTALL)
 SPANS = [span for text in re.findall(r"`([^`]+)`", PROSE) for span in text.replace("\n", " ").split()]
 SPANS += [word for line in re.findall(r"^    (.*)$", PROSE, re.MULTILINE) for word in line.split()]
@@ -34,7 +35,7 @@ SOURCES = [
     for folder in ("protocol", "client", "daemon", "tests")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".pyx", ".pxd", ".h") and path != Path(__file__)
-]
+] + list((ROOT / "client" / "c" / "src").rglob("*.c"))
 
 
 def test_lines_of_the_page() -> None:
@@ -61,8 +62,7 @@ def test_files() -> None:
 
 def test_files_of_architecture() -> None:
     """`Where to change what`: files, and the names in them."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    rows = page.partition("## Where to change what\n")[2].partition("\n## ")[0].splitlines()[3:]
+    rows = ARCHITECTURE.partition("## Where to change what\n")[2].partition("\n## ")[0].splitlines()[3:]
     rows = [row.split(" | ")[1] for row in rows if row.startswith("| ")]
     assert len(rows) > 12
     for row in rows:
@@ -115,10 +115,28 @@ def text() -> str:
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in SOURCES)
 
 
-def test_names(text: str) -> None:
-    """Names with an underscore or two capitals, in sentences and in the examples."""
-    words = {word for span in [*SPANS, *BLOCKS] for word in re.findall(r"(?<![\w/.])[A-Za-z_]\w*", span)}
+def unknown(spans: list[str], text: str) -> set[str]:
+    """Names with an underscore or two capitals that no source has."""
+    words = {word for span in spans for word in re.findall(r"(?<![\w/.])[A-Za-z_]\w*", span)}
     wanted = {word for word in words if re.search(r"\w_\w|[a-z][A-Z]", word) and not word.startswith("__pyx")}
-    names = set(re.findall(r"\w+", text))
-    missing = {word for word in wanted - names if word not in NEW and not word.startswith("FtraceProbe_")}
+    return wanted - set(re.findall(r"\w+", text))
+
+
+def test_names(text: str) -> None:
+    """In sentences and in the examples."""
+    found = unknown([*SPANS, *BLOCKS], text)
+    missing = {word for word in found if word not in NEW and not word.startswith("FtraceProbe_")}
     assert missing <= {"build_ext", "ptrace_scope"}, missing
+
+
+def test_names_of_architecture(text: str) -> None:
+    """Functions, and methods of the class in front of them."""
+    page = re.sub(r"^```.*?^```$", "", ARCHITECTURE, flags=re.MULTILINE | re.DOTALL)
+    assert unknown(re.findall(r"`([^`]+)`", page), text) == set()
+    pairs = set(re.findall(r"`([A-Z]\w+)\.(\w+)`", page))
+    assert len(pairs) > 40
+    _, *parts = re.split(r"(?m)^(?:cdef )?class (\w+)", text)
+    bodies = list(zip(parts[::2], parts[1::2], strict=True))
+    for kind, method in pairs:
+        found = any(name == kind and re.search(rf"\b{method}\b", body) for name, body in bodies)
+        assert found, f"{kind}.{method}"
