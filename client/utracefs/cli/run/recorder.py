@@ -259,6 +259,11 @@ class Recorder:
         """Bytes of the present file, about."""
         return self._writer.size
 
+    @property
+    def has_records(self) -> bool:
+        """In the present file."""
+        return self._kept > self._reported.kept
+
     def switch(self, about: About) -> Callable[[Callable[[], str]], Summary]:
         """End the present file after the records emitted until now, and begin the next. OSError: no space
         for it, and the present one continues.

@@ -36,6 +36,11 @@ def test_by_size(traced: Cli, eventually: Eventually) -> None:
     assert not list(traced.home.glob("*.part*"))
 
 
+def test_a_size_below_that_of_an_empty_file(traced: Cli) -> None:
+    done = traced.run("record", "--switch-output", "1K", "--duration", "0.5")
+    assert b" 0 records in 1 file, " in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("how", ["1h", "100G", "signal"])
 def test_at_a_signal(traced: Cli, eventually: Eventually, how: str) -> None:
     traced.run("reg", "web u32 n; u32 usec")
