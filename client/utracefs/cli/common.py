@@ -27,8 +27,9 @@ from utracefs_protocol.text import bytes_of, seconds_of, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-HELLO_S = 2.0
-"""Timeout for the first answer of a daemon."""
+HELLO_S = 10.0
+"""Timeout for the first answer of a daemon: systemd may have to start it first, which takes seconds on a busy
+machine, and after a restart it waits up to 3.2 s for the rings of programs."""
 
 ANSWER_S = 30.0
 """Timeout for further answers: the daemon has one thread, and may be busy printing 64 MiB."""
@@ -169,23 +170,23 @@ class NoAnswer(Failure):
     """A daemon exists but does not answer."""
 
 
-def connect(directory: str | None, place: Place = TOP) -> "Tracefs":
-    """Connect to the tree, within HELLO_S. Failure, with what to do, without a daemon or without such an
-    instance."""
+def connect(directory: str | None, place: Place = TOP, *, hello_s: float = HELLO_S) -> "Tracefs":
+    """Connect to the tree. Failure, with what to do, without a daemon or without such an instance; NoAnswer
+    after hello_s."""
     from utracefs.tree.tracefs import Tracefs  # not for `report` and `export`
 
     try:
-        tree = Tracefs(directory, timeout_s=HELLO_S)
+        tree = Tracefs(directory, timeout_s=hello_s)
     except OSError as error:
         path = str(error.filename or os.path.join(candidates(directory)[0], TRACEFS_SOCKET))
         kind = NoAnswer if isinstance(error, TimeoutError | BlockingIOError) else Failure
-        raise kind(path, why_no_connection(error)) from None
+        raise kind(path, why_no_connection(error, hello_s)) from None
     try:
         tree.stat("")
     except OSError as error:
         tree.close()
         kind = NoAnswer if isinstance(error, TimeoutError) else Failure
-        raise kind(str(error.filename), why_no_connection(error)) from None
+        raise kind(str(error.filename), why_no_connection(error, hello_s)) from None
     tree.set_timeout(ANSWER_S)
     try:
         check_place(tree, place)
@@ -204,15 +205,15 @@ def check_place(tree: "Tracefs", place: Place) -> None:
             raise Failure(place.name, "no such instance; `utracefs instance list` shows all") from None
 
 
-def why_no_connection(error: OSError) -> str:
-    """The text for a failed connect(2)."""
+def why_no_connection(error: OSError, hello_s: float = HELLO_S) -> str:
+    """The text for a failed connect(2), or for no answer within hello_s."""
     match error.errno:
         case errno.ENOENT:
             return "no daemon is there; start one with `utracefs daemon`"
         case errno.ECONNREFUSED:
             return "no daemon answers there any more; start one with `utracefs daemon`"
         case errno.ETIMEDOUT | errno.EAGAIN:
-            return f"the daemon does not answer within {HELLO_S:g} s; is it stopped?"
+            return f"the daemon does not answer within {hello_s:g} s; is it stopped?"
         case errno.EACCES | errno.EPERM:
             return f"{error.strerror}; only the daemon's user, root and the group of --tracefs-group may look"
         case _:

@@ -19,7 +19,7 @@ from utracefs.cli.metrics.families import Metrics, label_of
 from utracefs.tree.tracefs import Tracefs
 
 ANSWER_S: Final = 5.0
-"""Timeout for all answers of the daemon after the first; a scrape of Prometheus lasts 10 s at most."""
+"""Timeout for all answers of the daemon; a scrape of Prometheus lasts 10 s at most."""
 
 MAX_INSTANCES: Final = 16
 """Instances with series of their own."""
@@ -131,7 +131,7 @@ class Collector:
         return metrics
 
     def _collect_daemon(self, metrics: Metrics, until_s: float) -> None:
-        with connect(self._directory) as tree:
+        with connect(self._directory, hello_s=ANSWER_S) as tree:
 
             def limited() -> Tracefs:
                 tree.set_timeout(max(0.01, until_s - self._clock()))

@@ -379,21 +379,6 @@ def test_without_a_command_it_ends_with_the_daemon(
     assert b"trace.dat holds what came until then" in error
 
 
-def test_a_stopped_daemon_keeps_no_command_from_running(
-    traced: Cli, daemon: "subprocess.Popen[bytes]"
-) -> None:
-    daemon.send_signal(signal.SIGSTOP)
-    try:
-        done = traced.run("record", *emitter(10))
-    finally:
-        daemon.send_signal(signal.SIGCONT)
-    assert done.stdout == b"emitted\n"
-    first, second = done.stderr.decode().splitlines()
-    assert first.endswith("is it stopped?; recording with a daemon of its own")
-    assert "10 records" in second
-    assert len(fields(traced)) == 10
-
-
 def _read_events(process: "subprocess.Popen[bytes]", cli: Cli) -> int:
     cpus = range(os.sysconf("SC_NPROCESSORS_CONF"))
     texts = cli.out("cat", *(f"instances/record-{process.pid}/per_cpu/cpu{cpu}/stats" for cpu in cpus))
