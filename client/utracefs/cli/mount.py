@@ -151,7 +151,7 @@ def _in_background(options: _Options) -> None:
             answer = pipe.read()
         if answer != _BEGUN:
             about, _, reason = answer.decode("utf-8", "surrogateescape").partition("\0")
-            raise Failure(about, reason or "the mount ended without saying why")
+            raise Failure(about, reason or "the mount ended without a message")
         return
     status = 1
     try:

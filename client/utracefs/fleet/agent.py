@@ -231,7 +231,7 @@ class Agent:
             return
         try:
             if not NAME.fullmatch(value.key):
-                raise ValueError("its name is no name of a wish")
+                raise ValueError("its name is not valid for a wish")
             wish = Wish.from_bytes(value.data)
         except ValueError as error:
             reading.invalid[value.key] = str(error)

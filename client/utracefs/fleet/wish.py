@@ -106,9 +106,9 @@ class Wish:
         try:
             members = json.loads(data)
         except (ValueError, RecursionError):
-            raise ValueError("it is no JSON") from None
+            raise ValueError("it is not JSON") from None
         if type(members) is not dict or members.get("version") != VERSION:
-            raise ValueError(f"it is no wish of version {VERSION}")
+            raise ValueError(f"it is not a wish of version {VERSION}")
         if unknown := sorted(members.keys() - _MEMBERS):
             raise ValueError(f"it has an unknown member {unknown[0][:MAX_TEXT]!r}")
         labels = _member(members, "labels", dict, {})
@@ -162,7 +162,7 @@ def _check_filter(text: str) -> None:
 def _check_trigger(text: str) -> None:
     _bytes_of(text, f"trigger {text[:40]!r}", MAX_TRIGGER)
     if text != text.strip() or text.startswith("!"):
-        raise ValueError(f"its trigger {text[:40]!r} is none: KIND[:PARAM][ if FILTER]")
+        raise ValueError(f"its trigger {text[:40]!r} is not KIND[:PARAM][ if FILTER]")
 
 
 def _bytes_of(text: str, what: str, most: int) -> bytes:
@@ -184,7 +184,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
         raise ValueError(f"{len(labels)} labels: there are at most {MAX_LABELS}")
     for name, value in labels.items():
         if not _LABEL.fullmatch(name):
-            raise ValueError(f"{name[:40]!r} is no label: letters, digits, _ . -")
+            raise ValueError(f"{name[:40]!r} is not a label: letters, digits, _ . -")
         if not 0 < len(value) <= MAX_TEXT or not value.isprintable():
             raise ValueError(f"{value[:40]!r} is no value of the label {name}: 1 to {MAX_TEXT} characters")
 
@@ -194,7 +194,7 @@ def key_of(host: str) -> str:
     So no name is a pattern, or has several words. ValueError: too long, or empty."""
     data = host.encode("utf-8", "surrogateescape")
     if not 0 < len(data) <= 255:
-        raise ValueError(f"{host[:40]!r} is no name of a host: 1 to 255 bytes")
+        raise ValueError(f"{host[:40]!r} is not the name of a host: 1 to 255 bytes")
     return "".join(chr(b) if re.match(rb"[A-Za-z0-9_-]", bytes([b])) else f"={b:02X}" for b in data)
 
 

@@ -333,7 +333,7 @@ class Enablers:
         try:
             changed = EnablersChanged.from_params(notification.params)
         except TraceError as failure:
-            logger.error("the daemon says what cannot be understood: %s", failure.text)
+            logger.error("invalid message of the daemon: %s", failure.text)
             return
         connected.state.update((token, on) for token, on in changed.changes if token in connected.keys)
         self._set(connected, [token for token, _ in changed.changes], seq=changed.seq)

@@ -94,7 +94,7 @@ class OwnNamespace:
             os.set_inheritable(fd, False)
         if message != _READY:
             number, about, text = (message.decode("utf-8", "surrogateescape") or "\0\0").split("\0")
-            reason = text or "the mount ended without saying why"
+            reason = text or "the mount ended without a message"
             raise OSError(int(number or errno.EIO), reason, about or self._mountpoint)
 
     def enter(self) -> None:

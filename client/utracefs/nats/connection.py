@@ -414,7 +414,7 @@ class Connection:
         finally:
             self._answers.pop(word, None)
         if answer.status == 503 and not answer.payload:
-            raise NoResponders("nobody answers to that subject", 503)
+            raise NoResponders("no service answers on that subject", 503)
         return answer
 
     def request(

@@ -205,7 +205,7 @@ class Rpc:
                     if isinstance(message, Notification) and message.method == "error":
                         raise self._refused(message.params)
             except ProtocolError as error:
-                raise OSError(error.errno, f"what came is no answer: {error.text}", self.address) from None
+                raise OSError(error.errno, f"invalid answer: {error.text}", self.address) from None
             self._messages = self._connection.receive(self._receive())
 
     def _receive(self) -> bytes:
@@ -253,4 +253,4 @@ def checked(from_wire: Callable[[Any], T], result: Any, about: str) -> T:
     try:
         return from_wire(result)
     except TraceError as error:
-        raise OSError(errno.EPROTO, f"what came is no answer: {error.text}", about) from None
+        raise OSError(errno.EPROTO, f"invalid answer: {error.text}", about) from None

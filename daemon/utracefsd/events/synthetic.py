@@ -161,7 +161,7 @@ def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> tuple[Fiel
         return Field(b"__data_loc " + full, name, offset, _SLOT, True, FieldKind.DATA_LOC), rest
     error = errors.at("Invalid type", type_)
     if b"long[" in full:
-        text = f"field {shown(name)}: a stack of the kernel cannot be had here; leave it out"
+        text = f"field {shown(name)}: there is no stack of the kernel here; leave it out"
         error = SyntheticError(errno.EINVAL, error.message, error.position, text, command=errors.command)
     raise error
 

@@ -123,5 +123,5 @@ def test_a_key_of_others_has_some_name() -> None:
 
 def test_labels() -> None:
     check_labels({"site": "a b", "host": "x"})
-    with pytest.raises(ValueError, match="no label"):
+    with pytest.raises(ValueError, match="not a label"):
         check_labels({"": "x"})

@@ -122,7 +122,7 @@ def test_what_comes_is_no_answer(directory: Path) -> None:
         answering(directory / "d", lambda r: b"HTTP/1.1 400 Bad Request") as place,
         Rpc("tracefs", place) as rpc,
     ):
-        with pytest.raises(OSError, match="what came is no answer") as caught:
+        with pytest.raises(OSError, match="invalid answer") as caught:
             rpc.call(ReadFile(b"trace"), "trace")
         assert caught.value.errno == errno.EPROTO
 
@@ -164,7 +164,7 @@ def test_calls_over_the_data_socket(directory: Path) -> None:
 
 def test_results_that_are_not_understood() -> None:
     assert checked(StatusMapped.from_wire, {"size": 4096}, "x") == StatusMapped(4096)
-    with pytest.raises(OSError, match="what came is no answer: size must be an integer") as caught:
+    with pytest.raises(OSError, match="invalid answer: size must be an integer") as caught:
         checked(StatusMapped.from_wire, {}, "x")
     assert (caught.value.errno, caught.value.filename) == (errno.EPROTO, "x")
 

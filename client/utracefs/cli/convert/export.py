@@ -217,7 +217,7 @@ def export(
         is_timed = (selection.since_ns, selection.until_ns, last_s) != (None, None, None)
         if kind != "jsonl" or is_timed or recover:
             raise click.UsageError(
-                "--live writes JSON lines, from now on; `utracefs record -o` knows the rest"
+                "--live writes JSON lines, from now on; `utracefs record -o` writes the other formats"
             )
         with output_file(output, "") as out:
             done = write_live(

@@ -109,7 +109,7 @@ def _plainly(tables: Tables) -> Iterator[None]:
         if tables.failures:
             raise tables.failures[0] from None
         if isinstance(error, OverflowError):
-            raise Failure("", f"a value that Python has no room for ({error}): cast it to VARCHAR") from None
+            raise Failure("", f"a value is out of Python's range ({error}): cast it to VARCHAR") from None
         text = " ".join(str(error).partition("\n\nLINE ")[0].split())
         if text.startswith("Catalog Error: Table "):
             text += " Without QUERY, `utracefs sql` lists the tables"

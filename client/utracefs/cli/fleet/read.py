@@ -116,7 +116,7 @@ def _read(
     tell(
         f"{count} records of {len(hosts)} hosts, {lost} reported as lost"
         + (f", and {missing} times an unknown number" if missing else "")
-        + (f"; {reader.invalid} messages are no records of utracefs" if reader.invalid else "")
+        + (f"; {reader.invalid} messages are not records of utracefs" if reader.invalid else "")
     )
 
 

@@ -60,7 +60,7 @@ def write_live(
             for batch in stream.batches():
                 if stream.attached_again != times:
                     times = stream.attached_again
-                    tell("the daemon was away; records of that time may be missing")
+                    tell("the daemon was restarted; records of that time may be missing")
                 records = batch.records()
                 text = JsonText(records)
                 while piece := text.read(_PIECE_BYTES):

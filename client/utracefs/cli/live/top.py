@@ -163,7 +163,7 @@ class _Source:
                 raise
             self._tree.close()
             self._is_away, self._is_reading = True, False
-            self.note = "the daemon has gone; waiting for it to come back"
+            self.note = "the daemon has ended; waiting for the next one"
             return False
         self._is_reading = False
         self.rates.take(now, parse_counts(b"".join(pieces)))

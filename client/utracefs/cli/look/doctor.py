@@ -120,7 +120,7 @@ def _examine_directories(directory: str | None) -> Generator[Finding, None, tupl
     hidden = [place for place in places if place not in there and not _may_look(place)]
     for place in hidden:
         yield Finding(
-            "note", place, "we may not look into it; the user who runs a daemon there has to let us in"
+            "note", place, "permission denied; the user who runs a daemon there has to grant access"
         )
     if not there:
         yield Finding(
@@ -156,7 +156,9 @@ def _examine_data_socket(directory: str) -> Generator[Finding, None, bool]:
     except PermissionError:
         mode = _mode(path)
         yield Finding(
-            "FAIL", path, f"we may not connect (mode {mode}); the group `tracing` may, where it exists"
+            "FAIL",
+            path,
+            f"permission denied (mode {mode}); the group `tracing` may connect, if it exists",
         )
     except (OSError, ValueError) as error:
         text = why_no_connection(error) if isinstance(error, OSError) else f"bad answer: {error}"
@@ -348,7 +350,7 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
         if error.errno != errno.EBUSY:
             raise
         yield Finding(
-            "note", "trace_pipe", "somebody reads it: what is recorded goes there, and leaves `trace`"
+            "note", "trace_pipe", "a reader is open: it takes the records, and `trace` no longer has them"
         )
     if state["read"]:
         yield Finding("note", "read events", f"{state['read']} records were taken by readers")

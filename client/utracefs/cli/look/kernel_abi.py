@@ -165,5 +165,5 @@ def _of_the_kernel() -> Finding:
     return Finding(
         "note",
         "kernel",
-        f"{path} is there: what programs write to it without preload or mount goes to the kernel",
+        f"{path} exists: programs without the preload library or a mount use the kernel's",
     )

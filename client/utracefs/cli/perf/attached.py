@@ -172,13 +172,13 @@ class Attached:
         if self._late:
             names = ", ".join(map(str, self._late[:FEW])) + (", ..." if len(self._late) > FEW else "")
             before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
-            tell(f"{names}: declared meanwhile; what came in {before} is missing")
+            tell(f"{names}: declared meanwhile; records of {before} are missing")
         for pattern in missing:
             tell(f"{pattern}: no such event came")
         if self._went_away:
-            tell(f"the daemon went away; what it lost in the {LOST_S} s before is not known and not counted")
+            tell(f"the daemon has ended; its losses of the last {LOST_S} s are unknown and not counted")
         if self.is_away:
-            tell("the daemon did not come back; what came after that is missing")
+            tell("no daemon came back; later records are missing")
         return int(bool(missing or self._refused or self.is_away))
 
     def missing(self) -> list[str]:
@@ -253,7 +253,7 @@ class Attached:
             self._last.clear()
             self._lost_before += self._lost
             self._lost.clear()
-            tell("the daemon has gone; waiting for it to come back")
+            tell("the daemon has ended; waiting for the next one")
 
     def _is_back(self) -> bool:
         assert self._gone_since is not None

@@ -418,7 +418,7 @@ def script(path: str, ns: bool, recover: bool) -> int:
     if unknown:
         tell(f"{unknown} samples are of events whose formats were not written yet")
     if samples.gaps:
-        tell("the daemon was away meanwhile; what came then is missing")
+        tell("the daemon was restarted meanwhile; records of that time are missing")
     return 0
 
 

@@ -154,7 +154,7 @@ class PerfRecorder:
             self._writer.close()
         else:
             self._writer.leave()
-            tell(f"{self._writer.part} has what was recorded, for --recover")
+            tell(f"{self._writer.part} has the records until then, for --recover")
 
     def step(self) -> float:
         """Open new events, write samples; returns the seconds until the next step."""

@@ -295,7 +295,7 @@ def _fail_if_incomplete(watch: Watch[Recorder], output: str, full: Failure | Non
         raise full
     if watch.error is not None:
         raise Failure(
-            str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
+            str(watch.error.filename), f"{watch.error.strerror}; {output} has the records until then"
         )
 
 

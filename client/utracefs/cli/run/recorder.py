@@ -194,7 +194,7 @@ class Recorder:
         if kind is None or issubclass(kind, Failure) or not self._kept or is_copy:
             self._writer.close()
         else:
-            tell(f"{self._writer.leave()} has what was recorded; `utracefs report --recover` reads it")
+            tell(f"{self._writer.leave()} has the records until then; `utracefs report --recover` reads it")
 
     def come_back(self) -> None:
         """Call it when the tree is connected to the next daemon, and that has the instance."""

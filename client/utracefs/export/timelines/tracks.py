@@ -269,7 +269,7 @@ def _no_others(table: dict[str, Any], known: Iterable[str], what: str, shown: st
 def _text(row: dict[str, Any], key: str, default: str | None = None) -> str:
     value = row.get(key, default)
     if not isinstance(value, str) or (not value and default is None):
-        raise ValueError(f"{key} is missing" if value is None else f"{key} is to be a text")
+        raise ValueError(f"{key} is missing" if value is None else f"{key} must be a text")
     return value
 
 
@@ -277,7 +277,7 @@ def _texts(row: dict[str, Any], key: str, least: int) -> tuple[str, ...]:
     value = row.get(key, [])
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
-        raise ValueError(f"{key} is to be a text, or a list of texts")
+        raise ValueError(f"{key} must be a text, or a list of texts")
     if len(values) < least:
         raise ValueError(f"{key} is missing")
     return tuple(values)

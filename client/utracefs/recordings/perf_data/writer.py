@@ -164,7 +164,7 @@ class PerfDataWriter:
                 os.replace(target, target + ".old")
             os.replace(self.part, target)
         except OSError as error:
-            reason = f"{error.strerror}; {self.part} has what was recorded, for --recover"
+            reason = f"{error.strerror}; {self.part} has the records until then, for --recover"
             raise OSError(error.errno, reason, self._shown) from None
         finally:
             self._file.close()

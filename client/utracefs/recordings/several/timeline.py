@@ -104,7 +104,7 @@ def _timeline(recordings: Sequence[Clocked]) -> Timeline:
     if not pairs:
         raise _cannot(
             recordings[0],
-            "it does not know its time of day, as an older recording or one of trace-cmd without --date",
+            "its time of day is unknown, as for older recordings and those of trace-cmd without --date",
         )
     first, last = pairs[0], pairs[-1]
     span, step = last.clock_ns - first.clock_ns, last.offset_ns - first.offset_ns

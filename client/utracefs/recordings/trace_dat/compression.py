@@ -55,7 +55,7 @@ class Compression:
     def unpack(self, data: "Buffer", size: int) -> bytes:
         """Decompress to `size` bytes. ValueError: invalid data, or another size."""
         if size > _MAX_RATIO * (memoryview(data).nbytes + 4096):
-            raise ValueError(f"{self.name}: claims too much")
+            raise ValueError(f"{self.name}: implausible size")
         try:
             plain = self.decompress(data, size + 1)
         except self.error as error:
@@ -129,7 +129,7 @@ def unpacked(
     no space."""
     total = sum(cpu.size for cpu in cpus)
     if total > _MAX_RATIO * file_size:
-        raise ValueError("claims too much")
+        raise ValueError("implausible size")
     if not total:
         return b""
     if total <= memory_bytes:

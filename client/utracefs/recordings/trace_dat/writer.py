@@ -177,7 +177,7 @@ class TraceDatWriter:
             os.rename(temporary, self.path if name is None else name())
         except OSError as error:
             self._part.leave()
-            reason = f"{error.strerror}; {self._part.name} has what was recorded, for --recover"
+            reason = f"{error.strerror}; {self._part.name} has the records until then, for --recover"
             raise OSError(error.errno, reason, self._shown) from None
         self._part.remove()
         return size

@@ -73,7 +73,7 @@ def test_bad_news(operator: Cli, fleet: Fleet) -> None:
     text = done.stdout.decode()
     assert "errors  web1: refused: the policy" in text
     assert "error    web1: disk full" in text
-    assert "invalid: it is no JSON" in text
+    assert "invalid: it is not JSON" in text
     assert "\x1b" not in text
     told = json.loads(operator.run("fleet", "status", "--json", status=1).stdout)
     assert {wish["name"] for wish in told["wishes"]} == {"errors", "bad"}

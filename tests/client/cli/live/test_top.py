@@ -261,7 +261,7 @@ def test_the_daemon_is_started_again(
     top.wait_for(lambda text: "user_events:kept" in text, "it runs")
     daemon.terminate()
     daemon.wait(60)
-    top.wait_for(lambda text: "the daemon has gone" in text, "it tells")
+    top.wait_for(lambda text: "the daemon has ended" in text, "it tells")
     again = subprocess.Popen(
         [sys.executable, "-m", "utracefsd", "--dir", str(traced.home / "d")], stderr=subprocess.PIPE
     )

@@ -86,7 +86,7 @@ def test_doctor_names_what_others_do(traced: Cli) -> None:
         pipe = tree.open("trace_pipe")
         tree.read(pipe, 4096)
         said = levels(traced, status=0)
-    assert said["trace_pipe"].startswith("note somebody reads it")
+    assert said["trace_pipe"].startswith("note a reader is open")
     assert said["read events"].startswith("note 1 records")
     assert said["instances"].startswith("note 1, with buffers and switches of their own: other")
     if cpus > 1:

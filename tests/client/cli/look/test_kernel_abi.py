@@ -94,7 +94,7 @@ def test_no_mount_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     (tmp_path / "tracing").mkdir()
     (tmp_path / "tracing" / "user_events_data").touch()
     assert kernel_abi._mountpoint().level == "ok"
-    assert "goes to the kernel" in kernel_abi._of_the_kernel().text
+    assert "use the kernel's" in kernel_abi._of_the_kernel().text
 
 
 @pytest.fixture

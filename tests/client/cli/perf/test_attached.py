@@ -142,8 +142,8 @@ def test_nothing_is_missing_silently_when_the_daemon_is_killed(
         assert found == list(range(10))
         assert attached.finish() == 1
         error = capsys.readouterr().err
-        assert "utracefs: the daemon has gone; waiting for it to come back\n" in error
-        assert "what it lost in the 0.5 s before is not known" in error
+        assert "utracefs: the daemon has ended; waiting for the next one\n" in error
+        assert "its losses of the last 0.5 s are unknown" in error
         daemon.start()
         until(lambda: looked(attached))
         until(lambda: looked(counter))

@@ -76,8 +76,8 @@ def test_a_command_needs_no_daemon(cli: Cli) -> None:
     )
     assert re.search(rb"^ +1  user_events:ev$", done.stdout, re.MULTILINE)
     assert done.stderr.decode() == (
-        "utracefs: user_events:ev: declared meanwhile; what came in the 20 ms or so before it was noticed is"
-        " missing\n"
+        "utracefs: user_events:ev: declared meanwhile; records of the 20 ms or so before it was noticed"
+        " are missing\n"
     )
     assert "start one with `utracefs daemon`" in cli.fails("perf", "stat")
 
@@ -146,7 +146,7 @@ def test_perf_script_tells_of_losses_and_of_damage(cli: Cli) -> None:
     assert done.stdout == line
     assert done.stderr.decode().splitlines() == [
         "utracefs: 5 samples were lost",
-        "utracefs: the daemon was away meanwhile; what came then is missing",
+        "utracefs: the daemon was restarted meanwhile; records of that time are missing",
     ]
     data = bytearray(path.read_bytes())
     data[184 + 6 : 184 + 8] = b"\1\0"  # the size of the first LOST record

@@ -75,7 +75,7 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
         # The state that a daemon keeps for its successor; here there is none.
         shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
     assert process.returncode == 0, error
-    assert b"the daemon has gone" in error
+    assert b"the daemon has ended; waiting" in error
     assert re.search(rb"the daemon is back; [0-9.]+ s are missing", error)
     text = cli.out("perf", "script") if command == "record" else out.decode()
     numbers = [int(line.rpartition("=")[2]) for line in text.splitlines() if "n=" in line]

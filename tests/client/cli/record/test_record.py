@@ -359,7 +359,7 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
         process.wait(0.3)  # the command is left alone
     _, error = interrupt(process)
     assert process.returncode == 1
-    assert b"trace.dat holds what came until then" in error
+    assert b"trace.dat has the records until then" in error
     assert len(fields(traced)) == 100
 
 
@@ -376,7 +376,7 @@ def test_without_a_command_it_ends_with_the_daemon(
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"nothing lost as far as the daemon had reported before it ended\n" in error
-    assert b"trace.dat holds what came until then" in error
+    assert b"trace.dat has the records until then" in error
 
 
 def _read_events(process: "subprocess.Popen[bytes]", cli: Cli) -> int:

@@ -163,7 +163,7 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     daemon.kill()
     daemon.wait()
     _, error = interrupt(process, signal.SIGTERM)
-    assert process.returncode in (1, 143) and b"trace.dat.* holds what came until then" in error, error
+    assert process.returncode in (1, 143) and b"trace.dat.* has the records until then" in error, error
     assert values(traced, dumps(traced)[0]) == list(range(100))
 
 

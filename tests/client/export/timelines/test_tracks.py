@@ -95,13 +95,13 @@ def test_toml() -> None:
         (b"slice = [1]", r"slice: write \[\[slice\]\]"),
         (b"[[slice]]", r"\[\[slice\]\] number 1: begin is missing"),
         (b"[[slice]]\nbegin='b'\nend=[]", "end is missing"),
-        (b"[[slice]]\nbegin='b'\nend=[1]", "end is to be a text, or a list of texts"),
-        (b"[[slice]]\nbegin='b'\nend=''", "end is to be a text, or a list of texts"),
-        (b"[[slice]]\nbegin=''\nend='e'", "begin is to be a text"),
-        (b"[[slice]]\nbegin='b'\nend='e'\nkey=1", "key is to be a text, or"),
+        (b"[[slice]]\nbegin='b'\nend=[1]", "end must be a text, or a list of texts"),
+        (b"[[slice]]\nbegin='b'\nend=''", "end must be a text, or a list of texts"),
+        (b"[[slice]]\nbegin=''\nend='e'", "begin must be a text"),
+        (b"[[slice]]\nbegin='b'\nend='e'\nkey=1", "key must be a text, or"),
         (b"[[slice]]\nbegin='b'\nend='e'\nkeys='k'", "no key 'keys'; there are begin, end, key, name"),
         (b"[[duration]]\nevent='d'\nfield='f'\nunit='h'", "the unit is one of ns, us, ms, s, not 'h'"),
-        (b"[[counter]]\nevent='d'\nfield='f'\n[[counter]]\nevent=1", "number 2: event is to be a text"),
+        (b"[[counter]]\nevent='d'\nfield='f'\n[[counter]]\nevent=1", "number 2: event must be a text"),
     ],
 )
 def test_mistakes_in_toml(text: bytes, says: str) -> None:

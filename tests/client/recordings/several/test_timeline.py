@@ -76,8 +76,8 @@ def test_a_step_is_a_part_of_the_uncertainty() -> None:
 @pytest.mark.parametrize(
     ("one", "why"),
     [
-        (clocked("a"), "it does not know its time of day"),
-        (Clocked("a.dat", Origin(), "mono", True), "it does not know its time of day"),
+        (clocked("a"), "its time of day is unknown"),
+        (Clocked("a.dat", Origin(), "mono", True), "its time of day is unknown"),
         (
             Clocked("a.dat", Origin("h", "a", (ClockPair(0, 0),)), "x86-tsc", False),
             "its clock, x86-tsc, does not",

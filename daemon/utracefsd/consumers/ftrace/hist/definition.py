@@ -297,7 +297,7 @@ class _Actions:
         variables = context.variables
         reference = variables and variables.field_variable(context, system, event, name, self._keys)
         if not reference:
-            raise context.log.refused(f"{name!r} is no field of this event, and none of the other can be had")
+            raise context.log.refused(f"{name!r} is not a field of this event, nor of the other one")
         del context.log.entries[logged:]
         return True, reference.var_index, reference
 
@@ -352,7 +352,7 @@ def _variable(context: Context, name: bytes, text: bytes) -> HistField:
         variable.flags |= Flag.STRING
         variable.type, variable.size, variable.signed = b"char[]", MAX_STRING, False
     if Flag.STACKTRACE in variable.flags:
-        raise context.log.refused("a variable cannot be a stack: there is none of the kernel to be had here")
+        raise context.log.refused("a variable cannot be a stack: there is no kernel stack here")
     return variable
 
 
