@@ -19,6 +19,7 @@ struct data_ring *ut_views;
 extern struct data_ring *utb_views __attribute__((alias("ut_views"), visibility("default")));
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
 static uint32_t last_used, nr_in_use;
+static uint32_t still_read; /* given up last, while the daemon read it; 0: none */
 static uint32_t range = 128; /* numbers below are in use or free for reuse: twice as many as there are
 			      * rings */
 
@@ -89,6 +90,8 @@ static uint32_t free_number(void)
 		if (outlet->in_use)
 			continue;
 		last_used = number;
+		if (number == still_read)
+			still_read = 0;
 		memset(&ut_views[number], 0, sizeof(ut_views[number]));
 		dr_unmap(&outlet->ring); /* replacement of its last ring's memory */
 		memset(outlet, 0, sizeof(*outlet));
@@ -174,33 +177,47 @@ int ut_ring_is_taken_in(uint32_t ring)
 	return !header || atomic_load(&header->tail) == ut_ring_position(ring);
 }
 
+/* Nobody reads the memory any more. */
+static void replace_memory(uint32_t number)
+{
+	struct dr_header *header = ut_outlets[number].ring.header;
+	size_t bytes = ut_outlets[number].ring.map_bytes;
+	struct dr_header *nobodys =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (nobodys == MAP_FAILED)
+		return;
+	nobodys->head = DR_CLOSED;
+	/* (If it fails the old memory remains, which is equally correct, but uses space.) */
+	if (mremap(nobodys, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, header) == MAP_FAILED)
+		munmap(nobodys, bytes);
+}
+
 void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_index), void *arg)
 {
 	struct ut_outlet *outlet = &ut_outlets[number];
 	struct dr_header *header = outlet->ring.header;
-	size_t bytes = outlet->ring.map_bytes;
-	struct dr_header *nobodys;
+	uint32_t unread = number;
 
-	if (lost) {
+	if (ut_views[number].header) {
 		/* Closed first: every later reservation fails, so the records found now are all. */
-		struct dr_header positions;
+		struct dr_header positions = {.head = atomic_fetch_or(&header->head, DR_CLOSED) & ~DR_CLOSED};
 		struct data_ring found = outlet->ring;
 		uint64_t position = 0;
 		uint32_t write_index;
 
-		positions.head = atomic_fetch_or(&header->head, DR_CLOSED) & ~DR_CLOSED;
 		positions.tail = atomic_load(&header->tail);
 		found.header = &positions;
-		while (dr_walk(&found, &position, &write_index))
+		while (lost && dr_walk(&found, &position, &write_index))
 			lost(arg, write_index);
+		if (!lost && !outlet->is_local) {
+			/* The daemon still takes in what is there, and a thread may be in the middle of a record. */
+			unread = still_read;
+			still_read = number;
+		}
 	}
-	nobodys = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (nobodys != MAP_FAILED) {
-		nobodys->head = DR_CLOSED;
-		/* (If it fails the old memory remains, which is equally correct, but uses space.) */
-		if (mremap(nobodys, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, header) == MAP_FAILED)
-			munmap(nobodys, bytes);
-	}
+	if (unread)
+		replace_memory(unread);
 	ut_close(&outlet->doorbell);
 	ut_close(&outlet->memory);
 	outlet->in_use = 0;

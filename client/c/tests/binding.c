@@ -151,6 +151,8 @@ static int write_records(const char *line, long *answer)
 		*answer = reserve(&events[e], number, &open);
 	} else if (strcmp(line, "commit") == 0) {
 		utb_commit(&open);
+	} else if (strcmp(line, "is-read") == 0) { /* whether a daemon can see the reserved record */
+		*answer = open.header->magic == DR_MAGIC;
 	} else if (sscanf(line, "let-go %d", &e) == 1) {
 		uint64_t place = atomic_load(&((struct ut_target *)events[e].registration)->place);
 

@@ -129,6 +129,8 @@ class _Owned:
     failed: Callable[[TraceError], None]
     taken: int = 0
     """The ring's `taken` at the last call of `writers`."""
+    looks: int = 20
+    """How often `end_orphans` still waits for a record that a thread is writing."""
     left: bool = False
     """Its connection to this daemon has ended, and no other has adopted it."""
     privileged: bool = False
@@ -388,16 +390,13 @@ class Rings:
         return owned is not None and owned not in self._orphans
 
     def drop(self, ring: DataRing) -> None:
-        """Its producer is gone: take in what it committed, and forget the ring."""
+        """Its producer is gone: take in what it committed, and forget the ring; up to a second later if a
+        thread that was stopped in the middle of a record may still commit it."""
         owned = self._owned[ring]
         if self._handing_over:
             self._forget(owned)
-        elif self.gathering and self._hold(ring.table.event_ids()) is not None:
-            ring.leave_connection()
-            ring.dead = not self._may_be_filling(owned)
-            owned.left = True
-            self._orphan(owned)
-        else:
+        elif not (self.gathering and self._leave(owned)):
+            is_left = False
             try:
                 ring.close()
                 self.take_in()
@@ -406,8 +405,20 @@ class Rings:
                 if ring.pending_bytes and not self._may_be_filling(owned):
                     ring.dead = True
                     self.take_in()
+                is_left = ring.pending_bytes > 0 and not (ring.dead or ring.corrupt) and self._leave(owned)
             finally:
-                self._forget(owned)
+                if not is_left:
+                    self._forget(owned)
+
+    def _leave(self, owned: _Owned) -> bool:
+        """Continue to read a ring whose connection ends. False: its events are gone."""
+        if self._hold(owned.ring.table.event_ids()) is None:
+            return False
+        owned.ring.leave_connection()
+        owned.ring.dead = not self._may_be_filling(owned)
+        owned.left = True
+        self._orphan(owned)
+        return True
 
     def _may_be_filling(self, owned: _Owned) -> bool:
         """Whether a thread may still be about to commit what it reserved: only the connection has ended.
@@ -459,7 +470,9 @@ class Rings:
             gone = owned.ring.dead or not self._known(owned).may_come_back(self._is_running)
             if gone or all_of_them or owned.left:
                 owned.ring.dead = gone or not self._may_be_filling(owned)
-                ended.append(owned)
+                owned.looks -= 1
+                if owned.ring.dead or not owned.ring.pending_bytes or owned.looks < 0:
+                    ended.append(owned)
         if ended:
             self.round()
             for owned in ended:
@@ -551,6 +564,8 @@ class Rings:
         self._awaited.clear()
         for ring in list(self._owned):
             self.drop(ring)
+        for owned in list(self._orphans):
+            self._forget(owned)
         self._epoll.close()
         os.close(self._bell)
 

@@ -485,6 +485,21 @@ def test_nor_while_one_is_being_written(
         assert values(daemon) == list(range(7))
 
 
+def test_a_ring_stays_for_a_record_that_is_being_written_when_the_program_closes_it(
+    events_on: None, built: Path
+) -> None:
+    """Until the program closes the next one: the daemon takes in what is committed meanwhile."""
+    with started(built / "tests" / "binding") as program:
+        assert program.number(f"attach 0 {COUNT}") == 0
+        assert program.number("look 0") == 1
+        assert program.number("reserve 0 0") == 1
+        for is_read in (1, 0):
+            assert program.number("closefrom") == 0
+            assert program.number("look 0") == 1
+            wait_for(lambda: program.number("emit 0 1") == 1 and program.number("flush 0 20000") == 0)
+            assert program.number("is-read") == is_read
+
+
 def test_held_records_that_do_not_fit_the_ring_wait_for_room(
     events_on: None, daemon: DaemonProcess, built: Path, directory: Path, tmp_path: Path
 ) -> None:

@@ -192,8 +192,7 @@ async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving,
     producer.sock.close()
     await until(lambda: len(serving.daemon.data) == 0)
     assert entries(serving) == 1
-    assert serving.daemon.rings is not None
-    assert len(serving.daemon.rings) == 0
+    await until(lambda: len(serving.daemon.rings or ()) == 0)
     assert producer.memory[place + 24 : place + 32] == struct.pack("<Q", 1)
     other = Producer(serving.runtime.data_socket)
     try:
@@ -205,6 +204,23 @@ async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving,
         assert entries(serving) == 3
     finally:
         other.close()
+
+
+async def test_a_record_that_is_being_written_when_the_connection_ends(
+    serving: Serving, producer: Producer
+) -> None:
+    """The ring is read for a second more, as its program runs."""
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    assert producer.memory is not None and serving.daemon.rings is not None
+    place = producer.reserve(index, struct.pack("<Q", 0))
+    producer.emit(index, struct.pack("<Q", 1))
+    producer.sock.close()
+    await until(lambda: len(serving.daemon.data) == 0)
+    assert (entries(serving), len(serving.daemon.rings)) == (0, 1)
+    struct.pack_into("<I", producer.memory, place, COMMITTED | 8)
+    await until(lambda: len(serving.daemon.rings or ()) == 0)
+    assert entries(serving) == 2
 
 
 async def test_a_ring_is_closed_before_it_is_let_go(serving: Serving, producer: Producer) -> None:
