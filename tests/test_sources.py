@@ -148,12 +148,18 @@ def functions(path: Path, text: str) -> Iterator[tuple[str, int]]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno
                 yield lines[node.lineno - 1], node.end_lineno - node.lineno + 1
-    elif path.suffix == ".pyx":
+    elif path.suffix in (".pyx", ".pxd"):
         for i, line in enumerate(lines):
             if found := re.match(r"( *)(?:async def|def|cdef(?! class)|cpdef) [^=]*\(", line):
                 in_body = re.compile(found[1] + r" |\s*\)|$").match
                 inside = itertools.takewhile(in_body, lines[i + 1 :])
                 yield line, len("\n".join([line, *inside]).rstrip().splitlines())
+    elif path.suffix == ".js":
+        for i, line in enumerate(lines):
+            named = r"(\t*)(?!if|for|while|switch)(?:export |async |static )*(?:function )?\w+\(.*\{$"
+            if found := re.match(named, line):
+                in_body = re.compile(rf"(?!{found[1]}\}})").match
+                yield line, len(list(itertools.takewhile(in_body, lines[i:]))) + 1
     elif path.suffix in (".c", ".h", ".hpp", ".cpp"):
         begin = None
         for i, line in enumerate(lines):
@@ -184,6 +190,7 @@ def test_functions_fit_a_screen() -> None:
         ),
         ("a.c", "int f(void)\n{\n\tif (a) {\n\t}\n}\n\nstruct s {\n\tint a;\n};\n"),
         ("a.h", "static int f(void) {\n\tif (a)\n\t\tb();\n}\n"),
+        ("a.js", "class A {\n\tasync f(a) {\n\t\tif (a) {\n\t\t}\n\t}\n}\n"),
     ],
 )
 def test_lengths_of_functions(name: str, text: str) -> None:
