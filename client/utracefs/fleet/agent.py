@@ -24,6 +24,7 @@ from utracefs.fleet.instance import PlannedInstance
 from utracefs.fleet.plan import Choice, Plan, choose
 from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
 from utracefs.forward.policy import Policy
+from utracefs.forward.target import reason
 from utracefs.nats.connection import Subscription
 from utracefs.nats.errors import ApiError
 from utracefs.tree.event_names import EventName, matches
@@ -159,7 +160,7 @@ class Agent:
             act()
         except Exception as error:  # noqa: BLE001 (no content of the bucket ends the loop)
             is_known = isinstance(error, OSError | ApiError)
-            text = f"fleet: {what}: {error if is_known else f'{type(error).__name__}: {error}'}"
+            text = f"fleet: {what}: {reason(error) if is_known else f'{type(error).__name__}: {error}'}"
             if self._errors.get(what) != text:
                 self._errors[what] = text
                 self._tell(text)

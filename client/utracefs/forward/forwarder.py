@@ -24,7 +24,7 @@ from utracefs.forward.batch import Batch
 from utracefs.forward.losses import LIMIT, POLICY, RING, SAMPLE, Marks, Selection
 from utracefs.forward.policy import Policy, Rate, Verdict
 from utracefs.forward.spool import SEGMENTS, Spool
-from utracefs.forward.target import Refused, Target, TryAgain
+from utracefs.forward.target import Refused, Target, TryAgain, reason
 from utracefs.recordings.origin import Origin, read_clocks
 from utracefs.streaming import Batch as RingBatch
 from utracefs.streaming import Stream, attach
@@ -417,7 +417,7 @@ class Forwarder:
                 self._spool.done(all_refused=True)
                 return True
             except (TryAgain, OSError) as error:
-                self._note(f"records wait in the spool: {_reason(error)}")
+                self._note(f"records wait in the spool: {reason(error)}")
                 after_s = error.after_s if isinstance(error, TryAgain) else None
             except Exception as error:  # noqa: BLE001 (another's code; the next batches may be taken)
                 self._note(f"the target cannot take {_counted(batches)}: {type(error).__name__}: {error}")
@@ -450,12 +450,6 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items()) or "-"
     return str(value)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _counted(batches: Sequence[Batch]) -> str:

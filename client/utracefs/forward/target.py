@@ -73,6 +73,13 @@ class TryAgain(Exception):
         self.after_s: Final = after_s
 
 
+def reason(error: Exception) -> str:
+    """Text for people: that of an OSError is `FILE: WHY`."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 class Refused(Exception):
     """The target will never accept the batches; the text has the reason."""
 

@@ -351,6 +351,7 @@ def test_the_daemon_is_killed(
             return bool(host.store.arrived.total() > 1)
 
         wait_for(arrives, WAIT_S)
+        assert host.told[0].startswith(f"fleet: daemon: {host.directory}/tracefs: ")
     assert any(loss.count is None for one in host.store.batches.values() for loss in one.losses)
 
 

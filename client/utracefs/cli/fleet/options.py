@@ -61,5 +61,7 @@ def told_errors(server: str) -> Iterator[None]:
         raise Failure(server, reason) from None
     except ApiError as error:
         raise Failure(server, str(error)) from None
+    except BrokenPipeError:  # stdout
+        raise
     except (ConnectionError, PermissionError, TimeoutError) as error:
         raise Failure(server, error.strerror or str(error)) from None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from tests.client.cli.kit import Cli
 from tests.client.nats.server import serving
+from utracefs.cli.fleet.options import told_errors
 
 
 def test_addresses(cli: Cli) -> None:
@@ -25,3 +28,8 @@ def test_no_server_no_fleet(cli: Cli) -> None:
         assert "no secret 'pass'; there are: password, token" in cli.fails(*words, "pass=pw", status=2)
         (cli.home / "pw").write_text("wrong")
         assert cli.fails(*words, "password=pw").endswith("Authorization Violation\n")
+
+
+def test_a_closed_stdout_is_no_error_of_the_server() -> None:
+    with pytest.raises(BrokenPipeError), told_errors("nats://x"):
+        raise BrokenPipeError
