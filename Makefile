@@ -73,10 +73,13 @@ ci-tools: test-tools
 	$(call need,command -v babeltrace2,babeltrace2)
 	$(call need,/usr/bin/python3 -c 'import bt2',python3-bt2)
 
+# ensurepip needs 4 s, most of it to compile pip; Debian's Python may have no pip.
+BUILDERS := pip 'setuptools>=77' 'Cython>=3.1'
 $(VENV)/.builder: | tools
 	@echo "utracefs: making $(VENV)"
-	@test -x $(BIN)/python || { find protocol client daemon -name '*.cpython-*.so' -delete; $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/python -m pip install -qq 'setuptools>=77' 'Cython>=3.1'
+	@test -x $(BIN)/python || { find protocol client daemon -name '*.cpython-*.so' -delete; $(PYTHON) -m venv --without-pip $(VENV); }
+	@$(PYTHON) -m pip --python $(BIN)/python install -qq $(BUILDERS) 2>/dev/null || \
+		{ $(BIN)/python -m ensurepip >/dev/null && $(BIN)/python -m pip install -qq $(BUILDERS); }
 	@touch $@
 
 # A file that was moved keeps its time.
@@ -118,9 +121,7 @@ debug:
 demo: build
 	@rm -f trace.dat
 	$(BIN)/utracefs record -e 'user_events:*' -o trace.dat -- $(BIN)/python examples/shop.py
-	$(BIN)/utracefs report trace.dat | head -n 30
-	@echo "  ..."
-	@echo "$$($(BIN)/utracefs report trace.dat | wc -l) lines in all, in $(CURDIR)/trace.dat"
+	$(BIN)/utracefs report trace.dat | awk 'NR <= 30; END { print "  ...\n" NR " lines in all" }'
 	@echo "trace-cmd:   trace-cmd report trace.dat | less          (Debian package trace-cmd)"
 	@echo "KernelShark: kernelshark trace.dat                      (Debian package kernelshark)"
 

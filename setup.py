@@ -141,9 +141,34 @@ class BuildAll(build_ext):
     def run(self):
         if self.inplace:
             remove_without_source()
+        if cythonize:
+            self.make_c_files()
         if not LIBRARY and (not wanted or wanted & {"utracefs.c", *BINDING}):
             self.build_c_client()
         super().run()
+
+    def make_c_files(self):
+        """Here, and not for every command: to find out what is new takes a second."""
+        if not SANITIZE:
+            for ext in self.extensions:
+                remove_if_made_otherwise(Path(ext.sources[0]).with_suffix(".c"), flags_of(ext.name))
+        made = cythonize(
+            self.extensions,
+            include_path=FOLDERS,
+            nthreads=PROCESSORS,
+            quiet="-q" in sys.argv,
+            emit_linenums=DEBUG,
+            compiler_directives={
+                "language_level": 3,
+                # Without pickling and function objects of Python's kind a module is 14 KB smaller.
+                "auto_pickle": False,
+                "binding": False,
+                "embedsignature": True,
+                "embedsignature.format": "clinic",
+            },
+        )
+        for ext, with_c in zip(self.extensions, made, strict=True):
+            ext.sources = with_c.sources
 
     def build_c_client(self):
         prefix = (INSTALLED if self.inplace else self.c_client_in_the_wheel()).absolute()
@@ -173,12 +198,6 @@ class BuildAll(build_ext):
         return [*super().get_outputs(), *(str(path) for path in files if not path.is_dir())]
 
 
-if cythonize and not SANITIZE:
-    for name, path in MODULES.items():
-        if not wanted or name in wanted:
-            remove_if_made_otherwise(Path(path).with_suffix(".c"), flags_of(name))
-
-
 def extension(name, path):
     binds = name in BINDING
     return Extension(
@@ -197,20 +216,4 @@ def extension(name, path):
 
 
 extensions = [extension(name, path) for name, path in MODULES.items() if not wanted or name in wanted]
-if cythonize:
-    extensions = cythonize(
-        extensions,
-        include_path=FOLDERS,
-        nthreads=PROCESSORS,
-        quiet="-q" in sys.argv,
-        emit_linenums=DEBUG,
-        compiler_directives={
-            "language_level": 3,
-            # Without pickling and function objects of Python's kind a module is 14 KB smaller.
-            "auto_pickle": False,
-            "binding": False,
-            "embedsignature": True,
-            "embedsignature.format": "clinic",
-        },
-    )
 setup(cmdclass={"build_ext": BuildAll}, ext_modules=extensions)
