@@ -7,6 +7,7 @@ Counter.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import struct
@@ -65,6 +66,14 @@ class OneVariable:
         return None
 
 
+@functools.cache
+def compiled(text: bytes) -> tuple[Any, tuple[int, int, int]]:
+    """Its program, and the shape of its table; thousands of daemons have the same."""
+    definition = defined(text, EVENT, OneVariable())
+    program = compile_definition(definition)
+    return program, (definition.parts.bits, definition.key_size, program.nr_words)
+
+
 class World:
     """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
     which is too small for all keys. `reader` reads once what `setter` set for the record before, where that
@@ -117,9 +126,7 @@ class World:
         self.ring = open_ring((self.tracepoint,), self.journal, self.intake, new, ring)
 
     def _hist(self, sink: FtraceSink, name: str, text: bytes, filter: bytes | None = None) -> HistTrigger:
-        definition = defined(text, EVENT, OneVariable())
-        program = compile_definition(definition)
-        shape = definition.parts.bits, definition.key_size, program.nr_words
+        program, shape = compiled(text)
         path = str(self.folder / name)
         table = HistTable.adopt(*shape, path) if name in self.kept else HistTable.create(*shape, path)
         self.tables[name] = table

@@ -49,15 +49,11 @@ def wait_for(condition: Callable[[], Any], what: Callable[[], object] = lambda: 
 
 
 def run(within: Sequence[str], *words: str, status: tuple[int, ...] = (0,)) -> str:
-    done = subprocess.run(
-        [*within, sys.executable, "-m", "utracefs.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode in status, done
-    return done.stdout
+    command = [*within, sys.executable, "-m", "utracefs.cli", *words]
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, error = process.communicate(timeout=WAIT_S)
+    assert process.returncode in status, error
+    return str(out)
 
 
 Namespaces = dict[str, list[str]]
