@@ -202,7 +202,8 @@ class Recorder:
         unread = self._ledger.come_back()
         if unread is not None:
             lost = max(0, unread + self._taken_away() - self._taken_before - (self._kept - self._kept_before))
-            tell(f"{self._path}: the ring buffer did not come back; {counted(lost, 'record')} or more lost")
+            known = f"lost with it, as far as known: {counted(lost, 'record')}"
+            tell(f"{self._path}: the ring buffer did not come back; {known}")
             self._gone += lost + self.account.overrun - self._overrun_before
             self._taken_before = 0
             self._kept_before, self._overrun_before = self._kept, self.account.overrun
