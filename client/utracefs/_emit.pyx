@@ -144,8 +144,8 @@ cdef object emit_values(Event event, PyObject *const *given):
 
 
 cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
-    """given: a value for each field; its first ones are not used if `head` has them. A begin gets its time,
-    an end the duration, from the record's own time."""
+    """Write a record of a span. given: a value for each field; `head`, if present, replaces the first ones.
+    The record's time is stored as the time of a begin, or gives the duration of an end."""
     cdef unsigned char byte = status_of(event)
     cdef Value values[MAX_FIELDS]
     cdef utb_reserved reserved
@@ -265,8 +265,8 @@ cdef unsigned char *reserve_later(
 
 cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, Py_ssize_t nr_args,
                         PyObject *keyword_names, list held) except -1:
-    """Sort positional and keyword arguments into the order of the fields, with values of the context for
-    missing ones; TypeError like a call of a Python function. held: gets those."""
+    """Sort positional and keyword arguments into the order of the fields; missing ones get the value of the
+    context, which is appended to `held`. TypeError as for a Python function."""
     cdef Py_ssize_t i, at, nr_keywords = 0 if keyword_names == NULL else PyTuple_GET_SIZE(keyword_names)
     cdef PyObject *name
     if nr_args > event.nr_fields:
@@ -319,7 +319,8 @@ cdef object context_names = None
 
 
 def use_context(variable, names):
-    """variable: a ContextVar of a mapping. names: a set that may grow; fields called so may be left out."""
+    """Take missing values from a context. variable: a ContextVar of a mapping. names: of fields that may be
+    left out in a call; a set, which may grow."""
     global context_variable, context_names
     context_names = names
     context_variable = variable
@@ -652,7 +653,7 @@ cdef str quoted(Event event, Py_ssize_t i):
 
 
 cdef str type_name(PyObject *given):
-    """Without access to attributes of the class, which may be the program's."""
+    """Name of the type, read without attributes that the program may have replaced."""
     return (<bytes>Py_TYPE(given).tp_name).decode("utf-8", "replace")[:64]
 
 
@@ -667,16 +668,23 @@ emit_method.ml_doc = b"""emit($self, /, *args, **kwargs)
 
 Write one record if a consumer is attached.
 
-One value per field, by position or by name: integers (bool, and what has `__index__`, but no float) that
-fit their field; numbers for floats; True, False (also numpy's), 1 and 0 for bools; str or bytes for text;
-a sequence of numbers for arrays, or their bytes; bytes for other structs (exactly their size) and for other
-dynamic data; at most 65,529 bytes in all.
-Never blocks: what does not fit the room is counted in `lost`.
+One value per field, by position or by name:
 
-TypeError: another number of values than there are fields, or an unknown name; on and off. A value that does
-not fit its field never is an exception: the record is not written, it is counted in `refused`, and a
-RuntimeWarning says so, once per field. With `utracefs.strict(True)` it is a TypeError, OverflowError or
-ValueError, on and off.
+    integers           int, bool, or an object with `__index__`, in the range of the field
+    floats             a number
+    bools              True, False (also numpy's), 1, 0
+    text               str or bytes
+    arrays             a sequence of numbers, or their bytes
+    other structs      bytes, exactly their size
+    other data         bytes
+
+All values together have at most 65,529 bytes. emit never blocks: a record for which there is no space is
+counted in `lost`.
+
+TypeError: the number of values is wrong, or a name is unknown, also while the event is off. A value that does
+not fit its field is no error: the record is not written but counted in `refused`, and one RuntimeWarning per
+field is issued. With `utracefs.strict(True)` such a value is a TypeError, OverflowError or ValueError, also
+while the event is off.
 """
 # Cython's `def emit(self, *args, **kwargs)` builds a tuple and a dict per call, even to find the event off.
 (<dict>(<PyTypeObject *>Event).tp_dict)["emit"] = PyDescr_NewMethod(Event, &emit_method)

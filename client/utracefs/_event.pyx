@@ -95,7 +95,7 @@ cdef class Event:
         PyMem_Free(self.steps)
 
     cdef int look(self) except -1:
-        """For PENDING: wait for the daemon's answer; returns whether it is on."""
+        """Called while the byte is PENDING: wait for the daemon's answer; returns whether the event is on."""
         cdef int on
         with nogil:
             on = utb_look(&self.own, run_handlers, NULL)
@@ -177,7 +177,7 @@ cdef class Event:
         return stats
 
     def _counts(self):
-        """(emitted, lost, pending), where pending is as of the session's last `is_connected`."""
+        """(emitted, lost, pending). The session's `is_connected` updates `pending`."""
         cdef utb_event_stats stats = self.stats()
         return self.counted - stats.unheard, stats.lost, stats.pending
 

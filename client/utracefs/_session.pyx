@@ -90,8 +90,8 @@ cdef class NativeSession:
             utb_session_free(self.own)
 
     def declare(self, Event event not None):
-        """Register it, here and on all later connections. False: the session is closed. Without memory it is
-        off until the next call."""
+        """Register an event, on this and all later connections. False: the session is closed. If memory is
+        short, the event stays off until the next call."""
         cdef Event one
         cdef int error = 0
         self.wanted.append(event)
@@ -134,7 +134,7 @@ cdef class NativeSession:
 
 
 def end():
-    """The interpreter exits: end all sessions, and start no new ones."""
+    """Called at the interpreter's exit: end all sessions, and start no new ones."""
     with nogil:
         utb_end()
         utb_on_warning(NULL)

@@ -169,7 +169,7 @@ cdef class Span:
         self.off.call = <Vectorcall>call_off
 
     def having(self, tuple values):
-        """The same span, with values."""
+        """A copy of this span that has these values of the fields."""
         return Span(self.name, self.begin, self.end, self.fields, values, self.drivers)
 
     def __bool__(self):
@@ -194,7 +194,7 @@ cdef class Span:
         return running
 
     def __exit__(self, kind, error, traceback):
-        """Ends the innermost use of this context; or, where there is none, one that was off; or that of
+        """End the innermost use of this span in the context; if there is none, one that was off, or one of
         another context."""
         cdef Running running
         running = innermost(self)
@@ -235,7 +235,7 @@ cdef bint looks_on(Span span) except -1:
 
 
 cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject *names):
-    """`span(...)`: a use of it; or the decoration of a function."""
+    """`span(...)`: a use of the span, or the decoration of a function."""
     cdef Py_ssize_t nr = PyVectorcall_NARGS(nargsf)
     cdef Running running
     cdef uint64_t parent_id = 0
@@ -453,7 +453,8 @@ cdef class Running:
         return 0
 
     cdef int emit(self, Event event, Py_ssize_t first, error) except -1:
-        """first: place of the first field of its own. error: str or bytes."""
+        """Write the record of a begin or an end. first: index of the first field behind the ids. error: str
+        or bytes."""
         cdef PyObject *given[MAX_FIELDS]
         cdef Py_ssize_t i
         cdef tuple values = self.values
@@ -469,7 +470,7 @@ cdef object call_off(Off off, PyObject *const *args, size_t nargsf, PyObject *na
 
 
 cdef object call_running(Running running, PyObject *const *args, size_t nargsf, PyObject *names):
-    """As `__enter__`; with the arguments of `__exit__` as that."""
+    """Without arguments `__enter__`, with three `__exit__` (see Itself)."""
     if not leaves(nargsf, names):
         running.begin()
         return running
@@ -543,7 +544,8 @@ def exchange(Running other):
 
 @cython.final
 cdef class Held:
-    """A coroutine that may never start, as its task was cancelled at once: then Python would warn."""
+    """Holds a coroutine that may never start because its task is cancelled at once: then Python would
+    warn."""
 
     cdef readonly object coroutine
 
@@ -555,7 +557,7 @@ cdef class Held:
 
 
 cdef class Traced:
-    """A function, with a span for each call. Its attributes are those of the function."""
+    """A decorated function: each call has a span. Its attributes are those of the function."""
 
     cdef Vectorcall call
     cdef object function
