@@ -116,9 +116,8 @@ class Definition:
         """Equal for definitions that are the same (hist_trigger_match()): all parts but size, clock and name.
         Their entries have the same layout.
 
-        The kernel compares expressions by their kind alone, and `.buckets` not by their width; for it
-        `vals=a+b` is `vals=a-b`.
-        `vals=a+b` is `vals=a-b`.
+        The kernel compares expressions by their kind alone, and `.buckets` without their width, so it takes
+        `vals=a+b` for `vals=a-b`.
         """
         return (
             tuple(map(_field_identity, self.keys)),
