@@ -471,12 +471,12 @@ class Rings:
             if gone or all_of_them or owned.left:
                 owned.ring.dead = gone or not self._may_be_filling(owned)
                 owned.looks -= 1
-                if owned.ring.dead or not owned.ring.pending_bytes or owned.looks < 0:
-                    ended.append(owned)
+                ended.append(owned)
         if ended:
             self.round()
             for owned in ended:
-                if owned in self._orphans:
+                is_unfinished = owned.ring.pending_bytes and not owned.ring.dead and owned.looks >= 0
+                if owned in self._orphans and not is_unfinished:
                     self._forget(owned)
 
     @property
