@@ -168,7 +168,7 @@ class BuildAll(build_ext):
             },
         )
         for ext, with_c in zip(self.extensions, made, strict=True):
-            ext.sources = with_c.sources
+            vars(ext).update(vars(with_c))  # also the macros that a module's head defines
 
     def build_c_client(self):
         prefix = (INSTALLED if self.inplace else self.c_client_in_the_wheel()).absolute()
