@@ -467,16 +467,21 @@ class Rings:
             return
         ended = []
         for owned in self._orphans:
-            gone = owned.ring.dead or not self._known(owned).may_come_back(self._is_running)
-            if gone or all_of_them or owned.left:
-                owned.ring.dead = gone or not self._may_be_filling(owned)
-                owned.looks -= 1
+            ring = owned.ring
+            if owned.left and owned.looks and ring.pending_bytes and not (ring.dead or ring.corrupt):
+                owned.looks -= 1  # (without a look into /proc: a user can have thousands of these)
+            elif (
+                ring.dead
+                or owned.left
+                or all_of_them
+                or not self._known(owned).may_come_back(self._is_running)
+            ):
+                ring.dead = ring.dead or not self._may_be_filling(owned)
                 ended.append(owned)
         if ended:
             self.round()
             for owned in ended:
-                is_unfinished = owned.ring.pending_bytes and not owned.ring.dead and owned.looks >= 0
-                if owned in self._orphans and not is_unfinished:
+                if owned in self._orphans:
                     self._forget(owned)
 
     @property

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.intake.producing import HEAD
+from tests.daemon.intake.producing import COMMITTED, DATA, HEAD
 from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.status_page import StatusBit
@@ -75,6 +75,10 @@ class Held:
     orphan: int = 0
     """Descriptors of the daemon that it has without one."""
     corrupt: bool = False
+    unfinished: int = 0
+    """Position, plus one, of a record that a thread is writing."""
+    looks: int = 0
+    """How often `end_orphans` still waits for it, without a connection."""
 
 
 class Model:
@@ -179,7 +183,23 @@ class Model:
         gathering = self.rings.gathering
         self.rings.drop(held.ring)
         held.ring = None
-        held.orphan = 2 if gathering else 0
+        held.orphan = 2 if gathering or (held.unfinished and not held.corrupt) else 0
+        held.looks = 20
+
+    def reserve(self, n: int) -> None:
+        if connected := [held for held in self.connected() if not held.unfinished and not held.corrupt]:
+            held = connected[n % len(connected)]
+            (head,) = struct.unpack("<Q", os.pread(held.fds[0], 8, HEAD))
+            held.unfinished = head + 1
+            os.pwrite(held.fds[0], struct.pack("<IIQIHHQ", 8, 0, 1, 0, 0, 0, n), DATA + head % SIZE)
+            os.pwrite(held.fds[0], struct.pack("<Q", head + 32), HEAD)
+
+    def commit(self, n: int) -> None:
+        if unfinished := [held for held in self.all if held.unfinished]:
+            held = unfinished[n % len(unfinished)]
+            place = DATA + (held.unfinished - 1) % SIZE
+            os.pwrite(held.fds[0], struct.pack("<I", COMMITTED | 8), place)
+            held.unfinished = 0
 
     def corrupt(self, n: int) -> None:
         if self.all:
@@ -198,8 +218,10 @@ class Model:
         self.rings.end_orphans(all_of_them=n % 2 == 0)
         if not self.rings.gathering:
             for held in self.all:
-                # Those of connections that ended are dead; those of the store may be asked for again.
-                if held.orphan == 2 or (n % 2 == 0 and held.orphan):
+                # Connections of some have ended; those of the store may be asked for again.
+                if held.orphan == 2 and held.looks and held.unfinished and not held.corrupt:
+                    held.looks -= 1
+                elif held.orphan == 2 or (n % 2 == 0 and held.orphan):
                     held.orphan = 0
             if any(held.corrupt and held.orphan for held in self.all):
                 self.round(n)
@@ -211,6 +233,7 @@ class Model:
     # Invariants
 
     def check(self) -> None:
+        self.rings.take_in()
         deadline = time.monotonic() + 60
         while closing.waiting():
             assert time.monotonic() < deadline
@@ -236,7 +259,8 @@ class Model:
         for held in self.connected():
             self.end_one(held)
         self.stop_waiting(0)
-        self.end_orphans(0)
+        for _ in range(21):
+            self.end_orphans(0)
         self.check()
         assert len(self.rings) == 0
         assert all(not self.shares.total(resource) for resource in Resource)
@@ -259,6 +283,9 @@ STEPS = (
     "adopt_without_room",
     "end",
     "end",
+    "reserve",
+    "reserve",
+    "commit",
     "corrupt",
     "round",
     "end_orphans",
@@ -340,6 +367,32 @@ def test_a_ring_whose_connection_ends_after_a_restart_is_closed_when_it_is_empty
     model.stop_waiting(0)
     model.end_orphans(1)
     assert open_descriptors() == before - 2
+    model.rings.close()
+    for held in model.all:
+        for fd in held.fds:
+            os.close(fd)
+
+
+def test_rings_that_are_left_cost_no_look_into_proc_each_time() -> None:
+    """One user can have two thousand of them."""
+    model = Model(0, 0)
+    asked: list[int] = []
+
+    def is_running(pid: int, start_time: int) -> bool:
+        asked.append(pid)
+        return True
+
+    model.rings._is_running = is_running
+    model.create(0)
+    model.reserve(0)
+    model.end(0)
+    before = len(asked)
+    for _ in range(20):
+        model.end_orphans(1)
+        model.check()
+    assert (len(model.rings), len(asked)) == (1, before)
+    model.end_orphans(1)
+    model.finish()
     model.rings.close()
     for held in model.all:
         for fd in held.fds:
