@@ -1,7 +1,9 @@
 """`utracefs attach`: give events to a plug-in of the daemon (consumers/NAME), and show its report."""
 
 import contextlib
+import errno
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -21,9 +23,13 @@ from utracefs.cli.run.run_loop import Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
 from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.errors import TraceError
 
 LOOK_S = 0.02
-"""Interval of looking for new events: the tree has no standing subscriptions for plug-ins."""
+"""Interval of looking for new events, as the tree has no standing subscriptions for plug-ins; and of asking a
+busy plug-in again."""
+
+BUSY_S = 10.0
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -113,8 +119,20 @@ def _attach_for_a_while(
 
 
 def _show_report(tree: Tracefs, name: str) -> None:
-    sys.stdout.buffer.write(tree.read_file(f"consumers/{name}/report"))
+    sys.stdout.buffer.write(report_of(tree, name))
     sys.stdout.buffer.flush()
+
+
+def report_of(tree: Tracefs, name: str) -> bytes:
+    """A plug-in's report. TraceError; EBUSY only if the plug-in is busy for BUSY_S."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            return tree.read_file(f"consumers/{name}/report")
+        except TraceError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(LOOK_S)
 
 
 def _list(tree: Tracefs) -> None:
