@@ -125,7 +125,7 @@ class Policy:
         if event.system == "user_events_multi":  # of which a program may have as many as it likes
             names.append(EventName("user_events", event.name.rpartition(".")[0]))
         for pattern, table in self.fields.items():
-            if any(matches(pattern, name) for name in names):
+            if any(_is_of(pattern, name) for name in names):
                 # Redaction wins.
                 actions |= {name: what for name, what in table.items() if actions.get(name) != "redact"}
         if not actions:
@@ -153,6 +153,11 @@ class Policy:
             return made.hex().encode() if is_text else made
 
         return digest
+
+
+def _is_of(pattern: str, event: EventName) -> bool:
+    """Whether a table is the event's: by its name, be it `a[1]`, which as a glob is another, or as a glob."""
+    return pattern in (event.name, str(event)) or matches(pattern, event)
 
 
 def _fleet(given: Any) -> dict[str, Any]:

@@ -157,6 +157,17 @@ def test_eventheader_does_not_leave_with_hidden_fields(tmp_path: Path) -> None:
     assert read(tmp_path, "events = []\n[fields.'*']\nuser = 'redact'").verdict(name, format) is False
 
 
+@pytest.mark.parametrize("pattern", ["log[in]", "user_events:log[in]"])
+@pytest.mark.parametrize("event", ["user_events:log[in]", "user_events_multi:log[in].0"])
+def test_a_name_that_is_a_glob(tmp_path: Path, pattern: str, event: str) -> None:
+    """As a glob it does not match itself."""
+    policy = read(tmp_path, f"[fields.{pattern!r}]\npassword = 'redact'")
+    declared = parse(COMMAND.replace("login", "log[in]").encode())
+    format = parse_format(format_text(declared.name, 5, declared.fields))
+    verdict = policy.verdict(EventName(*event.split(":")), format)
+    assert isinstance(verdict, tuple) and len(verdict) == 1
+
+
 @pytest.mark.parametrize("pattern", ["user_events:login", "user_events:log*", "login", "*:login"])
 def test_multi_format_events_do_not_leave_with_hidden_fields(tmp_path: Path, pattern: str) -> None:
     policy = read(tmp_path, f"[fields.{pattern!r}]\npassword = 'redact'")
