@@ -111,10 +111,12 @@ class Ledger:
         reading; else None."""
         self._before = self._last
         self._events = dict.fromkeys(self._events, EventStats(0, 0, {}))
-        if _ever(self._read_buffers()) >= _ever(self._numbers):
+        unread, former, self._numbers = self._last.unread, self._numbers, self._read_buffers()
+        self._last = attrs.evolve(self._last, unread=self._numbers["entries"])
+        if _ever(self._numbers) >= _ever(former):
             return None
-        self._buffers.subtract(self._numbers)  # the new one counts from 0
-        return self._last.unread
+        self._buffers.subtract(former)  # the new one counts from 0
+        return unread
 
     def read(self, triggered: Iterable[EventName] = ()) -> Account:
         """Counts until now, of events that this instance has, or had when the ledger was opened; a removed

@@ -206,6 +206,7 @@ class Recorder:
             tell(f"{self._path}: the ring buffer did not come back; {known}")
             self._gone += lost + self.account.overrun - self._overrun_before
             self._taken_before = 0
+            self._stats = self._read_stats()
             self._kept_before, self._overrun_before = self._kept, self.account.overrun
         self._open("trace_pipe_raw")
 

@@ -75,6 +75,10 @@ def test_a_ring_buffer_that_does_not_come_back() -> None:
     assert ledger.come_back() is None
     tree.files[file] = b"entries: 1\noverrun: 0\nread events: 0\n"
     assert ledger.come_back() == 5
+    assert ledger.come_back() is None  # another daemon has that one, before the next reading
+    tree.files[file] = b"entries: 0\noverrun: 0\nread events: 0\n"
+    assert ledger.come_back() == 1
+    tree.files[file] = b"entries: 1\noverrun: 0\nread events: 0\n"
     assert ledger.read() == Account(overrun=4, unread=1)
     tree.files[file] = b"entries: 9\noverrun: 2\nread events: 1\n"
     assert ledger.come_back() is None
