@@ -468,20 +468,22 @@ class Rings:
         ended = []
         for owned in self._orphans:
             ring = owned.ring
-            if owned.left and owned.looks and ring.pending_bytes and not (ring.dead or ring.corrupt):
-                owned.looks -= 1  # (without a look into /proc: a user can have thousands of these)
-            elif (
-                ring.dead
-                or owned.left
+            if (
+                owned.left
                 or all_of_them
+                or ring.dead
                 or not self._known(owned).may_come_back(self._is_running)
             ):
-                ring.dead = ring.dead or not self._may_be_filling(owned)
+                # (Not each time a look into /proc: a user can have thousands of rings that are left.)
+                if not (owned.left and owned.looks and ring.pending_bytes):
+                    ring.dead = ring.dead or not self._may_be_filling(owned)
+                owned.looks -= 1
                 ended.append(owned)
         if ended:
             self.round()
             for owned in ended:
-                if owned in self._orphans:
+                is_unfinished = owned.ring.pending_bytes and not owned.ring.dead and owned.looks >= 0
+                if owned in self._orphans and not is_unfinished:
                     self._forget(owned)
 
     @property
