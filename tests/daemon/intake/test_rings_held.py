@@ -394,6 +394,7 @@ def test_rings_that_are_left_cost_no_look_into_proc_each_time() -> None:
     assert (len(model.rings), len(asked)) == (1, before)
     model.commit(0)  # a ring is read before it is decided whether to wait for it
     model.end_orphans(1)
+    assert len(model.rings) == 0
     model.finish()
     model.rings.close()
     for held in model.all:
