@@ -17,9 +17,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait more than they work.
 WORKERS ?= $(shell expr 2 \* $$(nproc))
-# What failed among the others is run once more by itself, as a busy machine can break a deadline. Both runs are
-# printed, and a failure that is no matter of time fails twice.
-AGAIN := --last-failed --last-failed-no-failures=none
 SOURCES := $(shell find protocol client daemon -path client/utracefs/c -prune -o -path client/c/build -prune -o \
 	\( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name '*.hpp' -o -path 'client/c/*' -type f \) -print 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -133,12 +130,12 @@ lint: build $(VENV)/.developer
 
 # Without long tests, and without those whose judge is missing; the last line names them.
 check: build $(VENV)/.developer test-tools
-	$(BIN)/python -m pytest -q -n $(WORKERS) || $(BIN)/python -m pytest -q $(AGAIN)
+	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 # The whole suite.
 coverage: build $(VENV)/.judges ci-tools
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q --ci -n $(WORKERS) || $(BIN)/coverage run -m pytest -q --ci $(AGAIN)
+	$(BIN)/coverage run -m pytest -q --ci -n $(WORKERS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 

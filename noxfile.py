@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 import nox
-from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 SUPPORTED = ["3.11", "3.12", "3.13", "3.14"]
@@ -115,8 +114,4 @@ def tests(session: nox.Session, python_version: str) -> None:
     session.run(*build, external=True, env=quick)
     pytest = [python, "-m", "pytest", "-q", "-o", f"cache_dir=.nox/{python_version}/pytest"]
     pytest += DEPENDING
-    try:
-        session.run(*pytest, *session.posargs, external=True)
-    except CommandFailed:
-        # as `make test` does it
-        session.run(*pytest, "--last-failed", "--last-failed-no-failures=none", external=True)
+    session.run(*pytest, *session.posargs, external=True)
