@@ -115,6 +115,15 @@ class Rpc:
         """The result of a sent request; waits for it."""
         return _result(self._response(msgid), about)
 
+    def end_ask(self, msgid: int, params: Params, about: str) -> Any:
+        """Call a request that ends the sent one; returns the result of that, None if it has none."""
+        ending, result = self._send(params), None
+        while (response := self._next_response()).msgid != ending:
+            if response.msgid == msgid and response.error is None:
+                result = response.result
+        _result(response, about)
+        return result
+
     def pass_over(self) -> None:
         """Drop the received answers, without waiting for others. OSError as for a call."""
         timeout_s = self._socket.gettimeout()

@@ -129,6 +129,26 @@ class Tracefs:
         data: bytes = self._rpc.call(messages.Read(handle, size), self._about(handle))
         return data
 
+    def ask_read(self, handle: int, size: int) -> int:
+        """Begin a `read`; returns the argument of `finish_read` and `end_read`. `fileno` is readable when
+        it is answered."""
+        return self._rpc.ask(messages.Read(handle, size))
+
+    def finish_read(self, asked: int, handle: int) -> bytes:
+        """The result of a read that `ask_read` began; waits for it."""
+        data: bytes = self._rpc.answer(asked, self._about(handle))
+        return data
+
+    def end_read(self, asked: int, handle: int) -> bytes:
+        """Close the file during a read; returns the bytes that the read took out of it nevertheless."""
+        data: bytes | None = self._rpc.end_ask(asked, messages.Close(handle), self._about(handle))
+        self._paths.pop(handle, None)
+        return data or b""
+
+    def fileno(self) -> int:
+        """Descriptor of the connection."""
+        return self._rpc.fileno()
+
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
         """Carry out many reads, (handle, size) each, in few round trips; results in the same order. Errors
         are results, also ConnectionError and TimeoutError."""

@@ -1,6 +1,8 @@
 """`utracefs cat`, `write`, `ls`, `stream`: the files of the tree, used like tracefs in a shell."""
 
 import contextlib
+import re
+import select
 import signal
 import sys
 import threading
@@ -20,6 +22,8 @@ from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.text import bytes_of
 
 _PIECE_BYTES = 1 << 16
+_ANSWER_S = 10.0
+_LOST = re.compile(rb"CPU:\d+ \[LOST \d+ EVENTS\]")
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -84,13 +88,13 @@ def stream(
     with contextlib.ExitStack() as stack:
         # A second connection: the first one waits for records at the end.
         control = stack.enter_context(connect(directory, place))
-        stack.enter_context(_ended_by_signals(duration_s))
+        end = stack.enter_context(_ended_by_signals(duration_s))
         asked = WantedEvents(control, place, ())
         if wanted:
             place = stack.enter_context(own_instance(control, "stream"))
         patterns = [one.pattern for one in wanted]
         ledger = Ledger(control, place)
-        stack.callback(_tell_what_is_missing, control, ledger, patterns, own=bool(wanted))
+        stack.callback(_tell_what_is_missing, control, ledger, patterns, end, own=bool(wanted))
         if wanted:
             asked = WantedEvents(control, place, wanted)
             asked.begin()
@@ -99,7 +103,7 @@ def stream(
                     tell(f"{pattern}: no such event yet; waiting for it")
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
-        _copy_out(tree, place.path(file), ONE_LINE)
+        _print_records(tree, place.path(file), end)
     return asked.finish()
 
 
@@ -126,24 +130,26 @@ def _checked(asked: WantedEvents) -> Iterator[None]:
             thread.join()
 
 
-def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str], *, own: bool) -> None:
+def _tell_what_is_missing(
+    tree: Tracefs, ledger: Ledger, patterns: Sequence[str], end: "_End", *, own: bool
+) -> None:
     """`LOST n EVENTS` precedes a record; losses behind the last record are reported here. own: for a private
-    instance, with the records that were not printed."""
+    instance, with its unread records."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         account = ledger.read()
         if lost := account.lost + account.overrun:
             tell(f"{lost} records lost in all, `utracefs status` says of which events")
-        if own and account.unread:
-            tell(f"not printed when it ended: {account.unread} more")
+        if unprinted := end.unprinted + own * account.unread:
+            tell(f"not printed when it ended: {unprinted} more")
         for pattern in absent(tree, patterns):
             tell(f"{pattern}: no such event came")
 
 
-def _copy_out(tree: Tracefs, path: str, flags: int = 0) -> None:
+def _copy_out(tree: Tracefs, path: str) -> None:
     out = sys.stdout.buffer
     tree.set_timeout(None)
     try:
-        handle = tree.open(path, flags)
+        handle = tree.open(path)
         while data := tree.read(handle, _PIECE_BYTES):
             out.write(data)
             out.flush()
@@ -152,18 +158,77 @@ def _copy_out(tree: Tracefs, path: str, flags: int = 0) -> None:
     tree.close_handle(handle)
 
 
+class _End:
+    """Ends a stream by KeyboardInterrupt: at once, or with `is_busy` at the next `wait`."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.has_come = False
+        self.unprinted = 0
+        """Records that were taken out of the buffer, and not printed."""
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.has_come = True
+        if not self.is_busy:
+            raise KeyboardInterrupt
+
+    def wait(self, fd: int, events: int) -> None:
+        poll = select.poll()
+        poll.register(fd, events)
+        self.is_busy = False
+        try:
+            if self.has_come:
+                raise KeyboardInterrupt
+            poll.poll()
+        finally:
+            self.is_busy = True
+
+
+def _print_records(tree: Tracefs, path: str, end: _End) -> None:
+    """Until `end`; then each record that was taken out of the buffer is either printed or counted there."""
+    out = sys.stdout.buffer
+    tree.set_timeout(_ANSWER_S)
+    handle = tree.open(path, ONE_LINE)
+    data, asked = b"", None
+    try:
+        end.is_busy = True
+        while True:
+            asked = tree.ask_read(handle, _PIECE_BYTES)
+            end.wait(tree.fileno(), select.POLLIN)
+            piece, asked = tree.finish_read(asked, handle), None
+            if not piece:
+                break
+            data += piece
+            while b"\n" in data:  # whole lines: a piece may end in one
+                end.wait(out.fileno(), select.POLLOUT)
+                size = data.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF
+                out.write(data[:size])  # a pipe that is writable has room for it
+                out.flush()
+                data = data[size:]
+        out.write(data)
+        out.flush()
+        tree.close_handle(handle)
+    except KeyboardInterrupt:
+        if asked is not None:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                data += tree.end_read(asked, handle)
+        end.unprinted = sum(not _LOST.fullmatch(line) for line in data.splitlines())
+        raise
+    finally:
+        end.is_busy = False
+
+
 @contextlib.contextmanager
-def _ended_by_signals(after_s: float | None = None) -> Iterator[None]:
+def _ended_by_signals(after_s: float | None = None) -> Iterator[_End]:
     """Ctrl-C, SIGTERM and the end of its time end a stream without an error."""
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGALRM)}
+    end = _End()
+    before = {
+        number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    }
     try:
         if after_s is not None:
             signal.setitimer(signal.ITIMER_REAL, after_s)
-        yield
+        yield end
     except KeyboardInterrupt:
         pass
     finally:

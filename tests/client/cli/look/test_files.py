@@ -4,12 +4,16 @@ import contextlib
 import errno
 import os
 import pty
+import re
+import select
 import signal
 import subprocess
 
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.daemons.fake_daemon import wait_for
+from utracefs import Session
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 
@@ -179,3 +183,42 @@ def test_a_stream_on_a_terminal_says_what_it_waits_for(traced: Cli) -> None:
         process.kill()
         process.wait()
         os.close(controller)
+
+
+def test_a_read_that_is_ended_returns_what_it_took_out(traced: Cli) -> None:
+    with Tracefs(traced.env["UTRACEFS_DIR"]) as tree:
+        handle = tree.open("trace_pipe")
+        asked = tree.ask_read(handle, 1 << 16)
+        assert tree.end_read(asked, handle) == b""
+        handle = tree.open("trace_pipe")
+        asked = tree.ask_read(handle, 1 << 16)
+        traced.run("write", "trace_marker", "one")
+        assert select.select([tree.fileno()], [], [], 60)[0]
+        assert b": tracing_mark_write: one" in tree.end_read(asked, handle)
+
+
+@pytest.mark.parametrize("to_a_full_pipe", [False, True])
+def test_a_stream_that_ends_prints_or_counts_all(traced: Cli, to_a_full_pipe: bool) -> None:
+    """Whatever moment the signal comes at."""
+    out, out_w = os.pipe()
+    words = traced.command("stream", "-e", "many")
+    with (
+        open(out, "rb") as file,
+        Session(traced.env["UTRACEFS_DIR"]) as session,
+        subprocess.Popen(words, stdout=out_w, stderr=subprocess.PIPE, env=traced.env) as process,
+    ):
+        os.close(out_w)
+        event = session.event("many u32 n")
+        wait_for(lambda: event, timeout_s=60)
+        for number in range(3000):
+            event.emit(number)
+        assert session.flush(60)
+        text = b"" if to_a_full_pipe else os.read(out, 1 << 16)
+        process.terminate()
+        if to_a_full_pipe:
+            assert process.wait(60) == 0
+        text += file.read()
+        assert process.stderr is not None
+        error = process.stderr.read()
+    left = re.search(rb"not printed when it ended: (\d+) more", error)
+    assert text.count(b" many: ") + (int(left[1]) if left else 0) == 3000, error

@@ -258,18 +258,6 @@ def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> Non
     assert plugins.report("least") == ""
 
 
-def test_what_does_not_fit_is_lost_and_counted(plugins: Plugins, event: Event) -> None:
-    plugins.attach("collect", event)
-    stored = (MIN_STREAM_RING - 32) // 40  # the rest of a record has 40 bytes; 32 say which event it is
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(60)  # the plug-in's thread reads nothing meanwhile
-    write(event, *range(stored + 3))
-    sys.setswitchinterval(interval)
-    settle(plugins)
-    assert plugins.report("collect") == f"{stored} records\n"
-    assert stats(event, "collect") == f"collect: recorded {stored} filtered 0 lost 3"
-
-
 def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
     plugins: Plugins, event: Event, caplog: pytest.LogCaptureFixture
 ) -> None:
