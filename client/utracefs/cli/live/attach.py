@@ -23,7 +23,6 @@ from utracefs.cli.run.run_loop import Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.errors import TraceError
 
 LOOK_S = 0.02
 """Interval of looking for new events, as the tree has no standing subscriptions for plug-ins; and of asking a
@@ -124,12 +123,12 @@ def _show_report(tree: Tracefs, name: str) -> None:
 
 
 def report_of(tree: Tracefs, name: str) -> bytes:
-    """A plug-in's report. TraceError; EBUSY only if the plug-in is busy for BUSY_S."""
+    """A plug-in's report. OSError; EBUSY only if the plug-in is busy for BUSY_S."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
             return tree.read_file(f"consumers/{name}/report")
-        except TraceError as error:
+        except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() >= deadline:
                 raise
             time.sleep(LOOK_S)

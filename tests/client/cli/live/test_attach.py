@@ -1,13 +1,12 @@
 """`utracefs attach`, with a plug-in that counts."""
 
-import errno
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from tests.client.cli.kit import Cli
 from utracefs.cli.live import attach
-from utracefs_protocol.errors import TraceError
+from utracefs.tree.tracefs import Tracefs
 
 
 def test_attach(traced: Cli) -> None:
@@ -34,32 +33,14 @@ def test_attach_for_a_while(traced: Cli) -> None:
     traced.run("attach", "tally", "--", "sh", "-c", "exit 4", status=4)
 
 
-@pytest.mark.parametrize("failures", [[errno.EBUSY] * 3, [errno.EBUSY, errno.EIO]])
-def test_a_busy_plugin_is_asked_again(failures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "LOOK_S", 0)
-    wanted = iter(failures)
-
-    class Tree:
-        def read_file(self, path: str) -> bytes:
-            for error in wanted:
-                raise TraceError(error, path)
-            return b"3 records\n"
-
-    tree: Any = Tree()
-    if errno.EIO in failures:
-        with pytest.raises(TraceError, match="consumers/tally/report"):
+def test_a_busy_plugin_is_asked_again(
+    traced: Cli, plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plugin_path / "slow").touch()
+    with Tracefs(traced.env["UTRACEFS_DIR"]) as tree:
+        monkeypatch.setattr(attach, "BUSY_S", 0)
+        with pytest.raises(OSError, match="is busy; ask for its report again"):
             attach.report_of(tree, "tally")
-    else:
-        assert attach.report_of(tree, "tally") == b"3 records\n"
-
-
-def test_a_plugin_that_stays_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "BUSY_S", 0)
-
-    class Tree:
-        def read_file(self, path: str) -> bytes:
-            raise TraceError(errno.EBUSY, path)
-
-    tree: Any = Tree()
-    with pytest.raises(TraceError):
-        attach.report_of(tree, "tally")
+        (plugin_path / "slow").touch()
+    assert traced.out("attach", "tally", "--report") == "0 records\n"
+    assert not (plugin_path / "slow").exists()
