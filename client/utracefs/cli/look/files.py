@@ -222,9 +222,10 @@ def _print_records(tree: Tracefs, path: str, end: _End) -> None:
 def _ended_by_signals(after_s: float | None = None) -> Iterator[_End]:
     """Ctrl-C, SIGTERM and the end of its time end a stream without an error."""
     end = _End()
-    before = {
-        number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    }
+    taken = [signal.SIGTERM, signal.SIGALRM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as with `&` in a script
+        taken.append(signal.SIGINT)
+    before = {number: signal.signal(number, end) for number in taken}
     try:
         if after_s is not None:
             signal.setitimer(signal.ITIMER_REAL, after_s)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import pty
 import re
@@ -222,3 +223,22 @@ def test_a_stream_that_ends_prints_or_counts_all(traced: Cli, to_a_full_pipe: bo
         error = process.stderr.read()
     left = re.search(rb"not printed when it ended: (\d+) more", error)
     assert text.count(b" many: ") + (int(left[1]) if left else 0) == 3000, error
+
+
+def test_a_stream_in_the_background_of_a_script_ignores_ctrl_c(traced: Cli) -> None:
+    out, out_w = os.pipe()
+    words = traced.command("stream", "-e", "one")
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with (
+        open(out, "rb", buffering=0) as file,
+        Session(traced.env["UTRACEFS_DIR"]) as session,
+        subprocess.Popen(words, stdout=out_w, env=traced.env, preexec_fn=ignore) as process,  # noqa: PLW1509
+    ):
+        os.close(out_w)
+        event = session.event("one u32 n")
+        wait_for(lambda: event, timeout_s=60)
+        for _ in range(2):
+            event.emit(1)
+            assert b" one: n=0x1 (1)" in file.read(4096)
+            process.send_signal(signal.SIGINT)
+        process.terminate()
