@@ -19,8 +19,10 @@ struct data_ring *ut_views;
 extern struct data_ring *utb_views __attribute__((alias("ut_views"), visibility("default")));
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
 static uint32_t last_used, nr_in_use;
-static uint32_t still_read[4]; /* given up last, while the daemon read them: a program that closes its
-				* descriptors closes those of all its sessions; 0: none */
+/* The rings given up last, while the daemon read them; 0: none. A program that closes its descriptors closes
+ * those of all its sessions. */
+#define MAX_STILL_READ 4
+static uint32_t still_read[MAX_STILL_READ];
 static unsigned nr_still_read;
 static uint32_t range = 128; /* numbers below are in use or free for reuse: twice as many as there are
 			      * rings */
@@ -92,7 +94,7 @@ static uint32_t free_number(void)
 		if (outlet->in_use)
 			continue;
 		last_used = number;
-		for (unsigned k = 0; k < 4; k++)
+		for (unsigned k = 0; k < MAX_STILL_READ; k++)
 			if (number == still_read[k])
 				still_read[k] = 0;
 		memset(&ut_views[number], 0, sizeof(ut_views[number]));
@@ -215,7 +217,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 			lost(arg, write_index);
 		if (!lost && !outlet->is_local) {
 			/* The daemon still takes in what is there, and a thread may be in the middle of a record. */
-			uint32_t *oldest = &still_read[nr_still_read++ % 4];
+			uint32_t *oldest = &still_read[nr_still_read++ % MAX_STILL_READ];
 
 			unread = *oldest;
 			*oldest = number;
