@@ -57,6 +57,14 @@ def files(page: str) -> dict[str, str]:
     return {name[1]: text for name, text in named if name}
 
 
+VARYING = [
+    (r"(?<=\\-)\d+", r"\\d+"),
+    (r"\\\[\d{3}\\\]", r"\\[\\d{3}\\]"),
+    (r"\d+\\\.\d{6}:", r"\\d+\\.\\d{6}:"),
+]
+"""Thread id, cpu and time in a line of a trace, as `re.escape` writes them."""
+
+
 def as_pattern(expected: str) -> str:
     """A regular expression for the expected output."""
     pattern = ""
@@ -65,6 +73,9 @@ def as_pattern(expected: str) -> str:
             pattern += r"(?:.*\n)*?"
             continue
         words = [re.escape(word).replace(r"\.\.\.", ".*?") for word in line.split()]
+        if ":" in line and re.search(r"\[\d{3}\]", line):
+            for value, any_value in VARYING:
+                words = [re.sub(value, any_value, word) for word in words]
         pattern += r"[ \t]*" + r"[ \t]+".join(words) + r"[ \t]*\n"
     return pattern
 
