@@ -8,8 +8,6 @@ cdef class Memory:
     cdef int maps
     cdef deed *hanging
     cdef readonly bytes fingerprint
-    cdef readonly bint in_use
-    cdef readonly int64_t stopped_ns
     cdef void end(self) noexcept
     cdef int perform(self, deed *d) except -1
     cdef int use(self, deed *d) except -1

@@ -1,5 +1,5 @@
-"""Other processes' memory, by /proc/PID/mem. Compiled, since a bit is changed between two system calls and a
-process may be stopped meanwhile (remote_memory.h, stopped_process.h).
+"""Other processes' memory, by /proc/PID/mem. Compiled, since a bit is changed between two system calls
+(remote_memory.h).
 
 No call waits longer than DEADLINE_NS, whatever the other process does: each access runs on its own thread
 (deed.h). If it sleeps after that time, it is abandoned, and its Memory answers EFAULT until the access has
@@ -30,11 +30,8 @@ cdef extern from "deed.h" nogil:
         pid_t pid
         uint64_t byte
         unsigned char mask
-        unsigned char ours
         int on
-        int neighbours
-        int way
-        int64_t stopped_ns
+        int atomic
     struct deed:
         uint32_t at
         uint32_t count
@@ -66,9 +63,6 @@ cdef int64_t DEADLINE_NS = 1_000_000_000
 
 MAX_BYTES = 1 << 16
 """Limit in bytes of one read or write."""
-
-WAYS = ("it was so", "shared page", "alone", "stopped", "hoped")
-"""Names of set_bit's results, by `way`."""
 
 
 cdef OSError os_error(int number):
@@ -211,21 +205,13 @@ cdef class Memory:
         self.use(d)
         deed_let_go(d)
 
-    def set_bit(
-        self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on, *, int ours=0, bint
-        neighbours=False
-    ):
-        """Set or clear bit `bit` of the word of `size` bytes at `address` without changing other bits, even
-        if the program changes them meanwhile. Returns the way: an index of WAYS.
+    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on):
+        """Set or clear bit `bit` of the word of `size` bytes at `address`. Returns whether no change of its
+        other bits was undone.
 
-        pid: the process, whose threads may have to be stopped for it (stopped_process.h). ours: mask of the
-        other bits of its byte that only we change. neighbours: bits of that byte are known to be in use; else
-        this is detected, and then sets `in_use`.
-
-        If the file of a shared mapping can be opened, the page is mapped here, too, and the bit is changed
-        atomically. Otherwise one byte is written: directly if its other bits are not in use; else while the
-        threads of the process are stopped; if they cannot be stopped (a debugger traces them) directly, too:
-        way 4.
+        None is if the file of a shared mapping can be opened: the page is mapped here, too, and changed
+        atomically. Otherwise one byte is read and written, which undoes a change of its other bits in the
+        300 ns between.
 
         OSError: EFAULT: not writable for the program, or no memory; ESRCH: it has ended.
         """
@@ -235,15 +221,11 @@ cdef class Memory:
         d.bit.pid = pid
         d.bit.byte = rm_byte_of(address, size, bit)
         d.bit.mask = 1 << bit % 8
-        d.bit.ours = ours
         d.bit.on = on
-        d.bit.neighbours = neighbours
         self.use(d)
-        self.in_use = d.bit.neighbours
-        self.stopped_ns = d.bit.stopped_ns
-        way = d.bit.way
+        is_atomic = d.bit.atomic != 0
         deed_let_go(d)
-        return way
+        return is_atomic
 
     def __reduce__(self):
         raise TypeError("a memory belongs to one process")

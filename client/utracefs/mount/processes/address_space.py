@@ -41,7 +41,7 @@ from typing import Final
 
 import attrs
 
-from utracefs.mount.processes._memory import WAYS, Memory, ended, same_memory, with_start_stack
+from utracefs.mount.processes._memory import Memory, ended, same_memory, with_start_stack
 from utracefs.mount.processes.access import status_of, why_not
 from utracefs.mount.processes.procfs import Stat, stat_of
 
@@ -117,9 +117,6 @@ class AddressSpace:
     """By address and bit. Call `AddressSpaces.discover` right before a change, as `add` and `remove` do."""
     _processes: set[tuple[int, int]] = attrs.field(factory=set)
     """Pid and start time of its processes."""
-    _in_use: set[tuple[int, int]] = attrs.field(factory=set)
-    """Bytes with bits that the program uses: address of the word, number of the byte."""
-    _said_traced: bool = False
 
     def add(self, address: int, bit: int, enabler: Enabler) -> None:
         """OSError: EADDRINUSE: that bit has one (the size is not compared); ENOMEM: too many."""
@@ -153,28 +150,12 @@ class AddressSpace:
             self._memory.write(address, data)
 
     def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
-        """False: it cannot be written, now or ever. The word's other bits are unchanged (Memory.set_bit)."""
-        byte = (address, bit // 8)
-        ours = 0
-        for i in range(8):
-            if i != bit % 8 and (address, bit - bit % 8 + i) in self.enablers:
-                ours |= 1 << i
+        """False: it cannot be written, now or ever."""
         try:
             with self._hanging_noted():
-                way = self._memory.set_bit(
-                    self.pid, address, size, bit, on, ours=ours, neighbours=byte in self._in_use
-                )
+                self._memory.set_bit(self.pid, address, size, bit, on)
         except OSError:
             return False
-        if self._memory.in_use:
-            self._in_use.add(byte)
-        if WAYS[way] == "hoped" and not self._said_traced:
-            self._said_traced = True
-            logger.warning(
-                "pid %d: its threads cannot be stopped (does a debugger trace it?), so what it does to "
-                "another bit of an enable word's byte at the same moment may be undone",
-                self.pid,
-            )
         return True
 
     def is_alive(self) -> bool:
@@ -428,7 +409,6 @@ class AddressSpaces:
         parent = parent or _eldest(family)
         family.members.add(space)
         if parent is not None and space.enablers:
-            space._in_use |= parent._in_use
             self.on_born(space, parent)
         return space
 

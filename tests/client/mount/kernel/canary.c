@@ -9,12 +9,8 @@
  *     fork N      pids of N children, which wait for the end of this program
  *     orphan      pid of a grandchild whose parent is gone
  *     vfork       pid of a child that has the same address space, until `vend`
- *     toggle N    N threads change one bit each of the private word (bits 1 to N), atomically, until `quiet`
- *     churn       as one of them, but its changes are made by threads of which each lives for some changes
- *     only quiet       how often they did, and how often a bit was not as its thread had left it
- *     sleep       a thread waits in epoll_wait, one in sem_timedwait's futex, one in read, and others in
- *                 calls on sockets with a timeout (read, write, connect), until `wake`
- *     wake        how each of them returned: `epoll=N/errno futex=N/errno ...`
+ *     toggle N    N threads change one bit each of the memfd's word (bits 1 to N), atomically, until `quiet`
+ *     quiet       how often they did, and how often a bit was not as its thread had left it
  *     exec        the same program anew, in this process
  *     (another)   `ok`
  */
@@ -23,7 +19,6 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
@@ -32,15 +27,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PATTERN = 0xa5, WORD_AT = 2048, ZONES = 3, MAX_THREADS = 7 };
@@ -239,7 +229,7 @@ static void *toggle_main(void *arg)
 {
 	long i = (long)arg;
 	uint64_t mine = 2u << i, before, expected = 0;
-	uint64_t *word = word_of(&zones[0]);
+	uint64_t *word = word_of(&zones[2]);
 
 	while (__atomic_load_n(&toggling, __ATOMIC_RELAXED)) {
 		before = __atomic_fetch_xor(word, mine, __ATOMIC_SEQ_CST);
@@ -268,59 +258,10 @@ static void toggle(int count)
 	printf("ok\n");
 }
 
-static int churning;
-static pthread_t churner;
-static unsigned long churned, churn_undone;
-
-/* Bit 7, one thread after the other. */
-static void *churn_once(void *expected)
-{
-	uint64_t *word = word_of(&zones[0]), before, mine = 128;
-	int i;
-
-	for (i = 0; i < 101; i++) {
-		before = __atomic_fetch_xor(word, mine, __ATOMIC_SEQ_CST);
-		churn_undone += (before & mine) != *(uint64_t *)expected;
-		*(uint64_t *)expected = ~before & mine;
-		churned++;
-	}
-	return NULL;
-}
-
-static void *churn_main(void *unused)
-{
-	uint64_t expected = 0;
-	pthread_t one;
-
-	(void)unused;
-	while (__atomic_load_n(&churning, __ATOMIC_RELAXED)) {
-		if (pthread_create(&one, NULL, churn_once, &expected))
-			die("pthread_create");
-		pthread_join(one, NULL);
-	}
-	__atomic_fetch_and(word_of(&zones[0]), ~(uint64_t)128, __ATOMIC_SEQ_CST);
-	return NULL;
-}
-
-static void churn(void)
-{
-	churning = 1;
-	if (pthread_create(&churner, NULL, churn_main, NULL))
-		die("pthread_create");
-	printf("ok\n");
-}
-
 static void quiet(void)
 {
 	unsigned long all = 0, wrong = 0;
 	int i, count = toggling;
-
-	if (churning) {
-		__atomic_store_n(&churning, 0, __ATOMIC_RELAXED);
-		pthread_join(churner, NULL);
-		all = churned;
-		wrong = churn_undone;
-	}
 
 	__atomic_store_n(&toggling, 0, __ATOMIC_RELAXED);
 	for (i = 0; i < count; i++) {
@@ -329,123 +270,6 @@ static void quiet(void)
 		wrong += undone[i];
 	}
 	printf("changes=%lu undone=%lu\n", all, wrong);
-}
-
-static int sleep_pipe[2];
-static uint32_t sleep_word;
-enum { SLEEPERS = 6 };
-static pthread_t sleepers[SLEEPERS];
-static const char *const sleeper_names[SLEEPERS] = {"epoll", "futex", "read", "timed-read", "timed-write",
-						    "timed-connect"};
-static int asleep, results[SLEEPERS], errors[SLEEPERS];
-static int pair[2], full[2], listening;
-static struct sockaddr_un place = {.sun_family = AF_UNIX};
-
-/* A socket whose calls wait for a minute at most. */
-static int limited(int sock)
-{
-	struct timeval minute = {60, 0};
-
-	if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof(minute)) < 0 ||
-	    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &minute, sizeof(minute)) < 0)
-		die("setsockopt");
-	return sock;
-}
-
-/* One that can be read and has nothing, one that has no room, one whose queue of connections is full. */
-static void make_sockets(void)
-{
-	char byte = 0;
-	int first;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ||
-	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, full) < 0)
-		die("socketpair");
-	limited(pair[0]);
-	while (send(full[0], &byte, 1, MSG_DONTWAIT) == 1)
-		;
-	limited(full[0]);
-	listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	/* An abstract name: nothing is left. */
-	snprintf(place.sun_path + 1, sizeof(place.sun_path) - 1, "utracefs-canary-%d", getpid());
-	if (bind(listening, (struct sockaddr *)&place, sizeof(place)) < 0 || listen(listening, 0) < 0)
-		die("listen");
-	first = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (connect(first, (struct sockaddr *)&place, sizeof(place)) < 0)
-		die("connect");
-}
-
-static void *sleep_main(void *arg)
-{
-	unsigned i = (uintptr_t)arg % SLEEPERS;
-	struct epoll_event event = {.events = EPOLLIN};
-	struct timespec minute = {60, 0};
-	int sock = i == 5 ? limited(socket(AF_UNIX, SOCK_STREAM, 0)) : -1;
-	char byte = 0;
-	int epoll = epoll_create1(EPOLL_CLOEXEC);
-
-	epoll_ctl(epoll, EPOLL_CTL_ADD, sleep_pipe[0], &event);
-	__atomic_add_fetch(&asleep, 1, __ATOMIC_SEQ_CST);
-	errno = 0;
-	if (i == 0)
-		results[i] = epoll_wait(epoll, &event, 1, 60000);
-	if (i == 1)
-		results[i] = syscall(SYS_futex, &sleep_word, FUTEX_WAIT_PRIVATE, 0, &minute, NULL, 0);
-	if (i == 2)
-		results[i] = read(sleep_pipe[0], &byte, 1);
-	if (i == 3)
-		results[i] = read(pair[0], &byte, 1);
-	if (i == 4)
-		results[i] = write(full[0], &byte, 1);
-	if (i == 5)
-		results[i] = connect(sock, (struct sockaddr *)&place, sizeof(place));
-	errors[i] = errno;
-	/* It slept again right after the word had changed. */
-	if (i == 1 && errno == EAGAIN && __atomic_load_n(&sleep_word, __ATOMIC_SEQ_CST) == 1)
-		results[i] = errors[i] = 0;
-	close(epoll);
-	return NULL;
-}
-
-static void do_sleep(void)
-{
-	long i;
-
-	if (pipe2(sleep_pipe, O_CLOEXEC) < 0)
-		die("pipe");
-	make_sockets();
-	for (i = 0; i < SLEEPERS; i++)
-		if (pthread_create(&sleepers[i], NULL, sleep_main, (void *)i))
-			die("pthread_create");
-	while (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) < SLEEPERS)
-		sched_yield();
-	printf("ok\n");
-}
-
-static void wake(void)
-{
-	char byte;
-	int i;
-
-	__atomic_store_n(&sleep_word, 1, __ATOMIC_SEQ_CST);
-	syscall(SYS_futex, &sleep_word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-	pthread_join(sleepers[1], NULL);
-	/* Two bytes: the one that reads leaves the other something to see. */
-	if (write(sleep_pipe[1], "..", 2) != 2)
-		die("write");
-	if (write(pair[1], ".", 1) != 1)
-		die("write");
-	/* The waiting ones find room. */
-	while (recv(full[1], &byte, 1, MSG_DONTWAIT) == 1)
-		;
-	if (accept(listening, NULL, NULL) < 0)
-		die("accept");
-	for (i = 0; i < SLEEPERS; i++)
-		if (i != 1)
-			pthread_join(sleepers[i], NULL);
-	for (i = 0; i < SLEEPERS; i++)
-		printf("%s=%d/%d ", sleeper_names[i], results[i], errors[i]);
-	printf("\n");
 }
 
 int main(int argc, char **argv)
@@ -479,14 +303,8 @@ int main(int argc, char **argv)
 			vend();
 		else if (sscanf(line, "toggle %d", &number) == 1 && number <= MAX_THREADS)
 			toggle(number);
-		else if (strncmp(line, "churn", 5) == 0)
-			churn();
 		else if (strncmp(line, "quiet", 5) == 0)
 			quiet();
-		else if (strncmp(line, "sleep", 5) == 0)
-			do_sleep();
-		else if (strncmp(line, "wake", 4) == 0)
-			wake();
 		else if (strncmp(line, "exec", 4) == 0)
 			execl("/proc/self/exe", argv[0], "again", (char *)NULL);
 		else

@@ -9,18 +9,16 @@
  *
  * A late thread that waits for a cpu does not hang. A busy machine may keep it waiting for seconds; some such
  * threads, if abandoned, would keep us away from all the memory of that user for a minute.
- *
- * A thread that traced ends after its deed, which detaches all its tracees; stopped_process.h relies on that.
  */
 #ifndef UTRACEFS_DEED_H
 #define UTRACEFS_DEED_H
 
 #include <limits.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "remote_memory.h"
 
@@ -110,7 +108,7 @@ static void *deed_main(void *arg)
 		/* Before it sets `done`: the caller then finds it idle. Its next deed may be put into `w` from now on, and
 		 * is taken from there when this one is released. */
 		none = NULL;
-		stays = d->bit.way < RM_STOPPED && __atomic_compare_exchange_n(&deed_idle, &none, w, 0,
+		stays = __atomic_compare_exchange_n(&deed_idle, &none, w, 0,
 									     __ATOMIC_ACQ_REL,
 									     __ATOMIC_ACQUIRE);
 		__atomic_store_n(&d->done, 1, __ATOMIC_RELEASE);
@@ -161,27 +159,34 @@ static inline int deed_sleeps(const struct deed *d)
 {
 	pid_t thread = __atomic_load_n(&d->thread, __ATOMIC_RELAXED);
 	int proc = thread ? open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-	unsigned flags;
 	char state = 0;
 
 	if (proc >= 0) {
-		state = sp_state(proc, thread, &flags);
+		state = pf_state(proc, thread);
 		close(proc);
 	}
 	return thread && state != 'R';
 }
 
+static inline int64_t deed_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* 1: done. 0: it sleeps still; only the thread and the holder of `d` own it. -errno: no thread. */
 static inline int deed_run(struct deed *d, int64_t timeout_ns)
 {
-	int64_t until = sp_now_ns() + timeout_ns, left;
+	int64_t until = deed_now_ns() + timeout_ns, left;
 	struct timespec wait;
 	int error = deed_begin(d);
 
 	if (error)
 		return -error;
 	while (!deed_is_done(d)) {
-		left = until - sp_now_ns();
+		left = until - deed_now_ns();
 		if (left <= 0 && !deed_sleeps(d)) {
 			left = DEED_LATE_NS;
 		} else if (left <= 0) {
@@ -192,9 +197,6 @@ static inline int deed_run(struct deed *d, int64_t timeout_ns)
 		wait.tv_nsec = left % 1000000000;
 		syscall(SYS_futex, &d->done, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
 	}
-	/* Only the end of the tracer detaches all of the process's threads: another deed may want to stop them. */
-	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0)
-		sched_yield();
 	return 1;
 }
 

@@ -6,6 +6,9 @@
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -18,6 +21,17 @@ static inline void pf_read(int dir, const char *path, char *text, size_t size)
 	if (fd >= 0)
 		close(fd);
 	text[got < 0 ? 0 : got] = 0;
+}
+
+/* State of a thread, from /proc/PID/task/TID/stat. 0: there is none. */
+static inline char pf_state(int tasks, pid_t tid)
+{
+	char path[32], text[512], *after, state = 0;
+
+	snprintf(path, sizeof(path), "%d/stat", tid);
+	pf_read(tasks, path, text, sizeof(text));
+	after = strrchr(text, ')'); /* a name may have any characters */
+	return after && sscanf(after + 1, " %c", &state) == 1 ? state : 0;
 }
 
 #endif

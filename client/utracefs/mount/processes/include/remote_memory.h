@@ -40,7 +40,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "stopped_process.h"
+#include "proc_file.h"
 
 /* The flags of struct procmap_query. */
 enum { RM_READ = 1, RM_WRITE = 2, RM_EXECUTE = 4, RM_SHARED = 8 };
@@ -206,30 +206,14 @@ static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *
 	return -EINVAL;
 }
 
-/* How a bit was written. */
-enum {
-	RM_WAS_SO,  /* it had the value already */
-	RM_SHARED_PAGE, /* the page is mapped here as well: one atomic operation */
-	RM_ALONE,   /* no other bit of its byte is in use: one byte was written */
-	RM_STOPPED, /* while the program's threads were stopped */
-	RM_HOPED,   /* they could not be stopped: as RM_ALONE, though other bits are in use */
-};
-
 struct rm_bit {
 	int mem, maps;
 	pid_t pid;	       /* of the process: of its first thread, or another one if that has ended */
 	uint64_t byte;	       /* address of the byte that has the bit */
 	unsigned char mask;    /* the bit in it */
-	unsigned char ours;    /* bits of that byte that only this process changes */
 	int on;
-	int neighbours; /* in: other bits of the byte are known to be in use; out: also if this was detected */
-	int way;	/* out */
-	int64_t stopped_ns; /* out: how long the threads were stopped */
+	int atomic; /* out: no change of the byte's other bits was undone */
 };
-
-/* Number of reads before a byte's other bits count as unused: some 10 us. It detects a program that changes
- * them all the time, and does not stop one that never did. */
-#define RM_SAMPLES 12
 
 /* The first thread of a process may end before the others. Then it has no memory and no mappings: those of a
  * living thread are used. */
@@ -237,7 +221,6 @@ static inline pid_t rm_living_thread(pid_t pid)
 {
 	struct dirent *entry;
 	pid_t found = pid;
-	unsigned flags;
 	char path[32];
 	DIR *tasks;
 
@@ -245,7 +228,7 @@ static inline pid_t rm_living_thread(pid_t pid)
 	tasks = opendir(path);
 	while (tasks && (entry = readdir(tasks))) {
 		pid_t tid = atoi(entry->d_name);
-		char state = tid > 0 ? sp_state(dirfd(tasks), tid, &flags) : 0;
+		char state = tid > 0 ? pf_state(dirfd(tasks), tid) : 0;
 
 		if (state && state != 'Z' && state != 'X') {
 			found = tid;
@@ -354,7 +337,6 @@ static inline int rm_read_byte(const struct rm_bit *b, unsigned char *value)
 	return got == 1 ? 0 : got == 0 ? -ESRCH : -EFAULT;
 }
 
-/* Read and write at once: some hundred nanoseconds. */
 static inline int rm_change_byte(const struct rm_bit *b)
 {
 	unsigned char value;
@@ -368,14 +350,15 @@ static inline int rm_change_byte(const struct rm_bit *b)
 	return put == 1 ? 0 : put == 0 ? -ESRCH : -EFAULT;
 }
 
-/* Set or clear the bit; the other bits are unchanged, even if the program changes them meanwhile (atomically,
- * as the kernel requires). -EFAULT: the program may not write there, or it is no memory. */
+/* Set or clear the bit. Memory that is not shared can only be read and written: if the program changes
+ * another bit of the byte in the 300 ns between, its change is undone. Stopping its threads (ptrace) would
+ * prevent that, and can change what their system calls return. -EFAULT: the program may not write there, or
+ * it is no memory. */
 static inline int rm_set_bit(struct rm_bit *b)
 {
-	unsigned char first, value;
-	struct sp_process stopped;
+	unsigned char first;
 	struct rm_vma vma;
-	int i, error, unsafe;
+	int error;
 
 	error = rm_find(b->maps, b->byte, &vma);
 	if (error)
@@ -390,27 +373,9 @@ static inline int rm_set_bit(struct rm_bit *b)
 		if (!rm_is_memory(b, &vma))
 			return -EFAULT;
 	}
-	b->way = RM_WAS_SO;
-	if (((first & b->mask) != 0) == (b->on != 0))
-		return 0;
-	b->way = RM_SHARED_PAGE;
-	if ((vma.flags & RM_SHARED) && rm_set_in_file(b, &vma))
-		return 0;
-	for (i = 0; i < RM_SAMPLES && !b->neighbours; i++) {
-		error = rm_read_byte(b, &value);
-		if (error)
-			return error;
-		b->neighbours = (value & ~(b->mask | b->ours)) != 0 || value != first;
-	}
-	b->way = RM_ALONE;
-	if (!b->neighbours)
-		return rm_change_byte(b);
-	unsafe = sp_stop(&stopped, b->pid);
-	error = rm_change_byte(b);
-	sp_go(&stopped);
-	b->stopped_ns = stopped.stopped_ns;
-	b->way = unsafe ? RM_HOPED : RM_STOPPED;
-	return error;
+	b->atomic = ((first & b->mask) != 0) == (b->on != 0) ||
+		    ((vma.flags & RM_SHARED) && rm_set_in_file(b, &vma));
+	return b->atomic ? 0 : rm_change_byte(b);
 }
 
 #endif
