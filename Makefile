@@ -191,7 +191,7 @@ deb: build
 	$(call need,lintian --version,lintian)
 	$(call need,debootstrap --version,debootstrap)
 	$(call need,systemd-nspawn --version,systemd-container)
-	$(call need,/usr/bin/python3 -c 'import attr$(comma) click$(comma) msgpack$(comma) rich$(comma) trio',python3-attr python3-click python3-msgpack python3-rich python3-trio)
+	$(call need,/usr/bin/python3 -c 'import attr$(comma) click$(comma) msgpack$(comma) prometheus_client$(comma) rich$(comma) trio',python3-attr python3-click python3-msgpack python3-prometheus-client python3-rich python3-trio)
 	debian/source-package
 	cd build/deb/utracefs-* && env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEB_BUILD_OPTIONS=noautodbgsym \
 		dpkg-buildpackage -b -us -uc >../build.log 2>&1 || { tail -n 30 ../build.log; exit 1; }

@@ -1,18 +1,16 @@
-"""All metrics, and their text: OpenMetrics 1.0, or the older text format of Prometheus (0.0.4).
+"""All metrics; prometheus_client writes their text.
 
 Names follow Prometheus' conventions: base units, `_total` for counters, which never fall while the daemon
 runs.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import attrs
-
-OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-"""Content type."""
-
-PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Content type; the format of `promtool` and of the textfile collector of node_exporter."""
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 
 
 @attrs.frozen
@@ -114,7 +112,7 @@ FAMILIES: Final = {
 
 
 class Metrics:
-    """Values of one scrape."""
+    """Values of one scrape; a collector for a registry of prometheus_client."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[tuple[str, ...], float]] = {}
@@ -127,32 +125,22 @@ class Metrics:
     def get(self, name: str, *labels: str) -> float | None:
         return self._values.get(name, {}).get(labels)
 
-    def text(self, content_type: str = OPENMETRICS) -> bytes:
-        """All of them. Families without values are left out."""
-        is_new = content_type == OPENMETRICS
-        lines = []
+    def collect(self) -> Iterator[Metric]:
+        """As prometheus_client asks for them. Families without values are left out."""
         for family in FAMILIES.values():
             if values := self._values.get(family.name):
-                shown = family.name.removesuffix("_total") if is_new else family.name
-                lines.append(f"# TYPE {shown} {'counter' if family.is_counter else 'gauge'}\n")
-                lines.append(f"# HELP {shown} {_escaped(family.help, quoted=is_new)}\n")
+                kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
+                metric = kind(family.name, family.help, labels=family.labels)
                 for labels, value in values.items():
-                    lines.append(f"{family.name}{_label_text(family.labels, labels)} {value}\n")
-        if is_new:
-            lines.append("# EOF\n")
-        return "".join(lines).encode()
+                    metric.add_metric(labels, value)
+                yield metric
 
-
-def _label_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    if not names:
-        return ""
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
-    return f"{{{','.join(pairs)}}}"
-
-
-def _escaped(text: str, *, quoted: bool = True) -> str:
-    text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if quoted else text
+    def text(self, *, is_new: bool = True) -> bytes:
+        """OpenMetrics 1.0, or the older format, of promtool and of node_exporter's textfile collector."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        text: bytes = (openmetrics if is_new else exposition).generate_latest(registry)
+        return text
 
 
 def label_of(text: str) -> str:

@@ -1,40 +1,43 @@
-"""`utracefs metrics --listen`: GET /metrics over HTTP/1.1, on loopback or a Unix socket.
+"""`utracefs metrics --listen`: GET over HTTP, on loopback or a Unix socket, by prometheus_client and wsgiref.
 
-    accept ─▶ read the head of the request ─▶ collect, once for all waiting ─▶ write the answer ─▶ close
-
-One thread, which waits for no single client. A slow client is disconnected after CLIENT_S, or earlier for a
-new one if it is the oldest of MAX_CLIENTS. So slow clients cannot keep others out. The daemon gets at most
-one scrape in FRESH_S, however many clients ask.
+Each client has a thread. It waits CLIENT_S for each piece that it reads or writes, and gives way to a new
+client if it is the oldest of MAX_CLIENTS, so slow clients cannot keep others out. The daemon gets at most one
+scrape in FRESH_S, however many clients ask.
 """
 
 import contextlib
 import ipaddress
 import os
-import selectors
 import signal
 import socket
+import socketserver
 import stat
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NoReturn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import attrs
 import click
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import Metric
 
 from utracefs.cli import Failure
 from utracefs.cli.common import tell
-from utracefs.cli.metrics.families import OPENMETRICS, PROMETHEUS, Metrics
+from utracefs.cli.metrics.families import Metrics
 
 MAX_CLIENTS: Final = 64
 
-MAX_HEAD: Final = 8192
-"""Bytes of a request's head; Prometheus sends some 300."""
-
 CLIENT_S: Final = 5.0
-"""Time limit of a client: from its connection to the last byte of the answer, without the time to collect."""
+"""Time limit of each read from a client, and of each write."""
 
 FRESH_S: Final = 0.5
 """Time for which a collected answer is reused for other clients."""
+
+NO_DESCRIPTOR_S: Final = 0.1
+"""Pause after an accept that failed, as at EMFILE; the client waits."""
 
 
 @attrs.frozen
@@ -123,143 +126,70 @@ def serve(address: Address, collect: Callable[[], Metrics]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, _end))
         sock = stack.enter_context(listening(address))
-        listener = stack.enter_context(contextlib.closing(Listener(sock, collect)))
         name = sock.getsockname()
         tell(f"metrics at {Address(address.family, name if isinstance(name, str) else name[:2])}")
-        while True:
-            listener.step()
+        Listener(sock, collect).serve_forever(poll_interval=3600)
 
 
-@attrs.define(eq=False)
-class _Client:
-    sock: socket.socket
-    deadline_s: float
-    head: bytearray = attrs.field(factory=bytearray)
-    answer: memoryview | None = None
-    """The unsent part of the answer."""
+class _Fresh:
+    """Collects for all clients that ask within FRESH_S."""
 
-
-class Listener:
-    """The loop's state; `close` ends all connections, but not `sock`."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        collect: Callable[[], Metrics],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._sock = sock
+    def __init__(self, collect: Callable[[], Metrics]) -> None:
         self._collect = collect
-        self._clock = clock
-        self._clients: dict[_Client, None] = {}
-        """Oldest first."""
+        self._lock = threading.Lock()
         self._metrics = Metrics()
         self._collected_s = float("-inf")
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(sock, selectors.EVENT_READ)
 
-    def close(self) -> None:
-        for client in list(self._clients):
-            self._drop(client)
-        self._selector.close()
+    def collect(self) -> Iterable[Metric]:
+        with self._lock:
+            if time.monotonic() - self._collected_s >= FRESH_S:
+                self._metrics = self._collect()
+                self._collected_s = time.monotonic()
+            return self._metrics.collect()
 
-    def step(self) -> None:
-        """Wait for clients, and serve the ready ones."""
-        first = next(iter(self._clients), None)
-        timeout_s = None if first is None else max(0.0, first.deadline_s - self._clock())
-        asking = []
-        for key, _ in self._selector.select(timeout_s):
-            client: _Client | None = key.data
-            if client is None:
-                self._accept()
-            elif client in self._clients:  # else it has given way
-                try:
-                    if client.answer is None:
-                        if self._has_asked(client):
-                            asking.append(client)
-                    else:
-                        self._send(client)
-                except OSError:
-                    self._drop(client)
-        now_s = self._clock()
-        for client in list(self._clients):
-            if client.deadline_s <= now_s and client not in asking:
-                self._drop(client)
-        self._answer(asking)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while True:
-                sock = self._sock.accept()[0]
-                sock.setblocking(False)
-                if len(self._clients) >= MAX_CLIENTS:
-                    self._drop(next(iter(self._clients)))
-                client = _Client(sock, self._clock() + CLIENT_S)
-                self._clients[client] = None
-                self._selector.register(sock, selectors.EVENT_READ, client)
+class _Handler(WSGIRequestHandler):
+    timeout = CLIENT_S
 
-    def _drop(self, client: _Client) -> None:
-        del self._clients[client]
-        self._selector.unregister(client.sock)
-        client.sock.close()
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""
 
-    def _has_asked(self, client: _Client) -> bool:
-        """Read; whether the head of its request is complete, or too long. OSError if it has gone."""
+
+class Listener(socketserver.ThreadingMixIn, WSGIServer):
+    """Serves on a listening socket that it does not close."""
+
+    daemon_threads = True
+
+    def __init__(self, sock: socket.socket, collect: Callable[[], Metrics]) -> None:
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = sock
+        self.server_name, self.server_port = "utracefs", 0  # its own way would ask the DNS
+        self.setup_environ()
+        registry = CollectorRegistry()
+        registry.register(_Fresh(collect))
+        self.set_app(make_wsgi_app(registry))
+        self._clients: dict[socket.socket, None] = {}
+        """Oldest first."""
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
         try:
-            data = client.sock.recv(MAX_HEAD)
-        except BlockingIOError:
-            return False
-        if not data:
-            raise ConnectionResetError
-        client.head += data
-        return b"\r\n\r\n" in client.head or len(client.head) > MAX_HEAD
+            return self.socket.accept()[0], ("client", 0)  # (a Unix socket has no address)
+        except OSError:
+            time.sleep(NO_DESCRIPTOR_S)
+            raise
 
-    def _answer(self, asking: list[_Client]) -> None:
-        for client in asking:
-            if client not in self._clients:
-                continue
-            status, content_type, body = self._respond(bytes(client.head))
-            allow = "Allow: GET\r\n" if status.startswith("405") else ""
-            head = (
-                f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-                f"{allow}Connection: close\r\n\r\n"
-            )
-            client.answer = memoryview(head.encode() + body)
-            self._selector.modify(client.sock, selectors.EVENT_WRITE, client)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._clients) >= MAX_CLIENTS:
+            with contextlib.suppress(OSError, StopIteration, RuntimeError):
+                next(iter(self._clients)).shutdown(socket.SHUT_RDWR)
+        self._clients[request] = None
+        super().process_request(request, client_address)
 
-    def _respond(self, head: bytes) -> tuple[str, str, bytes]:
-        """(status, content type, body)."""
-        plain = "text/plain; charset=utf-8"
-        lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")
-        words = lines[0].split(b" ")
-        if b"\r\n\r\n" not in head[: MAX_HEAD + 4]:
-            return "431 Request Header Fields Too Large", plain, b"the head of the request is too long\n"
-        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            return "400 Bad Request", plain, b"not a request of HTTP/1.1\n"
-        if words[0] != b"GET":
-            return "405 Method Not Allowed", plain, b"only GET\n"
-        if words[1].partition(b"?")[0] != b"/metrics":
-            return "404 Not Found", plain, b"the metrics are at /metrics\n"
-        accept = b",".join(line for line in lines[1:] if line[:7].lower() == b"accept:")
-        content_type = OPENMETRICS if b"application/openmetrics-text" in accept.lower() else PROMETHEUS
-        return "200 OK", content_type, self._fresh().text(content_type)
+    def shutdown_request(self, request: Any) -> None:
+        self._clients.pop(request, None)
+        super().shutdown_request(request)
 
-    def _fresh(self) -> Metrics:
-        """Collected within FRESH_S. Nobody's time runs meanwhile."""
-        began_s = self._clock()
-        if began_s - self._collected_s >= FRESH_S:
-            self._metrics = self._collect()
-            self._collected_s = self._clock()
-            for client in self._clients:
-                client.deadline_s += self._collected_s - began_s
-        return self._metrics
-
-    def _send(self, client: _Client) -> None:
-        assert client.answer is not None
-        try:
-            client.answer = client.answer[client.sock.send(client.answer) :]
-        except BlockingIOError:
-            return
-        if not client.answer:
-            client.sock.shutdown(socket.SHUT_WR)
-            self._drop(client)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client that has gone
+            super().handle_error(request, client_address)

@@ -5,7 +5,6 @@ import click
 from utracefs.cli import COMMAND_SETTINGS
 from utracefs.cli.common import directory_option, tell
 from utracefs.cli.metrics.collector import Collector
-from utracefs.cli.metrics.families import OPENMETRICS, PROMETHEUS
 from utracefs.cli.metrics.listener import Address, parse_address, serve
 
 
@@ -52,8 +51,7 @@ def metrics(
             raise click.UsageError("--text goes without --listen: each request names its format")
         serve(address, collector.collect)
         return 0
-    text = collector.collect().text(PROMETHEUS if as_text else OPENMETRICS)
-    click.echo(text, nl=False)
+    click.echo(collector.collect().text(is_new=not as_text), nl=False)
     if collector.why:
         tell(collector.why)
     return int(bool(collector.why))

@@ -58,7 +58,7 @@ def test_a_daemon_with_events(traced: Cli, collector: Collector) -> None:
     text = metrics.text().decode()
     for name in FAMILIES:
         assert name in text or name.startswith("utracefs_forward_"), name
-    assert '{event="user_events:quo\\"te",outcome="recorded"} 5\n' in text
+    assert '{event="user_events:quo\\"te",outcome="recorded"} 5.0\n' in text
 
 
 def test_instances_but_those_of_commands(traced: Cli, collector: Collector) -> None:
@@ -105,7 +105,7 @@ def test_the_sum_of_other_events_does_not_fall(traced: Cli, collector: Collector
 
 def test_without_a_daemon(cli: Cli) -> None:
     done = cli.run("metrics", status=1)
-    assert b"\nutracefs_up 0\n" in done.stdout
+    assert b"\nutracefs_up 0.0\n" in done.stdout
     assert done.stdout.endswith(b"# EOF\n")
     assert b"start one with `utracefs daemon`" in done.stderr
 
