@@ -150,6 +150,8 @@ class Popen(subprocess.Popen[Any]):
         real = super()._execute_child  # type: ignore[misc]
         given = inspect.signature(real).bind(*arguments).arguments
         words = given["args"]
+        if words[1:2] == ["-P"]:  # the fork puts its directory into sys.path, and our commands take it away
+            words = [words[0], *words[2:]]
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in (given["env"] or os.environ).items()}
         before = given["preexec_fn"]
         names = ("shell", "executable", "gid", "gids", "uid", "umask")

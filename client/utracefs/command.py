@@ -5,14 +5,17 @@ has its default effect (unless the parent ignored it); utracefs.cli restores Pyt
 KeyboardInterrupt can be caught.
 """
 
-import signal
 import sys
 
 from utracefs_protocol.extras import how_to_install
+from utracefs_protocol.own_processes import prepare
 
 
 def main() -> None:
     """Run it and exit with the status of the command."""
+    prepare()
+    import signal  # now from nowhere but the installation
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

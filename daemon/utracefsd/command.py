@@ -3,10 +3,12 @@
 import sys
 
 from utracefs_protocol.extras import how_to_install
+from utracefs_protocol.own_processes import prepare
 from utracefs_protocol.terminal import drop_unwritten
 
 
 def main() -> None:
+    prepare()
     try:
         from utracefsd.main import main as run
     except ModuleNotFoundError as error:

@@ -5,6 +5,7 @@
 | errors, limits | exceptions with an errno; limits with their reasons |
 | places | where the sockets are |
 | text | bytes <-> str |
+| own_processes | the first steps of our processes, and how one starts another |
 | frozen | immutable data without attrs, for modules that every emitting program imports |
 | events/ | declarations, formats, names and values of events |
 | connection, _framing | bytes <-> messages |

@@ -1,6 +1,6 @@
 """`python -m utracefs.cli`: the same as the installed command `utracefs`."""
 
-from utracefs.cli import main
+from utracefs.command import main
 
 if __name__ == "__main__":
     main()

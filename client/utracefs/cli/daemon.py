@@ -1,11 +1,11 @@
 """`utracefs daemon` and `utracefs completion`."""
 
 import os
-import sys
 
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure, cli
+from utracefs_protocol.own_processes import python
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -23,12 +23,11 @@ SHELLS = ("bash", "zsh", "fish")
 def daemon(ctx: click.Context, options: tuple[str, ...]) -> None:
     """Run a daemon in this process; takes the options of utracefsd."""
     directory = ctx.find_root().params.get("directory")
-    words = [sys.executable, "-m", "utracefsd", *(["--dir", directory] if directory else []), *options]
-    sys.stdout.flush()
+    words, env = python("utracefsd", *(["--dir", directory] if directory else []), *options)
     try:
-        os.execv(sys.executable, words)
+        os.execve(words[0], words, env)
     except OSError as error:
-        raise Failure(sys.executable, error.strerror or str(error)) from None
+        raise Failure(words[0], error.strerror or str(error)) from None
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

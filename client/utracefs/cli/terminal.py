@@ -15,7 +15,6 @@ bypassing this, and never with rich's redirect_stdout; text of programs is passe
 
 import codecs
 import io
-import os
 import sys
 from typing import Any, TextIO
 
@@ -48,12 +47,9 @@ class _Terminal(io.RawIOBase):
 
 
 def guard() -> None:
-    """From now on sys.stdout and sys.stderr replace control characters if they are terminals. Output to a
-    closed stdout is an error, as it is for cat."""
+    """From now on sys.stdout and sys.stderr replace control characters if they are terminals."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None and name == "stdout":
-            sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
         if isinstance(stream, io.TextIOWrapper) and own(stream) is stream and stream.isatty():
             stream.flush()
             buffer = io.BufferedWriter(_Terminal(stream))

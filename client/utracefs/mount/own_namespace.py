@@ -30,6 +30,7 @@ import threading
 from typing import Final, Self
 
 from utracefs.mount.attaching import has_cap_sys_admin
+from utracefs_protocol.own_processes import prepare, python
 
 MOUNTPOINT: Final = "/sys/kernel/tracing"
 """Where programs look for user_events_data."""
@@ -65,11 +66,11 @@ class OwnNamespace:
         self._fds: list[int] = []
         self._pidfd = -1
         with theirs:
-            words = [sys.executable, "-m", "utracefs.mount.own_namespace", directory, mountpoint]
-            words.append(str(theirs.fileno()))
+            words, env = python("utracefs.mount.own_namespace", directory, mountpoint, str(theirs.fileno()))
             # Its own process group: Ctrl-C is for the command.
             self._server = subprocess.Popen(
                 words,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -264,4 +265,5 @@ def main(directory: str, mountpoint: str, fd: str) -> None:
 
 
 if __name__ == "__main__":
+    prepare()
     main(*sys.argv[1:])

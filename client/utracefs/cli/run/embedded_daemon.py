@@ -10,12 +10,12 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 
 from utracefs.cli import Failure
+from utracefs_protocol.own_processes import python
 from utracefs_protocol.places import xdg_runtime_dir
 
 START_S = 20.0
@@ -46,10 +46,11 @@ def embedded_daemon(*options: str) -> Iterator[str]:
 def _start(directory: str, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
     ready, ready_w = os.pipe()
     try:
-        words = [sys.executable, "-m", "utracefsd", "--dir", directory, "--ready-fd", str(ready_w)]
+        words, env = python("utracefsd", "--dir", directory, "--ready-fd", str(ready_w))
         words += ["--exit-with-parent", "--log-level", "warning", *options]
         daemon = subprocess.Popen(
             words,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[ready_w],

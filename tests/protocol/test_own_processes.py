@@ -1,0 +1,140 @@
+"""Our processes import nothing from the current directory, and work with closed standard streams."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.mount.mounting import why_no_mount
+
+AT_START = set(
+    subprocess.check_output([sys.executable, "-c", "import sys; print(*sys.modules)"]).decode().split()
+)
+"""Python itself imports them, with an entry of PYTHONPATH before anything can take it away."""
+COMMANDS = (
+    "record -o t.dat -- true",
+    "record --flight 1M -o f.dat -- true",
+    "record --kernel-abi -o k.dat -- true",
+    "perf record -o t.data -- true",
+    "perf trace -- true",
+    "hist x n -- true",
+    "daemon --background",
+    "reg x",
+    "perf stat -e x -- true",
+    "top --batch -n 1 -d 0.1",
+    "status",
+    "mount m -- true",
+    "mount m",
+    "daemon --stop",
+    "export t.dat",
+    "completion bash",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    names = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in sys.modules)} - AT_START
+    names |= {
+        "attr",
+        "attrs",
+        "click",
+        "msgpack",
+        "outcome",
+        "pyarrow",
+        "rich",
+        "sniffio",
+        "trio",
+        "utracefsd",
+    }
+    for name in names - {"__main__"}:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write('{name} ')")
+    yield tmp_path
+    assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+
+
+@pytest.mark.parametrize("path", ["", pytest.param(":.", marks=pytest.mark.long)])
+def test_nothing_is_imported(folder: Path, path: str) -> None:
+    utracefs = Path(sys.executable).parent / "utracefs"
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "UTRACEFS_DIR": str(folder / "d"),
+    }
+    if path:  # Python and its `site` find these before our first line
+        for name in ("_winapi", "nt", "utracefs", "utracefs_protocol"):
+            (folder / f"{name}.py").unlink()
+    mounts = why_no_mount(folder / "m") is None
+    for command in COMMANDS:
+        if not mounts and ("mount" in command or "--kernel-abi" in command):
+            continue
+        done = subprocess.run(
+            [utracefs, *command.split()], cwd=folder, env=env, capture_output=True, check=False
+        )
+        assert not (folder / "imported").exists(), (command, (folder / "imported").read_text())
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def test_the_command_keeps_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("print('imported')")
+    env = {**os.environ, "PYTHONPATH": ":", "UTRACEFS_DIR": str(tmp_path / "d")}
+    words = ["-m", "utracefs", "record", "-o", "t.dat", "--", sys.executable, "-P", "-c", "import helper"]
+    assert b"imported" in subprocess.check_output([sys.executable, *words], cwd=tmp_path, env=env)
+
+
+COMBINATIONS = [
+    pytest.param({*c}, marks=() if len(c) == 3 else pytest.mark.long)
+    for n in (1, 2, 3)
+    for c in itertools.combinations((0, 1, 2), n)
+]
+UTRACEFS = [sys.executable, "-m", "utracefs"]
+PROGRAM = "import os, sys, utracefs; utracefs.event('closed u32 n').emit(7)\nfor fd in 0, 1, 2: os.fstat(fd)"
+
+
+@pytest.mark.parametrize("closed", COMBINATIONS)
+def test_closed(tmp_path: Path, closed: set[int]) -> None:
+    env = {**os.environ, "UTRACEFS_DIR": str(tmp_path / "d")}
+    pipes: dict[str, int] = {"stdin": 0, "stdout": 1, "stderr": 2}
+
+    def run(*words: str, status: int = 0) -> bytes:
+        streams: Any = {name: None if fd in closed else subprocess.PIPE for name, fd in pipes.items()}
+
+        def close() -> None:
+            for fd in closed:
+                os.close(fd)
+
+        done = subprocess.run(
+            [*UTRACEFS, *words], cwd=tmp_path, env=env, preexec_fn=close, check=False, **streams
+        )
+        assert done.returncode == status, (words, done)
+        return done.stdout or b""
+
+    def file(name: str) -> bytes:
+        return (tmp_path / name).read_bytes()
+
+    # The command itself finds closed what we found closed.
+    run("record", "-o", "t.dat", "--", sys.executable, "-c", PROGRAM, status=1)
+    run("record", "-o", "t.csv", "--", sys.executable, "-c", PROGRAM, status=1)
+    run("export", "t.dat", "-o", "t.jsonl")
+    run("report", "t.dat", "--html", "-o", "t.html")
+    run("perf", "record", "-o", "t.data", "-e", "closed", "--", sys.executable, "-c", PROGRAM, status=1)
+    assert b"closed,7" in file("t.csv").replace(b"user_events:", b"")
+    assert b'"n":7' in file("t.jsonl")
+    assert b"</html>" in file("t.html")
+    assert b"closed" in file("t.data")
+    run("report", "t.dat", status=int(1 in closed))
+    run("daemon", "--background")
+    try:
+        assert b"enable" in subprocess.check_output([*UTRACEFS, "ls", "events"], env=env)
+        if why_no_mount(tmp_path / "m") is None:
+            run("mount", "m")
+            assert (tmp_path / "m/tracing_on").read_text() == "1\n"
+            (tmp_path / "n").mkdir()
+            run("mount", "n", "--", "true")
+    finally:
+        run("daemon", "--stop")
