@@ -2,27 +2,22 @@
 
 | module | commands |
 |---|---|
-| record/record | record |
-| record/dump | dump |
-| convert/report | report |
-| convert/export | export |
-| convert/sql | sql |
-| look/status | status, list |
+| record/record, record/dump | record, dump |
+| convert/report, convert/export, convert/sql | report, export, sql |
+| look/status | list, status |
+| look/doctor | doctor |
 | look/switch | enable, disable |
-| look/files | cat, write, ls, stream |
-| live/hist | hist |
+| look/files | stream, cat, write, ls |
+| live/top, live/hist, live/attach | top, hist, attach |
+| perf/perf | perf stat, record, script, top, trace |
 | look/instance | instance create, remove, list |
-| look/events | reg, emit |
+| mount | mount |
+| daemon | daemon, completion |
+| metrics/metrics | metrics |
 | forward/forward | forward |
 | fleet/fleet, fleet/show, fleet/read | fleet enable, disable, status, events, top, stream, record |
-| live/attach | attach |
-| live/top | top |
-| perf/perf | perf stat, record, script, top, trace |
-| mount | mount |
-| look/doctor | doctor |
-| metrics/metrics | metrics |
+| look/events | reg, emit |
 | c_client | c-client |
-| daemon | daemon, completion |
 
     main ─▶ group ─▶ a module, imported when its command is called ─▶ Tracefs ─▶ daemon
 
@@ -50,7 +45,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.extras import how_to_install
 from utracefs_protocol.terminal import drop_unwritten
 
-__all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "ParamType", "cli", "main", "version"]
+__all__ = ["COMMAND_SETTINGS", "Failure", "Group", "LazyGroup", "ParamType", "cli", "main", "version"]
 
 if TYPE_CHECKING:
     ParamType = click.ParamType
@@ -80,14 +75,32 @@ class Failure(Exception):
         self.detail = detail
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are a table: name -> (module:function, help)."""
+class Group(click.Group):
+    """A group that suggests the command that a wrong name resembles, with every version of click."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            from utracefs.tree.event_names import did_you_mean
+
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
+    """A group whose commands are tables by title: name -> (module:function, help)."""
 
     def __init__(
-        self, *args: Any, lazy: Mapping[str, tuple[str, str]], aliases: Mapping[str, str], **kwargs: Any
+        self,
+        *args: Any,
+        lazy: Mapping[str, Mapping[str, tuple[str, str]]],
+        aliases: Mapping[str, str],
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy = lazy
+        self._sections = lazy
+        self._lazy = {name: row for rows in lazy.values() for name, row in rows.items()}
         self._aliases = aliases
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -103,8 +116,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+        width = max(map(len, self._lazy))  # of all sections, so that their texts are in one column
+        for title, rows in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in rows.items()])
 
     def main(
         self,
@@ -199,45 +214,61 @@ def _say(about: str, reason: str, status: int = 1) -> int:
     return status
 
 
-COMMANDS = {
-    "record": (
-        "utracefs.cli.record.record:record",
-        "Record events of a command, or until Ctrl-C, into trace.dat.",
-    ),
-    "dump": ("utracefs.cli.record.dump:dump", "Let flight recorders (record --flight) write their records."),
-    "report": ("utracefs.cli.convert.report:report", "Print a trace.dat."),
-    "export": (
-        "utracefs.cli.convert.export:export",
-        "Convert a recording, or the daemon's buffer, for other tools.",
-    ),
-    "sql": ("utracefs.cli.convert.sql:sql", "Ask a recording in SQL."),
-    "status": ("utracefs.cli.look.status:status", "Events, who uses them, what was recorded and lost."),
-    "list": ("utracefs.cli.look.status:list_events", "Events that programs have declared."),
-    "enable": ("utracefs.cli.look.switch:enable", "Record events into the ring buffer."),
-    "disable": ("utracefs.cli.look.switch:disable", "Stop recording events."),
-    "cat": ("utracefs.cli.look.files:cat", "Print files of the tree."),
-    "write": ("utracefs.cli.look.files:write", "Write to a file of the tree, as echo TEXT > FILE does."),
-    "ls": ("utracefs.cli.look.files:ls", "List a directory of the tree."),
-    "stream": ("utracefs.cli.look.files:stream", "Print records as they are emitted, until Ctrl-C."),
-    "hist": ("utracefs.cli.live.hist:hist", "Count records by the values of their fields."),
-    "instance": ("utracefs.cli.look.instance:instance", "Make, remove and list instances."),
-    "reg": ("utracefs.cli.look.events:reg", "Declare a persistent event, or delete one."),
-    "emit": ("utracefs.cli.look.events:emit", "Emit one record, from a shell script."),
-    "forward": (
-        "utracefs.cli.forward.forward:forward",
-        "Send records to another host, over a spool on disk.",
-    ),
-    "fleet": ("utracefs.cli.fleet.fleet:fleet", "Control the forwarders of many hosts, and see them."),
-    "attach": ("utracefs.cli.live.attach:attach", "Give events to a plug-in, and show its report."),
-    "top": ("utracefs.cli.live.top:top", "Show rates, bytes and losses of events and processes, live."),
-    "perf": ("utracefs.cli.perf.perf:perf", "Count and sample events."),
-    "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
-    "metrics": ("utracefs.cli.metrics.metrics:metrics", "Numbers of the daemon, for Prometheus."),
-    "doctor": ("utracefs.cli.look.doctor:doctor", "Say why nothing arrives."),
-    "c-client": ("utracefs.cli.c_client:c_client", "Say where the C client and the preload library are."),
-    "daemon": ("utracefs.cli.daemon:daemon", "Run a daemon (the same as utracefsd)."),
-    "completion": ("utracefs.cli.daemon:completion", "Print the completion script of a shell."),
+SECTIONS: Final = {
+    "Record and look": {
+        "record": (
+            "utracefs.cli.record.record:record",
+            "Record events of a command, or until Ctrl-C, into trace.dat.",
+        ),
+        "dump": (
+            "utracefs.cli.record.dump:dump",
+            "Let flight recorders (record --flight) write their records.",
+        ),
+        "report": ("utracefs.cli.convert.report:report", "Print a trace.dat."),
+        "export": (
+            "utracefs.cli.convert.export:export",
+            "Convert a recording, or the daemon's buffer, for other tools.",
+        ),
+        "sql": ("utracefs.cli.convert.sql:sql", "Ask a recording in SQL."),
+        "list": ("utracefs.cli.look.status:list_events", "Events that programs have declared."),
+        "status": ("utracefs.cli.look.status:status", "Events, who uses them, what was recorded and lost."),
+        "doctor": ("utracefs.cli.look.doctor:doctor", "Say why nothing arrives."),
+    },
+    "Live": {
+        "enable": ("utracefs.cli.look.switch:enable", "Record events into the ring buffer."),
+        "disable": ("utracefs.cli.look.switch:disable", "Stop recording events."),
+        "stream": ("utracefs.cli.look.files:stream", "Print records as they are emitted, until Ctrl-C."),
+        "top": ("utracefs.cli.live.top:top", "Show rates, bytes and losses of events and processes, live."),
+        "hist": ("utracefs.cli.live.hist:hist", "Count records by the values of their fields."),
+        "attach": ("utracefs.cli.live.attach:attach", "Give events to a plug-in, and show its report."),
+        "perf": ("utracefs.cli.perf.perf:perf", "Count and sample events."),
+    },
+    "The tree": {
+        "cat": ("utracefs.cli.look.files:cat", "Print files of the tree."),
+        "write": ("utracefs.cli.look.files:write", "Write to a file of the tree, as echo TEXT > FILE does."),
+        "ls": ("utracefs.cli.look.files:ls", "List a directory of the tree."),
+        "instance": ("utracefs.cli.look.instance:instance", "Make, remove and list instances."),
+        "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
+    },
+    "Production": {
+        "daemon": ("utracefs.cli.daemon:daemon", "Run a daemon (the same as utracefsd)."),
+        "metrics": ("utracefs.cli.metrics.metrics:metrics", "Numbers of the daemon, for Prometheus."),
+        "forward": (
+            "utracefs.cli.forward.forward:forward",
+            "Send records to another host, over a spool on disk.",
+        ),
+        "fleet": ("utracefs.cli.fleet.fleet:fleet", "Control the forwarders of many hosts, and see them."),
+    },
+    "Programs and shells": {
+        "reg": ("utracefs.cli.look.events:reg", "Declare a persistent event, or delete one."),
+        "emit": ("utracefs.cli.look.events:emit", "Emit one record, from a shell script."),
+        "c-client": ("utracefs.cli.c_client:c_client", "Say where the C client and the preload library are."),
+        "completion": ("utracefs.cli.daemon:completion", "Print the completion script of a shell."),
+    },
 }
+"""In the order of the help and of docs/command-line.md."""
+
+COMMANDS: Final = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 
 
 def version() -> str:
@@ -253,7 +284,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 @click.group(
     cls=LazyGroup,
-    lazy=COMMANDS,
+    lazy=SECTIONS,
     aliases={"echo": "write"},
     context_settings=COMMAND_SETTINGS,
     epilog="Events are named as perf and trace-cmd do: user_events:NAME, NAME, or globs of either.",

@@ -18,8 +18,15 @@ import click
 
 from utracefs.cli import Failure, ParamType
 from utracefs.cli.completion import complete_path, complete_pattern
-from utracefs.cli.instance_option import TOP, Place
-from utracefs.tree.event_names import EventName, is_glob, parse_event_list, select
+from utracefs.cli.instance_option import TOP, Place, instance_names
+from utracefs.tree.event_names import (
+    EventName,
+    did_you_mean,
+    is_glob,
+    parse_event_list,
+    select,
+    similar_event,
+)
 from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
@@ -202,7 +209,8 @@ def check_place(tree: "Tracefs", place: Place) -> None:
         try:
             tree.stat(place.path(""))
         except FileNotFoundError:
-            raise Failure(place.name, "no such instance; `utracefs instance list` shows all") from None
+            hint = did_you_mean(place.name, instance_names(tree)) or "; `utracefs instance list` shows all"
+            raise Failure(place.name, f"no such instance{hint}") from None
 
 
 def why_no_connection(error: OSError, hello_s: float = HELLO_S) -> str:
@@ -225,12 +233,15 @@ def available_events(tree: "Tracefs") -> list[EventName]:
     return parse_event_list(tree.read_file("available_events"))[::-1]
 
 
-def selected(tree: "Tracefs", patterns: Iterable[str]) -> list[EventName]:
-    """The events that the patterns match; Failure for a pattern without a match."""
+def selected(
+    tree: "Tracefs", patterns: Iterable[str], otherwise: str = "; `utracefs list` shows all"
+) -> list[EventName]:
+    """The events that the patterns match; Failure for a pattern without a match, and without a similar name
+    with the hint `otherwise`."""
     events = available_events(tree)
     for pattern in patterns:
         if not select([pattern], events):
-            raise Failure(pattern, "no such event; `utracefs list` shows all")
+            raise Failure(pattern, f"no such event{similar_event(pattern, events) or otherwise}")
     return select(patterns, events)
 
 
@@ -294,10 +305,12 @@ def numbers(text: bytes) -> dict[str, int]:
     return found
 
 
-def absent(tree: "Tracefs", patterns: Iterable[str]) -> list[str]:
-    """Names without glob of events that do not exist."""
+def tell_absent(tree: "Tracefs", patterns: Iterable[str], rest: str) -> None:
+    """Print `NAME: no such event REST` for names without glob of events that do not exist."""
     there = available_events(tree)
-    return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
+    for pattern in patterns:
+        if not is_glob(pattern) and not select([pattern], there):
+            tell(f"{pattern}: no such event {rest}{similar_event(pattern, there)}")
 
 
 def standing_events(tree: "Tracefs", place: Place = TOP) -> list[str]:

@@ -4,7 +4,7 @@ The rules are those of `utracefs_protocol.events.event_names`, which the daemon 
 `standing_events`, too: so existing and later events are matched in the same way.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from utracefs_protocol.events import event_names
@@ -60,8 +60,21 @@ def parse_event_list(text: bytes) -> list[EventName]:
     return found
 
 
-def no_such_event(word: str, events: Iterable[EventName]) -> str:
+def no_such_event(word: str, events: Collection[EventName]) -> str:
     """The text for a word that matches no event of a recording: lists the events, without ftrace's own."""
     names = sorted(event.name for event in events if event.system != "ftrace")
     there = ", ".join(names[:_NAMES_SAID]) + (", ..." if len(names) > _NAMES_SAID else "")
-    return f"no such event: {word}" + (f"; it has {there}" if names else "")
+    return f"no such event: {word}{similar_event(word, events)}" + (f"; it has {there}" if names else "")
+
+
+def similar_event(word: str, events: Iterable[EventName]) -> str:
+    """`did_you_mean` for an event; with a system in `word`, of both."""
+    return did_you_mean(word, {str(event) if ":" in word else event.name for event in events})
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """`; did you mean NAME?`, to be appended to an error; empty for globs, and if no name is similar."""
+    from difflib import get_close_matches  # only after an error
+
+    close = [] if is_glob(word) else get_close_matches(word, names, 1)
+    return f"; did you mean {close[0]}?" if close else ""

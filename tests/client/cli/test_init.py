@@ -45,7 +45,11 @@ def test_help_of_every_command(name: str) -> None:
     ("words", "says"),
     [
         (["nosuch"], "No such command 'nosuch'"),
+        (["stauts"], "No such command 'stauts'; did you mean status?"),
+        (["fleet", "enabel"], "did you mean enable?"),
+        (["instance", "crate"], "did you mean create?"),
         (["report", "--nosuch"], "No such option"),
+        (["record", "--filtr", "x"], "--filter"),
         (["report", "--cpu", "x"], "is not a list of cpus"),
         (["report", "--cpu", "3-1"], "is not a list of cpus"),
         (["report", "-e", "a:b:c"], "more than one ':'"),

@@ -10,6 +10,7 @@ from utracefs.tree.event_names import (
     no_such_event,
     parse_event_list,
     select,
+    similar_event,
 )
 from utracefs_protocol.text import text_of
 
@@ -54,5 +55,12 @@ def test_what_there_is_instead() -> None:
     events = [EventName("user_events", name) for name in "ba"] + [EventName("ftrace", "print")]
     assert no_such_event("x", events) == "no such event: x; it has a, b"
     assert no_such_event("x", events[2:]) == "no such event: x"
+
+
+def test_similar_event() -> None:
+    events = parse_event_list(b"user_events:http_request\nuser_events:shop_order\n")
+    assert similar_event("http_requst", events) == "; did you mean http_request?"
+    assert similar_event("user_event:shop_order", events) == "; did you mean user_events:shop_order?"
+    assert similar_event("http*", events) == similar_event("zzz", events) == similar_event("x", []) == ""
     many = [EventName("user_events", str(number)) for number in range(9)]
     assert no_such_event("x", many).endswith(" 6, 7, ...")

@@ -31,7 +31,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, aliases={}, context_settings=COMMAND_SETTINGS)
+@click.group(cls=LazyGroup, lazy={"Commands": COMMANDS}, aliases={}, context_settings=COMMAND_SETTINGS)
 def fleet() -> None:
     """Control the forwarders of many hosts (`utracefs forward --fleet`) over a server of NATS."""
 

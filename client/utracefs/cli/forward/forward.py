@@ -14,12 +14,12 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    absent,
     connect,
     directory_option,
     duration_option,
     seconds_option,
     tell,
+    tell_absent,
     with_extras,
 )
 from utracefs.cli.completion import complete_of_target
@@ -210,8 +210,7 @@ def forward(
 def _tell_absent(directory: str | None, patterns: Iterable[str]) -> None:
     """They may be misspelt."""
     with contextlib.suppress(Failure), connect(directory) as tree:
-        for pattern in absent(tree, patterns):
-            tell(f"{pattern}: no such event yet")
+        tell_absent(tree, patterns, "yet")
 
 
 def _keep_memory() -> None:

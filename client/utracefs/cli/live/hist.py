@@ -42,6 +42,7 @@ from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.tree.event_names import similar_event
 
 INTERVAL_S = 1.0
 """Interval of checking a terminal."""
@@ -149,7 +150,7 @@ def hist(
         asked.begin(enable=False)
         shown = Shown(tree, place, event)
         if not shown.events() and not command and sys.stderr.isatty():
-            tell(f"{event}: no such event yet; waiting for it")
+            tell(f"{event}: no such event yet; waiting for it{similar_event(event, shown.there)}")
         stack.enter_context(view)
         steps = _Steps(asked, shown, view, renew_s)
         status = run_steps(command, steps.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
@@ -160,7 +161,7 @@ def hist(
     if lost:
         tell(f"{lost} records were lost before they could be counted")
     if not view.anything and not asked.refused:
-        tell(f"{event}: no such event came")
+        tell(f"{event}: no such event came{similar_event(event, shown.there)}")
     return status or asked.finish()
 
 

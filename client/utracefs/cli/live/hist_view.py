@@ -92,10 +92,13 @@ class Shown:
         self._place = place
         self._pattern = pattern
         self._signed: dict[EventName, frozenset[str]] = {}
+        self.there: set[EventName] = set()
+        """All events that existed at some time: the pattern may be misspelt."""
 
     def events(self) -> list[EventName]:
         """The present ones, oldest first."""
-        return select([self._pattern], available_events(self._tree))
+        self.there.update(events := available_events(self._tree))
+        return select([self._pattern], events)
 
     def read(self) -> list[EventHistogram]:
         """The present counts."""

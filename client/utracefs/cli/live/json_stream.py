@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import BinaryIO, Final
 
 import utracefs
-from utracefs.cli.common import absent, connect, stop_signals, tell
+from utracefs.cli.common import connect, stop_signals, tell, tell_absent
 from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.export import Exported
@@ -40,8 +40,7 @@ def write_live(
     check_syntax(", ".join(events), filter, ())
     with connect(directory, place) as tree:
         found = tree.directory
-        for pattern in absent(tree, events):
-            tell(f"{pattern}: no such event yet; waiting for it")
+        tell_absent(tree, events, "yet; waiting for it")
     count = lost = times = 0
     with (
         stop_signals() as stopped,

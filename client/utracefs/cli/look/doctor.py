@@ -39,7 +39,7 @@ from utracefs.cli.common import (
 from utracefs.cli.instance_option import Place, instance_names
 from utracefs.cli.look.status import buffer_state, users_of
 from utracefs.cli.losses import IN_RINGS
-from utracefs.tree.event_names import EventName, matches, select
+from utracefs.tree.event_names import EventName, matches, select, similar_event
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.runtime_dir import candidates
 from utracefs.tree.tracefs import Tracefs
@@ -228,6 +228,7 @@ def _examine_events(
                 pattern,
                 "no program that runs has declared it (or the program was started before the daemon "
                 "and has not noticed it yet, or uses another UTRACEFS_DIR)"
+                + similar_event(pattern, events)
                 + (f"; declared: {_some(events)}" if events else ""),
             )
     chosen = select(patterns, events) if patterns else events

@@ -10,6 +10,7 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import HELLO_S, connect, directory_option, why_no_connection
 from utracefs.cli.completion import complete_event, complete_value
+from utracefs.tree.event_names import did_you_mean
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
@@ -105,20 +106,20 @@ def _declared(directory: str | None, declaration: str, *, has_values: bool) -> t
         if has_values and not isinstance(error, FileNotFoundError):
             reason = f"its fields could not be looked up ({error.strerror}); give the whole declaration"
             raise Failure(declaration, reason) from None
+        reason = (error.strerror or "").partition("; `")[0]
     if has_values:
-        raise Failure(declaration, "no such event; give the whole declaration: 'NAME TYPE FIELD; ...'")
+        raise Failure(declaration, f"{reason}; give the whole declaration: 'NAME TYPE FIELD; ...'")
     return declared, b""
 
 
 def _dynamic_lines(tree: Tracefs, name: bytes) -> list[bytes]:
     """The lines `u:NAME ...` of dynamic_events; FileNotFoundError if there are none."""
-    lines = [
-        line
-        for line in tree.read_file("dynamic_events").split(b"\n")
-        if line.startswith(b"u:") and line[2:].partition(b" ")[0] == name
-    ]
+    there = [line for line in tree.read_file("dynamic_events").split(b"\n") if line.startswith(b"u:")]
+    lines = [line for line in there if line[2:].partition(b" ")[0] == name]
     if not lines:
-        raise FileNotFoundError(errno.ENOENT, "no such event; `utracefs list` shows all", text_of(name))
+        hint = did_you_mean(text_of(name), (text_of(line[2:].partition(b" ")[0]) for line in there))
+        text = f"no such event{hint or '; `utracefs list` shows all'}"
+        raise FileNotFoundError(errno.ENOENT, text, text_of(name))
     return lines
 
 

@@ -12,7 +12,15 @@ from types import FrameType
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.common import absent, connect, directory_option, duration_option, echo, path_argument, tell
+from utracefs.cli.common import (
+    connect,
+    directory_option,
+    duration_option,
+    echo,
+    path_argument,
+    tell,
+    tell_absent,
+)
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.run.ledger import Ledger
@@ -99,8 +107,7 @@ def stream(
             asked = WantedEvents(control, place, wanted)
             asked.begin()
             if sys.stderr.isatty():
-                for pattern in absent(control, patterns):
-                    tell(f"{pattern}: no such event yet; waiting for it")
+                tell_absent(control, patterns, "yet; waiting for it")
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
         _print_records(tree, place.path(file), end)
@@ -141,8 +148,7 @@ def _tell_what_is_missing(
             tell(f"{lost} records lost in all, `utracefs status` says of which events")
         if unprinted := end.unprinted + own * account.unread:
             tell(f"not printed when it ended: {unprinted} more")
-        for pattern in absent(tree, patterns):
-            tell(f"{pattern}: no such event came")
+        tell_absent(tree, patterns, "came")
 
 
 def _copy_out(tree: Tracefs, path: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure, Group
 from utracefs.cli.common import connect, directory_option, echo, echo_json, json_option
 from utracefs.cli.completion import complete_instance
 from utracefs.cli.instance_option import InstanceName, Place, instance_names
@@ -13,7 +13,7 @@ from utracefs.tree.event_names import parse_event_list
 from utracefs.tree.tracefs import Tracefs
 
 
-@click.group(context_settings=COMMAND_SETTINGS)
+@click.group(cls=Group, context_settings=COMMAND_SETTINGS)
 def instance() -> None:
     """Make, remove and list instances: each has its own ring buffer, events, filters and triggers."""
 

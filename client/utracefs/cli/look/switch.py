@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli import COMMAND_SETTINGS
 from utracefs.cli.common import (
     available_events,
     connect,
@@ -53,11 +53,7 @@ def enable(
         if standing:
             asked.begin()
         else:
-            try:
-                chosen = selected(tree, events)
-            except Failure as error:
-                hint = "no such event yet; --standing enables it when a program declares it"
-                raise Failure(error.about, hint) from None
+            chosen = selected(tree, events, " yet; --standing enables it when a program declares it")
             asked.set_existing()
             _switch(tree, place, chosen, b"1\n")
     return int(bool(asked.refused))

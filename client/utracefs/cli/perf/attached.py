@@ -24,7 +24,7 @@ from utracefs.cli import Failure
 from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, tell
 from utracefs.cli.event_options import Wanted, filter_of
 from utracefs.cli.run.ledger import gained, read_stats
-from utracefs.tree.event_names import EventName, is_glob, select
+from utracefs.tree.event_names import EventName, is_glob, select, similar_event
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader
 from utracefs_protocol.text import bytes_of
@@ -81,6 +81,8 @@ class Attached:
         self._missed = missed
         self._orphans: list[Opened] = []
         self._seen: set[EventName] = set()
+        self._there: set[EventName] = set()
+        """All events that existed at some time: a name may be misspelt."""
         self._refused: set[EventName] = set()
         self._before: dict[EventName, int] = {}
         """Counts of perf events that ended with an earlier daemon."""
@@ -174,7 +176,7 @@ class Attached:
             before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
             tell(f"{names}: declared meanwhile; records of {before} are missing")
         for pattern in missing:
-            tell(f"{pattern}: no such event came")
+            tell(f"{pattern}: no such event came{similar_event(pattern, self._there)}")
         if self._went_away:
             tell(f"the daemon has ended; its losses of the last {LOST_S} s are unknown and not counted")
         if self.is_away:
@@ -192,7 +194,8 @@ class Attached:
     def _open_new(self) -> None:
         first, self._is_first = self._is_first, False
         patterns = [one.pattern for one in self._wanted]
-        for event in select(patterns, available_events(self.tree)):
+        self._there.update(events := available_events(self.tree))
+        for event in select(patterns, events):
             if event in self.opened or event in self._refused:
                 continue
             is_late = not first and event not in self._seen

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import attrs
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure, Group
 from utracefs.cli.common import (
     directory_option,
     duration_option,
@@ -59,7 +59,7 @@ DATA_FILE = "perf.data"
 _COMMAND_SETTINGS = {**COMMAND_SETTINGS, "allow_interspersed_args": False}
 
 
-@click.group(context_settings=COMMAND_SETTINGS)
+@click.group(cls=Group, context_settings=COMMAND_SETTINGS)
 def perf() -> None:
     """Count and sample events, like perf.
 

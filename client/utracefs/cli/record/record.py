@@ -39,7 +39,7 @@ from utracefs.cli.run.run_loop import signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import dumped_name
-from utracefs.tree.event_names import ALL_USER_EVENTS, select
+from utracefs.tree.event_names import ALL_USER_EVENTS, select, similar_event
 from utracefs.tree.tracefs import Tracefs
 
 
@@ -204,7 +204,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
             _fail_if_incomplete(watch, f"{target.output}.*", rotation.failure(status))
             return status
         if watch.error is None:
-            status = _tell_what_is_missing(wanted, recorder, target.output, status, job.surroundings.hint)
+            status = _tell_what_is_missing(job, recorder, status)
         summary = recorder.finish(about)
     status = status or asked.finish()
     _convert(target, watch, summary, wanted, job.surroundings.hint, own=own, snapshot=snapshot)
@@ -299,19 +299,20 @@ def _fail_if_incomplete(watch: Watch[Recorder], output: str, full: Failure | Non
         )
 
 
-def _tell_what_is_missing(
-    wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int, hint: str
-) -> int:
+def _tell_what_is_missing(job: Job, recorder: Recorder, status: int) -> int:
     """The exit status; the command's takes precedence. Failure if none of the requested events appeared: perf
     refuses those, too, but in advance."""
-    asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
+    asked = [one.pattern for one in job.wanted if one.pattern != ALL_USER_EVENTS]
     missing = [pattern for pattern in asked if not select([pattern], recorder.texts.events)]
     status = status or int(bool(missing))
-    if missing and len(missing) == len(wanted):
-        reason = f"no such event came; {output} is not written; {hint or 'without -e all are recorded'}"
+    others = recorder.texts.there.difference(recorder.texts.events)
+    if missing and len(missing) == len(job.wanted):
+        hint = job.surroundings.hint or "without -e all are recorded"
+        meant = "".join(similar_event(pattern, others) for pattern in missing)
+        reason = f"no such event came{meant}; {job.target.output} is not written; {hint}"
         raise Failure(" ".join(missing), reason, status)
     for pattern in missing:
-        tell(f"{pattern}: no such event came")
+        tell(f"{pattern}: no such event came{similar_event(pattern, others)}")
     return status
 
 

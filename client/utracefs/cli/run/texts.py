@@ -44,6 +44,8 @@ class Texts:
             origin=self.origin,
         )
         self._formats: dict[EventName, bytes] = {}
+        self.there: set[EventName] = set()
+        """All events that existed at a `read`, enabled or not: a requested name may be misspelt."""
         self.tgids: dict[int, int] = {}
         """Writing threads to their processes, as far as the daemon noted them (option record-tgid)."""
 
@@ -62,6 +64,7 @@ class Texts:
     def read(self) -> None:
         """Read the texts that may change or vanish."""
         tree = self._tree
+        self.there.update(parse_event_list(tree.read_file("available_events")))
         events = parse_event_list(tree.read_file(self._events_file))
         new = [event for event in events if event not in self._formats]
         contents = tree.read_files(f"{event.directory}/format" for event in new)

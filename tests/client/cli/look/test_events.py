@@ -35,6 +35,9 @@ def test_declare_enable_emit_look_delete(traced: Cli) -> None:
     assert lines[-2].endswith("http_request: status=0xc8 (200) usec=0xfffffffb (-5) path=/größer")
     assert "does not fit u16" in traced.fails("emit", "http_request", "70000", "1", "/")
     assert "no such event" in traced.fails("emit", "nosuch", "70000")
+    for words in ("enable", "status", "reg --delete", "doctor"):
+        done = traced.run(*words.split(), "http_requst", status=1)
+        assert b"did you mean http_request?" in done.stdout + done.stderr
 
     status = traced.out("status")
     assert re.search(r"^user_events:http_request +ftrace +ftrace +2 +2 +0 +0$", status, re.MULTILINE)
