@@ -10,12 +10,14 @@ The XDG Base Directory specification: "All paths set in these environment variab
 implementation encounters a relative path in any of these variables it should consider the path invalid and
 ignore it."
 
-Pure functions of an environment and a user id; they do not look at the file system. The caller checks whether
+Pure functions of an environment, a user id and the working directory; they do not look at the file system. The caller checks whether
 a directory is safe: every user may write to /tmp, so a directory there is valid only if the user owns it and
 its mode is 0700.
 """
 
 from __future__ import annotations
+
+import os
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -34,8 +36,10 @@ SYSTEM_DIRECTORY: Final = "/run/utracefs"
 
 
 def chosen_directory(directory: str | None, environ: Mapping[str, str]) -> str | None:
-    """The directory given by argument or UTRACEFS_DIR; None or an empty text is no directory."""
-    return directory or environ.get("UTRACEFS_DIR") or None
+    """The directory given by argument or UTRACEFS_DIR, absolute: a process may change its working directory
+    before it connects again. None or an empty text is no directory."""
+    chosen = directory or environ.get("UTRACEFS_DIR")
+    return os.path.abspath(chosen) if chosen else None
 
 
 def xdg_runtime_dir(environ: Mapping[str, str]) -> str | None:

@@ -98,7 +98,7 @@ PROGRAM = "import os, sys, utracefs; utracefs.event('closed u32 n').emit(7)\nfor
 
 @pytest.mark.parametrize("closed", COMBINATIONS)
 def test_closed(tmp_path: Path, closed: set[int]) -> None:
-    env = {**os.environ, "UTRACEFS_DIR": str(tmp_path / "d")}
+    env = {**os.environ, "UTRACEFS_DIR": "d"}
     pipes: dict[str, int] = {"stdin": 0, "stdout": 1, "stderr": 2}
 
     def run(*words: str, status: int = 0) -> bytes:
@@ -130,7 +130,7 @@ def test_closed(tmp_path: Path, closed: set[int]) -> None:
     run("report", "t.dat", status=int(1 in closed))
     run("daemon", "--background")
     try:
-        assert b"enable" in subprocess.check_output([*UTRACEFS, "ls", "events"], env=env)
+        assert b"enable" in subprocess.check_output([*UTRACEFS, "ls", "events"], cwd=tmp_path, env=env)
         if why_no_mount(tmp_path / "m") is None:
             run("mount", "m")
             assert (tmp_path / "m/tracing_on").read_text() == "1\n"

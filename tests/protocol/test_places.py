@@ -1,5 +1,7 @@
 """The directory of the sockets, for each user."""
 
+from pathlib import Path
+
 import pytest
 
 from utracefs_protocol.places import (
@@ -42,7 +44,7 @@ def test_a_named_directory_is_the_only_one() -> None:
     assert chosen_directory("/d", environ) == "/d"
     assert chosen_directory("", environ) == "/u"
     assert chosen_directory(None, {"UTRACEFS_DIR": ""}) is None
-    assert candidates("d", environ, 5) == ["d"]
+    assert candidates("d", environ, 5) == [f"{Path.cwd()}/d"]
     assert candidates(None, environ, 5) == ["/u"]
 
 

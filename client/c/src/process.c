@@ -160,10 +160,15 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
 	const char *chosen = directory ? directory : secure_getenv("UTRACEFS_DIR");
 	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
 	const char *text;
+	char here[sizeof(settings->directories[0])];
 
 	memset(settings, 0, sizeof(*settings));
 	if (chosen && chosen[0]) {
-		set_directory(settings, 0, chosen, "");
+		/* Absolute: the program may change its working directory before it connects again. */
+		if (chosen[0] != '/' && getcwd(here, sizeof(here) - 1))
+			set_directory(settings, 0, strcat(here, "/"), chosen);
+		if (!settings->directories[0][0])
+			set_directory(settings, 0, chosen, "");
 	} else {
 		if (folder && folder[0] == '/') {
 			set_directory(settings, 0, folder, "/utracefs");

@@ -17,6 +17,7 @@ from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launched
 from utracefs.mount import Mount, Signals, connect, signals
+from utracefs_protocol.places import chosen_directory
 
 logger = logging.getLogger("utracefs.mount")
 
@@ -61,7 +62,7 @@ def mount(
         return _run_command(directory, os.path.realpath(mountpoint), command)
     options = _Options(
         os.path.realpath(mountpoint),
-        None if directory is None else os.path.abspath(directory),
+        chosen_directory(directory, os.environ),
         wait,
         allow_other,
         _gid(group),

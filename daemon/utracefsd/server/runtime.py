@@ -243,7 +243,7 @@ def locate(
         standard = Runtime(standard_directory, SHARED_MEMORY / f"utracefs-{uid}", kind, uid)
     if not chosen:
         return standard
-    absolute = Path(os.path.abspath(chosen))
+    absolute = Path(chosen)
     if absolute == standard.directory:
         return standard
     if absolute == SYSTEM_DIRECTORY:

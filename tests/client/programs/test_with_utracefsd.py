@@ -272,6 +272,24 @@ def test_a_new_daemon(utracefsd: DaemonProcess, session: Session) -> None:
         assert b"two: a=0x3 (3)" in tree.read_file("trace")
 
 
+def test_a_relative_directory(
+    utracefsd: DaemonProcess, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(utracefsd.directory).parent)
+    session = Session(Path(utracefsd.directory).name)
+    event = session.event("step u32 n")
+    wait_for(lambda: event.registered)
+    tree.write_file("events/user_events/step/enable", b"1")
+    os.chdir("/")
+    child = os.fork()
+    if not child:
+        event.emit(5)
+        os._exit(not session.flush())
+    assert os.waitpid(child, 0)[1] == 0
+    session.close()
+    assert b"step: n=0x5 (5)" in tree.read_file("trace")
+
+
 def test_registering_4000_events(session: Session) -> None:
     first = session.event("first u8 a")
     assert not first
