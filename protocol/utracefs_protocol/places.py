@@ -10,9 +10,9 @@ The XDG Base Directory specification: "All paths set in these environment variab
 implementation encounters a relative path in any of these variables it should consider the path invalid and
 ignore it."
 
-Pure functions of an environment, a user id and the working directory; they do not look at the file system. The caller checks whether
-a directory is safe: every user may write to /tmp, so a directory there is valid only if the user owns it and
-its mode is 0700.
+Pure functions of an environment, a user id and the working directory; they do not look at the file system.
+The caller checks whether a directory is safe: every user may write to /tmp, so a directory there is valid
+only if the user owns it and its mode is 0700.
 """
 
 from __future__ import annotations
