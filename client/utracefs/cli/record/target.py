@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from utracefs.cli import Failure
+from utracefs.cli.run.run_loop import Interrupted, interruptible
 from utracefs_protocol.errors import TraceError
 
 _TRACE_DAT: Final = ("", ".dat")
@@ -57,7 +58,7 @@ class Target:
 
     def finish(self, size: int, tgids: Mapping[int, int]) -> int:
         """Convert the recording; returns the size of the output in bytes. tgids: threads to their processes.
-        Failure, and the trace.dat stays: it cannot be written."""
+        Failure, and the trace.dat stays: it cannot be written, or a signal came (128 + N)."""
         if not self.is_converted:
             return size
         import utracefs
@@ -67,19 +68,20 @@ class Target:
         from utracefs.export import Tracks
 
         try:
-            with utracefs.open(self.path) as recording:
+            with interruptible(), utracefs.open(self.path) as recording:
                 recording.tgids = tgids
                 tell_if_moved(self.output, recording.origin)
                 done = convert(recording, self._kind, self.output, Tracks())
             if done.error is not None:
                 raise no_room(self.output, done.error, done.no_room, "records")
-        except (OSError, TraceError, Failure, KeyboardInterrupt) as error:
+        except (OSError, TraceError, Failure, Interrupted) as error:
             reason = {OSError: "strerror", TraceError: "text", Failure: "reason"}
             text = next(
                 (getattr(error, name) for kind, name in reason.items() if isinstance(error, kind)), ""
             )
             why = text or "was interrupted"
-            raise Failure(self.output, f"{why}; the recording is in {self.path}") from None
+            status = 128 + error.number if isinstance(error, Interrupted) else 1
+            raise Failure(self.output, f"{why}; the recording is in {self.path}", status) from None
         os.unlink(self.path)
         return _size(self.output)
 

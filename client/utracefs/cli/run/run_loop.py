@@ -84,6 +84,41 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class Interrupted(BaseException):
+    """By a signal, in `interruptible`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within signals_blocked, for work that takes long and that nobody has to wait for: the first signal to
+    end raises Interrupted. It comes again after the block, for the loop. Signals from before are dropped:
+    timeout(1) sends two."""
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        if not came:
+            came.append(number)
+            raise Interrupted(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, end) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
+    while signal.sigtimedwait(before, 0) is not None:
+        pass
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for again in came:
+            signal.raise_signal(again)
+
+
 def run_steps(
     command: Sequence[str],
     step: Callable[[], float | None],

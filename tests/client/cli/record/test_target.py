@@ -3,13 +3,14 @@ recording that remains if the conversion fails."""
 
 import os
 import re
+import signal
 import stat
 import sys
 
 import pytest
 
 import utracefs
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, interrupt
 from tests.client.cli.record.test_record import emitter
 from tests.client.export.test_ctf import read as read_ctf
 from tests.judges import library
@@ -102,3 +103,15 @@ def test_the_recording_stays_where_it_cannot_be_converted(cli: Cli) -> None:
     assert sorted(os.listdir(cli.home)) == ["o.ctf", path.name] and stat.S_ISREG(path.stat().st_mode)
     with utracefs.open(path) as recording:
         assert len(list(recording)) == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_conversion(cli: Cli, number: signal.Signals) -> None:
+    """The pipe takes 64 KiB, so the conversion waits; the recording stays."""
+    os.mkfifo(cli.home / "x.csv")
+    process = cli.start("record", "-o", "x.csv", *emitter(3000))
+    with (cli.home / "x.csv").open("rb"):
+        error = interrupt(process, number)[1].decode()
+    assert process.returncode == 128 + number
+    assert f"x.csv: was interrupted; the recording is in {cli.home}/x.csv.recorded.dat\n" in error
+    assert cli.out("report", "x.csv.recorded.dat").count("ticks:") == 3000
