@@ -61,7 +61,7 @@ class Formats:
 
     def _add(self, id_: int, described: tuple[str, bytes]) -> None:
         system, text = described
-        event = parse_format(text)
+        event = parse_format(text).for_readers()
         self._described[id_] = described
         self._decoders[id_] = EventDecoder(system, text_of(event.name), event.fields)
         self._header_events.add(system, event)

@@ -79,31 +79,29 @@ cdef class MergedPages(RecordSource):
 
 
 cdef class EventDecoder:
-    """Decodes the records of one event. Of fields with one name the last one counts, in the first one's
-    place, as in a dict. fields: those of an EventFormat. filter: selects records; None: all. paths: for each
-    field the names of the structs that it is in, and its own; empty: there are no structs. json: names of
-    fields with JSON. opcode: that of an event of EventHeader; -1: it is
+    """Decodes the records of one event. fields: those of an EventFormat, with distinct names. filter: selects
+    records; None: all. paths: for each field the names of the structs that it is in, and its own; empty:
+    there are no structs. json: names of fields with JSON. opcode: that of an event of EventHeader; -1: it is
     none."""
 
     def __cinit__(
         self, str system not None, str name not None, fields, *, tuple paths=(), json=(), int opcode=-1
     ):
         cdef Py_ssize_t i
-        by_name = {text_of(field.name): field for field in fields}
         self.system = system
         self.name = name
-        self.names = tuple(by_name)
+        self.names = tuple([text_of(field.name) for field in fields])
         self.paths = paths
         self.opcode = opcode
-        self.getters = <Getter *>calloc(len(by_name) + 1, sizeof(Getter))
+        self.count = len(self.names)
+        self.getters = <Getter *>calloc(self.count + 1, sizeof(Getter))
         if self.getters == NULL:
             raise MemoryError
-        for i, field in enumerate(by_name.values()):
+        for i, field in enumerate(fields):
             set_getter(&self.getters[i], field)
-            self.getters[i].is_json = text_of(field.name) in json
+            self.getters[i].is_json = self.names[i] in json
             self._least = max(self._least, self.getters[i].place.offset + self.getters[i].place.size)
             self._has_locs |= self.getters[i].place.where in (DATA_LOC, REL_LOC)
-        self.count = len(by_name)
 
     def __dealloc__(self):
         free(self.getters)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMON_COLUMNS",
+    "FIELD",
     "PLACE_COLUMNS",
     "arrow_batch",
     "arrow_schema",
@@ -41,6 +42,10 @@ def library(module: str) -> Any:
         raise ImportError(
             f"{package} is not installed: pip install 'utracefs[{extra}]'", name=error.name
         ) from None
+
+
+FIELD: Final = "utracefs.field"
+"""Metadata of a column that cannot have the name of its field: that name."""
 
 
 def column_names(
@@ -75,7 +80,13 @@ def arrow_schema(
     described = {"system": batch.event.system, "event": batch.event.name, **metadata}
     return pa.schema(
         [pa.field(column.name, _type(column)) for column in common]
-        + [pa.field(names[column.name], _type(column)) for column in own],
+        + [
+            pa.field(
+                name, _type(column), metadata=None if name == column.name else {FIELD: clean(column.name)}
+            )
+            for column in own
+            for name in (names[column.name],)
+        ],
         {f"utracefs.{name}".encode(): clean(text).encode() for name, text in described.items()},
     )
 

@@ -414,7 +414,7 @@ class Stream:
 
     def _describe(self, id_: int, described: bytes) -> None:
         system, _, text = described.partition(b"\0")
-        event = parse_format(text)
+        event = parse_format(text).for_readers()
         name = EventName(text_of(system), text_of(event.name))
         self.described[id_] = (name.system, text)
         self._names[id_] = str(name)

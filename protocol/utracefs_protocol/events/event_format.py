@@ -14,6 +14,8 @@ length (`char a[20]`). The kernel intends the same, but takes the number from a 
 sets. `parse_format` reads these files and those of a kernel.
 """
 
+from __future__ import annotations
+
 import errno
 import re
 from collections.abc import Iterable
@@ -55,6 +57,35 @@ class EventFormat:
     common_fields: tuple[Field, ...] = ()
     """The first paragraph: common_type to common_pid."""
 
+    def for_readers(self) -> EventFormat:
+        """With `distinct_fields`; its print fmt prints each field, below the declared name."""
+        fields = distinct_fields(self.fields)
+        if fields is self.fields:
+            return self
+        is_ours = self.print_fmt == _print_fmt(self.fields)
+        print_fmt = _print_fmt(fields, self.fields) if is_ours else self.print_fmt
+        return attrs.evolve(self, fields=fields, print_fmt=print_fmt)
+
+
+def distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """The fields with names for readers, which know a value by its name: of fields called `n` the first one
+    keeps the name, the others are n_2, n_3, without the names that other fields have. An event may repeat a
+    name, as in the kernel."""
+    declared = {field.name for field in fields}
+    if len(declared) == len(fields):
+        return fields
+    numbers: dict[bytes, int] = {}
+    distinct = []
+    for field in fields:
+        name = field.name
+        number = numbers.get(name, 0) + 1
+        if number > 1:
+            while (name := b"%s_%d" % (field.name, number)) in declared:
+                number += 1
+        numbers[field.name] = number
+        distinct.append(Field(field.type, name, field.offset, field.size, field.signed, field.kind))
+    return tuple(distinct)
+
 
 def format_text(
     tracepoint_name: bytes, event_id: int, fields: Iterable[Field], print_fmt: bytes | None = None
@@ -88,15 +119,16 @@ def _format_line(field: Field) -> bytes:
     )
 
 
-def _print_fmt(fields: Iterable[Field]) -> bytes:
+def _print_fmt(fields: tuple[Field, ...], labels: tuple[Field, ...] | None = None) -> bytes:
+    """labels: fields with the names to print."""
     parts = [_conversion(field) for field in fields]
-    text = b'"' + b" ".join(part for part, _ in parts) + b'"'
+    shown = zip(labels or fields, parts, strict=True)
+    text = b'"' + b" ".join(label.name + b"=" + part for label, (part, _) in shown) + b'"'
     return text + b"".join(b", " + argument for _, argument in parts)
 
 
 def _conversion(field: Field) -> tuple[bytes, bytes]:
-    """The field's part of the format string, and its argument (user_field_format(),
-    user_event_set_print_fmt())."""
+    """The field's conversion, and its argument (user_field_format(), user_event_set_print_fmt())."""
     if field.type in INTEGERS:
         if field.size == 8:
             conversion = b"%lld" if field.signed else b"%llu"
@@ -109,7 +141,7 @@ def _conversion(field: Field) -> tuple[bytes, bytes]:
         argument = b"%s(%s)" % (getter, field.name)
     else:
         argument = b"REC->" + field.name
-    return field.name + b"=" + conversion, argument
+    return conversion, argument
 
 
 def parse_format(text: bytes) -> EventFormat:

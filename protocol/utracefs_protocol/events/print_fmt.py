@@ -63,6 +63,10 @@ _CONVERSION: Final = re.compile(
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", '"': '"', "r": "\r"}
 _CAST: Final = re.compile(rb"\((?:unsigned|signed|const|void|char|short|int|long|[us]\d+|\s|\*)+\)\s*")
 _MEMBER: Final = re.compile(rb"\(?REC->(?P<name>[^\s,()]+)\)?\Z")
+_SMALL_SIGN: Final = re.compile(
+    rb"\(\(REC->(?P<name>[^\s,()]+) & \d+\) - \(\(REC->(?P=name) & \d+\) \* 2\)\)\Z"
+)
+"""The sign of 8 or 16 bits, as recordings have it for other tools (`with_small_signs`)."""
 _STRING_CALL: Final = re.compile(rb"__get(?:_rel)?_str\((?P<name>[^()]+)\)\Z")
 """Linear in the length of the text: no two parts of a pattern match the same blanks."""
 
@@ -120,7 +124,8 @@ def _field(argument: bytes, fields: Mapping[bytes, Field]) -> Field:
     at = 0
     while cast := _CAST.match(argument, at):
         at = cast.end()
-    found = _MEMBER.match(argument, at) or _STRING_CALL.match(argument, at)
+    patterns = (_MEMBER, _STRING_CALL, _SMALL_SIGN)
+    found = next(filter(None, (pattern.match(argument, at) for pattern in patterns)), None)
     if not found or (name := found["name"].strip()) not in fields:
         raise _NotUnderstoodError
     return fields[name]

@@ -89,14 +89,6 @@ def test_any_bytes_are_decoded_or_refused(payload: bytes) -> None:
     assert repr(found) == repr(expected) or (found and not expected)
 
 
-def test_a_repeated_name_counts_as_in_a_dict() -> None:
-    declared = parse(b"ev u8 a; u8 b; u16 a")
-    decoder = EventDecoder("user_events", "ev", declared.fields)
-    assert decoder.names == ("a", "b")
-    source = MergedPages(merge([(1, entry(bytes([1, 2, 3, 0])))]))
-    assert next(Records(source, {1: decoder}.get)).fields == {"a": 3, "b": 2}
-
-
 def test_what_a_record_says() -> None:
     source = MergedPages(
         merge([(5, entry(b"", 2, 9)), (6, entry(b"", 2, 0)), (7, entry(b"", 2, 4))]), offset_ns=100

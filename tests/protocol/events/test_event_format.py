@@ -63,6 +63,14 @@ def test_read_back(command: bytes, print_fmt: bytes) -> None:
         )
 
 
+def test_readers_tell_fields_of_one_name_apart() -> None:
+    text = format_text(b"pair", 9, parse(b"pair u32 a; s8 a; u32 a_2; __rel_loc char[] a").fields)
+    event = parse_format(text).for_readers()
+    assert [field.name for field in event.fields] == [b"a", b"a_3", b"a_2", b"a_4"]
+    assert event.print_fmt == b'"a=%u a=%d a_2=%u a=%s", REC->a, REC->a_3, REC->a_2, __get_rel_str(a_4)'
+    assert event.for_readers() is event
+
+
 def test_no_fields_leaves_two_blank_lines() -> None:
     assert format_text(b"empty", 20, ()) == (
         b"name: empty\nID: 20\nformat:\n" + COMMON + b'\n\nprint fmt: ""\n'

@@ -35,7 +35,7 @@ class Layouts:
         pa = columns.library("pyarrow")
         self._schemas = schemas
         types: dict[str, set[pyarrow.DataType]] = {}
-        names: dict[str, str] = {}
+        names: dict[str, pyarrow.Field] = {}
         """DuckDB ignores case."""
         self.left_out = 0
         self.most: Final = MAX_COLUMNS if len(schemas) > 1 else sys.maxsize
@@ -44,10 +44,10 @@ class Layouts:
             if key not in names and len(names) == self.most:
                 self.left_out += 1
                 continue
-            names.setdefault(key, field.name)
+            names.setdefault(key, field)
             types.setdefault(key, set()).add(field.type)
         first = next(iter(schemas.values()))
-        self._fields = {key: pa.field(name, _common(types[key])) for key, name in names.items()}
+        self._fields = {key: field.with_type(_common(types[key])) for key, field in names.items()}
         self.schema: pyarrow.Schema = pa.schema(list(self._fields.values()), first.metadata)
 
     def read(self, batches: Iterable[Batch]) -> "Iterator[pyarrow.RecordBatch]":

@@ -375,11 +375,11 @@ def _as_records(event: EventName, schema: "pyarrow.Schema", place: str) -> str:
     """A query for the rows of an event's table in the columns of `records`."""
     own = [field for field in schema if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
     members = ", ".join(
-        f"{_text(field.name)}: "
+        f"{_text((field.metadata or {}).get(columns.FIELD.encode(), field.name.encode()).decode())}, "
         + (f"lower(hex({quoted(field.name)}))" if str(field.type) == "binary" else quoted(field.name))
         for field in own
     )
-    fields = f"to_json({{{members}}})" if own else "'{}'::JSON"
+    fields = f"json_object({members})"
     names = ", ".join(columns.COMMON_COLUMNS)
     what = f"{_text(event.system)} AS system, {_text(event.name)} AS name, {fields} AS fields"
     return f"SELECT {names}, {what} FROM {place}"

@@ -10,7 +10,7 @@ import struct
 import utracefs.recordings.trace_dat.format as layout
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import FieldKind
-from utracefs_protocol.events.event_format import EventFormat, parse_format
+from utracefs_protocol.events.event_format import EventFormat, format_text, parse_format
 from utracefs_protocol.text import text_of
 
 
@@ -88,7 +88,7 @@ class TraceTexts:
     def _add_format(self, system: str, text: bytes) -> None:
         # An unreadable format makes its own records unreadable, not the file.
         with contextlib.suppress(TraceError):
-            event = parse_format(text)
+            event = parse_format(text).for_readers()
             self.formats[event.id] = event
             self.systems[event.id] = system
 
@@ -107,16 +107,20 @@ class TraceTexts:
 
 
 def with_small_signs(text: bytes) -> bytes:
-    """A format whose print fmt prints negative numbers of 8 and 16 bits correctly.
+    """A format for other tools: each field has a name of its own (`distinct_fields`), and the print fmt
+    prints negative numbers of 8 and 16 bits correctly.
 
     libtraceevent reads every number as unsigned and passes 32 bits to printf: trace-cmd and KernelShark print
     -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators; this is
     correct whether or not a field is sign-extended.
     """
     try:
-        format_ = parse_format(text)
+        declared = parse_format(text)
     except TraceError:
         return text
+    format_ = declared.for_readers()
+    if format_ is not declared:
+        text = format_text(format_.name, format_.id, format_.fields, format_.print_fmt)
     small = {
         field.name: 1 << 8 * field.size - 1
         for field in format_.fields

@@ -24,6 +24,7 @@ from importlib import metadata
 from typing import Any
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.event_format import distinct_fields
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import STREAM_RING_SIZE
 from utracefs_protocol.pages._stream_ring import StreamRing
@@ -86,7 +87,7 @@ class Plugin:
         if event in self._probes:
             return
         worker = self._ready()
-        known = Known(event.tracepoint_name, event.system, Layout(event.declaration.fields))
+        known = Known(event.tracepoint_name, event.system, Layout(distinct_fields(event.declaration.fields)))
         probe = StreamProbe(worker.sink, self.name, event.id, bytes)
 
         def begin() -> None:
