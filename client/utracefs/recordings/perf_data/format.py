@@ -15,6 +15,7 @@ All numbers are little-endian.
 Sources: include/uapi/linux/perf_event.h; tools/perf/Documentation/perf.data-file-format.txt.
 """
 
+import re
 import struct
 from typing import Final
 
@@ -94,3 +95,8 @@ class Feature:
     CLOCK_DATA: Final = 29
     ORIGIN: Final = 255
     """The lines of an Origin. perf skips unknown features."""
+
+
+def readable_name(name: bytes) -> bytes:
+    """An event's name of characters that libtraceevent reads in a format."""
+    return re.sub(rb"\W", b"_", name)

@@ -14,6 +14,8 @@ import os
 import struct
 from typing import Final
 
+import attrs
+
 import utracefs.recordings.perf_data.format as layout
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.perf_data._samples import Samples
@@ -120,6 +122,8 @@ class PerfDataReader(FileReader):
                 "was not finished; without the formats of its events nothing can be read"
             ) from None
         with contextlib.suppress(struct.error, ValueError):
+            self._read_names(Cursor(self._feature(features, Feature.EVENT_DESC)))
+        with contextlib.suppress(struct.error, ValueError):
             self._read_origin(features)
         if not kinds and not self.formats:
             return  # a recording without events
@@ -139,6 +143,17 @@ class PerfDataReader(FileReader):
         if at + length > len(self._map):
             raise ValueError("feature")
         return self._map[at : at + length]
+
+    def _read_names(self, file: Cursor) -> None:
+        """The names of events that a format cannot have (`readable_name`)."""
+        nr_events, attr_size = file.u32(), file.u32()
+        for _ in range(nr_events):
+            config = layout.ATTR_HEAD.unpack_from(file.take(attr_size))[2]
+            nr_ids = file.u32()
+            name = file.take(file.u32()).partition(b"\0")[0].partition(b":")[2]
+            file.take(layout.U64.size * nr_ids)
+            if (found := self.formats.get(config)) and layout.readable_name(name) == found.name:
+                self.formats[config] = attrs.evolve(found, name=name)
 
     def _read_origin(self, features: int) -> None:
         """The origin in a file of utracefs, else from perf's features."""

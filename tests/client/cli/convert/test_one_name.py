@@ -44,8 +44,13 @@ def test_tables(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_other_tools(tmp_path: Path, cli: Cli) -> None:
+    """They also read a file with an event that has no name for them."""
     file, data = str(tmp_path / "trace.dat"), str(tmp_path / "to.data")
-    cli.run("record", "-o", file, "--", sys.executable, "-c", PROGRAM)
+    program = PROGRAM + "utracefs.event('http-request u32 n').emit(7)"
+    cli.run("record", "-o", file, "--", sys.executable, "-c", program)
     cli.run("export", file, "-o", data)
+    with utracefs.open(data) as recording:
+        assert [record.name for record in recording] == ["pair", "http-request"]
+    assert b"user_events:http-request: n=7" in run_judge("perf", "script", "-i", data)
     for words in (["trace-cmd", "report", file], ["perf", "script", "-i", data]):
-        assert b"a=11 a=-2 a_2=33 a=four A=5" in run_judge(*words)
+        assert b"a=11 a=-2 a_2=33 a=four A=5" in run_judge(*words, may_warn=True)
