@@ -185,7 +185,7 @@ class Row(Generic[C]):
     truncate: Callable[[C, Peer], None] | None = None
     """Called by opening with O_TRUNC for writing; None: nothing."""
     release: Callable[[C], None] | None = None
-    """Called by closing; None: nothing."""
+    """Called by closing a file that was open for writing; None: nothing."""
     opener: Callable[[C, int, Peer], OpenFile] | None = None
     """Makes the open file where OpenText does not suffice; then the four above are not used."""
     changes: Callable[[C], int] | None = None
@@ -291,7 +291,7 @@ class OpenText(OpenFile):
         self._position = offset
 
     def _close(self) -> None:
-        if self._node.row.release is not None:
+        if self._node.row.release is not None and self.writable:
             self._node.row.release(self._node.context)
 
 

@@ -162,6 +162,8 @@ def test_resizing_keeps_what_fits(world: World) -> None:
 
 def test_free_buffer(world: World) -> None:
     world.w(b"buffer_size_kb", b"100")
+    world.open(b"free_buffer", os.O_RDONLY).close()
+    assert world.cat(b"buffer_size_kb") == b"103\n"
     assert world.w(b"free_buffer", b"anything") == 9
     assert world.cat(b"buffer_size_kb") == b"7\n"
     assert world.cat(b"tracing_on") == b"1\n"
