@@ -102,18 +102,14 @@ int utb_settle(struct utracefs_event *event, utb_interrupted call, void *arg)
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
 }
 
-unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t size, uint64_t place,
-				  struct utb_reserved *r)
+unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_t place)
 {
-	return ut_emit_fail(ut_reg_of_event(event), size, place, r);
+	return ut_emit_fail(r, size, place);
 }
 
-void utb_wake(uint32_t ring)
+void utb_wake(const struct utb_reserved *r)
 {
-	int saved = errno;
-
-	ut_ring_wake(ring);
-	errno = saved;
+	ut_emit_wake(r);
 }
 
 /* ---- sessions */

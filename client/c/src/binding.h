@@ -134,9 +134,9 @@ void utb_on_warning(void (*hook)(void));
 /* ---- for the inline functions */
 
 extern struct data_ring *utb_views; /* (Compile with -fPIC: no copy of it.) */
-unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t size, uint64_t place,
-				  struct utb_reserved *r) __attribute__((cold));
-void utb_wake(uint32_t ring) __attribute__((cold));
+unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_t place)
+	__attribute__((cold));
+void utb_wake(const struct utb_reserved *r) __attribute__((cold));
 #pragma GCC visibility pop
 
 /* -EINTR means "on": check PyErr_Occurred or the like. */
@@ -154,25 +154,29 @@ static inline int utb_enabled(struct utracefs_event *event, utb_interrupted inte
 static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t flag, uint32_t size,
 					 struct utb_reserved *r)
 {
-	struct ut_target *target = (struct ut_target *)event->registration;
+	/* Once: another thread may detach the event at any time (utb_end). A registration stays readable. */
+	struct ut_target *target = (struct ut_target *)__atomic_load_n(&event->registration, __ATOMIC_ACQUIRE);
 	uint64_t place;
 	struct data_ring view;
+	int half;
 
 	r->must_settle = 0;
+	r->reg = (struct ut_reg *)target;
 	if (__builtin_expect(!target, 0))
 		return NULL;
 	place = atomic_load_explicit(&target->place, memory_order_acquire);
 	view = utb_views[place >> 32];
 	if (__builtin_expect(view.header && size <= DR_MAX_PAYLOAD, 1)) {
-		r->record = ut_reserve(&view, (uint32_t)place | flag, size, &r->half);
+		r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
 		if (__builtin_expect(r->record != NULL, 1)) {
 			r->header = view.header;
-			r->ring = (uint32_t)(place >> 32);
 			r->size = size;
+			r->ring = (uint16_t)(place >> 32);
+			r->half = (uint8_t)half;
 			return r->record->payload;
 		}
 	}
-	return utb_reserve_slowly(event, size, place, r);
+	return utb_reserve_slowly(r, size, place);
 }
 
 static inline void utb_commit(const struct utb_reserved *r)
@@ -181,7 +185,7 @@ static inline void utb_commit(const struct utb_reserved *r)
 
 	view.header = r->header;
 	if (__builtin_expect(dr_commit(&view, r->record, r->size) || r->half, 0))
-		utb_wake(r->ring);
+		utb_wake(r);
 }
 
 #endif

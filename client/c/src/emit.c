@@ -14,18 +14,22 @@
 #include "session.h"
 
 /* (The view is copied: after a fork by a signal handler in the middle of this, the child has none.) */
-static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struct utb_reserved *r)
+static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, uint32_t size,
+			     struct utb_reserved *r)
 {
 	struct data_ring view = ut_views[place >> 32];
+	int half;
 
 	if (__builtin_expect(!view.header, 0))
 		return 0;
-	r->record = ut_reserve(&view, (uint32_t)place | flag, size, &r->half);
+	r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
 	if (__builtin_expect(!r->record, 0))
 		return 0;
 	r->header = view.header;
-	r->ring = (uint32_t)(place >> 32);
+	r->reg = reg;
 	r->size = size;
+	r->ring = (uint16_t)(place >> 32);
+	r->half = (uint8_t)half;
 	return 1;
 }
 
@@ -57,7 +61,7 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 		return 0;
 	}
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
-	if (reserve_at(place, flag, size, r))
+	if (reserve_at(reg, place, flag, size, r))
 		return 1;
 	if (has_no_place(reg, place)) /* twice: a ring that was closed at once */
 		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
@@ -69,19 +73,31 @@ static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, s
 {
 	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
 
-	return __builtin_expect(reserve_at(place, flag, size, r), 1) || reserve_later(reg, flag, size, place, r);
+	return __builtin_expect(reserve_at(reg, place, flag, size, r), 1) ||
+	       reserve_later(reg, flag, size, place, r);
+}
+
+void ut_emit_wake(const struct utb_reserved *r)
+{
+	int error = errno;
+
+	if (r->header->magic == UT_PARENTS) {
+		ut_lock();
+		ut_reg_count_cut_off(r->reg);
+		atomic_store(&r->header->need_wakeup, 1); /* for an emit that this one has interrupted */
+		ut_unlock();
+	} else {
+		ut_ring_wake(r->ring);
+	}
+	errno = error;
 }
 
 static inline void commit(const struct utb_reserved *r)
 {
 	struct data_ring view = {.header = r->header};
 
-	if (dr_commit(&view, r->record, r->size) || r->half) {
-		int error = errno;
-
-		ut_ring_wake(r->ring);
-		errno = error;
-	}
+	if (dr_commit(&view, r->record, r->size) || r->half)
+		ut_emit_wake(r);
 }
 
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what)
@@ -111,12 +127,12 @@ unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_res
 	return reserve(reg, size, r) ? r->record->payload : NULL;
 }
 
-unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *r)
+unsigned char *ut_emit_fail(struct utb_reserved *r, uint32_t size, uint64_t place)
 {
 	if (size > DR_MAX_PAYLOAD)
-		ut_emit_refuse(reg, "payload", "was too long");
-	else if (has_no_place(reg, place))
-		r->must_settle = !ut_reg_lose(reg);
+		ut_emit_refuse(r->reg, "payload", "was too long");
+	else if (has_no_place(r->reg, place))
+		r->must_settle = !ut_reg_lose(r->reg);
 	return NULL;
 }
 

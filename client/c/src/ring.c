@@ -49,7 +49,7 @@ static void mark(void)
 
 int ut_rings_init(void (*wake)(uint32_t))
 {
-	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + 65535) & ~(size_t)65535;
+	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + sizeof(uint64_t) + 65535) & ~(size_t)65535;
 	void *at;
 
 	if (ut_views)
@@ -71,15 +71,36 @@ int ut_rings_are_marked(void)
 	return ut_views[0].size != 0;
 }
 
+/* With signals blocked, and no other thread. */
+static void leave_to_parent(struct ut_outlet *outlet)
+{
+	struct data_ring *ring = &outlet->ring;
+
+	if (outlet->is_shared && mmap(ring->header, ring->map_bytes, PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED) {
+		ring->header->magic = UT_PARENTS;
+		ring->header->head = DR_CLOSED;
+		ring->header->need_wakeup = 1; /* a commit asks for a wake */
+		outlet->is_shared = 0;
+	}
+}
+
 void ut_rings_start_child(void)
 {
 	int is_wiped = !ut_rings_are_marked();
 
 	ut_forget_tid();
 	mark();
-	for (uint32_t i = 1; !is_wiped && i < UT_MAX_RINGS; i++)
-		if (ut_views[i].header)
+	for (uint32_t i = 1, left = nr_in_use; left; i++) {
+		if (!ut_outlets[i].in_use)
+			continue;
+		leave_to_parent(&ut_outlets[i]);
+		if (!is_wiped)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));
+		left--;
+	}
+	for (unsigned k = 0; k < MAX_STILL_READ; k++)
+		leave_to_parent(&ut_outlets[still_read[k]]);
 }
 
 /* A number without a ring, the one free for the longest time; 0: none. */
@@ -106,12 +127,25 @@ static uint32_t free_number(void)
 	return 0;
 }
 
-static int open_outlet(uint32_t number)
+static int open_outlet(uint32_t number, int fd)
 {
-	ut_outlets[number].in_use = 1;
+	struct ut_outlet *outlet = &ut_outlets[number];
+
+	outlet->counters.header = mmap(NULL, DR_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	outlet->counters.lost = mmap(NULL, DR_LOST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+				     (off_t)DR_HEADER_BYTES + outlet->ring.size);
+	outlet->in_use = outlet->is_shared = 1;
 	nr_in_use++;
-	ut_views[number] = ut_outlets[number].ring;
+	ut_views[number] = outlet->ring;
 	return (int)number;
+}
+
+struct data_ring *ut_ring_counters(uint32_t number)
+{
+	struct ut_outlet *outlet = &ut_outlets[number];
+
+	return outlet->in_use && outlet->counters.header != MAP_FAILED && outlet->counters.lost != MAP_FAILED ?
+		       &outlet->counters : NULL;
 }
 
 int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint64_t size)
@@ -139,7 +173,7 @@ int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint
 	outlet->doorbell = doorbell;
 	outlet->memory.beside = NULL;
 	outlet->doorbell.beside = &outlet->memory;
-	return open_outlet(number);
+	return open_outlet(number, memory.fd);
 }
 
 int ut_ring_make(uint32_t size)
@@ -154,11 +188,12 @@ int ut_ring_make(uint32_t size)
 	if (fd < 0)
 		return -errno;
 	error = ftruncate(fd, (off_t)dr_file_bytes(size)) < 0 ? -errno : dr_map(&outlet->ring, fd, size);
+	if (!error) {
+		outlet->is_local = 1;
+		error = open_outlet(number, fd);
+	}
 	close(fd);
-	if (error)
-		return error;
-	outlet->is_local = 1;
-	return open_outlet(number);
+	return error;
 }
 
 int ut_ring_is_ours(uint32_t ring)
@@ -187,7 +222,11 @@ static void replace_memory(uint32_t number)
 {
 	struct dr_header *header = ut_outlets[number].ring.header;
 	size_t bytes = ut_outlets[number].ring.map_bytes;
-	struct dr_header *nobodys =
+	struct dr_header *nobodys;
+
+	if (!ut_outlets[number].is_shared)
+		return;
+	nobodys =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (nobodys == MAP_FAILED)
@@ -196,6 +235,8 @@ static void replace_memory(uint32_t number)
 	/* (If it fails the old memory remains, which is equally correct, but uses space.) */
 	if (mremap(nobodys, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, header) == MAP_FAILED)
 		munmap(nobodys, bytes);
+	else
+		ut_outlets[number].is_shared = 0;
 }
 
 void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_index), void *arg)
@@ -225,6 +266,10 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	}
 	if (unread)
 		replace_memory(unread);
+	if (outlet->counters.header != MAP_FAILED)
+		munmap(outlet->counters.header, DR_HEADER_BYTES);
+	if (outlet->counters.lost != MAP_FAILED)
+		munmap(outlet->counters.lost, DR_LOST_BYTES);
 	ut_close(&outlet->doorbell);
 	ut_close(&outlet->memory);
 	outlet->in_use = 0;

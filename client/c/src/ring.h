@@ -14,7 +14,12 @@
  * counted. A number, and with it its memory, is reused after many others.
  *
  * The kernel empties ut_views in a child, however it was forked (MADV_WIPEONFORK), so a place of its parent
- * leads to no ring. So a child never writes into its parent's ring.
+ * leads to no ring. A signal handler may fork in the middle of an emit, and the child return into it with
+ * the ring's address. So in a child, before it returns from fork(), private memory takes the place of each
+ * ring of its parent, closed like a ring that is given up. An emit that has no place in it yet finds another
+ * one. Of a record that has one the child writes the rest there, finds UT_PARENTS and counts it as lost. Only
+ * the counters of lost records remain shared, by a second mapping. (A child without fork handlers, of
+ * _Fork(3) or clone(2), does the same in its first call of the library that takes the lock.)
  */
 #ifndef UTRACEFS_RING_H
 #define UTRACEFS_RING_H
@@ -23,14 +28,17 @@
 #include "data_ring_producer.h"
 #include "descriptor.h"
 
+#define UT_PARENTS 1u /* dr_header.magic of that memory */
 #define UT_MAX_RINGS 1280u /* of a process at a time; the limit of a user is 1,024 connections */
 
-extern struct data_ring *ut_views; /* [UT_MAX_RINGS] */
+extern struct data_ring *ut_views; /* [UT_MAX_RINGS], and behind it the counter of spans.c */
 
 struct ut_outlet {
 	struct data_ring ring;
+	struct data_ring counters; /* its header and lost[] once more: a child still counts there */
 	struct ut_descriptor memory, doorbell; /* of a ring of the daemon's */
 	int in_use;
+	int is_shared; /* its memory, with a daemon or with relatives */
 	int is_local;
 };
 extern struct ut_outlet ut_outlets[UT_MAX_RINGS];
@@ -46,8 +54,10 @@ int ut_rings_init(void (*wake)(uint32_t ring));
 /* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so its writes are the parent's.) */
 int ut_rings_are_marked(void);
-/* In a child: all views are empty, also if the kernel did not do it. */
+/* In a child: all views are empty, also if the kernel did not do it, and no memory is its parent's. */
 void ut_rings_start_child(void);
+/* Where losses are counted; of a child's parent, too. NULL: nowhere. */
+struct data_ring *ut_ring_counters(uint32_t ring);
 
 /* Maps a ring of the daemon; takes both descriptors over, also if it fails. size: bytes of the data area,
  * which the memory must have, sealed against shrinking (-EPROTO). The number, or -errno. */

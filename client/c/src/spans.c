@@ -3,7 +3,7 @@
  *
  * Ids: random numbers of 63 bits, so that readers with signed 64 bit have them exactly; never 0,
  * which is no span. splitmix64 of a counter that begins at a random number in each process, so ids of one
- * process are as random as those of several.
+ * process are as random as those of several. In a child that memory is empty, however it was forked.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -11,14 +11,22 @@
 #include <unistd.h>
 
 #include "process.h"
+#include "ring.h"
 #include "utracefs.h"
 
-static uint64_t next; /* 0: not begun */
 static __thread uint64_t present; /* the thread's innermost span */
+
+/* 0: not begun */
+static uint64_t *counter(void)
+{
+	static uint64_t without_session;
+
+	return ut_views ? (uint64_t *)(ut_views + UT_MAX_RINGS) : &without_session;
+}
 
 static void begin_anew(void)
 {
-	next = 0;
+	*counter() = 0;
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -26,7 +34,7 @@ __attribute__((constructor)) static void watch_forks(void)
 	pthread_atfork(NULL, NULL, begin_anew);
 }
 
-static void begin(void)
+static void begin(uint64_t *next)
 {
 	uint64_t seed, none = 0;
 	int before = errno;
@@ -34,17 +42,21 @@ static void begin(void)
 	if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != sizeof(seed))
 		seed = ut_clock_ns() << 20 ^ (uint64_t)getpid();
 	errno = before;
-	__atomic_compare_exchange_n(&next, &none, seed | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	__atomic_compare_exchange_n(next, &none, seed | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 uint64_t utracefs_new_span_id(void)
 {
-	uint64_t id;
+	uint64_t *next = counter(), last, id;
 
 	do {
-		if (!__atomic_load_n(&next, __ATOMIC_RELAXED))
-			begin();
-		id = __atomic_add_fetch(&next, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED);
+		last = __atomic_load_n(next, __ATOMIC_RELAXED);
+		if (!last)
+			begin(next);
+		/* (No plain addition: in a child that is forked here it would begin at 0.) */
+		id = last + 0x9e3779b97f4a7c15u;
+		if (!last || !__atomic_compare_exchange_n(next, &last, id, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			id = 0;
 		id = (id ^ id >> 30) * 0xbf58476d1ce4e5b9u;
 		id = (id ^ id >> 27) * 0x94d049bb133111ebu;
 		id = (id ^ id >> 31) >> 1;

@@ -1,7 +1,10 @@
 /* Spans: nested, left by return, in another thread, and of a child. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,7 +42,7 @@ int main(void)
 {
 	pthread_t other;
 	pid_t child;
-	uint64_t id, childs;
+	uint64_t ids[3];
 	int ends[2];
 
 	{
@@ -52,14 +55,16 @@ int main(void)
 	UTRACEFS_SPAN(c_pay);
 	if (pipe(ends))
 		return 1;
-	child = fork();
-	id = utracefs_new_span_id();
-	if (!child)
-		_exit(write(ends[1], &id, sizeof(id)) != sizeof(id));
-	waitpid(child, NULL, 0);
-	if (read(ends[0], &childs, sizeof(childs)) != sizeof(childs))
-		return 1;
-	printf("evaluated %d differ %d positive %d\n", evaluated, id != childs,
-	       (int64_t)id > 0 && (int64_t)childs > 0);
+	for (int i = 0; i < 2; i++) {
+		child = i ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+		ids[2] = utracefs_new_span_id();
+		if (!child)
+			_exit(write(ends[1], &ids[2], sizeof(ids[2])) != sizeof(ids[2]));
+		waitpid(child, NULL, 0);
+		if (read(ends[0], &ids[i], sizeof(ids[i])) != sizeof(ids[i]))
+			return 1;
+		printf("differ %d ", ids[i] != ids[2] && (int64_t)ids[i] > 0 && (int64_t)ids[2] > 0);
+	}
+	printf("evaluated %d\n", evaluated);
 	return 0;
 }

@@ -81,6 +81,8 @@ static inline struct ut_moment ut_moment_of(const struct dr_header *header, cons
 		m.rate = atomic_load_explicit(&header->tsc_rate, memory_order_relaxed);
 		if (!m.rate)
 			m.time = ut_now_ns();
+	} else if (!m.time) { /* a child of a fork since then has memory of its own there */
+		m.time = ut_now_ns();
 	}
 	return m;
 }

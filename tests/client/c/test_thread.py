@@ -55,6 +55,19 @@ def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
 
 
 @WAYS
+def test_a_handler_forks_in_the_middle_of_a_record(daemon: DaemonProcess, run: Run, way: str) -> None:
+    """The child writes the rest when the daemon has cleared that place, and the parent has gone round the
+    ring: the parent's records are all there, and right. The child's is lost, and counted."""
+    small = {"UTRACEFS_RING_KB": "64", "UTRACEFS_BUFFER_KB": "64"}
+    assert run("emitting", "fork-inside", 5000, **small, **of_way(way)) == "lost 1\n"
+    assert numbers(daemon) == (5003, 1)
+    found = [" ".join(line.split()[::2]) for line in lines(daemon, "c_count")]
+    assert sorted(found) == sorted(
+        ["who=0x0 i=0x0", "who=0x7 i=0x0", *(f"who=0x6 i={i:#x}" for i in range(5001))]
+    )
+
+
+@WAYS
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_child_that_shares_its_parents_memory(
     daemon: DaemonProcess, run: Run, way: str, before: int

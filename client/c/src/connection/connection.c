@@ -50,9 +50,12 @@ static void give_up_waiting(struct ut_session *s)
 
 void ut_reg_count_cut_off(struct ut_reg *reg)
 {
-	struct ut_outlet *parents = &ut_outlets[reg->session->ring];
+	const struct ut_session *s = reg->session;
+	uint32_t ring = s ? s->ring ? s->ring : s->local : 0;
+	struct data_ring *counters = ut_ring_counters(ring);
 
-	dr_count_lost(&parents->ring, parents->is_local ? reg->number : reg->write_index);
+	if (counters)
+		dr_count_lost(counters, ut_outlets[ring].is_local ? reg->number : reg->write_index);
 	atomic_fetch_add(&reg->lost, 1);
 }
 

@@ -241,7 +241,7 @@ void ut_disconnect(struct ut_session *session);
 void ut_connection_start_child(struct ut_session *session);
 /* Closes the connection's descriptors. */
 void ut_close_connection(struct ut_session *session);
-/* In a child without a connection: counts a lost record in its parent's ring, where the daemon, or its
+/* In a child: counts a lost record in its ring, or without one in its parent's, where the daemon, or its
  * parent's thread, finds the number. */
 void ut_reg_count_cut_off(struct ut_reg *reg);
 /* Gives *ring up, if there is one, and clears it. lost, arg: as in ut_ring_give_up. */
