@@ -394,6 +394,30 @@ def test_emitting_from_everything_that_runs_at_the_end(daemon: FakeDaemon, tmp_p
     assert {key: count for key, count in got.items() if key[0] != 4} == expected(1, 2)
 
 
+def test_threads_that_emit_while_interpreters_end(
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_RING_KB", "64")  # a full ring makes a crash more likely
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    import threading, time
+
+    def forever():
+        while True:
+            event.emit(1, 0)
+    for _ in range(40):
+        if not (pid := os.fork()):
+            for _ in range(2):
+                threading.Thread(target=forever, daemon=True).start()
+            time.sleep(0.01)
+            break
+        assert os.waitpid(pid, 0)[1] == 0
+    """,
+    )
+
+
 def test_no_daemon_makes_no_difference_to_how_a_program_ends(directory: Path, tmp_path: Path) -> None:
     out = run(
         tmp_path,

@@ -196,6 +196,7 @@ static void detach_all(struct ut_session *s)
 void utb_end(void)
 {
 	uint64_t until = ut_clock_ns() + UT_CLOSE_NS, now;
+	struct ut_session *open;
 	int saved = errno;
 
 	ut_lock();
@@ -203,11 +204,19 @@ void utb_end(void)
 	ut_on_warning(NULL);
 	ut_unlock();
 	ut_owner_flush(&ut_process_events.owner, UT_CLOSE_NS);
-	/* (From now on the list only loses entries, by the thread that ends the interpreter.) */
-	for (struct utb_session *session = sessions; session; session = session->next) {
+	/* Threads of the interpreter still emit, close and free: no session is used without the lock. */
+	do {
+		open = NULL;
+		ut_lock();
+		for (struct utb_session *one = sessions; one && !open; one = one->next) {
+			open = one->owner.session;
+			one->owner.is_closed = 1;
+		}
+		ut_unlock();
 		now = ut_clock_ns();
-		ut_owner_close(&session->owner, now < until ? until - now : 0);
-	}
+		if (open)
+			ut_session_close_within(open, now < until ? until - now : 0);
+	} while (open && !ut_process_is_guest());
 	ut_lock();
 	if (ut_process_events.owner.session)
 		detach_all(ut_process_events.owner.session);

@@ -245,6 +245,27 @@ int ut_process_is_guest(void)
 	return process && ut_rings_are_marked() && process != getpid();
 }
 
+/* exit(3) calls functions of atexit(3) first and then destructors, dlclose(3) destructors first, except those
+ * with a low priority. */
+enum ut_phase ut_phase;
+
+static void note_exit(void)
+{
+	if (ut_phase == UT_RUNS)
+		ut_phase = UT_EXITS;
+}
+
+__attribute__((destructor)) static void note_unload(void)
+{
+	if (ut_phase == UT_RUNS)
+		ut_phase = UT_UNLOADED;
+}
+
+void ut_process_end(void)
+{
+	process = 0;
+}
+
 int ut_process_is_own(void)
 {
 	return process && process == getpid();
@@ -268,6 +289,8 @@ int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t))
 	error = pthread_atfork(before_fork, ut_unlock, in_child);
 	if (error)
 		return -error;
+	if (atexit(note_exit))
+		return -ENOMEM;
 	process = getpid();
 	return 0;
 }

@@ -38,6 +38,12 @@ void ut_process_look(void);
 /* Whether this process called ut_process_init, or is an initialized child. */
 int ut_process_is_own(void);
 
+/* At the exit of a process other threads may still emit, so nothing is freed from then on. If dlclose(3)
+ * unloads this code, the last destructors free everything: no thread is in it. */
+extern enum ut_phase { UT_RUNS, UT_EXITS, UT_UNLOADED } ut_phase;
+/* After this the library has no state. */
+void ut_process_end(void);
+
 /* Whether this child shares its parent's memory but not its descriptors, as after vfork(2): it emits as
  * its parent does, whose thread talks to the daemon. It opens no session. */
 int ut_process_is_guest(void);

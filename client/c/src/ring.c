@@ -18,6 +18,7 @@ static void (*wake_taker)(uint32_t ring);
 struct data_ring *ut_views;
 extern struct data_ring *utb_views __attribute__((alias("ut_views"), visibility("default")));
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
+static const size_t bytes_of_views = (UT_MAX_RINGS * sizeof(*ut_views) + sizeof(uint64_t) + 65535) & ~65535ul;
 static uint32_t last_used, nr_in_use;
 /* The rings given up last, while the daemon read them; 0: none. A program that closes its descriptors closes
  * those of all its sessions. */
@@ -49,18 +50,17 @@ static void mark(void)
 
 int ut_rings_init(void (*wake)(uint32_t))
 {
-	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + sizeof(uint64_t) + 65535) & ~(size_t)65535;
 	void *at;
 
 	if (ut_views)
 		return 0;
 	wake_taker = wake;
 	find_cpu();
-	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	at = mmap(NULL, bytes_of_views, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return -errno;
 	/* (Kernels before 4.14 do not have it: then only the fork handlers empty it.) */
-	madvise(at, bytes, MADV_WIPEONFORK);
+	madvise(at, bytes_of_views, MADV_WIPEONFORK);
 	ut_views = at;
 	mark();
 	return 0;
@@ -101,6 +101,14 @@ void ut_rings_start_child(void)
 	}
 	for (unsigned k = 0; k < MAX_STILL_READ; k++)
 		leave_to_parent(&ut_outlets[still_read[k]]);
+}
+
+void ut_rings_end(void)
+{
+	for (uint32_t i = 1; i < UT_MAX_RINGS; i++)
+		dr_unmap(&ut_outlets[i].ring);
+	munmap(ut_views, bytes_of_views);
+	ut_views = NULL;
 }
 
 /* A number without a ring, the one free for the longest time; 0: none. */

@@ -56,6 +56,8 @@ int ut_rings_init(void (*wake)(uint32_t ring));
 int ut_rings_are_marked(void);
 /* In a child: all views are empty, also if the kernel did not do it, and no memory is its parent's. */
 void ut_rings_start_child(void);
+/* Unmaps everything. */
+void ut_rings_end(void);
 /* Where losses are counted; of a child's parent, too. NULL: nowhere. */
 struct data_ring *ut_ring_counters(uint32_t ring);
 

@@ -11,6 +11,7 @@
 #include "connection.h"
 #include "session.h"
 #include "thread.h"
+#include "utracefs.h"
 
 #define TURN_NS 100000000ull
 #define FOLLOW_NS 1000000000ull /* time that a child follows its parent's bytes before it needs a
@@ -100,8 +101,12 @@ static void end_session(struct ut_session *s)
 		atomic_store(&reg->place, 0);
 		ut_reg_point(reg, &ut_off);
 		reg->session = NULL;
+		for (struct utracefs_event *event; ut_phase == UT_UNLOADED && (event = reg->events);) {
+			reg->events = event->next;
+			event->registration = NULL;
+		}
 		if (!reg->events) /* the program's events point at the others, and may be written at any
-				   * time */
+				   * time: the last one that is detached frees it */
 			ut_reg_free(reg);
 	}
 	s->regs = s->to_ask = s->answered = NULL;
@@ -374,7 +379,9 @@ static int is_answered(void *arg)
 {
 	struct ut_reg *reg = arg;
 
-	return reg->state == UT_REFUSED || (reg->state == UT_ANSWERED && reg->session->state == UT_UP);
+	/* (Another thread may have closed the session.) */
+	return reg->state == UT_REFUSED ||
+	       (reg->state == UT_ANSWERED && reg->session && reg->session->state == UT_UP);
 }
 
 /* Another registration that the daemon treats as the same event; NULL: none that has a number. */
@@ -578,10 +585,11 @@ void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns)
 }
 
 /* The end of the process, or of a program's library that contains this one. Rings of the daemon need no
- * flush: it takes in all committed records. */
-__attribute__((destructor(101))) static void end(void)
+ * flush: it takes in all committed records. (Before that of utracefs.c.) */
+__attribute__((destructor(102))) static void end(void)
 {
 	uint64_t until = ut_clock_ns() + UT_CLOSE_NS;
+	int is_alone;
 
 	if (!ut_process_is_own())
 		return;
@@ -598,10 +606,21 @@ __attribute__((destructor(101))) static void end(void)
 			break;
 		ut_session_flush(s, until - now);
 	}
-	ut_thread_end();
+	is_alone = ut_thread_end();
 	ut_lock();
 	while (ut_sessions)
 		end_session(ut_sessions);
 	ut_bell_close(&ut_bell);
+	if (is_alone && ut_phase == UT_UNLOADED) {
+		for (struct ut_session *s = ended, *next; s; s = next) {
+			next = s->next;
+			munmap(s->status_area, UT_STATUS_BYTES);
+			free(s);
+		}
+		ut_free_all_later();
+		ut_held_end();
+		ut_rings_end();
+		ut_process_end();
+	}
 	ut_unlock();
 }

@@ -13,6 +13,7 @@
 #define STACK_BYTES (64u << 10)
 /* Limit at the end of the process: a sandbox may prevent waking the thread. */
 #define END_NS 500000000ull
+#define UNLOAD_NS 10000000000ull /* the same before its code goes */
 /* Limit of a fork's wait for the end of a step, which never blocks. */
 #define PAUSE_NS 1000000000ull
 
@@ -244,10 +245,10 @@ int ut_thread_init(void)
 	return is_ending ? -ECANCELED : ut_process_init(start_child, wake);
 }
 
-void ut_thread_end(void)
+int ut_thread_end(void)
 {
 	ut_lock();
 	is_ending = 1;
 	ut_unlock();
-	await_end(ut_clock_ns() + END_NS);
+	return await_end(ut_clock_ns() + (ut_phase == UT_UNLOADED ? UNLOAD_NS : END_NS));
 }

@@ -21,8 +21,8 @@ int ut_thread_is_current(void);
 /* Before a fork, and after it in the parent; without the lock. binding.h */
 int ut_thread_pause(void);
 void ut_thread_resume(void);
-/* Permanently; without the lock. */
-void ut_thread_end(void);
+/* Permanently; without the lock. Whether it has ended. */
+int ut_thread_end(void);
 
 /* The calling thread waits for an answer, so a call on it comes from a signal handler. */
 extern __thread int ut_is_waiting;

@@ -91,6 +91,13 @@ void ut_events_free(struct utb_session *events)
 	events->nr_buckets = events->nr_known = 0;
 }
 
+/* After the end of the library. */
+__attribute__((destructor(101))) static void free_events(void)
+{
+	if (ut_phase == UT_UNLOADED)
+		ut_events_free(&ut_process_events);
+}
+
 int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 {
 	struct ut_session *session;
@@ -158,6 +165,8 @@ void ut_events_detach(struct utracefs_event *event)
 			at = &(*at)->next;
 		if (*at)
 			*at = event->next;
+		if (!reg->session && !reg->events)
+			ut_reg_free(reg);
 	}
 	point(event, &ut_off);
 	event->next = NULL;

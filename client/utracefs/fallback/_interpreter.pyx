@@ -1,11 +1,9 @@
-# distutils: define_macros=CYTHON_PEP489_MULTI_PHASE_INIT=0
-# cython: binding=True
+# distutils: define_macros=CYTHON_USE_MODULE_STATE=1
+# cython: subinterpreters_compatible=own_gil
 """Whether the compiled modules can be used here; checked before any other one is imported.
 
-A module that Cython compiles belongs to the interpreter that imports it first. This module alone is
-initialised in one phase, so every interpreter that shares its GIL can import it; in the others the import
-fails with ImportError, which has the same meaning. Its function is compiled with `binding`: with a builtin
-one Python 3.12 crashes in the second interpreter that imports it.
+A module that Cython compiles belongs to the interpreter that imports it first. This module alone has its
+state in each module object, so every interpreter can import it, also after the first one has ended.
 """
 
 cdef extern from "Python.h":

@@ -70,13 +70,14 @@ def run(program: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("first", ["the main interpreter", "the second"])
+@pytest.mark.parametrize("first", ["the main interpreter", "the second", "the second, which ends"])
 def test_a_second_interpreter(first: str) -> None:
     """Whichever interpreter is first: the main one traces."""
     main = "import utracefs\none = utracefs.event('main u8 a')\nassert 'Event' in str(type(one))\n"
     main += "assert type(one).__module__ == 'utracefs._event'\n"
     program = SECOND + f"second, third = create(), create()\nUSE = {USE!r}\n"
-    calls = "run(second, USE); run(third, USE)\n"
+    ends = "which ends" in first
+    calls = "run(second, USE); run(third, USE)\n" + "interpreters.destroy(second)\n" * ends
     run(program + (main + calls if first == "the main interpreter" else calls + main))
 
 

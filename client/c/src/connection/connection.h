@@ -226,6 +226,7 @@ struct ut_by_index ut_regs_by_old_index(const struct ut_session *session);
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count);
 /* Frees the block after many later ones. */
 void ut_free_later(void *block);
+void ut_free_all_later(void);
 
 /* ---- connection.c: with the lock held; nothing here waits */
 
@@ -263,6 +264,7 @@ int ut_send_offer(struct ut_session *session);
 
 /* Makes the memory that relatives share, once. */
 void ut_held_init(void);
+void ut_held_end(void);
 /* A child has committed records to this local ring: counts them if they must wait for the daemon. */
 void ut_held_count(uint32_t ring);
 /* One is sent, or counted otherwise; all of them are. */

@@ -38,6 +38,13 @@ void ut_held_init(void)
 	held = at == MAP_FAILED ? NULL : at;
 }
 
+void ut_held_end(void)
+{
+	if (held)
+		munmap(held, sizeof(*held));
+	held = NULL;
+}
+
 static struct entry *entry_of(const struct ut_session *s, uint32_t number)
 {
 	pid_t own = getpid();

@@ -15,9 +15,17 @@ void ut_free_later(void *block)
 	static void *later[NR_LATER];
 	static unsigned at;
 
+	if (ut_phase == UT_EXITS)
+		return;
 	free(later[at]);
 	later[at] = block;
 	at = (at + 1) % NR_LATER;
+}
+
+void ut_free_all_later(void)
+{
+	for (unsigned i = 0; i < NR_LATER; i++)
+		ut_free_later(NULL);
 }
 
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status)
