@@ -7,7 +7,7 @@
 # make screenshots  the pictures of the documentation
 # make wheels  a source distribution and a wheel for every Python of this machine, in dist/, each tried
 # make deb     packages for Debian, in build/deb, tried in a Debian of their own; needs root and the network
-# make bench  the figures of docs/performance.md, as ratios in one run
+# make bench  the figures of docs/performance.md, as ratios in one run; NAMES='loops spans': only those
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
 # missing and the user is root; otherwise one line names the package. Works offline after the first time.
@@ -33,7 +33,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize docs screenshots wheels deb clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage assertions others soak bench sanitize docs screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -45,30 +45,22 @@ tools:
 
 comma := ,
 
-test-tools: tools
-	$(call need,command -v trace-cmd,trace-cmd)
-	$(call need,command -v fusermount3,fuse3)
-	$(call need,command -v g++,g++)
-	$(call need,command -v pkg-config,pkg-config)
-	$(call need,command -v openssl,openssl)
+# Debian packages of the judges: tests/judges.py.
+packages = @missing=$$($(BIN)/python -m tests.judges $(1)); [ -z "$$missing" ] || { \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing the Debian packages $$missing"; \
+		{ apt-get install -y -q $$missing || { apt-get update -q && apt-get install -y -q $$missing; }; } >/dev/null 2>&1; \
+	fi; \
+	missing=$$($(BIN)/python -m tests.judges $(1)); \
+	[ -z "$$missing" ] || { echo "utracefs: please install: apt install $$missing" >&2; $(2); }; }
 
-# The large ones.
-ci-tools: test-tools
-	$(call need,command -v node,nodejs)
-	$(call need,command -v cmake,cmake)
-	$(call need,command -v clang,clang)
-	$(call need,command -v chromium,chromium)
-	$(call need,command -v kernelshark,kernelshark)
-	$(call need,command -v Xvfb,xvfb)
-	$(call need,command -v xwininfo,x11-utils)
-	$(call need,command -v import,imagemagick)
-	$(call need,command -v systemd-analyze,systemd)
-	$(call need,command -v systemd-socket-activate,systemd)
-	$(call need,command -v perf,linux-perf)
-	$(call need,command -v prometheus,prometheus)
-	$(call need,command -v nats-server,nats-server)
-	$(call need,command -v babeltrace2,babeltrace2)
-	$(call need,/usr/bin/python3 -c 'import bt2',python3-bt2)
+# What is missing leaves tests out.
+test-tools: $(VENV)/.developer
+	$(call packages,small,true)
+
+# The large ones, too.
+ci-tools: $(VENV)/.developer
+	$(call packages,,exit 1)
 
 # ensurepip needs 4 s, most of it to compile pip; Debian's Python may have no pip.
 BUILDERS := pip 'setuptools>=77' 'Cython>=3.1'
@@ -139,6 +131,13 @@ coverage: build $(VENV)/.judges ci-tools
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
+# Assertions that no run reaches: coverage of the tests' own lines.
+assertions: build $(VENV)/.judges ci-tools
+	rm -f build/assertions*
+	-$(BIN)/coverage run --data-file=build/assertions --include='*/tests/*' -m pytest -q --ci -n $(WORKERS)
+	$(BIN)/coverage combine -q --data-file=build/assertions build/assertions.*
+	$(BIN)/python -m tests.assertions build/assertions
+
 # What depends on the Python, on the others that this machine has, if it has any (noxfile.py).
 others: build $(VENV)/.developer
 	$(BIN)/nox -- -n $(WORKERS)
@@ -158,7 +157,7 @@ ci:
 	$(MAKE) soak SECONDS=60 SOAK='--seed test'
 
 bench: build $(VENV)/.developer
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(NAMES)
 
 # The compiled core under AddressSanitizer and UndefinedBehaviorSanitizer, in a tree of its own: what runs in .venv
 # stays as it is. Python itself leaks by design at exit, so leaks are not looked for. Left out: what

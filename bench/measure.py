@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+import pytest
 
 REPEATS = 7
 
@@ -45,6 +46,19 @@ class Row:
         mark = "held" if self.held else "MISSED"
         figure = f"{self.what:<52} {self.value:>14,.1f} {self.unit:<10} {ratio:>8}"
         return f"{figure}  {self.promise:<14} {mark:<7} {base}"
+
+
+@contextlib.contextmanager
+def left_out(what: str) -> Iterator[None]:
+    """Says that a figure is left out where its package or program is missing."""
+    try:
+        yield
+    except (ImportError, pytest.skip.Exception) as error:  # (a judge of the tests)
+        print(f"  (left out: {what}; {error})", flush=True)
+    except FileNotFoundError as error:
+        if "/" in str(error.filename or "/"):  # no program
+            raise
+        print(f"  (left out: {what}; {error.filename} is not installed)", flush=True)
 
 
 def ratio_row(what: str, value: float, baseline: float, name: str, at_most: float, unit: str = "ns") -> Row:

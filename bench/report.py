@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import statistics
 import struct
 import subprocess
@@ -101,10 +100,6 @@ def seconds(words: list[str], output: str) -> float:
 
 
 def rows() -> Iterator[Row]:
-    theirs = shutil.which("trace-cmd")
-    if theirs is None:
-        print("report: trace-cmd is not installed")
-        return
     with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder:
         for kind, (declaration, values) in EVENTS.items():
             path = Path(folder) / f"{kind}.dat"
@@ -112,7 +107,7 @@ def rows() -> Iterator[Row]:
             for output in OUTPUTS:
                 commands = {
                     "ours": [sys.executable, "-m", "utracefs.cli", "report", str(path)],
-                    "theirs": [theirs, "report", "-i", str(path)],
+                    "theirs": ["trace-cmd", "report", "-i", str(path)],
                 }
                 took: dict[str, list[float]] = {name: [] for name in commands}
                 for _ in range(RUNS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import logging
@@ -12,7 +11,7 @@ from typing import Any
 
 import utracefs
 from bench.application import emitting
-from bench.measure import Row, daemon, in_turns, ratio_row, statement_ns
+from bench.measure import Row, daemon, in_turns, left_out, ratio_row, statement_ns
 from utracefs.tracing.spans import declare
 from utracefs.tree.tracefs import Tracefs
 
@@ -36,13 +35,13 @@ def others(on: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
     logger = logging.Logger("bench", logging.DEBUG if on else logging.WARNING)  # noqa: LOG001
     logger.addHandler(logging.StreamHandler(io.StringIO()))
     yield "logging, a line", "logger.debug('order %d', 7)", {"logger": logger}
-    with contextlib.suppress(ModuleNotFoundError):
+    with left_out("structlog"):
         structlog = importlib.import_module("structlog")
         level = logging.DEBUG if on else logging.WARNING
         wrapper = structlog.make_filtering_bound_logger(level)
         log = structlog.wrap_logger(Discard(), [structlog.processors.KeyValueRenderer()], wrapper)
         yield "structlog, a line", "log.debug('order', order=7)", {"log": log.bind()}
-    with contextlib.suppress(ModuleNotFoundError):
+    with left_out("viztracer"):
         viztracer = importlib.import_module("viztracer")
         tracer = viztracer.VizTracer(verbose=0, log_sparse=True)
         if on:
@@ -51,7 +50,7 @@ def others(on: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
         tracer.stop()
         tracer.clear()
         sys.setprofile(None)  # where each tracer puts itself: all calls of C functions would take longer
-    with contextlib.suppress(ModuleNotFoundError):
+    with left_out("OpenTelemetry"):
         trace = importlib.import_module("opentelemetry.trace")
         provider: Any = trace.NoOpTracerProvider()
         what = "OpenTelemetry without SDK"

@@ -2,50 +2,87 @@
 
 `make ci` installs all of them, and there a test whose reader is missing fails. Elsewhere the test is left
 out, and the last line of pytest names the reader: many are large.
+
+    python -m tests.judges [small]      Debian packages of the missing ones, for the Makefile
 """
 
+from __future__ import annotations
+
+import functools
 import importlib
 import importlib.util
 import os
 import shutil
 import subprocess
-from typing import Any, NoReturn
+import sys
+import tempfile
+from typing import Any, Final, NoReturn
 
 import attrs
 import pytest
 
-PACKAGES = {
-    "trace-cmd": "trace-cmd",
-    "perf": "linux-perf",
-    "babeltrace2": "babeltrace2",
-    "/usr/bin/python3": "python3-bt2",
-    "kernelshark": "kernelshark",
-    "Xvfb": "xvfb",
-    "xwininfo": "x11-utils",
-    "import": "imagemagick",
-    "convert": "imagemagick",
-    "node": "nodejs",
-    "chromium": "chromium",
-    "systemd-analyze": "systemd",
-    "systemd-socket-activate": "systemd",
-    "systemd-sysusers": "systemd",
-    "systemd-tmpfiles": "systemd",
-    "cmake": "cmake",
-    "g++": "g++",
-    "pkg-config": "pkg-config",
-    "fusermount3": "fuse3",
-    "openssl": "openssl",
-    "gcc": "gcc",
-    "clang": "clang",
-    "promtool": "prometheus",
-    "prometheus": "prometheus",
-    "nats-server": "nats-server",
+
+def _runs(*words: str) -> bool:
+    with tempfile.TemporaryDirectory(prefix="utracefs-judge-") as folder:
+        done = subprocess.run(words, cwd=folder, capture_output=True, check=False, timeout=60)
+    return done.returncode == 0
+
+
+def _python_with_bt2() -> str | None:
+    """Debian's Python has the binding of babeltrace2; the one of this environment hardly ever."""
+    candidates = dict.fromkeys(["/usr/bin/python3", shutil.which("python3"), sys.executable])
+    return next((one for one in candidates if one and _runs(one, "-c", "import bt2")), None)
+
+
+def _rustc() -> str | None:
+    """The one of rustup is there without a toolchain, too."""
+    path = shutil.which("rustc")
+    return path if path and _runs("sh", "-c", f"echo 'fn main() {{}}' | {path} -o main -") else None
+
+
+@attrs.frozen
+class Judge:
+    """One that comes in a package of Debian."""
+
+    package: str
+    is_small: bool = False
+    """`make test` installs it, too."""
+    is_optional: bool = False
+    """`make ci` does not install it."""
+    find: Any = None
+    """() -> path or None, if more is needed than a program of that name on PATH."""
+
+
+JUDGES: Final = {
+    "trace-cmd": Judge("trace-cmd", is_small=True),
+    "g++": Judge("g++", is_small=True),
+    "pkg-config": Judge("pkg-config", is_small=True),
+    "fusermount3": Judge("fuse3", is_small=True),
+    "openssl": Judge("openssl", is_small=True),
+    "gcc": Judge("gcc", is_small=True),
+    "perf": Judge("linux-perf", find=lambda: shutil.which("perf") if _runs("perf", "--version") else None),
+    "babeltrace2": Judge("babeltrace2"),
+    "bt2": Judge("python3-bt2", find=_python_with_bt2),
+    "kernelshark": Judge("kernelshark"),
+    "Xvfb": Judge("xvfb"),
+    "xwininfo": Judge("x11-utils"),
+    "import": Judge("imagemagick"),
+    "convert": Judge("imagemagick"),
+    "node": Judge("nodejs"),
+    "chromium": Judge("chromium"),
+    "systemd-analyze": Judge("systemd"),
+    "systemd-socket-activate": Judge("systemd"),
+    "systemd-sysusers": Judge("systemd"),
+    "systemd-tmpfiles": Judge("systemd"),
+    "cmake": Judge("cmake"),
+    "clang": Judge("clang"),
+    "promtool": Judge("prometheus"),
+    "prometheus": Judge("prometheus"),
+    "nats-server": Judge("nats-server"),
+    "rustc": Judge("rustc", is_optional=True, find=_rustc),
+    "strace": Judge("strace", is_optional=True),
 }
-"""A program, and the Debian package that has it."""
-
-SYSTEM_PYTHON = "/usr/bin/python3"
-"""The Python that has python3-bt2, the binding of babeltrace2."""
-
+"""By name; `bt2` is a Python."""
 
 LEFT_OUT = "left out without "
 """Beginning of the reason of a skipped test."""
@@ -56,6 +93,8 @@ class Judges:
 
     all_needed = False
     """With --ci: a missing judge fails its tests."""
+    hidden = False
+    """With --no-judges: as on a machine that has none."""
 
 
 def missing(name: str, package: str) -> NoReturn:
@@ -65,15 +104,21 @@ def missing(name: str, package: str) -> NoReturn:
     pytest.skip(LEFT_OUT + name, allow_module_level=True)
 
 
+@functools.cache
+def find(name: str) -> str | None:
+    """The path of a judge that can be used."""
+    one = JUDGES[name]
+    return None if Judges.hidden else one.find() if one.find else shutil.which(name)
+
+
 def judge(name: str) -> str:
     """The path of a program."""
-    path = shutil.which(name)
-    return path or missing(name, f"the Debian package {PACKAGES[name]}")
+    return find(name) or missing(name, f"the Debian package {JUDGES[name].package}")
 
 
 def needs(name: str) -> pytest.MarkDecorator:
     """A test that is left out where the program is missing, also with --ci: not every machine can run it."""
-    return pytest.mark.skipif(shutil.which(name) is None, reason=LEFT_OUT + name)
+    return pytest.mark.skipif(find(name) is None, reason=LEFT_OUT + name)
 
 
 @attrs.frozen
@@ -89,7 +134,7 @@ class Library:
 def library(name: str) -> Any:
     """A module of a large package from PyPI; for the top of a test module."""
     package = name.partition(".")[0]
-    if importlib.util.find_spec(package) is None:
+    if Judges.hidden or importlib.util.find_spec(package) is None:
         missing(package, "the dependency group `judges`")
     return Library(name)
 
@@ -105,3 +150,8 @@ def run_judge(name: str, *words: object, timeout_s: float = 100, may_warn: bool 
     )
     assert done.returncode == 0 and (may_warn or done.stderr == b""), done
     return done.stdout
+
+
+if __name__ == "__main__":
+    wanted = [name for name, one in JUDGES.items() if one.is_small or sys.argv[1:] != ["small"]]
+    print(*dict.fromkeys(JUDGES[n].package for n in wanted if not JUDGES[n].is_optional and not find(n)))

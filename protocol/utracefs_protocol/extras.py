@@ -6,7 +6,7 @@ if TYPE_CHECKING:
 
 
 _EXTRAS: "Final" = {
-    **dict.fromkeys(("attr", "attrs", "click", "msgpack", "rich"), "tools"),
+    **dict.fromkeys(("attr", "attrs", "click", "msgpack", "prometheus_client", "rich"), "tools"),
     "trio": "daemon",
 }
 

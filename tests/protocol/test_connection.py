@@ -121,7 +121,7 @@ def test_any_bytes_give_messages_or_a_protocol_error(data: bytes) -> None:
         assert error.errno in (errno.EPROTO, errno.EMSGSIZE)
 
 
-@given(VALUES)
+@given(VALUES | st.tuples(st.just(2), st.text(), st.lists(VALUES, max_size=3)))
 def test_any_object_is_a_message_or_a_protocol_error(value: Any) -> None:
     connection = Connection(max_object=None, max_nesting=64)
     try:

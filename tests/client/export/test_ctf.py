@@ -15,7 +15,7 @@ from tests.client.recordings.perf_data.example import write as write_perf_data
 from tests.client.recordings.test_recording import break_first_page
 from tests.client.recordings.trace_dat.example import CPU0, many_records, pages
 from tests.client.recordings.trace_dat.example import write as write_pages
-from tests.judges import SYSTEM_PYTHON, run_judge
+from tests.judges import run_judge
 from utracefs.export import Exported, write_ctf
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of
@@ -55,7 +55,7 @@ def read(
     path: Path, thread: tuple[str, str] = ("vpid", "vtid"), *, may_warn: bool = False
 ) -> list[list[Any]]:
     """thread: the names of the process's and the thread's number, in the context or among the fields."""
-    text = run_judge(SYSTEM_PYTHON, "-c", READ, path, *thread, may_warn=may_warn)
+    text = run_judge("bt2", "-c", READ, path, *thread, may_warn=may_warn)
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -16,7 +16,7 @@ from tests.client.html.chromium import Chromium
 from tests.client.html.example import page_of
 from tests.client.recordings.events import Events, trace_cmd
 from tests.client.recordings.trace_dat import example
-from tests.judges import SYSTEM_PYTHON, library, run_judge
+from tests.judges import library, run_judge
 from utracefs.export import (
     Counter,
     Duration,
@@ -162,7 +162,7 @@ for message in bt2.TraceCollectionMessageIterator(sys.argv[1]):
 def test_ctf(file: Path, tmp_path: Path) -> None:
     with utracefs.open(file) as recording:
         write_ctf(recording, tmp_path / "ctf")
-    found = run_judge(SYSTEM_PYTHON, "-c", READ_CTF, tmp_path / "ctf").decode().splitlines()
+    found = run_judge("bt2", "-c", READ_CTF, tmp_path / "ctf").decode().splitlines()
     assert found == [repr(row) for row in ROWS]
 
 

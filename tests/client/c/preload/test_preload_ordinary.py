@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 from tests.client.c.building import preload_library
 from tests.client.c.preload.programs import compiled, environment, run
 from tests.client.daemons.real_daemon import Work
+from tests.judges import needs
 
-needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="Debian package strace")
+needs_strace = needs("strace")
 
 
 def without_library(env: dict[str, str]) -> dict[str, str]:
@@ -187,7 +187,7 @@ fn main() {
 
 
 @pytest.mark.usefixtures("patience")
-@pytest.mark.skipif(not shutil.which("rustc"), reason="no rustc")
+@needs("rustc")
 def test_rust(work: Work, tmp_path: Path) -> None:
     (tmp_path / "main.rs").write_text(RUST)
     subprocess.run(

@@ -17,7 +17,7 @@ from tests.client.html.chromium import Chromium
 from tests.client.html.example import page_of
 from tests.client.recordings.events import Events, trace_cmd
 from tests.client.recordings.trace_dat import example
-from tests.judges import SYSTEM_PYTHON, library, run_judge
+from tests.judges import library, run_judge
 from utracefs.export import (
     Slice,
     Tracks,
@@ -165,7 +165,7 @@ for message in bt2.TraceCollectionMessageIterator(sys.argv[1]):
 def test_ctf(file: Path, tmp_path: Path) -> None:
     with utracefs.open(file) as recording:
         write_ctf(recording, tmp_path / "ctf")
-    found = run_judge(SYSTEM_PYTHON, "-c", READ_CTF, tmp_path / "ctf").decode().splitlines()
+    found = run_judge("bt2", "-c", READ_CTF, tmp_path / "ctf").decode().splitlines()
     *numbers, truths = ARRAYS.values()
     assert found[0] == repr([*numbers, [int(one) for one in truths]])
     assert found[2] == repr([LONG])
