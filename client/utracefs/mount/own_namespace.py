@@ -168,8 +168,7 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
         raise OSError(errno.ENOENT, text, mountpoint)
     if has_cap_sys_admin():
         _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-        # Later mounts outside are visible here, too.
-        _check(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "/")
+        _be_slave(mountpoint)
         return ["mnt"]
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -184,6 +183,24 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
     except OSError as error:
         raise OSError(error.errno, _without_user_namespaces(error), mountpoint) from None
     return ["user", "mnt"]
+
+
+def _be_slave(directory: str) -> None:
+    """Later mounts outside are visible here, too, and none of ours outside. In a chroot "/" need not be a mount:
+    the mount that it lies on is above, and `..` leads there for a process that is outside of its root."""
+    root, cwd = os.open("/", os.O_PATH), os.open(".", os.O_PATH)
+    try:
+        os.chroot(directory)
+        os.fchdir(root)
+        while _libc.mount(b"none", b".", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None):
+            _check(ctypes.get_errno() != errno.EINVAL or os.path.samefile(".", ".."), "/")
+            os.chdir("..")
+    finally:
+        os.fchdir(root)
+        os.chroot(".")
+        os.fchdir(cwd)
+        os.close(root)
+        os.close(cwd)
 
 
 def _hide_kernel_trace() -> None:
@@ -214,7 +231,7 @@ def _without_user_namespaces(error: OSError) -> str:
     return (
         f"no user namespace for the command ({error.strerror}): run this as root, or allow them (sysctl"
         " user.max_user_namespaces, kernel.unprivileged_userns_clone,"
-        " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN)"
+        " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN; a chroot has none)"
     )
 
 

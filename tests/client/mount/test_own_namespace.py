@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,3 +94,30 @@ def test_no_such_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(own_namespace, "MOUNTPOINT", str(tmp_path / "tracing"))
     with pytest.raises(FileNotFoundError, match="without --kernel-abi the command gets the preload library"):
         own_namespace.unshare(own_namespace.MOUNTPOINT)
+
+
+CHROOT = """
+import ctypes, os, sys
+from utracefs.mount import own_namespace
+root = sys.argv[1]
+if not os.fork():
+    os.chroot(root)
+    os.chdir("/work")
+    own_namespace.has_cap_sys_admin = lambda: True
+    own_namespace.unshare("/place")
+    assert os.getcwd() == "/work" and os.listdir("/") == NAMES, os.listdir("/")
+    assert not ctypes.CDLL(None).mount(b"none", b"/place", b"tmpfs", 0, None)
+    os._exit(0)
+print(os.wait()[1], root + "/place" in open("/proc/self/mounts").read())
+"""
+
+
+def test_in_a_chroot_that_is_no_mount(tmp_path: Path) -> None:
+    """What is mounted there is mounted nowhere else."""
+    must_mount(tmp_path / "probe")
+    root = tmp_path / "root"
+    for name in ("place", "work"):
+        (root / name).mkdir(parents=True)
+    words = ["unshare", "--mount", "--propagation", "shared", sys.executable, "-c"]
+    script = CHROOT.replace("NAMES", repr(os.listdir(root)))
+    assert subprocess.check_output([*words, script, root], text=True) == "0 False\n"
