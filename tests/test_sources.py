@@ -42,7 +42,7 @@ LONGEST_FILE = 800
 LONGEST_FUNCTION = 80
 LARGEST_FOLDER = 16
 """Modules, except __init__, __main__ and conftest."""
-LARGEST_TOP = 12
+LARGEST_TOP = 13
 """Modules of client/utracefs itself: the library of a program that emits."""
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, final, overload
 
@@ -8,7 +8,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 BEGIN_FIELDS: Final[str]
 END_FIELDS: Final[str]
-KINDS: Final[dict[int, int]]
 
 @final
 class Span:
@@ -24,7 +23,6 @@ class Span:
         end: Event,
         fields: tuple[str, ...],
         values: tuple[Any, ...] | None = None,
-        drivers: tuple[Callable[..., Any], ...] | None = None,
     ) -> Self: ...
     def having(self, values: tuple[Any, ...] | None) -> Span: ...
     def __bool__(self) -> bool: ...
@@ -64,15 +62,8 @@ class Running:
     ) -> None: ...
 
 @final
-class Held:
-    coroutine: Coroutine[Any, Any, Any]
-    def __new__(cls, coroutine: Coroutine[Any, Any, Any]) -> Self: ...
-
-@final
 class Itself:
     def __get__(self, instance: Any, owner: Any) -> Any: ...
 
-class Traced: ...
-
+def decorate_by(function: Callable[[Span, Any], Any]) -> None: ...
 def current() -> Running | None: ...
-def exchange(other: Running | None) -> Running | None: ...

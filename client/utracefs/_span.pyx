@@ -3,7 +3,6 @@
     Span       the result of `utracefs.span`: two events, and the values given with it
     Running    one use of it while it is on, from its begin to its end
     Off        its use while it is off
-    Traced     a decorated function
 
 While one of its events is on, a use of a span gets an id, writes a record of NAME_begin, and makes itself the
 parent of the spans that begin meanwhile, by a context variable. At its end it writes a record of NAME_end. A
@@ -25,41 +24,21 @@ context is another one by then (asyncio closes an async generator), or holds ano
 the parent in contexts that were copied from it (tasks).
 """
 
-from functools import partial
-
 cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 
-from utracefs._binding cimport PENDING, ut_now_ns, utracefs_new_span_id
+from utracefs._binding cimport ut_now_ns, utracefs_new_span_id
 from utracefs._emit cimport (
     BEGIN_NUMBERS,
     END_NUMBERS,
-    SpanHead,
     context_value,
     emit_behind,
     is_of_context,
 )
-from utracefs._emit cimport is_strict as emits_strictly
-from utracefs._event cimport MAX_FIELDS, Event, status_of
-
-cdef extern from *:
-    """
-    /* Cython's `__call__` builds a tuple, and a dict, per call. */
-    static void use_vectorcall(PyObject *made, Py_ssize_t offset, unsigned long flags)
-    {
-        PyTypeObject *type = (PyTypeObject *)made;
-
-        type->tp_vectorcall_offset = offset;
-        type->tp_call = PyVectorcall_Call;
-        type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | flags;
-        PyType_Modified(type);
-    }
-    """
-    void use_vectorcall(object made, Py_ssize_t offset, unsigned long flags)
+from utracefs._event cimport MAX_FIELDS
 
 cdef extern from "context_vars.h":
     const void *ut_present_context()
@@ -70,33 +49,13 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         PyObject *tp_dict
     void PyType_Modified(PyTypeObject *type)
-    unsigned long Py_TPFLAGS_METHOD_DESCRIPTOR
     Py_ssize_t PyVectorcall_NARGS(size_t nargsf)
-    object PyObject_Vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
-    object PyMethod_New(object function, object self)
     object PyContextVar_New(const char *name, PyObject *default)
     int PyContextVar_Get(object var, PyObject *default, PyObject **value) except -1
     object PyContextVar_Set(object var, object value)
     void Py_XDECREF(PyObject *o)
-
-ctypedef object (*Vectorcall)(object, PyObject *const *, size_t, PyObject *)
-
-cdef enum State:
-    IDLE
-    BEGUN
-    ENDED
-    MISPLACED
-
-cdef enum Kind:
-    FUNCTION            # the others: in the order of drivers
-    COROUTINE
-    GENERATOR
-    ASYNC_GENERATOR
-
-KINDS = {0x80: COROUTINE, 0x20: GENERATOR, 0x200: ASYNC_GENERATOR, 0x100: COROUTINE}
-"""By the flag of their code (inspect.CO_COROUTINE, ...). A generator of types.coroutine has 0x100, too."""
 
 cdef object context_variable = PyContextVar_New("utracefs.span", NULL)
 cdef tuple NO_VALUES = ()
@@ -108,7 +67,7 @@ cdef enum:
     END_VALUES = END_NUMBERS + 1    # `error` is the last
 
 
-cdef inline Running present():
+cdef Running present():
     """The span that is the parent of one that begins now; or None."""
     return in_place(value_of_variable())
 
@@ -136,24 +95,9 @@ cdef class Span:
     True while one of its events is on. `begin` and `end` are these events.
     """
 
-    cdef Vectorcall call
-    cdef readonly Event begin
-    cdef readonly Event end
-    cdef readonly str name
-    cdef readonly tuple fields
-    cdef readonly tuple values
-    cdef Py_ssize_t nr_fields
-    cdef tuple drivers
-    cdef Off off
-    cdef Running entered
-    cdef Py_ssize_t nr_on       # `with span:` that began, and has not ended
-    cdef Py_ssize_t nr_off      # that did not begin, as it was off
 
-    def __cinit__(
-        self, str name, Event begin, Event end, tuple fields, tuple values=None, tuple drivers=None
-    ):
-        """fields: names of its own. values: of these; None: given at each use, if there are fields.
-        drivers: of coroutines and generators, as in traced_functions."""
+    def __cinit__(self, str name, Event begin, Event end, tuple fields, tuple values=None):
+        """fields: names of its own. values: of these; None: given at each use, if there are fields."""
         if len(fields) + END_VALUES > MAX_FIELDS:
             raise ValueError(f"{name}: too many fields")
         self.call = <Vectorcall>call_span
@@ -163,14 +107,13 @@ cdef class Span:
         self.fields = fields
         self.nr_fields = len(fields)
         self.values = values if fields else NO_VALUES
-        self.drivers = drivers
         self.off = Off.__new__(Off)
         self.off.span = self
         self.off.call = <Vectorcall>call_off
 
     def having(self, tuple values):
         """A copy of this span that has these values of the fields."""
-        return Span(self.name, self.begin, self.end, self.fields, values, self.drivers)
+        return Span(self.name, self.begin, self.end, self.fields, values)
 
     def __bool__(self):
         return is_on(self)
@@ -222,12 +165,6 @@ cdef inline Running innermost(Span span):
     return running
 
 
-cdef inline bint is_on(Span span) except -1:
-    if not (status_of(span.begin) | status_of(span.end)) and not emits_strictly:
-        return False
-    return emits_strictly or looks_on(span)
-
-
 cdef bint looks_on(Span span) except -1:
     if status_of(span.begin) == PENDING or status_of(span.end) == PENDING:
         return bool(span.begin) or bool(span.end)
@@ -240,8 +177,10 @@ cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject 
     cdef Running running
     cdef uint64_t parent_id = 0
     cdef tuple values
-    if span.values is not None and nr == 1 and names == NULL and callable(<object>args[0]):
-        return decorated(span, <object>args[0])
+    if span.values is not None and nr == 1 and names == NULL and (
+        callable(<object>args[0]) or hasattr(type(<object>args[0]), "__get__")
+    ):
+        return decorate(span, <object>args[0])
     if names == NULL and nr == 0 and span.values is not None:
         if not is_on(span):
             return span.off
@@ -317,9 +256,6 @@ cdef int check_names(Span span, names) except -1:
 cdef class Off:
     """A use of a span that is off. As Running, without effect."""
 
-    cdef Vectorcall call
-    cdef Span span
-
     @property
     def span_id(self):
         return 0
@@ -346,19 +282,6 @@ cdef class Off:
 @cython.trashcan(True)      # a chain of parents may be long
 cdef class Running:
     """A use of a span, from its begin to its end."""
-
-    cdef Vectorcall call
-    cdef Span span
-    cdef Running parent
-    cdef object vars_before # of the context, and those with this span: see context_vars.h
-    cdef object vars_own
-    cdef const void *context    # where it began
-    cdef SpanHead head
-    cdef tuple values
-    cdef State state
-    cdef bint by_span       # entered by `with span:`
-    cdef bint has_parent_id # given, not that of the context
-    cdef int depth          # `with running:` inside of itself
 
     @property
     def span_id(self):
@@ -448,8 +371,9 @@ cdef class Running:
         if status_of(self.span.end) or emits_strictly:
             self.head.has_ended = True
             self.emit(self.span.end, END_VALUES, NO_ERROR if kind is None else name_of(kind))
-        if self.state == ENDED:
-            self.parent = None
+        # Spans that ended before behind this one are skipped, too: they must not be kept as long as each span
+        # begins before the previous one ends.
+        self.parent = None if self.state == ENDED else in_place(self.parent)
         return 0
 
     cdef int emit(self, Event event, Py_ssize_t first, error) except -1:
@@ -499,7 +423,7 @@ cdef class Itself:
 cdef int bind_to_itself(type_, Py_ssize_t offset_of_call) except -1:
     cdef Itself itself
     cdef dict names = <dict>(<PyTypeObject *>type_).tp_dict
-    use_vectorcall(type_, offset_of_call, 0)
+    ut_use_vectorcall(type_, offset_of_call, 0)
     for name in ("__enter__", "__exit__"):
         itself = Itself.__new__(Itself)
         itself.method = names[name]
@@ -508,7 +432,7 @@ cdef int bind_to_itself(type_, Py_ssize_t offset_of_call) except -1:
     return 0
 
 
-cdef inline Running new_running(Span span, tuple values):
+cdef Running new_running(Span span, tuple values):
     cdef Running running = Running.__new__(Running)
     running.call = <Vectorcall>call_running
     running.span = span
@@ -528,105 +452,18 @@ cdef str name_of(kind):
     return type.__dict__["__qualname__"].__get__(kind)
 
 
+cdef object decorate = None
+
+
+def decorate_by(function):
+    """function(span, what) makes the decorated object; of _traced."""
+    global decorate
+    decorate = function
+
+
 def current():
     """The span of this context, a Running; None: there is none."""
     return present()
-
-
-def exchange(Running other):
-    """Make `other` the span of this context; returns the one before. For generators, between their steps."""
-    before = present()
-    PyContextVar_Set(context_variable, other)
-    return before
-
-
-# ------------------------------------------------------------------------------------- decorated functions
-
-@cython.final
-cdef class Held:
-    """Holds a coroutine that may never start because its task is cancelled at once: then Python would
-    warn."""
-
-    cdef readonly object coroutine
-
-    def __cinit__(self, coroutine):
-        self.coroutine = coroutine
-
-    def __del__(self):
-        self.coroutine.close()
-
-
-cdef class Traced:
-    """A decorated function: each call has a span. Its attributes are those of the function."""
-
-    cdef Vectorcall call
-    cdef object function
-    cdef Span span
-    cdef Kind kind
-    cdef dict __dict__
-
-    def __getattr__(self, name):
-        return getattr(self.function, name)
-
-    def __get__(self, instance, owner):
-        return self if instance is None else PyMethod_New(self, instance)
-
-    def __repr__(self):
-        return f"<{self.function!r} with the span {self.span.name!r}>"
-
-    def __reduce__(self):
-        return self.function.__qualname__
-
-
-cdef object call_traced(Traced self, PyObject *const *args, size_t nargsf, PyObject *names):
-    if not is_on(self.span):
-        return PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
-    return call_on(self, args, nargsf, names)
-
-
-cdef object call_on(Traced self, PyObject *const *args, size_t nargsf, PyObject *names):
-    cdef Running running = new_running(self.span, self.span.values)
-    if self.kind != FUNCTION:
-        made = PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
-        inner = Held(made) if self.kind == COROUTINE else made
-        outer = self.span.drivers[<int>self.kind - 1](running, inner)
-        outer.__name__ = made.__name__
-        outer.__qualname__ = made.__qualname__
-        return outer
-    running.begin()
-    try:
-        result = PyObject_Vectorcall(<PyObject *>self.function, args, nargsf, names)
-    except BaseException as error:
-        running.finish(type(error))
-        raise
-    running.finish(None)
-    return result
-
-
-cdef object decorated(Span span, function):
-    cdef Traced traced
-    if isinstance(function, (staticmethod, type)):
-        raise TypeError(f"{span.name}: decorates functions, not {type(function).__name__} objects; put it "
-                        f"below @staticmethod")
-    if isinstance(function, partial):
-        # (inspect finds the function of a partial only by its type.)
-        outer = partial(decorated(span, function.func), *function.args, **function.keywords)
-        outer.__dict__.update(function.__dict__)
-        return outer
-    traced = Traced.__new__(Traced)
-    traced.call = <Vectorcall>call_traced
-    traced.function = function
-    traced.span = span
-    code = getattr(function, "__code__", None)
-    traced.kind = FUNCTION
-    for flag, kind in KINDS.items():
-        if getattr(code, "co_flags", 0) & flag:
-            traced.kind = kind
-    setattr(traced, "__wrapped__", function)
-    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if hasattr(function, name):
-            setattr(traced, name, getattr(function, name))
-    return traced
 
 
 cdef Py_ssize_t place(object made, Vectorcall *call):
@@ -636,8 +473,6 @@ cdef Py_ssize_t place(object made, Vectorcall *call):
 cdef Span a_span = Span("", None, None, ())
 cdef Off an_off = a_span.off
 cdef Running a_running = Running.__new__(Running)
-cdef Traced a_traced = Traced.__new__(Traced)
-use_vectorcall(Span, place(a_span, &a_span.call), 0)
+ut_use_vectorcall(Span, place(a_span, &a_span.call), 0)
 bind_to_itself(Off, place(an_off, &an_off.call))
 bind_to_itself(Running, place(a_running, &a_running.call))
-use_vectorcall(Traced, place(a_traced, &a_traced.call), Py_TPFLAGS_METHOD_DESCRIPTOR)

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import contextlib
 
+import utracefs._traced  # noqa: F401 - decorates
 from utracefs._span import BEGIN_FIELDS, END_FIELDS, Span, current
 from utracefs.declarations.defining import FIELDS
 from utracefs.process_session import process_session
-from utracefs.tracing.traced_functions import DRIVERS
 
 TYPE_CHECKING = False  # typing is not imported by a program that does not use it
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def declare(session: Session, what: object, values: dict[str, Any]) -> Span:
         own = begin.fields[2:]
         if clashing := _OWN.intersection(own):
             raise ValueError(f"{name}: every span has a field {clashing.pop()!r}")
-        known = session._spans[key] = Span(name, begin, end, own, None, DRIVERS)
+        known = session._spans[key] = Span(name, begin, end, own)
     if not values:
         return known.having(None)
     if values.keys() != set(known.fields):
