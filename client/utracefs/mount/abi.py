@@ -91,10 +91,19 @@ class SetattrValid(IntFlag):
     GID = 1 << 2
 
 
+GETATTR_FH: Final = 1
+"""In the flags of GETATTR: the kernel wants the size, for lseek(SEEK_END); stat(2) has no handle."""
+GETATTR_IN: Final = struct.Struct("=IIQ")  # flags dummy fh
+
 POLL_SCHEDULE_NOTIFY: Final = 1
 """In the flags of POLL: a program waits, so send NOTIFY_POLL once."""
 
+READ_LOCKOWNER: Final = 1 << 1
+"""In the flags of READ: it is a read(2). Others fill the kernel's page cache, where a short one ends the file."""
+
 NOTIFY_POLL: Final = 1
+NOTIFY_INVAL_INODE: Final = 2
+NOTIFY_STORE: Final = 4
 
 _HEADER: Final = struct.Struct("=IIQQIIIHH")
 OUT_HEADER: Final = struct.Struct("=IiQ")  # len, error, unique
@@ -134,6 +143,8 @@ IOCTL_OUT: Final = struct.Struct("=iIII")
 none."""
 POLL_IN: Final = struct.Struct("=QQII")  # fh kh flags events
 POLL_OUT: Final = struct.Struct("=II")  # revents padding
+NOTIFY_INVAL_INODE_OUT: Final = struct.Struct("=Qqq")  # ino off len; off below 0: attributes only
+NOTIFY_STORE_OUT: Final = struct.Struct("=QQII")  # nodeid offset size padding; then the bytes
 NOTIFY_POLL_OUT: Final = struct.Struct("=Q")  # kh
 DIRENT: Final = struct.Struct("=QQII")  # ino off namelen type; then the name, padded to a multiple of 8
 

@@ -26,6 +26,12 @@ closed.
 
 Sizes are 0 and files are read by direct I/O, as in tracefs. The kernel checks modes and owners itself
 (default_permissions).
+
+sendfile(2) and splice(2) read through the page cache, and nothing of a file whose size is 0. So in the kernel
+an inode that is open for reading has a large size, while stat(2) shows 0 (`_enlarge`): a byte stored far
+behind the text sets the size (fuse_notify_store) and makes the kernel ignore the one in the answer to an
+earlier request (fuse_change_attributes). A short answer to a read of the page cache ends the text and becomes
+the size (fuse_short_read), until the next open.
 """
 
 import errno
@@ -34,6 +40,7 @@ import os
 import select
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -94,6 +101,9 @@ _ALWAYS: Final = _IN | select.POLLOUT | select.POLLWRNORM  # DEFAULT_POLLMASK
 
 _DATA: Final = b"user_events_data"
 
+_FAR: Final = 1 << 40
+"""Further behind than any text ends."""
+
 _GET_READER: Final = 0x5220  # _IO('R', 0x20), TRACE_MMAP_IOCTL_GET_READER
 
 
@@ -114,6 +124,11 @@ class _OpenFile:
     @property
     def is_waited(self) -> bool:
         return self.name in _WAITED
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the kernel may read it through its page cache."""
+        return self.readable and self.name not in _STREAMS
 
 
 @attrs.define(eq=False)
@@ -160,6 +175,9 @@ class FileSystem:
         self._next_fh = 1
         self._closing = Gate()
         self._waited_files = 0
+        self._readers: Counter[int] = Counter()
+        """Node to open files that the page cache may read."""
+        self._far = _FAR
         self._speaks_for_others = True
         self._handlers: dict[int, Callable[[Header, bytes], Steps]] = {
             Opcode.LOOKUP: self._lookup,
@@ -298,8 +316,11 @@ class FileSystem:
             self._seen.clear()
         self._seen[path] = (found, self._clock() + SEEN_S)
 
-    def _getattr(self, header: Header, _body: bytes) -> Steps:
+    def _getattr(self, header: Header, body: bytes) -> Steps:
         yield from ()
+        # (lseek uses the size that it gets: tail looks for lines at the end of what has one)
+        if self._readers[header.node_id] and not abi.GETATTR_IN.unpack_from(body)[0] & abi.GETATTR_FH:
+            self._enlarge(header.node_id)
         return self._nodes.attr_out(self._nodes[header.node_id])
 
     def _setattr(self, header: Header, body: bytes) -> Steps:
@@ -394,8 +415,18 @@ class FileSystem:
         fh = self._new_fh()
         readable = flags & os.O_ACCMODE != os.O_WRONLY
         self._files[fh] = _OpenFile(node.name, channel, handle, readable)
+        if self._files[fh].is_cached:
+            self._readers[node.id] += 1
+            self._enlarge(node.id)
         streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE if node.name in _STREAMS else 0
         return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
+
+    def _enlarge(self, node_id: int) -> None:
+        """Let the page cache read the file."""
+        self._far += 1  # the size changes only if it grows
+        self._notify(abi.NOTIFY_STORE, abi.NOTIFY_STORE_OUT.pack(node_id, self._far, 1, 0) + b"\0")
+        # Without cached attributes stat(2) and the next open request the size.
+        self._notify(abi.NOTIFY_INVAL_INODE, abi.NOTIFY_INVAL_INODE_OUT.pack(node_id, -1, 0))
 
     def _open_data(self, header: Header) -> Steps:
         file = yield from self._data.open(header)
@@ -421,12 +452,13 @@ class FileSystem:
             channel.close()
 
     def _read(self, header: Header, body: bytes) -> Steps:
-        fh, offset, size, _, _, flags, _ = abi.READ_IN.unpack_from(body)
+        fh, offset, size, read_flags, _, flags, _ = abi.READ_IN.unpack_from(body)
         if fh in self._data_files:
             raise OSError(errno.EINVAL, "user_events_data cannot be read")
         file = self._file(fh)
         is_stream = file.name in _STREAMS
-        request = messages.Read(file.handle, size, flags & os.O_NONBLOCK if file.is_waited else None)
+        own_flags = flags & os.O_NONBLOCK if file.is_waited else None
+        request = messages.Read(file.handle, size, own_flags)
         waits = is_stream and file.is_waited and not flags & os.O_NONBLOCK
         if waits and file.waiting_reads >= MAX_WAITING_READS:
             raise OSError(errno.EBUSY, f"{MAX_WAITING_READS} reads of this open file wait already")
@@ -440,6 +472,11 @@ class FileSystem:
             data: bytes = yield ask
         finally:
             file.waiting_reads -= waits
+        while 0 < len(data) < size and not read_flags & abi.READ_LOCKOWNER:
+            rest = messages.Read(file.handle, size - len(data), own_flags)
+            if not (more := (yield Ask(file.channel, rest))):
+                break
+            data += more
         file.position = offset + len(data)
         return data
 
@@ -486,8 +523,10 @@ class FileSystem:
     def _wake(self, file: _OpenFile) -> None:
         """It is ready, or cannot be waited for any more: wake the pollers."""
         file.poll_under_way = False
-        body = abi.NOTIFY_POLL_OUT.pack(file.kh)
-        self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(body), abi.NOTIFY_POLL, 0) + body)
+        self._notify(abi.NOTIFY_POLL, abi.NOTIFY_POLL_OUT.pack(file.kh))
+
+    def _notify(self, kind: int, body: bytes) -> None:
+        self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(body), kind, 0) + body)
 
     def _ioctl(self, header: Header, body: bytes) -> Steps:
         """For trace_pipe_raw 0 wakes waiting readers, who find no page and wait again: no action needed."""
@@ -501,7 +540,7 @@ class FileSystem:
                 raise OSError(errno.ENODEV, "it is not mapped")
         raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
 
-    def _release(self, _header: Header, body: bytes) -> Steps:
+    def _release(self, header: Header, body: bytes) -> Steps:
         fh = abi.RELEASE_IN.unpack_from(body)[0]
         if (data_file := self._data_files.pop(fh, None)) is not None:
             self._closing.enter(data_file)
@@ -512,6 +551,10 @@ class FileSystem:
         file = self._files.pop(fh, None)
         if file is None:
             return b""
+        if file.is_cached:
+            self._readers[header.node_id] -= 1
+            if not self._readers[header.node_id]:
+                del self._readers[header.node_id]
         self._closing.enter(file)
         try:
             yield Ask(file.channel, messages.Close(file.handle))

@@ -7,8 +7,8 @@ import fcntl
 import mmap
 import os
 import select
+import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -544,11 +544,33 @@ cat dynamic_events
         assert run(command, shop).stdout == "u:shop u32 count\nu:other\n"
 
 
-def test_sockets_and_pipes_do_not_mind(tree: Path) -> None:
-    """sendfile(2) and splice(2) of a file of size 0 move nothing, and return 0."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, open(tree / "README", "rb") as file:
-        assert os.sendfile(theirs.fileno(), file.fileno(), 0, 100) == 0
+def test_copies(tree: Path, tmp_path: Path) -> None:
+    """sendfile(2) and splice(2) read through the kernel's page cache, by its size of the file."""
+    for _ in range(100):
+        write(tree / "trace_marker", b"x" * 900)
+    write(tree / "tracing_on", b"0")
+    for name in ("trace", "README", "tracing_on", "events/ftrace/print/format", "saved_cmdlines"):
+        content = (tree / name).read_bytes()
+        shutil.copyfile(tree / name, tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == content
+        subprocess.run(["cp", tree / name, tmp_path / "copy"], check=True)
+        assert (tmp_path / "copy").read_bytes() == content
+        with open(tree / name, "rb") as file:
+            reader, writer = os.pipe()
+            spliced = b""
+            while os.splice(file.fileno(), writer, 1 << 16):
+                spliced += os.read(reader, 1 << 17)
+            os.close(reader)
+            os.close(writer)
+            assert spliced == content
+            assert os.fstat(file.fileno()).st_size == os.stat(tree / name).st_size == 0
+            assert file.seek(0, os.SEEK_END) == 0
+    write(tree / "tracing_on", b"1")
+    shutil.copyfile(tree / "tracing_on", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"1\n"
+    with open(tree / "trace", "rb") as file:  # tail looks for lines at the end of a file with a size
+        last = subprocess.check_output(["tail", "-n", "1", tree / "trace"])
+        assert last and file.read().endswith(last)
 
 
 def test_thousands_of_events_are_listed(tree: Path) -> None:

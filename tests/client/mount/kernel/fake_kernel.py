@@ -366,7 +366,7 @@ class Kernel:
 
 
 def read_in(fh: int, offset: int, size: int, flags: int = 0) -> bytes:
-    return abi.READ_IN.pack(fh, offset, size, 0, 0, flags, 0)
+    return abi.READ_IN.pack(fh, offset, size, abi.READ_LOCKOWNER, 0, flags, 0)
 
 
 def write_in(fh: int, data: bytes, offset: int = 0, flags: int = 0) -> bytes:
