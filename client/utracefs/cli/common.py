@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -267,6 +268,10 @@ class EventStats:
     emitted_bytes: int = 0
     """Bytes of their payloads, without those of `lost_in_rings`."""
 
+    def of(self, consumer: str) -> "EventStats":
+        """The same, with this consumer alone."""
+        return attrs.evolve(self, consumers={k: v for k, v in self.consumers.items() if k == consumer})
+
 
 def event_stats(text: bytes) -> EventStats:
     """Parse the file; missing numbers are zero. A daemon of 0.1.0 does not mark detached consumers."""
@@ -302,6 +307,26 @@ def numbers(text: bytes) -> dict[str, int]:
         name, _, value = line.partition(":")
         if value.strip().isdigit():
             found[name.strip()] = int(value)
+    return found
+
+
+def buffer_numbers(tree: "Tracefs", place: Place) -> Counter[str]:
+    """Sums of the numbers of all cpus' ring buffers in an instance."""
+    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
+    texts = tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
+    found = Counter({"cpus": len(cpus)})
+    for text in texts:
+        if isinstance(text, bytes):
+            found.update(numbers(text))
+    return found
+
+
+def all_buffers(tree: "Tracefs") -> dict[str, Counter[str]]:
+    """`buffer_numbers` of each instance; the top one has no name."""
+    found = {}
+    for name in ("", *sorted(instance_names(tree))):
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            found[name] = buffer_numbers(tree, Place(name))
     return found
 
 

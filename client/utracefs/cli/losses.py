@@ -1,11 +1,17 @@
-"""Losses in words: for the summary of `record`, for its file, and for `report` of the file. Also the refused
-records."""
+"""Losses in words: for the summary of `record`, for its file, and for `report` of the file; of the whole
+daemon for `status`, `top` and `doctor`. Also the refused records."""
 
+import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from utracefs.cli import Failure
+from utracefs.cli.common import EventStats, numbers
+from utracefs.cli.instance_option import Place
+
+if TYPE_CHECKING:
+    from utracefs.tree.tracefs import Tracefs
 
 IN_RINGS: Final = (
     "in data rings (UTRACEFS_RING_KB of the program, without a ring UTRACEFS_BUFFER_KB; or forked children"
@@ -41,12 +47,78 @@ SHOWN_REASONS: Final = 3
 """Title of refused records, in one line."""
 
 
-def lost_text(lost: Mapping[str, int]) -> str:
-    """The total, then places and remedies."""
-    if not any(lost.values()):
+OF_ALL: Final = (
+    Loss("in_rings", "", "in data rings (UTRACEFS_RING_KB)"),
+    Loss("full", "", "of consumers whose buffer or ring was full (buffer_size_kb), or too large for a page"),
+    Loss("overwritten", "", "overwritten in ring buffers before they were read (buffer_size_kb)"),
+    Loss("refused", "", "refused, since a value did not fit its field"),
+)
+"""Losses of all consumers, as far as the daemon counts them: not in the files of recorders."""
+
+_FLIGHT: Final = "flight-"
+"""Begin of the names of instances of flight recorders: they overwrite what nothing happened after."""
+
+
+def all_lost(
+    stats: Iterable[EventStats], buffers: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, int], int]:
+    """Losses of these events and of these instances' ring buffers, by the names of OF_ALL, and the number of
+    records that they are a part of. Each consumer that lost a record counts."""
+    lost = dict.fromkeys((loss.name for loss in OF_ALL), 0)
+    of = 0
+    for one in stats:
+        refused = sum(one.refused.values())
+        lost["refused"] += refused
+        of += refused
+        for consumer, counts in one.consumers.items():
+            if consumer.startswith("counts:"):  # of `top`, which takes no record
+                continue
+            in_rings = min(one.lost_in_rings, counts["lost"])
+            lost["in_rings"] += in_rings
+            lost["full"] += counts["lost"] - in_rings
+            # A ring buffer counts its own records, also of removed events.
+            of += counts["lost"] + (0 if consumer.startswith("ftrace") else counts["recorded"])
+    for name, buffer in buffers.items():
+        lost["overwritten"] += 0 if name.startswith(_FLIGHT) else buffer.get("overrun", 0)
+        of += ever(buffer)
+    return lost, of
+
+
+def ever(buffer: Mapping[str, int]) -> int:
+    """Number of records that a ring buffer has ever got."""
+    return sum(buffer.get(name, 0) for name in ("entries", "overrun", "read events"))
+
+
+def share(lost: float, of: float) -> str:
+    """`66.7 %`, `0.34 %`; 0 and 100 only for none and all."""
+    if not 0 < lost < of:
+        return "100 %" if lost else "0 %"
+    return f"{min(max(100 * lost / of, 0.01), 99.9):.3g} %"
+
+
+def lost_text(lost: Mapping[str, int], of: int = 0, *, kinds: Sequence[Loss] = LOSSES) -> str:
+    """The total, then places and remedies. of: the number of records that it is a part of; 0: not known."""
+    total = sum(lost.values())
+    if not total:
         return "nothing lost"
-    parts = ", ".join(f"{lost[loss.name]} {loss.said}" for loss in LOSSES if lost.get(loss.name))
-    return f"{sum(lost.values())} lost: {parts}"
+    parts = ", ".join(f"{lost[loss.name]} {loss.said}" for loss in kinds if lost.get(loss.name))
+    return f"{total} lost: {parts}" + (f"; that is {share(total, of)}" if of else "")
+
+
+def larger_buffer(tree: "Tracefs", place: Place, record_bytes: float) -> str:
+    """The `-b` with which an instance would have kept all, as text behind `lost_text`; empty if it did."""
+    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
+    texts = tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
+    found = [numbers(text) for text in texts if isinstance(text, bytes)]
+    most = max((one.get("overrun", 0) + one.get("dropped events", 0) for one in found), default=0)
+    if not most:
+        return ""
+    total_kb = int(tree.read_file(place.path("buffer_total_size_kb")).split()[0])
+    wanted_kb = total_kb // max(1, len(cpus)) + int(most * record_bytes) // 1024
+    size_kb = 1 << wanted_kb.bit_length()
+    if size_kb * len(cpus) << 10 > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2:
+        return ", more than any -b holds: take fewer events (-e), or filter them"
+    return f", -b {size_kb} would have held all"
 
 
 def refused_text(refused: Mapping[str, int]) -> str:

@@ -1,6 +1,16 @@
 """Losses in words, and the losses that a file reports."""
 
-from utracefs.cli.losses import LOSSES, lost_in_file, lost_lines, lost_text, refused_text
+from utracefs.cli.common import EventStats
+from utracefs.cli.losses import (
+    LOSSES,
+    OF_ALL,
+    all_lost,
+    lost_in_file,
+    lost_lines,
+    lost_text,
+    refused_text,
+    share,
+)
 
 
 def test_what_is_written_is_what_is_read() -> None:
@@ -23,3 +33,23 @@ def test_refused_in_words() -> None:
     assert refused_text(many) == (
         ", 15 refused: 5 a.n5 was None, 4 a.n4 was None, 3 a.n3 was None and 2 other reasons"
     )
+
+
+def test_shares() -> None:
+    shares = [share(*pair) for pair in ((0, 0), (0, 9), (1, 3), (1, 10**9), (10**9 - 1, 10**9), (5, 5))]
+    assert shares == ["0 %", "0 %", "33.3 %", "0.01 %", "99.9 %", "100 %"]
+
+
+def test_all_consumers_and_instances() -> None:
+    consumers = {
+        "ftrace": {"recorded": 50, "filtered": 7, "lost": 10},
+        "stream:1": {"recorded": 40, "filtered": 0, "lost": 20},
+        "counts:1": {"recorded": 50, "filtered": 0, "lost": 10},
+    }
+    stats = EventStats(60, 10, consumers, refused={"a was float": 3})
+    full = {"entries": 5, "overrun": 40, "read events": 5}
+    lost, of = all_lost([stats], {"": full, "flight-1": full})
+    assert lost == {"in_rings": 20, "full": 10, "overwritten": 40, "refused": 3}
+    assert of == 3 + 10 + 60 + 2 * 50
+    assert lost_text(lost, of, kinds=OF_ALL).startswith("73 lost: 20 in data rings (")
+    assert lost_text(lost, of, kinds=OF_ALL).endswith("; that is 42.2 %")

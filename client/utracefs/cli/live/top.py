@@ -18,7 +18,8 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
@@ -26,22 +27,22 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
+    all_buffers,
     connect,
     directory_option,
     echo,
     events_option,
     json_option,
-    numbers,
     seconds_option,
     tell,
 )
-from utracefs.cli.instance_option import Place, instance_names
 from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, parse_counts
 from utracefs.cli.live.top_view import SORTS, View, short
-from utracefs.cli.losses import lost_text
+from utracefs.cli.losses import OF_ALL, all_lost, lost_text
+from utracefs.cli.run.ledger import read_stats
 from utracefs.cli.tables import counted, table_lines
 from utracefs.cli.terminal import own
-from utracefs.tree.event_names import ALL_USER_EVENTS
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of
 
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 
 _READ_BYTES = 1 << 20
+
+_BUFFER_NUMBERS = ("entries", "overrun", "read events", "dropped events")
 
 _NO_SCREEN = ("dumb", "unknown")
 """Values of TERM without cursor control, as in rich, which would print nothing there."""
@@ -111,7 +114,11 @@ def top(
         source.finish()
     if not pids:
         records, lost = source.rates.so_far
-        tell(f"{counted(records, 'record')}, {lost_text({'in_rings': lost})}")
+        text = f"{counted(records, 'record')}, {lost_text({'in_rings': lost}, records + lost)}"
+        of = source.lost.pop("of", 0)
+        if source.lost.total() != source.lost["in_rings"]:
+            text += f"; of all consumers {lost_text(source.lost, of, kinds=OF_ALL)}"
+        tell(text)
     return 0
 
 
@@ -121,7 +128,10 @@ class _Source:
     def __init__(self, directory: str | None, events: tuple[str, ...]) -> None:
         self._directory = directory
         self._events = events
-        self._buffers: dict[str, int] = {}
+        self._buffers: dict[str, Counter[str]] | None = None
+        self._lost: tuple[dict[str, int], int] = ({}, 0)
+        self.lost: Counter[str] = Counter()
+        """Losses of all consumers since the beginning, by the names of OF_ALL; `of`: of so many records."""
         self._time = 0.0
         self._is_away = False
         self._is_reading = False
@@ -157,7 +167,8 @@ class _Source:
             while piece := self._tree.read(self._handle, _READ_BYTES):
                 pieces.append(piece)
             now = time.monotonic()
-            self.note = self._note(now)
+            counts = parse_counts(b"".join(pieces))
+            self._count_losses(now, {count.event for count in counts if count.records or count.lost})
         except (ConnectionError, TimeoutError, Failure) as error:
             if isinstance(error, Failure) and not self._is_away:
                 raise
@@ -166,7 +177,7 @@ class _Source:
             self.note = "the daemon has ended; waiting for the next one"
             return False
         self._is_reading = False
-        self.rates.take(now, parse_counts(b"".join(pieces)))
+        self.rates.take(now, counts)
         return True
 
     def finish(self) -> None:
@@ -175,23 +186,34 @@ class _Source:
         if not self._is_reading and not self._is_away:
             self.read()
 
-    def _note(self, now: float) -> str:
-        """Sums of the ring buffers of all instances."""
-        tree, sums = self._tree, {"overrun": 0, "dropped events": 0}
-        for place in (Place(), *map(Place, instance_names(tree))):
-            with contextlib.suppress(FileNotFoundError):
-                cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
-                for text in tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus):
-                    found = numbers(text) if isinstance(text, bytes) else {}
-                    for name in sums:
-                        sums[name] += found.get(name, 0)
-        elapsed = now - self._time
-        rates = {
-            name: max(0.0, (count - self._buffers.get(name, count)) / elapsed) for name, count in sums.items()
+    def _count_losses(self, now: float, events: Iterable[str]) -> None:
+        """Those since the last call, of these events and of the ring buffers of all instances."""
+        buffers, before = all_buffers(self._tree), self._buffers
+        names = [EventName(*event.split(":", 1)) for event in events]
+        lost, of = all_lost(read_stats(self._tree, names).values(), {})
+        was, was_of = self._lost if before is not None else (lost, of)
+        # An instance that is removed takes its numbers with it, so the difference is that of each.
+        new = {
+            name: {key: one[key] - old[key] for key in _BUFFER_NUMBERS}
+            for name, one in buffers.items()
+            for old in [(buffers if before is None else before).get(name, Counter[str]())]
         }
-        self._buffers, self._time = sums, now
-        overwritten, dropped = (short(rates[name]) for name in ("overrun", "dropped events"))
-        return f"ring buffers: {overwritten}/s overwritten, {dropped}/s dropped"
+        in_buffers, of_buffers = all_lost((), new)
+        gained = Counter({name: max(0, lost[name] - was.get(name, 0) + in_buffers[name]) for name in lost})
+        gained_of = max(0, of - was_of + of_buffers)
+        elapsed = max(now - self._time, 1e-9)
+        self.lost.update(gained, of=gained_of)
+        self.rates.losses = (
+            gained.total() / elapsed,
+            gained_of / elapsed,
+            self.lost.total() - self.lost["of"],
+        )
+        overwritten, dropped = (
+            short(max(0, sum(one[name] for one in new.values())) / elapsed)
+            for name in ("overrun", "dropped events")
+        )
+        self.note = f"ring buffers: {overwritten}/s overwritten, {dropped}/s dropped"
+        self._buffers, self._lost, self._time = buffers, (lost, of), now
 
 
 def _in_lines(source: _Source, view: View, iterations: int | None, *, as_json: bool) -> None:

@@ -79,6 +79,9 @@ class Rates:
         self._rows: list[Row] = []
         self._totals: dict[str, tuple[int, int]] = {}
         """Records and losses of each event."""
+        self.losses: tuple[float, float, int] | None = None
+        """Losses of all consumers per second, of so many records per second, and the sum since the beginning;
+        None: only those in data rings are known."""
         self._gone = (0, 0)
         """The same for removed events, and for counts from before a restart of the daemon."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, Row
+from utracefs.cli.losses import share
 from utracefs.cli.tables import counted
 from utracefs_protocol.text import bytes_of
 
@@ -28,8 +29,8 @@ Space, p     pause: the numbers stay, counting continues
 up, down, PgUp, PgDn, Home, End
 q            quit
 
-Lost: records that found the data ring of their program full (UTRACEFS_RING_KB).
-Records overwritten or dropped in ring buffers are above. Dim: an ended process.""".splitlines()
+Lost: records that found the data ring of their program full (UTRACEFS_RING_KB);
+in the first line the losses of all consumers. Dim: an ended process.""".splitlines()
 
 SORTS = ("name", "pid", "rate", "bytes", "lost", "records")
 _SORT_KEYS = {"R": "rate", "B": "bytes", "L": "lost", "T": "records", "N": "name", "P": "pid"}
@@ -179,9 +180,10 @@ class View:
     def summary(self, rates: Rates) -> str:
         total, events, processes = rates.total(), rates.rows(EVENTS), rates.rows(PROCESSES)
         alive = sum(not row.ended and row.pid > 0 for row in processes)
-        lost = f"{short(total.lost_rate)}/s lost" if total.lost_rate else "nothing lost"
-        if total.lost and not total.lost_rate:
-            lost = f"{total.lost} lost before"
+        rate, of, before = rates.losses or (total.lost_rate, total.rate + total.lost_rate, total.lost)
+        lost = f"{before} lost before" if before else "nothing lost"
+        if rate:
+            lost = f"{short(rate)}/s lost, {share(rate, of)}"
         return (
             f"{counted(len(events), 'event')}, {counted(alive, 'process', 'processes')}:"
             f" {short(total.rate)} records/s, {short(total.byte_rate)} B/s, {lost}"

@@ -25,6 +25,7 @@ from utracefs.cli import COMMAND_SETTINGS, Failure, version
 from utracefs.cli.common import (
     HELLO_S,
     Finding,
+    all_buffers,
     available_events,
     connect,
     directory_option,
@@ -38,7 +39,8 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.instance_option import Place, instance_names
 from utracefs.cli.look.status import buffer_state, users_of
-from utracefs.cli.losses import IN_RINGS
+from utracefs.cli.losses import IN_RINGS, OF_ALL, all_lost, ever, lost_text, share
+from utracefs.cli.run.ledger import read_stats
 from utracefs.tree.event_names import EventName, matches, select, similar_event
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.runtime_dir import candidates
@@ -287,7 +289,9 @@ def _examine_stats(
             if stats.lost_in_rings:
                 in_rings = min(stats.lost_in_rings, counts["lost"])
                 where = f", {in_rings} of them {IN_RINGS}"
-            yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}{where}")
+            part = share(counts["lost"], counts["recorded"] + counts["lost"])
+            said = f"{consumer} lost {counts['lost']} of {emitted}{where}; that is {part}"
+            yield Finding("FAIL", str(event), said)
         gone = consumer in stats.detached and not consumer.startswith("ftrace")
         why = ""
         if counts["filtered"] and not gone:  # its records are not missed
@@ -357,13 +361,17 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("note", "read events", f"{state['read']} records were taken by readers")
     size = f"{state['size_kb']} KiB on each of {state['cpus']} cpus, {state['entries']} records unread"
     yield Finding("ok", "buffer_size_kb", size)
-    if state["overrun"]:
-        yield Finding(
-            "note",
-            "overrun",
-            f"{state['overrun']} records were overwritten by newer ones before they were read; a larger "
-            "buffer_size_kb keeps more",
-        )
+    buffers = all_buffers(tree)
+    for name, found in buffers.items():
+        if overrun := found["overrun"]:
+            yield Finding(
+                "note",
+                f"{name}: overrun" if name else "overrun",
+                f"{overrun} records, {share(overrun, ever(found))}, were overwritten by newer ones before "
+                "they were read; a larger buffer_size_kb keeps more",
+            )
+    lost, of = all_lost(read_stats(tree, available_events(tree)).values(), buffers)
+    yield Finding("note" if any(lost.values()) else "ok", "losses", lost_text(lost, of, kinds=OF_ALL))
     if state["dropped"]:
         yield Finding(
             "FAIL",

@@ -1,24 +1,28 @@
 """`utracefs status` and `utracefs list`: events, their consumers, their counts."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from utracefs.cli import COMMAND_SETTINGS
 from utracefs.cli.common import (
+    EventStats,
+    all_buffers,
     available_events,
+    buffer_numbers,
     connect,
     directory_option,
     echo,
     echo_json,
-    event_stats,
     events_argument,
     json_option,
-    numbers,
     selected,
     standing_events,
 )
 from utracefs.cli.instance_option import TOP, Place, instance_names, instance_option
+from utracefs.cli.losses import OF_ALL, all_lost, ever, lost_text, share
+from utracefs.cli.run.ledger import read_stats
 from utracefs.cli.tables import table_lines
 from utracefs.recordings.trace_dat.format import clock_in_use
 from utracefs.tree.event_names import EventName, parse_event_list
@@ -43,10 +47,15 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
         state = buffer_state(tree, place)
-        rows = _event_rows(tree, chosen, place)
+        stats = read_stats(tree, chosen)
+        if place != TOP:
+            stats = {event: one.of(place.consumer) for event, one in stats.items()}
+        rows = _event_rows(stats, users_of(tree))
+        buffers = all_buffers(tree) if place == TOP else {place.name: buffer_numbers(tree, place)}
         standing = standing_events(tree, place)
         instances = sorted(instance_names(tree))
         where = tree.directory
+    lost, of = all_lost(stats.values(), {} if events else buffers)
     if as_json:
         echo_json(
             {
@@ -54,6 +63,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
                 "instance": place.name or None,
                 "instances": instances,
                 "buffer": state,
+                "lost": {**lost, "share": round(sum(lost.values()) / max(1, of), 6)},
+                "overwritten": {name: numbers["overrun"] for name, numbers in buffers.items()},
                 "standing_events": standing,
                 "events": rows,
             }
@@ -70,7 +81,9 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     if standing:
         echo(f"standing  {' '.join(standing)}")
     if instances and place == TOP:
-        echo(f"instances {' '.join(instances)}")
+        echo(f"instances {' '.join(name + _overwritten(buffers.get(name, {})) for name in instances)}")
+    if any(lost.values()):
+        echo(f"losses    {lost_text(lost, of, kinds=OF_ALL)}")
     if not rows:
         click.echo("events    none")
         return
@@ -82,6 +95,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
         emitted = str(row["emitted"])
         for consumer, counts in row["consumers"].items() or [("-", {})]:
             numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
+            if counts.get("lost"):
+                numbers_of[-1] += f" ({share(counts['lost'], counts['recorded'] + counts['lost'])})"
             shown = f"{consumer} (detached)" if consumer in row["detached"] else consumer
             table.append((*first, shown, emitted, *numbers_of))
             first, emitted = ("", ""), ""
@@ -144,6 +159,12 @@ def list_events(
         echo(f"{one['system']}:{one['name']} {declared}".rstrip())
 
 
+def _overwritten(buffer: Mapping[str, int]) -> str:
+    if not (overrun := buffer.get("overrun", 0)):
+        return ""
+    return f" ({overrun} overwritten, {share(overrun, ever(buffer))})"
+
+
 def users_of(tree: Tracefs) -> dict[str, list[str]]:
     """Tracepoint name to `ftrace`, `perf`, `other`: user_events_status."""
     found = {}
@@ -157,50 +178,36 @@ def users_of(tree: Tracefs) -> dict[str, list[str]]:
 
 def buffer_state(tree: Tracefs, place: Place = TOP) -> dict[str, Any]:
     """The ring buffer of an instance, all cpus together."""
-    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
-    stats = [
-        numbers(text)
-        for text in tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
-        if isinstance(text, bytes)
-    ]
+    found = buffer_numbers(tree, place)
     size = tree.read_file(place.path("buffer_size_kb")).decode().strip()
     return {
         "tracing_on": tree.read_file(place.path("tracing_on")).strip() != b"0",
         "clock": clock_in_use(tree.read_file(place.path("trace_clock"))),
         "overwrite": tree.read_file(place.path("options/overwrite")).strip() == b"1",
         "size_kb": int(size) if size.isdigit() else size,
-        "cpus": len(cpus),
-        "entries": sum(one.get("entries", 0) for one in stats),
-        "bytes": sum(one.get("bytes", 0) for one in stats),
-        "overrun": sum(one.get("overrun", 0) for one in stats),
-        "dropped": sum(one.get("dropped events", 0) for one in stats),
-        "read": sum(one.get("read events", 0) for one in stats),
-        "late": sum(one.get("late events", 0) for one in stats),
+        "cpus": found["cpus"],
+        "entries": found["entries"],
+        "bytes": found["bytes"],
+        "overrun": found["overrun"],
+        "dropped": found["dropped events"],
+        "read": found["read events"],
+        "late": found["late events"],
     }
 
 
-def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[dict[str, Any]]:
-    """In the top instance all consumers, else only that instance."""
-    users = users_of(tree)
-    rows = []
-    texts = tree.read_files(f"{event.directory}/stats" for event in events)
-    for event, text in zip(events, texts, strict=True):
-        if isinstance(text, bytes):
-            stats = event_stats(text)
-            rows.append(
-                {
-                    "system": event.system,
-                    "name": event.name,
-                    "used_by": users.get(event.name, []),
-                    "emitted": stats.emitted,
-                    "lost_in_rings": stats.lost_in_rings,
-                    "refused": stats.refused,
-                    "detached": sorted(stats.detached),
-                    "consumers": {
-                        name: counts
-                        for name, counts in stats.consumers.items()
-                        if place == TOP or name == place.consumer
-                    },
-                }
-            )
-    return rows
+def _event_rows(
+    stats: Mapping[EventName, EventStats], users: Mapping[str, list[str]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "system": event.system,
+            "name": event.name,
+            "used_by": users.get(event.name, []),
+            "emitted": one.emitted,
+            "lost_in_rings": one.lost_in_rings,
+            "refused": one.refused,
+            "detached": sorted(one.detached),
+            "consumers": one.consumers,
+        }
+        for event, one in stats.items()
+    ]

@@ -8,13 +8,15 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from utracefs.cli import Failure, version
-from utracefs.cli.common import available_events, connect, event_stats
+from utracefs.cli.common import EventStats, available_events, buffer_numbers, connect, event_stats
 from utracefs.cli.instance_option import TOP, Place, instance_names
 from utracefs.cli.look.status import buffer_state, users_of
+from utracefs.cli.losses import all_lost
 from utracefs.cli.metrics.families import Metrics, label_of
 from utracefs.tree.tracefs import Tracefs
 
@@ -26,6 +28,10 @@ MAX_INSTANCES: Final = 16
 
 OTHER: Final = "other"
 """The label `event` of the sum of the remaining events; no event has this name."""
+
+OTHER_INSTANCES: Final = "/others"
+"""The label `ftrace_instance` of the losses in the remaining instances, such as those of recorders; no
+instance has this name."""
 
 MAX_STATUS_BYTES: Final = 1 << 20
 
@@ -108,6 +114,10 @@ class Collector:
         self._daemon: object = None
         self._seen: dict[str, _Numbers] = {}
         self._other = [0] * len(EVENT_METRICS)
+        self._buffers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Ring buffers without series of their own, at the last scrape."""
+        self._elsewhere: Counter[str] = Counter()
+        """Their losses since the first scrape, also of removed ones."""
 
     def collect(self) -> Metrics:
         """One scrape; raises nothing for a missing or silent daemon."""
@@ -139,29 +149,47 @@ class Collector:
 
             read_daemon_stats(limited().read_file("daemon_stats").decode("utf-8", "replace"), metrics)
             daemon = metrics.get("utracefs_daemon_start_time_seconds")
-            self._collect_events(metrics, limited, daemon)
-            names = [name for name in instance_names(limited()) if not _OF_A_PROCESS.search(name)]
-            for place in (TOP, *map(Place, names[:MAX_INSTANCES])):
+            stats = self._collect_events(metrics, limited, daemon)
+            names = instance_names(limited())
+            apart = [name for name in names if not _OF_A_PROCESS.search(name)][:MAX_INSTANCES]
+            buffers = {}
+            for place in (TOP, *map(Place, names)):
                 try:
-                    _collect_buffer(metrics, limited(), place)
+                    buffers[place.name] = buffer_numbers(limited(), place)
+                    if place == TOP or place.name in apart:
+                        _collect_buffer(metrics, limited(), place)
                 except FileNotFoundError:  # removed meanwhile
                     if place == TOP:
                         raise
+            others = {name: found for name, found in buffers.items() if name and name not in apart}
+            for key, cause in (("overrun", "overwritten"), ("dropped events", "dropped")):
+                gained = (max(0, one[key] - self._buffers[name][key]) for name, one in others.items())
+                self._elsewhere[cause] += sum(gained)
+                lost = self._elsewhere[cause]
+                metrics.set("utracefs_ring_buffer_lost_records_total", lost, OTHER_INSTANCES, cause)
+            self._buffers = defaultdict(Counter, others)
+            lost_now, of = all_lost(stats, buffers)
+            metrics.set("utracefs_lost_records_ratio", round(sum(lost_now.values()) / max(1, of), 6))
 
-    def _collect_events(self, metrics: Metrics, tree: Callable[[], Tracefs], daemon: object) -> None:
+    def _collect_events(
+        self, metrics: Metrics, tree: Callable[[], Tracefs], daemon: object
+    ) -> Iterable[EventStats]:
         events = available_events(tree())
         users = users_of(tree())
         texts = tree().read_files(f"{event.directory}/stats" for event in events)
-        found = {
-            label_of(str(event)): _numbers(text)
+        stats = {
+            label_of(str(event)): event_stats(text)
             for event, text in zip(events, texts, strict=True)
             if isinstance(text, bytes)  # else it was removed meanwhile
         }
+        found = {label: _numbers(one) for label, one in stats.items()}
         metrics.set("utracefs_events", len(events))
         metrics.set("utracefs_events_enabled", sum(bool(users.get(event.name)) for event in events))
         metrics.set("utracefs_events_summed", max(0, len(found) - self._max_events))
         if daemon != self._daemon:
             self._daemon, self._seen, self._other = daemon, {}, [0] * len(EVENT_METRICS)
+            self._buffers.clear()
+            self._elsewhere.clear()
         for i, (label, numbers) in enumerate(found.items()):
             if i < self._max_events:
                 _set_event(metrics, label, numbers)
@@ -170,6 +198,7 @@ class Collector:
         if len(found) > self._max_events or any(self._other):
             _set_event(metrics, OTHER, self._other)
         self._seen = found
+        return stats.values()
 
     def _add_to_other(self, numbers: _Numbers, before: _Numbers | None) -> None:
         """Add what was counted since the last scrape; all, if the event was declared anew."""
@@ -179,9 +208,8 @@ class Collector:
             self._other[i] += now - then
 
 
-def _numbers(text: bytes) -> _Numbers:
-    """The numbers of a file `stats`, in the order of EVENT_METRICS."""
-    stats = event_stats(text)
+def _numbers(stats: EventStats) -> _Numbers:
+    """In the order of EVENT_METRICS."""
     outcomes = [sum(counts[name] for counts in stats.consumers.values()) for name in _OUTCOMES]
     return (stats.emitted, stats.emitted_bytes, sum(stats.refused.values()), stats.lost_in_rings, *outcomes)
 

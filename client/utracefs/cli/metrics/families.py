@@ -77,6 +77,10 @@ FAMILIES: Final = {
             ("ftrace_instance", "cause"),
         ),
         Family(
+            "utracefs_lost_records_ratio",
+            "Share of records that a consumer lost since the daemon's start: 0 to 1.",
+        ),
+        Family(
             "utracefs_ring_buffer_late_records_total",
             "Records that came after later ones of their cpu and have the time of those.",
             _B,

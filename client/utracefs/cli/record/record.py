@@ -26,7 +26,7 @@ from utracefs.cli.common import check_place, directory_option, duration_option, 
 from utracefs.cli.completion import complete_clock
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
-from utracefs.cli.losses import AS_FAR_AS_REPORTED, lost_text, no_room, refused_text
+from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no_room, refused_text
 from utracefs.cli.record.flight import flight_settings, fly
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.options import Long, long_options
@@ -206,8 +206,11 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         if watch.error is None:
             status = _tell_what_is_missing(job, recorder, status)
         summary = recorder.finish(about)
+        larger = ""
+        if watch.error is None and summary.dropped + summary.overwritten:
+            larger = larger_buffer(tree, place, summary.size / max(1, summary.records))
     status = status or asked.finish()
-    _convert(target, watch, summary, wanted, job.surroundings.hint, own=own, snapshot=snapshot)
+    _convert(target, watch, summary, wanted, job.surroundings.hint, larger, own=own, snapshot=snapshot)
     full = None
     if error := recorder.error:
         full = no_room(target.output, error, summary.no_room, "records", status or 1)
@@ -276,6 +279,7 @@ def _convert(
     summary: Summary,
     wanted: tuple[Wanted, ...],
     hint: str,
+    larger: str,
     *,
     own: bool,
     snapshot: bool,
@@ -286,7 +290,8 @@ def _convert(
         summary = attrs.evolve(summary, size=target.finish(summary.size, watch.recorder.texts.tgids))
         written = target.output
     finally:
-        _tell_what_came(written, summary, wanted, hint, whole=watch.error is None, own=own, snapshot=snapshot)
+        whole = watch.error is None
+        _tell_what_came(written, summary, wanted, hint, larger, whole=whole, own=own, snapshot=snapshot)
 
 
 def _fail_if_incomplete(watch: Watch[Recorder], output: str, full: Failure | None) -> None:
@@ -335,19 +340,21 @@ def _tell_what_came(
     summary: Summary,
     wanted: tuple[Wanted, ...],
     hint: str,
+    larger: str,
     *,
     whole: bool,
     own: bool,
     snapshot: bool,
 ) -> None:
     """own: of a daemon that has ended when this is read, so `doctor` would not find it. hint: why no record
-    came."""
+    came. larger: from `larger_buffer`."""
     records = counted(summary.records, "record")
     if snapshot:
         records += f" of {summary.recorded} in the snapshot"
     if any(one.filter for one in wanted):
         records += f", {summary.filtered} filtered out"
-    text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses)}"
+    of = summary.records + summary.lost if summary.lost > summary.no_room else 0
+    text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses, of)}{larger}"
     if not whole:
         text += AS_FAR_AS_REPORTED
     text += refused_text(summary.refused)

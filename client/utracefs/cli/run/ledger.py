@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from utracefs.cli.common import EventStats, available_events, event_stats, numbers
+from utracefs.cli.common import EventStats, available_events, buffer_numbers, event_stats
 from utracefs.cli.instance_option import Place
+from utracefs.cli.losses import ever
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
 
@@ -99,7 +100,7 @@ class Ledger:
         self._tree = tree
         self._place = place
         self._events = read_stats(tree, available_events(tree))
-        self._buffers = self._read_buffers()
+        self._buffers = buffer_numbers(self._tree, self._place)
         self._before = self._last = Account()
         """Accounts of former daemons, and of the last reading."""
         self._numbers: Counter[str] = Counter()
@@ -111,9 +112,13 @@ class Ledger:
         reading; else None."""
         self._before = self._last
         self._events = dict.fromkeys(self._events, EventStats(0, 0, {}))
-        unread, former, self._numbers = self._last.unread, self._numbers, self._read_buffers()
+        unread, former, self._numbers = (
+            self._last.unread,
+            self._numbers,
+            buffer_numbers(self._tree, self._place),
+        )
         self._last = attrs.evolve(self._last, unread=self._numbers["entries"])
-        if _ever(self._numbers) >= _ever(former):
+        if ever(self._numbers) >= ever(former):
             return None
         self._buffers.subtract(former)  # the new one counts from 0
         return unread
@@ -124,7 +129,7 @@ class Ledger:
         enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
         now = read_stats(self._tree, dict.fromkeys([*enabled, *self._events, *triggered]))
         parts = gained(now, lambda _: self._place.consumer, self._events)
-        buffers = self._numbers = self._read_buffers()
+        buffers = self._numbers = buffer_numbers(self._tree, self._place)
         since = {name: max(0, buffers[name] - self._buffers[name]) for name in buffers}
         refused = Counter(self._before.refused)
         for event, one in parts.items():
@@ -140,18 +145,3 @@ class Ledger:
             dict(refused),
         )
         return self._last
-
-    def _read_buffers(self) -> Counter[str]:
-        """Sums of the numbers of all cpus."""
-        cpus = [name for name, kind in self._tree.list_dir(self._place.path("per_cpu")) if kind == "d"]
-        texts = self._tree.read_files(self._place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
-        buffers: Counter[str] = Counter()
-        for text in texts:
-            if isinstance(text, bytes):
-                buffers.update(numbers(text))
-        return buffers
-
-
-def _ever(buffers: Counter[str]) -> int:
-    """Number of records that a ring buffer has ever got."""
-    return buffers["entries"] + buffers["overrun"] + buffers["read events"]

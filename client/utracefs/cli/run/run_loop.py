@@ -18,6 +18,7 @@ If the command does not end by itself it keeps running, and is named on stderr.
 """
 
 import contextlib
+import gc
 import math
 import signal
 import subprocess
@@ -94,20 +95,20 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within signals_blocked, for work that takes long and that nobody has to wait for: the first signal to
-    end raises Interrupted. It comes again after the block, for the loop. Signals from before are dropped:
+    """Within signals_blocked, for work that takes long and that nobody has to wait for: a signal to end
+    raises Interrupted. It comes again after the block, for the loop. Signals from before are dropped:
     timeout(1) sends two."""
     came: list[int] = []
 
     def end(number: int, _frame: object) -> None:
-        if not came:
-            came.append(number)
-            raise Interrupted(number)
+        came.append(number)
+        raise Interrupted(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {n: signal.signal(n, end) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
     while signal.sigtimedwait(before, 0) is not None:
         pass
+    gc.collect()  # in a __del__ the exception would be swallowed
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
     try:
         yield

@@ -2,11 +2,13 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
 import utracefs
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, interrupt
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 
@@ -111,3 +113,47 @@ def test_list(traced: Cli) -> None:
     assert traced.out("list", "-F") == "user_events:b u32 n; struct s two\nuser_events:a\n"
     assert traced.out("list", "b") == "user_events:b\n"
     assert "no such event" in traced.fails("list", "c")
+
+
+def test_losses_are_told_everywhere(traced: Cli) -> None:
+    """Those of the ring buffer of another instance, which no event knows."""
+    traced.run("reg", "ev u64 n; char[500] text")
+    for name in ("record-1", "mine"):
+        traced.run("instance", "create", name)
+        traced.run("write", "-B", name, "buffer_size_kb", "8")
+        traced.run("enable", "-B", name, "ev")
+    top = traced.start("top", "-d", "1000", "-e", "ev")
+    program = (
+        "import utracefs; e = utracefs.event('ev u64 n; char[500] text')\n"
+        "for n in range(1000): e.emit(n, 'x' * 499)"
+    )
+    subprocess.run([sys.executable, "-c", program], env=traced.env, check=True)
+    state = json.loads(traced.out("status", "--json"))
+    lost = state["lost"]["overwritten"]
+    assert lost == state["overwritten"]["record-1"] + state["overwritten"]["mine"] > 1800
+    assert state["lost"]["share"] == round(lost / 2000, 6)
+    percent = f"{lost / 20:.3g} %"
+    assert f"losses    {lost} lost: {lost} overwritten in ring buffers" in traced.out("status")
+    assert f"that is {percent}" in traced.out("status")
+    assert re.search(rf"record-1 \({lost // 2} overwritten, ", traced.out("status"))
+    doctor = traced.out("doctor")
+    assert f"note  mine: overrun: {lost // 2} records" in doctor
+    assert f"note  losses: {lost} lost: " in doctor and percent in doctor
+    metrics = traced.out("metrics")
+    assert f"utracefs_lost_records_ratio {round(lost / 2000, 6)}\n" in metrics
+    for name in ("mine", "/others"):
+        assert f'lost_records_total{{ftrace_instance="{name}",cause="overwritten"}} {lost // 2}\n' in metrics
+    error = interrupt(top)[1].decode()
+    assert f"; of all consumers {lost} lost: " in error and percent in error
+
+
+def test_record_says_which_buffer_would_do(cli: Cli) -> None:
+    program = (
+        "import utracefs; e = utracefs.event('ev u64 n; char[500] text')\n"
+        "for n in range(30000): e.emit(n, 'x' * 499)"
+    )
+    error = cli.run("record", "-b", "4", "--", sys.executable, "-c", program).stderr.decode()
+    found = re.search(r"(\d+) records, .*; that is ([\d.]+) %, -b (\d+) would have held all\n", error)
+    assert found and float(found[2]) > 1
+    again = cli.run("record", "-b", found[3], "--", sys.executable, "-c", program).stderr.decode()
+    assert "overwritten" not in again
