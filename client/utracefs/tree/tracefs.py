@@ -174,6 +174,21 @@ class Tracefs:
         self._rpc.call(messages.Close(handle), self._about(handle))
         self._paths.pop(handle, None)
 
+    def open_pages(self, instance: str, *, size: int, watermark: int) -> tuple[int, int, int]:
+        """A stream of the instance's pages; returns (handle, ring, doorbell), descriptors for the caller to
+        close. size, watermark: bytes."""
+        about = f"the pages of {instance or 'the top instance'}"
+        attr = messages.StreamAttr((), (bytes_of(instance),), None, size, watermark, pages=True)
+        opened = checked(messages.StreamOpened.from_wire, self._rpc.call(attr, about), about)
+        self._paths[opened.handle] = about
+        ring, doorbell = self._rpc.take_fds()
+        return opened.handle, ring, doorbell
+
+    def ready(self, handle: int) -> bool:
+        """Whether a perf event or a stream has something to read; a stream of pages then has all."""
+        is_ready: bool = self._rpc.call(messages.Ready(handle), self._about(handle))
+        return is_ready
+
     # perf events.
 
     def perf_event_open(self, attr: PerfAttr) -> tuple[int, int | None]:

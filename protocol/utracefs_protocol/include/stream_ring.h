@@ -27,7 +27,7 @@
  *     +----------+---------+---------+--------------------+---------+------------+--------- - -+-----+
  *
  * The entry has the layout that the event's `format` says, so its first 8 bytes are u16 event id, u8 0, u8 0,
- * i32 thread id. Every kind has them but SS_PAD, which has only its first 8 bytes.
+ * i32 thread id. Every kind has them but SS_PAGE, and SS_PAD, which has only its first 8 bytes.
  */
 #ifndef UTRACEFS_STREAM_RING_H
 #define UTRACEFS_STREAM_RING_H
@@ -43,6 +43,7 @@
 #define SS_FORMAT 2u /* common fields, system, NUL, text of `format`; in front of the first record */
 #define SS_COMM 3u   /* common fields, char[16]: the thread's name from here on; event id 0 */
 #define SS_PAD 4u    /* skip it */
+#define SS_PAGE 5u   /* entry: a whole sub-buffer of this cpu's ring buffer, without common fields */
 
 struct ss_header {
 	uint32_t magic;

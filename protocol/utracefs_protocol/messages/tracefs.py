@@ -375,12 +375,6 @@ def _words(value: object, what: str) -> tuple[bytes, ...]:
     return tuple(text_bytes(word, what) for word in value)
 
 
-def _some_words(value: object, what: str) -> tuple[bytes, ...]:
-    if words := _words(value, what):
-        return words
-    raise TraceError(errno.EINVAL, f"{what} must have a word at least: user_events*:* means all")
-
-
 def _filter(value: object, what: str) -> bytes:
     text = text_bytes(value, what)
     if len(text) > MAX_FILTER:
@@ -399,7 +393,7 @@ def _write_words(words: tuple[bytes, ...]) -> list[str | bytes]:
 class StreamAttr(_Attr, method="stream_open", takes="attr"):
     """stream_open: a selection of records, and their ring."""
 
-    events: tuple[bytes, ...] = member(Kind("array", _some_words, _write_words))
+    events: tuple[bytes, ...] = member(Kind("array", _words, _write_words))
     """Words in the syntax of `standing_events`: SYSTEM:NAME, NAME, or globs; later events, too."""
     instances: tuple[bytes, ...] = member(Kind("array", _words, _write_words), default=())
     """Names of instances: only events that are enabled in one of these at the time."""
@@ -413,12 +407,19 @@ class StreamAttr(_Attr, method="stream_open", takes="attr"):
     """The reader decodes records of EventHeader, and filters those itself: `filter` is for the others."""
     filtered: bool = member(BOOL, default=False)
     """Only records that pass their event's filter in the instance; there is one, and no `filter`."""
+    pages: bool = member(BOOL, default=False)
+    """Instead of records the sub-buffers of one instance's ring buffer, which it consumes; no `events`."""
 
     @classmethod
     def from_map(cls, attr: WireMap) -> Self:
         """EINVAL; E2BIG for too many words, or a filter that is too long."""
         made = super().from_map(attr)
         wire_int(made.watermark, "watermark", 1, made.size)
+        if not (made.events or made.pages):
+            text = "events must have a word at least: user_events*:* means all"
+            raise TraceError(errno.EINVAL, text)
+        if made.pages and (made.events or made.filter or made.filtered or len(made.instances) != 1):
+            raise TraceError(errno.EINVAL, "pages: name one instance, and neither events nor filters")
         if made.filtered and (len(made.instances) != 1 or made.filter is not None):
             raise TraceError(errno.EINVAL, "filtered: name the one instance with the filters, and no filter")
         return made

@@ -25,4 +25,4 @@ cdef class StreamRing:
 
     cdef ss_record *record_at(self, uint64_t at) except NULL
     cdef void release(self, uint64_t tail) noexcept
-    cdef int scan(self, uint64_t head) except -1
+    cdef int scan(self, uint64_t head, uint64_t most) except -1

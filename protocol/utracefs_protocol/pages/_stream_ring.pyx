@@ -120,9 +120,10 @@ cdef class StreamRing:
         """Write position: bytes since the beginning."""
         return self.end if self.header == NULL else ss_load(&self.header.head)
 
-    def next_batch(self, until=None):
+    def next_batch(self, until=None, most=None):
         """Free the present batch and begin the next. Returns whether it has entries. A batch ends in front of
-        an event that reuses the id of another one. until: do not read beyond this position."""
+        an event that reuses the id of another one. until: do not read beyond this position. most: end it with
+        the record at this number of bytes."""
         cdef uint64_t head
         cdef Py_ssize_t i
         if self.header == NULL:
@@ -139,8 +140,12 @@ cdef class StreamRing:
             raise ValueError(f"stream ring with head {head}, tail {self.begin} of {self.size} bytes")
         if until is not None and until - self.begin < head - self.begin:
             head = until
-        self.scan(head)
+        self.scan(head, <uint64_t>-1 if most is None else most)
         return self.end != self.begin
+
+    def release_batch(self):
+        """Free the present batch now, before the next one is wanted."""
+        self.release(self.end)
 
     def take_lost(self):
         """Event id to lost records reported in the present batch. Clears the counts."""
@@ -183,12 +188,12 @@ cdef class StreamRing:
     cdef ss_record *record_at(self, uint64_t at) except NULL:
         return <ss_record *>(self.area + (at & (self.size - 1)))
 
-    cdef int scan(self, uint64_t head) except -1:
+    cdef int scan(self, uint64_t head, uint64_t most) except -1:
         cdef uint64_t at = self.begin, n
         cdef ss_record *record
         cdef uint16_t id
         cdef int32_t tid
-        while at != head:
+        while at != head and at - self.begin < most:
             record = self.record_at(at)
             if (
                 record.size < 8

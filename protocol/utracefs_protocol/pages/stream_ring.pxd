@@ -12,6 +12,7 @@ cdef extern from "stream_ring.h" nogil:
         SS_FORMAT
         SS_COMM
         SS_PAD
+        SS_PAGE
         SS_RECORD_HEADER
         SS_COMMON
         SS_COMM_SIZE

@@ -27,6 +27,8 @@ from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import NO_ROOM, dumped_name
 
 _NICE: Final = 10
+_SIZE_S: Final = 0.02
+"""Time between looks at the size of the file."""
 RETRY_S: Final = 1.0
 """Time until the next attempt, when there was no space for the next file."""
 
@@ -82,7 +84,7 @@ class Rotation:
         )
         if due and self._writing is None and now >= self._retry_at:
             self._switch(now)
-        return max(left, 0.01)
+        return max(min(left, _SIZE_S) if self._at.size else left, 0.01)
 
     def _switch(self, now: float) -> None:
         try:

@@ -1,6 +1,6 @@
 """Copies the records of an instance into a trace.dat while they are recorded.
 
-    per_cpu/cpuN/trace_pipe_raw ──▶ pages ──▶ TraceDatWriter
+    a ring of pages (page_stream) ──▶ TraceDatWriter
     set_event, events/*/format  ──▶ formats, read repeatedly: an event may be removed before the end
     events/*/stats              ──▶ counts of the records that are not in the pages
 
@@ -11,11 +11,12 @@ consumed by others.
 `switch` begins the next file between two pages (`record --switch-output`). Its numbers begin with the losses
 that are not in the file before, so each loss is in exactly one file.
 
-A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu with full pages is
-read again at once; an empty one less and less often, up to IDLE_S. That is well below the time in which a
-busy program fills a buffer of the default size (1.4 MB; at 200,000 records/s of 40 bytes some 170 ms).
+If the daemon gives no such ring (an older one; or another reader has the pages of this instance), rounds read
+`per_cpu/cpuN/trace_pipe_raw`, as they read the contents of a snapshot at the end: every cpu, many pages at a
+time, in a few round trips. That keeps some 100,000 records/s.
 """
 
+import contextlib
 import errno
 import os
 import secrets
@@ -30,6 +31,7 @@ from utracefs.cli.common import numbers, tell
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.cli.run.ledger import Account, Ledger
+from utracefs.cli.run.page_stream import PageStream
 from utracefs.cli.run.texts import Texts
 from utracefs.cli.tables import counted
 from utracefs.recordings.trace_dat._pages import count_events
@@ -39,8 +41,8 @@ from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.pages._subbuf import page_header
 from utracefs_protocol.pages.subbuf import last_ts, without_missed
 
-BUSY_S = 0.02
-IDLE_S = 0.1
+POLL_S = 0.02
+"""Time between rounds, without a ring of pages."""
 SYNC_S = 0.1
 """How long pages stay in memory: a killed recorder loses these."""
 TEXTS_S = 1.0
@@ -114,8 +116,6 @@ class _Cpu:
         self.handle = -1
         self.pages = 1
         """Pages to read in the next round."""
-        self.wait_s = BUSY_S
-        self.due = 0.0
 
 
 class Recorder:
@@ -153,8 +153,6 @@ class Recorder:
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._cpus = [_Cpu(cpu) for cpu in cpus]
         self._path = path
-        if not self._at_end:
-            self._open("trace_pipe_raw")
         self._texts_due = self._sync_due = 0.0
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
@@ -180,6 +178,12 @@ class Recorder:
         """Time of each cpu's first page."""
         self._entries: int | None = None
         self._writer = self._new_writer()  # last, so that an error before leaves no file
+        self._stream: PageStream | None = None
+        try:
+            self._attach()
+        except BaseException:
+            self._writer.close()
+            raise
 
     def _new_writer(self) -> TraceDatWriter:
         return TraceDatWriter(
@@ -191,6 +195,8 @@ class Recorder:
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         is_copy = self._at_end == "trace_raw"
+        with contextlib.suppress(OSError, ValueError):  # not that of the block
+            self._end_stream()
         if kind is None or issubclass(kind, Failure) or not self._kept or is_copy:
             self._writer.close()
         else:
@@ -199,6 +205,7 @@ class Recorder:
     def come_back(self) -> None:
         """Call it when the tree is connected to the next daemon, and that has the instance."""
         self.came_back = True
+        self._end_stream()
         unread = self._ledger.come_back()
         if unread is not None:
             lost = max(0, unread + self._taken_away() - self._taken_before - (self._kept - self._kept_before))
@@ -208,38 +215,65 @@ class Recorder:
             self._taken_before = 0
             self._stats = self._read_stats()
             self._kept_before, self._overrun_before = self._kept, self.account.overrun
-        self._open("trace_pipe_raw")
+        self._attach()
+
+    def _attach(self) -> None:
+        """Begin to read, unless that is for the end."""
+        if self._at_end:
+            return
+        try:
+            self._stream = PageStream(
+                self._tree, self._place, self._page_size, len(self._cpus), self._take_pages
+            )
+        except ConnectionError:
+            raise
+        except OSError:  # see above
+            self._open("trace_pipe_raw")
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is added to the file in its block but by its code."""
+        return contextlib.nullcontext() if self._stream is None else self._stream.exclusive()
 
     def step(self) -> float:
-        """One round; returns the seconds until the next."""
+        """Read what there is, and now and then the texts; returns the seconds until the next call."""
         now = time.monotonic()
         if now >= self._texts_due or (self._kept and not self.texts.events):
             self.read_texts()
             self._texts_due = time.monotonic() + TEXTS_S
         elif now >= self._sync_due:
-            self._writer.sync()
+            with self._alone():
+                self._writer.sync()
             self._sync_due = now + SYNC_S
         if self._at_end:
             return max(0.0, self._texts_due - now)
-        due = [cpu for cpu in self._cpus if cpu.due <= now]
-        self._round(due)
-        now = time.monotonic()
-        for cpu in due:
-            cpu.due = now + cpu.wait_s
-        return max(0.0, min(cpu.due for cpu in self._cpus) - now)
+        if self._stream is None:
+            return 0.0 if self._round(self._cpus) else POLL_S
+        self._stream.start()
+        self._stream.take_ready()
+        return SYNC_S
 
     def read_texts(self) -> None:
         """Read descriptions that may change or vanish, and the numbers."""
         self.texts.read()
         self._stats = self._read_stats()
         self.account = self._ledger.read()
-        self._writer.add_texts(self.texts.contents)
+        with self._alone():
+            self._writer.add_texts(self.texts.contents)
+
+    def _read_all(self) -> bool:
+        """Read what there is; whether there may be more."""
+        return self._round(self._cpus) if self._stream is None else self._stream.take_ready()
 
     def drain(self) -> None:
         """Read all pages. Recording should have stopped, or this may never end."""
         if self._at_end:
             self._open(self._at_end)
-        while self._round(self._cpus):
+        while self._read_all():
             pass
         self.read_texts()
 
@@ -274,14 +308,15 @@ class Recorder:
         name.
         """
         for _ in range(MAX_ROUNDS):  # a busy program would always have more
-            if not self._round(self._cpus):
+            if not self._read_all():
                 break
-        self.read_texts()
-        before = self._writer
-        self._writer = self._new_writer()
-        finish = self._finisher(about, before)
-        self._reported = _Reported(self._kept, self.account, self._overwritten(is_end=False))
-        self._writer.add_texts(self.texts.contents)
+        with self._alone():  # an event's first page would be without the event's format
+            self.read_texts()
+            before = self._writer
+            self._writer = self._new_writer()
+            finish = self._finisher(about, before)
+            self._reported = _Reported(self._kept, self.account, self._overwritten(is_end=False))
+            self._writer.add_texts(self.texts.contents)
         return finish
 
     def _finisher(
@@ -290,6 +325,8 @@ class Recorder:
         """The function that writes a file with the present numbers. writer: of a file that is not the
         last."""
         is_end = writer is None
+        if is_end:
+            self._end_stream()
         writer = writer or self._writer
         summary = self._summary(is_end=is_end)
         contents = attrs.evolve(
@@ -366,16 +403,8 @@ class Recorder:
                         got += 1
                 elif outcome.errno != errno.EAGAIN:
                     failed = failed or outcome
-            if got == cpu.pages:
-                cpu.pages = min(cpu.pages * 2, MAX_PAGES)
-                cpu.wait_s = 0.0 if got > 1 else BUSY_S
-                more = True
-            elif got:
-                cpu.pages = max(got + 1, 2)
-                cpu.wait_s = BUSY_S
-            else:
-                cpu.pages = 1
-                cpu.wait_s = min(cpu.wait_s * 2, IDLE_S) or BUSY_S
+            more = more or got == cpu.pages
+            cpu.pages = min(cpu.pages * 2, MAX_PAGES) if got == cpu.pages else got + 1
         if failed is not None:
             raise failed
         return more
@@ -391,6 +420,14 @@ class Recorder:
         self._begun.add(cpu)
         self._writer.add_page(cpu, page)
         self._kept += count
+
+    def _take_pages(self, cpu: int, pages: memoryview, records: int) -> None:
+        """For the stream."""
+        self._kept += records
+        if len(pages) > self._page_size:
+            self._writer.add_pages(cpu, pages)
+        else:
+            self._writer.add_page(cpu, bytes(pages))
 
     def _read_stats(self) -> list[bytes]:
         texts = self._tree.read_files(

@@ -1,1 +1,6 @@
+from utracefs_protocol.pages._stream_ring import StreamRing
+
 def count_events(page: bytes | bytearray | memoryview) -> int: ...
+def gather_pages(
+    ring: StreamRing, into: bytearray, page_size: int, nr_cpus: int
+) -> list[tuple[int, int, int, int]]: ...

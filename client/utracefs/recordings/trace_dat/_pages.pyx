@@ -1,11 +1,16 @@
 # cython: boundscheck=False, wraparound=False
-"""Counts the records of pages, compiled because in Python this would be a third of a recorder's work."""
+"""The pages of a recording: those of a stream ring, and how many records they have."""
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint16_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from utracefs_protocol.pages._subbuf cimport RECORD, PageCursor, find_record, open_page
+from utracefs_protocol.events._line cimport load64
+from utracefs_protocol.pages._stream_ring cimport StreamRing
+from utracefs_protocol.pages._subbuf cimport COMMIT_BITS, RECORD, PageCursor, find_record, open_page
+from utracefs_protocol.pages.stream_ring cimport SS_PAGE, ss_record
 
 cdef enum:
     # The ids of ftrace's own records (kernel/trace/trace_entries.h) end below.
@@ -15,18 +20,75 @@ cdef enum:
 def count_events(page):
     """Number of records of events in a sub-buffer, without ftrace's own (markers), up to an invalid one."""
     cdef Py_buffer view
-    cdef PageCursor cursor
-    cdef uint16_t id
-    cdef int n = 0
     PyObject_GetBuffer(page, &view, PyBUF_SIMPLE)
     try:
-        open_page(&cursor, <const unsigned char *>view.buf, view.len)
-        while find_record(&cursor) == RECORD:
-            if cursor.length >= 2:
-                memcpy(&id, cursor.page + cursor.data, 2)
-                n += id >= FIRST_EVENT
-    except ValueError:
-        return 0
+        return count_in(<const uint8_t *>view.buf, view.len)
     finally:
         PyBuffer_Release(&view)
+
+
+cdef uint64_t count_in(const uint8_t *page, uint64_t size) except? -1:
+    cdef PageCursor cursor
+    cdef uint16_t id
+    cdef uint64_t n = 0
+    try:
+        open_page(&cursor, page, size)
+    except ValueError:
+        return 0
+    while find_record(&cursor) == RECORD:
+        if cursor.length >= 2:
+            memcpy(&id, cursor.page + cursor.data, 2)
+            n += id >= FIRST_EVENT
     return n
+
+
+def gather_pages(StreamRing ring not None, bytearray into not None, size_t page_size, uint32_t nr_cpus):
+    """Copy the pages of the ring's present batch into `into`, those of a cpu one after the other.
+
+    Returns (cpu, begin, end, records of events) of each run: pages that are at least half full, or one page
+    that is not. ValueError: a page of another size or cpu, or more than fit.
+    """
+    cdef uint64_t at = ring.begin, first = 0, end
+    cdef uint8_t *to = <uint8_t *>PyByteArray_AS_STRING(into)
+    cdef uint64_t *place = <uint64_t *>calloc(nr_cpus + 1, sizeof(uint64_t))
+    cdef ss_record *record
+    cdef uint32_t cpu
+    found = []
+    if place == NULL:
+        raise MemoryError
+    try:
+        while at != ring.end:
+            record = ring.record_at(at)
+            at += record.size
+            if record.kind == SS_PAGE:
+                if record.length != page_size or record.cpu >= nr_cpus:
+                    raise ValueError(f"a page of {record.length} bytes of cpu {record.cpu}")
+                place[record.cpu + 1] += page_size
+        for cpu in range(nr_cpus):
+            place[cpu + 1] += place[cpu]
+        if place[nr_cpus] > <uint64_t>PyByteArray_GET_SIZE(into):
+            raise ValueError(f"{place[nr_cpus]} bytes of pages")
+        at = ring.begin
+        while at != ring.end:
+            record = ring.record_at(at)
+            at += record.size
+            if record.kind == SS_PAGE:
+                memcpy(to + place[record.cpu], record.entry, page_size)
+                place[record.cpu] += page_size
+        for cpu in range(nr_cpus):      # place is the end of each now
+            while first < place[cpu]:
+                end = first + page_size
+                records = count_in(to + first, page_size)
+                if is_half_full(to + first, page_size):
+                    while end < place[cpu] and is_half_full(to + end, page_size):
+                        records += count_in(to + end, page_size)
+                        end += page_size
+                found.append((cpu, first, end, records))
+                first = end
+    finally:
+        free(place)
+    return found
+
+
+cdef inline bint is_half_full(const uint8_t *page, size_t size) noexcept:
+    return (load64(page + 8) & COMMIT_BITS) * 2 > size

@@ -108,6 +108,12 @@ class Part:
         if len(cpu.full) >= _WAITING:
             self._write(number)
 
+    def add_pages(self, number: int, pages: memoryview) -> None:
+        """Write the next pages of a cpu at once, without joining them."""
+        self._cpus[number].close_page()
+        self._write(number)
+        self._put(number, pages)
+
     def sync(self, *, is_end: bool = False) -> None:
         """Write the collected pages. A page that others may still be joined with is written again later."""
         for number, cpu in enumerate(self._cpus):
@@ -122,28 +128,34 @@ class Part:
 
     def _write(self, number: int) -> None:
         cpu = self._cpus[number]
-        while cpu.full:
+        if cpu.full:
+            full, cpu.full = cpu.full, []
+            self._put(number, memoryview(b"".join(full)))
+
+    def _put(self, number: int, pages: memoryview) -> None:
+        cpu, size = self._cpus[number], self._page_size
+        while pages:
             written = 0
             if (extent := self._room(number)) is not None:
-                pages = cpu.full[: (extent.end - extent.offset - extent.size) // self._page_size]
                 if cpu.missing:
-                    pages[0] = with_missed(pages[0], cpu.missing)
+                    pages = memoryview(with_missed(bytes(pages[:size]), cpu.missing) + pages[size:])
                 at = extent.offset + extent.size
+                fitting = pages[: extent.end - at]
                 try:
-                    written = os.pwritev(self._file.fileno(), pages, at)
-                    if written < len(pages) * self._page_size:  # writing the rest raises the error
-                        page, begin = divmod(written, self._page_size)
-                        written += os.pwrite(self._file.fileno(), pages[page][begin:], at + written)
+                    written = os.pwrite(self._file.fileno(), fitting, at)
+                    if written < len(fitting):  # writing the rest raises the error
+                        written += os.pwrite(self._file.fileno(), fitting[written:], at + written)
                 except OSError as error:
                     self._note(error)
-                written //= self._page_size
-                extent.size += written * self._page_size
+                written -= written % size
+                extent.size += written
             if written:
                 cpu.missing = 0
             else:
-                cpu.missing = _missing(cpu.missing, cpu.full[0])
-                self.given_up += count_events(cpu.full[0])
-            del cpu.full[: written or 1]
+                page = bytes(pages[:size])
+                cpu.missing = _missing(cpu.missing, page)
+                self.given_up += count_events(page)
+            pages = pages[written or size :]
 
     def _room(self, number: int) -> _Extent | None:
         """Offset of a cpu's next page; None: no space."""

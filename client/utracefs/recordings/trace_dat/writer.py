@@ -142,6 +142,12 @@ class TraceDatWriter:
             self._part.add_page(cpu, page)
         self.pages_bytes += len(page)
 
+    def add_pages(self, cpu: int, pages: memoryview) -> None:
+        """Add a cpu's next sub-buffers, which are not joined with others."""
+        with errors_about(self._shown):
+            self._part.add_pages(cpu, pages)
+        self.pages_bytes += len(pages)
+
     def sync(self) -> None:
         """Write the collected pages."""
         with errors_about(self._shown):

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.pages.record cimport Record
 from utracefs_protocol.pages.stream_ring cimport ss_header, ss_record
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport PageReader, rb_cpu
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
@@ -39,6 +40,9 @@ cdef class StreamSink:
     cdef uint64_t look(self) noexcept
     cdef bint send_name(self, Record *r) noexcept
     cdef void make_known(self) noexcept
+
+cdef class StreamPages(PageReader):
+    cdef readonly StreamSink sink
 
 cdef class StreamProbe(Probe):
     cdef readonly StreamSink sink

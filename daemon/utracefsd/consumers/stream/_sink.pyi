@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 from utracefs_protocol.filter._program import Filter
+from utracefsd.consumers.ftrace.buffer._ring_buffer import PageReader
 from utracefsd.events._tracepoint import Probe
 from utracefsd.machine._writer_names import WriterNames
 
@@ -15,6 +16,10 @@ class StreamSink:
     position: int
     def ring_bell(self) -> None: ...
     def is_filled(self) -> bool: ...
+
+class StreamPages(PageReader):
+    sink: StreamSink
+    def __init__(self, sink: StreamSink) -> None: ...
 
 class StreamProbe(Probe):
     sink: StreamSink

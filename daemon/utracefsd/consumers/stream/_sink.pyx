@@ -1,8 +1,10 @@
 # cython: boundscheck=False, wraparound=False
-"""A stream on the record path: records of many events into one ring that a reader maps.
+"""A stream on the record path: records of many events, or the pages of a ring buffer, into one ring that a
+reader maps.
 
     StreamSink      the ring and its doorbell; one for each stream
     StreamProbe     one event of it: the filter, the format until it is written, lost records
+    StreamPages     or a ring buffer: its pages
 
 include/stream_ring.h describes the ring. Of the memory that the reader may change, only its tail is read, and
 it decides how much may be written, never where; so a reader that stalls, or writes nonsense, loses only its
@@ -19,6 +21,14 @@ from posix.unistd cimport write as c_write
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record, common_word
 from utracefs_protocol.pages.stream_ring cimport *
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
+    PageReader,
+    rb_cpu,
+    rb_cpu_number,
+    rb_has_full_page,
+    rb_is_empty,
+    rb_read_page,
+)
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
@@ -189,6 +199,32 @@ cdef class StreamSink:
             memcpy(sent.name, name, COMM_SIZE)
         sent.until_ns = r.ts_ns + NAME_NS
         return True
+
+
+cdef class StreamPages(PageReader):
+    """Moves the pages of a ring buffer into the ring. Pages that do not fit stay in the buffer, to be moved
+    later or overwritten."""
+
+    def __init__(self, StreamSink sink not None):
+        self.sink = sink
+
+    cdef void take(self, rb_cpu *b, bint all_of_them) noexcept:
+        cdef StreamSink sink = self.sink
+        cdef ss_record *record
+        cdef uint64_t before
+        while rb_has_full_page(b) or (all_of_them and not rb_is_empty(b)):
+            before = sink.head
+            record = sink.reserve(SS_PAGE, b.subbuf_size, 0, 0)
+            if record == NULL:
+                return
+            record.cpu = <uint16_t>rb_cpu_number(b)
+            if rb_read_page(b, b.subbuf_size, record.entry) <= 0:
+                sink.head = before
+                return
+            # At once: the buffer does not have it any more.
+            ss_store(&sink.header.head, sink.head)
+            if sink.head - sink.published >= sink.step:
+                sink.make_known()
 
 
 cdef class StreamProbe(Probe):

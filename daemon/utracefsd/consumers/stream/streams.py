@@ -9,6 +9,10 @@ Each reader has a stream of its own, so a reader that stalls loses only its own 
 event, and delays no other. An event for which a stream's filter is invalid is left out. An event kept only by
 a stream may be removed to make space for another one (events/idle_events.py).
 
+With `pages` the ring gets the pages of an instance's ring buffer instead, each when it is full. If the reader
+falls behind, they stay in the buffer, which then overwrites or drops records, with the counts and marks that
+every reader of it gets.
+
 Only administrators can open streams. The limits protect against mistakes.
 """
 
@@ -26,7 +30,7 @@ from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
-from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
+from utracefsd.consumers.stream._sink import StreamPages, StreamProbe, StreamSink
 from utracefsd.events.event import Event, shown
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import format_of
@@ -39,8 +43,93 @@ MAX_BYTES = 512 << 20
 """Limit of all rings together: they are the daemon's memory. Beyond it ENOMEM."""
 
 
-class Stream:
-    """One opened stream; `close` detaches it."""
+class _Opened:
+    """An opened ring; `close` ends it."""
+
+    def __init__(
+        self, attr: StreamAttr, sink: StreamSink, handle: int, closed: Callable[["_Opened"], None]
+    ) -> None:
+        """closed: called once, at the end."""
+        self.handle = handle
+        self.size = attr.size
+        self._sink = sink
+        self._on_closed = closed
+        self._open = True
+
+    def descriptors(self) -> tuple[int, int]:
+        """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
+        memory = os.dup(self._sink.memory_fd)
+        try:
+            return memory, os.dup(self._sink.bell_fd)
+        except OSError:
+            os.close(memory)
+            raise
+
+    def publish(self) -> None:
+        """Publish new records to the reader, and ring its doorbell if due."""
+        self._sink.publish()
+
+    def ready(self) -> bool:
+        """Whether the reader has work: the watermark is reached, or records were lost."""
+        self.publish()
+        return self._sink.is_filled()
+
+    def close(self) -> None:
+        """Detach, and close the ring; the reader's mapping stays. A second call is harmless."""
+        if self._open:
+            self._open = False
+            self._detach()
+            self._sink.close()
+            self._on_closed(self)
+
+    def _detach(self) -> None:
+        raise NotImplementedError
+
+
+class PageStream(_Opened):
+    """The pages of an instance's ring buffer."""
+
+    def __init__(
+        self,
+        attr: StreamAttr,
+        sink: StreamSink,
+        handle: int,
+        instance: Instance,
+        closed: Callable[[_Opened], None],
+    ) -> None:
+        super().__init__(attr, sink, handle, closed)
+        self._instance = instance
+        self._pages = StreamPages(sink)
+
+    def attach(self) -> None:
+        """TraceError: EBUSY (another stream has the buffer's pages), EINVAL (they are too large)."""
+        if self._instance.sink.page_reader is not None:
+            raise TraceError(
+                errno.EBUSY, "another stream has the pages of this instance; read trace_pipe_raw"
+            )
+        if self._instance.buffer.subbuf_size > self.size // 4:
+            raise TraceError(errno.EINVAL, "size must be that of four sub-buffers at least")
+        self._instance.sink.page_reader = self._pages
+
+    def publish(self) -> None:
+        self._instance.buffer.hand_to(self._pages)
+        super().publish()
+
+    def ready(self) -> bool:
+        """Also hands over pages that are not full."""
+        self._instance.buffer.hand_to(self._pages, all_of_them=True)
+        return super().ready()
+
+    def missed(self) -> StreamMissed:
+        raise TraceError(errno.EINVAL, "a stream of pages has the counts of its instance's files")
+
+    def _detach(self) -> None:
+        if self._instance.sink.page_reader is self._pages:
+            self._instance.sink.page_reader = None
+
+
+class Stream(_Opened):
+    """The records of events."""
 
     def __init__(
         self,
@@ -50,21 +139,17 @@ class Stream:
         handle: int,
         instances: Sequence[Instance],
         parse: Callable[[Event, bytes], Filter],
-        closed: Callable[["Stream"], None],
+        closed: Callable[[_Opened], None],
     ) -> None:
-        """parse: makes a filter for an event; FilterError. closed: called once, at the end."""
-        self.handle = handle
-        self.size = attr.size
+        """parse: makes a filter for an event; FilterError."""
+        super().__init__(attr, sink, handle, closed)
         self._table = table
         self._attr = attr
-        self._sink = sink
         self._instances = instances
         self._parse = parse
-        self._on_closed = closed
         self._probes: dict[Event, StreamProbe] = {}
         self._taken: Counter[tuple[bytes, int]] = Counter()
         """Records and losses of events that this stream was attached to earlier, by SYSTEM:NAME and epoch."""
-        self._open = True
 
     def attach(self) -> None:
         """Attach to all wanted events, now and later. TraceError(EINVAL): the filter is invalid for an event
@@ -96,24 +181,6 @@ class Stream:
         """The events that it is attached to."""
         return list(self._probes)
 
-    def descriptors(self) -> tuple[int, int]:
-        """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
-        memory = os.dup(self._sink.memory_fd)
-        try:
-            return memory, os.dup(self._sink.bell_fd)
-        except OSError:
-            os.close(memory)
-            raise
-
-    def publish(self) -> None:
-        """Publish new records to the reader, and ring its doorbell if due."""
-        self._sink.publish()
-
-    def ready(self) -> bool:
-        """Whether the reader has work: the watermark is reached, or records were lost."""
-        self._sink.publish()
-        return self._sink.is_filled()
-
     def missed(self) -> StreamMissed:
         """stream_missed."""
         taken = self._taken.copy()
@@ -135,11 +202,7 @@ class Stream:
         self._table.detach(event, probe)
         self._taken[event.full_name, event.before.epoch] += probe.recorded + probe.lost
 
-    def close(self) -> None:
-        """Detach from all, and close the ring; the reader's mapping stays. A second call is harmless."""
-        if not self._open:
-            return
-        self._open = False
+    def _detach(self) -> None:
         for listeners in (self._table.on_created, *(i.events.followers for i in self._instances)):
             if self.look in listeners:
                 listeners.remove(self.look)
@@ -147,8 +210,6 @@ class Stream:
             self._table.idle.subscribers.remove(self)
         for event in self.events():
             self.let_go(event)
-        self._sink.close()
-        self._on_closed(self)
 
     def _wants(self, event: Event) -> bool:
         if not any(glob_matches(glob, event) for glob in self._attr.events):
@@ -204,18 +265,19 @@ class Streams:
         self._instances = instances
         self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
-        self._streams: dict[Stream, list[Callable[[], None]]] = {}
+        self._streams: dict[Stream | PageStream, list[Callable[[], None]]] = {}
         """With functions that release the stream's instances."""
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, attr: StreamAttr, *, handle: int) -> Stream:
+    def open(self, attr: StreamAttr, *, handle: int) -> Stream | PageStream:
         """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
         it.
 
         TraceError: EINVAL (a word that matches no event, a filter that is invalid for all events), ENOENT (no
-        such instance), EMFILE (too many streams), ENOMEM (no memory for the ring).
+        such instance), EMFILE (too many streams), ENOMEM (no memory for the ring), EBUSY (another stream of
+        the same pages).
         """
         for glob in attr.events:
             check_glob(glob)
@@ -235,7 +297,11 @@ class Streams:
             raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
-        stream = Stream(self._table, attr, sink, handle, instances, self._parse, self._closed)
+        stream: Stream | PageStream
+        if attr.pages:
+            stream = PageStream(attr, sink, handle, instances[0], self._closed)
+        else:
+            stream = Stream(self._table, attr, sink, handle, instances, self._parse, self._closed)
         self._streams[stream] = [self._instances.hold(one) for one in instances] if self._instances else []
         try:
             stream.attach()
@@ -254,7 +320,8 @@ class Streams:
         held = sum(stream.size for stream in self._streams)
         return f"streams: {len(self._streams)} of {MAX_STREAMS}, {held} of {MAX_BYTES} bytes\n"
 
-    def _closed(self, stream: Stream) -> None:
+    def _closed(self, stream: _Opened) -> None:
+        assert isinstance(stream, Stream | PageStream)
         for let_go in self._streams.pop(stream):
             let_go()
 

@@ -205,18 +205,28 @@ def write_file(self, path, data, *more):
         kill()
     return taken
 
+def ready(self, handle, original=Tracefs.ready):
+    is_ready = original(self, handle)
+    if what == "moved" and left:
+        folder = f"instances/record-{os.getpid()}/per_cpu"
+        for cpu, _ in self.list_dir(folder):
+            if b"read events: 1" in self.read_file(f"{folder}/{cpu}/stats") and left:
+                kill()
+    return is_ready
+
 def count(self, original=Ledger.read):
     account = original(self)
     if what == "counts" and account.unread and left:
         kill()
     return account
 
-Ledger.read = count
+Ledger.read, Tracefs.ready = count, ready
 Tracefs.read_many, Tracefs.write_file = read_many, write_file
 utracefs.cli.main()
 """
 """The recorder, whose daemon is killed while it writes a file: at the swap, before and after it first reads
-the snapshot, after the pages had been taken, but not sent, and when it has counted a record."""
+the snapshot, after the pages had been taken, but not sent, and when it has counted a record; or
+when it has moved a page into the ring of a recorder."""
 
 
 def start_killing(cli: Cli, what: str, pid: int, *options: str) -> "subprocess.Popen[bytes]":

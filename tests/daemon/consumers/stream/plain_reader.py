@@ -32,7 +32,12 @@ class Comm(NamedTuple):
     name: bytes
 
 
-Item = Taken | Lost | Format | Comm
+class Page(NamedTuple):
+    cpu: int
+    data: bytes
+
+
+Item = Taken | Lost | Format | Comm | Page
 
 
 class PlainReader:
@@ -81,7 +86,10 @@ class PlainReader:
             at = self.offset + tail % self.size
             size, kind = struct.unpack_from("<IH", self.mapping, at)
             assert size % 8 == 0 and 0 < size <= head - tail and tail % self.size + size <= self.size
-            if kind != 4:
+            if kind == 5:
+                cpu, length = struct.unpack_from("<H12xI", self.mapping, at + 6)
+                found.append(Page(cpu, self.mapping[at + 24 : at + 24 + length]))
+            elif kind != 4:
                 cpu, time_ns, pid, length, id_, flags, tid = struct.unpack_from(
                     "<HQiIHHi", self.mapping, at + 6
                 )

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.consumers.stream.plain_reader import Format, PlainReader, Taken
+from tests.daemon.consumers.stream.plain_reader import Format, Page, PlainReader, Taken
 from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefs_protocol.pages.subbuf import decode_page
 from utracefsd.consumers.stream import streams as module
-from utracefsd.consumers.stream.streams import Stream, Streams
+from utracefsd.consumers.stream.streams import Streams
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
@@ -30,7 +31,7 @@ class Bench:
         self.streams = Streams(table, nr_cpus=2, **options)
         self.readers: list[PlainReader] = []
 
-    def open(self, *events: bytes, **attr: Any) -> tuple[Stream, PlainReader]:
+    def open(self, *events: bytes, **attr: Any) -> tuple[Any, PlainReader]:
         handle = len(self.readers) + 1
         stream = self.streams.open(StreamAttr(events, size=MIN_STREAM_RING, **attr), handle=handle)
         self.readers.append(PlainReader(*stream.descriptors()))
@@ -248,6 +249,62 @@ def test_events_that_instances_have_enabled() -> None:
     stream.close()
     instances.top.events.disable(one)
     instances.remove(b"web")
+    reader.close()
+    world.close()
+
+
+def pages(bench: Bench, reader: PlainReader) -> list[bytes]:
+    bench.streams.publish()
+    return [one.data for one in reader.take() if isinstance(one, Page)]
+
+
+def test_the_pages_of_an_instance() -> None:
+    world = World()
+    web = world.instances.make(b"web")
+    bench = Bench(world.table, instances=world.instances)
+    event = bench.register(b"ev u32 a")
+    web.events.enable(event)
+    stream, reader = bench.open(instances=(b"web",), pages=True)
+    assert bench.refused(instances=(b"web",), pages=True).errno == errno.EBUSY
+    emit(event, *range(300))
+    found = pages(bench, reader)
+    assert len(found) == 1 and stream.ready()
+    found += pages(bench, reader)
+    assert len(found) == 2 and not stream.ready()
+    emit(event, *range(300, 20_000))  # more than the ring has room for: the rest stays in the buffer
+    while stream.ready() or web.buffer.entries():
+        found += pages(bench, reader)
+    found += pages(bench, reader)
+    records = [one for page in found for one in decode_page(page).records]
+    assert [int.from_bytes(one.data[8:12], "little") for one in records] == list(range(20_000))
+    with pytest.raises(TraceError):
+        world.instances.remove(b"web")
+    stream.close()
+    assert web.sink.page_reader is None
+    emit(event, 1)
+    assert web.buffer.entries() == 1
+    reader.close()
+    world.close()
+
+
+def test_a_reader_of_pages_that_falls_behind() -> None:
+    """The marks are in the pages, and add up."""
+    world = World()
+    bench = Bench(world.table, instances=world.instances)
+    event = bench.register(b"ev u32 a")
+    world.instances.top.events.enable(event)
+    stream, reader = bench.open(instances=(b"",), pages=True)
+    emit(event, *range(200_000))
+    found = []
+    while stream.ready() or world.instances.top.buffer.entries():
+        found += pages(bench, reader)
+    found += pages(bench, reader)
+    whole = [decode_page(page) for page in found]
+    records = [int.from_bytes(one.data[8:12], "little") for page in whole for one in page.records]
+    lost = sum(page.missed_events for page in whole)
+    assert lost == world.instances.top.buffer.overruns() > 0 and len(records) + lost == 200_000
+    assert records == sorted(records) and records[-1] == 199_999
+    stream.close()
     reader.close()
     world.close()
 

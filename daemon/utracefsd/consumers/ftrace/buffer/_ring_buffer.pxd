@@ -17,6 +17,7 @@ cdef extern from "ring_buffer.h":
         uint32_t size
     ctypedef struct rb_cpu:
         uint32_t nr
+        uint32_t subbuf_size
         uint64_t last_ts
         uint64_t identity
     ctypedef struct rb_place:
@@ -39,6 +40,12 @@ cdef extern from "ring_buffer.h":
         uint64_t identity
         rb_record next
 
+cdef extern from "ring_reading.h":
+    bint rb_is_empty(const rb_cpu *) nogil
+    bint rb_has_full_page(const rb_cpu *) nogil
+    uint32_t rb_cpu_number(const rb_cpu *) nogil
+    int rb_read_page(rb_cpu *, size_t, uint8_t *) nogil
+
 cdef extern from "spare.h":
     struct spare_header:
         pass
@@ -47,6 +54,11 @@ cdef extern from "spare.h":
     bint spare_has_key(const spare_map *, const uint64_t *key) nogil
     enum:
         SPARE_KEY_WORDS
+
+cdef class PageReader:
+    # Consume the cpu's pages that the writer has left, as far as there is room for them; all_of_them: also
+    # the one that it is on.
+    cdef void take(self, rb_cpu *b, bint all_of_them) noexcept
 
 cdef class RingBuffer:
     cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each

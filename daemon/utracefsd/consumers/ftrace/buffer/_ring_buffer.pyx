@@ -46,17 +46,14 @@ cdef extern from "ring_mapping.h" nogil:
     uint64_t rb_late_by(rb_cpu *)
     uint64_t rb_read(rb_cpu *)
     uint64_t rb_entries(rb_cpu *)
-    bint rb_is_empty(rb_cpu *)
     uint64_t rb_bytes(rb_cpu *)
     uint64_t rb_oldest_ts(rb_cpu *)
     uint64_t rb_pages_used(rb_cpu *)
     uint64_t rb_lost(rb_cpu *)
     bint rb_overwrite(rb_cpu *)
     void rb_set_overwrite(rb_cpu *, bint)
-    uint32_t rb_cpu_number(rb_cpu *)
     uint32_t rb_cpu_count(rb_cpu *)
     uint32_t rb_subbuf_size(rb_cpu *)
-    int rb_read_page(rb_cpu *, size_t, uint8_t *)
     void rb_consumed(rb_cpu *, uint32_t, uint64_t, uint64_t)
     void rb_iter_start(rb_cpu *, rb_iter *)
     bint rb_iter_peek(rb_cpu *, rb_iter *)
@@ -125,6 +122,13 @@ cdef int adopt_ring(rb_cpu *b, str folder, int cpu, int which) except -1:
     if code == -errno.EINVAL:
         raise ValueError(f"{path}: {why.decode()}")
     return check(code, path)
+
+
+cdef class PageReader:
+    """A consuming reader that gets each page when the writer leaves it."""
+
+    cdef void take(self, rb_cpu *b, bint all_of_them) noexcept:
+        pass
 
 
 cdef class RingBuffer:
@@ -553,6 +557,12 @@ cdef class RingBuffer:
         if code > 0:
             return page
         return b"" if code < 0 else None
+
+    def hand_to(self, PageReader reader not None, *, bint all_of_them=False):
+        """Let the reader consume full pages, or all of them, of every cpu."""
+        cdef int i
+        for i in range(self.nr_cpus):
+            reader.take(&self.cpus[i], all_of_them)
 
     def cursor(self, int cpu=-1, bint consume=False, *, bint snapshot=False):
         """A reader of one cpu or all. snapshot: reads the spare; is at its end while there is none."""

@@ -2,13 +2,14 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.pages.record cimport Record
-from utracefsd.consumers.ftrace.buffer._ring_buffer cimport RingBuffer, rb_cpu, rb_place
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport PageReader, RingBuffer, rb_cpu, rb_place
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.consumers.ftrace.event._trigger cimport Stage, Trigger
 from utracefsd.events._tracepoint cimport Probe
 
 cdef class FtraceSink:
     cdef readonly RingBuffer _buffer
+    cdef public PageReader page_reader  # None: readers of the files alone
     cdef readonly int number            # of the instance: 0 is the top one
     cdef readonly Cells cells           # of the triggers of this instance
     cdef bint on                        # value of `tracing_on`

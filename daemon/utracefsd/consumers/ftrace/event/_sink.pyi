@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from utracefs_protocol.filter._program import Filter
-from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer._ring_buffer import PageReader, RingBuffer
 from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.events._tracepoint import Probe
@@ -19,6 +19,7 @@ class FtraceSink:
     pids: frozenset[int] | None
     notrace_pids: frozenset[int] | None
     ring_buffer: RingBuffer
+    page_reader: PageReader | None
     inherits: Callable[[int], None] | None
 
     number: int

@@ -87,6 +87,7 @@ cdef class FtraceSink:
     inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
         None: not called.
     ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
+    page_reader: Consumes the pages of the ring buffer when they are full.
     number: Of the instance; 0 is the top one.
     """
 
@@ -242,12 +243,15 @@ cdef class FtraceSink:
         As in rb_reserve_next_event() of the kernel, the clock is read again on each page, which is visible
         only with `counter`, and an entry that is too large is refused before the clock is read.
         """
-        cdef int code = RB_AGAIN
+        cdef int code
         if self.is_too_large(size):
             return RB_TOO_LARGE
-        while code == RB_AGAIN:
+        while True:
             code = rb_reserve(ring, self.stamp(ts_ns), size, place)
-        return code
+            if code != RB_AGAIN:
+                return code
+            if self.page_reader is not None:
+                self.page_reader.take(ring, False)
 
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept:
         """Mark `n` lost records before the next one of this cpu."""

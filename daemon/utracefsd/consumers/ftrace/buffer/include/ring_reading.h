@@ -230,6 +230,13 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
     return 1;
 }
 
+/* Whether the next read gets a page that the writer has left. */
+static inline int rb_has_full_page(const rb_cpu *b)
+{
+    const struct rb_state *s = rb_state(b);
+    return rb_used(s) && (rb_used(s) > 1 || s->read_off < rb_page_end(b, s->reader_id));
+}
+
 /* ---- walking ---- */
 
 static inline uint64_t rb_tail(const rb_cpu *b)

@@ -1,0 +1,141 @@
+"""The pages of an instance's ring buffer, read from the ring into which the daemon moves each full one.
+
+    ring ── watermark ──▶ thread ─┐
+                                  ├─▶ pass_on    many pages of a cpu at a time
+    ready ──────▶ ring ──▶ caller ┘              at `take_ready`: pages that are not full
+
+The thread reads while the caller waits for the daemon, a signal or a disk. Both take turns, batch by batch,
+so the thread cannot keep the caller out while it has more to read.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+
+from utracefs.cli.instance_option import Place
+from utracefs.recordings.trace_dat._pages import gather_pages
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
+from utracefs_protocol.pages._stream_ring import StreamRing
+
+BATCH = 512 << 10
+"""Bytes read at a time: they are copied, counted and written while the cpu's cache has them."""
+WATERMARK = 256 << 10
+PART_OF_MEMORY = 256
+"""Part of the machine's memory that a ring may take."""
+
+PassOn = Callable[[int, memoryview, int], None]
+"""Called with a cpu, pages, and the number of their records of events."""
+
+
+class PageStream:
+    """OSError: the daemon, or this instance, gives no pages to a ring."""
+
+    def __init__(self, tree: Tracefs, place: Place, page_size: int, nr_cpus: int, pass_on: PassOn) -> None:
+        self._tree = tree
+        self._page_size = page_size
+        self._nr_cpus = nr_cpus
+        self._pass_on = pass_on
+        self._handle, ring, self._bell = _open(tree, place)
+        try:
+            self._ring = StreamRing(ring)
+        finally:
+            os.close(ring)
+        self._pages = bytearray(BATCH + 2 * page_size)
+        self._turn = threading.RLock()
+        self._lock = threading.RLock()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Nothing is passed on in its block, but by its own calls. It nests."""
+        with self._turn:
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def start(self) -> None:
+        """Start the thread, once: not before a fork."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read, name="pages", daemon=True)
+            self._thread.start()
+
+    def take_ready(self) -> bool:
+        """Pass on all that was recorded until now, as far as the ring has room for it; False: nothing. Errors
+        of the daemon, and those of `pass_on`, also in the thread."""
+        self._tree.ready(self._handle)
+        return self._take()
+
+    def close(self) -> None:
+        """Pass on what is in the ring, also that of an ended daemon, and end. May be called twice."""
+        if self._bell < 0:
+            return
+        if self._thread is not None:
+            os.eventfd_write(self._stop, 1)
+            self._thread.join()
+        for fd in (self._bell, self._stop):
+            os.close(fd)
+        self._bell = -1
+        self._take()
+        self._ring.close()
+        with contextlib.suppress(OSError):  # it ended with its daemon
+            self._tree.close_handle(self._handle)
+
+    def _read(self) -> None:
+        """In the thread."""
+        waiting = select.poll()
+        for fd in (self._bell, self._stop):
+            waiting.register(fd, select.POLLIN)
+        while True:
+            ready = dict(waiting.poll())
+            if self._stop in ready:
+                return
+            try:
+                rang = os.read(self._bell, 4096)
+                self._take()
+            except Exception as error:  # noqa: BLE001 - raised in the caller
+                self._error = error
+                return
+            if not rang:  # the daemon has ended
+                return
+
+    def _take(self) -> bool:
+        """Pass on what the ring has at the moment."""
+        if self._error is not None:
+            raise self._error
+        until, found = self._ring.head, False
+        while self._ring.position < until:
+            with self.exclusive():
+                if not self._ring.next_batch(most=BATCH):
+                    break
+                found = True
+                pages = memoryview(self._pages)
+                for cpu, begin, end, records in gather_pages(
+                    self._ring, self._pages, self._page_size, self._nr_cpus
+                ):
+                    self._pass_on(cpu, pages[begin:end], records)
+                self._ring.release_batch()
+        return found
+
+
+def _open(tree: Tracefs, place: Place) -> tuple[int, int, int]:
+    size = _fitting_size()
+    while True:
+        try:
+            return tree.open_pages(place.name, size=size, watermark=WATERMARK)
+        except OSError as error:
+            if error.errno != errno.ENOMEM or size == MIN_STREAM_RING:
+                raise
+        size //= 2
+
+
+def _fitting_size() -> int:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // PART_OF_MEMORY
+    return max(MIN_STREAM_RING, min(MAX_STREAM_RING, 1 << memory.bit_length() - 1))

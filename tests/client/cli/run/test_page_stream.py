@@ -1,0 +1,125 @@
+"""Pages of a real daemon, read from the ring."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.client.cli.kit import Cli
+from utracefs.cli.instance_option import TOP
+from utracefs.cli.run.page_stream import PageStream
+from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.pages.subbuf import decode_page
+
+EMIT = """
+import utracefs
+event = utracefs.event("ev u32 a")
+while not event:
+    pass
+for a in range(100_000):
+    event.emit(a)
+utracefs.flush(60)
+"""
+
+
+def emit(cli: Cli) -> None:
+    env = {**cli.env, "UTRACEFS_RING_KB": "65536"}
+    subprocess.run([sys.executable, "-c", EMIT], env=env, check=True)
+
+
+class Taken:
+    def __init__(self) -> None:
+        self.pages: list[bytes] = []
+        self.counted = 0
+        self.threads: set[str] = set()
+
+    def __call__(self, cpu: int, pages: memoryview, records: int) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.pages += [bytes(pages[at : at + 4096]) for at in range(0, len(pages), 4096)]
+        self.counted += records
+
+    def values(self) -> list[int]:
+        records = [one for page in self.pages for one in decode_page(page).records]
+        return sorted(int.from_bytes(one.data[8:12], "little") for one in records)
+
+
+@pytest.fixture
+def tree(traced: Cli) -> Tracefs:
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    return Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30)
+
+
+def test_all_records_in_the_thread_and_in_calls(traced: Cli, tree: Tracefs) -> None:
+    taken = Taken()
+    stream = PageStream(tree, TOP, 4096, 512, taken)
+    stream.start()
+    emit(traced)
+    while stream.take_ready():
+        pass
+    stream.close()
+    stream.close()
+    assert taken.values() == list(range(100_000)) and taken.counted == 100_000
+    assert taken.threads == {"pages", "MainThread"}
+    tree.close()
+
+
+def test_a_reader_at_a_time(tree: Tracefs) -> None:
+    first = PageStream(tree, TOP, 4096, 512, Taken())
+    with pytest.raises(OSError, match="another stream has the pages"):
+        PageStream(tree, TOP, 4096, 512, Taken())
+    first.close()
+    PageStream(tree, TOP, 4096, 512, Taken()).close()
+    tree.close()
+
+
+def test_an_error_in_the_thread_is_raised_in_the_caller(traced: Cli, tree: Tracefs) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "a broken disk")
+
+    stream = PageStream(tree, TOP, 4096, 512, fail)
+    stream.start()
+    emit(traced)
+    for ask in (stream.take_ready, stream.close):
+        with pytest.raises(OSError, match="a broken disk"):
+            ask()
+    tree.close()
+
+
+def test_the_daemon_ends(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", tree: Tracefs, eventually: Callable[..., None]
+) -> None:
+    """The pages that are in the ring are passed on."""
+    taken = Taken()
+    stream = PageStream(tree, TOP, 4096, 512, taken)
+    emit(traced)
+    daemon.kill()
+    daemon.wait()
+    stream.start()
+    with pytest.raises(ConnectionError):
+        stream.take_ready()
+    stream.close()
+    assert 98_000 < taken.counted <= 100_000
+    tree.close()
+
+
+def test_the_caller_is_not_kept_out(traced: Cli, tree: Tracefs) -> None:
+    stream: PageStream
+    inside = threading.Event()
+
+    def slowly(*_: object) -> None:
+        inside.set()
+        time.sleep(0.01)
+
+    stream = PageStream(tree, TOP, 4096, 512, slowly)
+    emit(traced)
+    stream.start()
+    assert inside.wait(60)
+    with stream.exclusive():
+        inside.clear()
+        assert not inside.wait(0.05)
+    stream.close()
+    tree.close()
