@@ -16,6 +16,7 @@ Four rules connect the parts:
 
 1. Every operation on the tree starts with `take_in_all`, so its response includes everything written
    before it (docs/architecture.md describes the exception for a flood of requests, not of records).
+   Requests that arrived together do that once.
 2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
 3. Delayed work has a deadline (the end of an event without references, a delayed notification). Without a
    deadline the daemon can sleep.

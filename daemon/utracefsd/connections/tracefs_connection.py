@@ -236,6 +236,9 @@ class TracefsConnection:
         self._handles: dict[int, FileHandle | PerfHandle | StreamHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
         self._stream_handles: dict[int, StreamHandle] = {}
+        self._took_in = False
+        """All that was sent before the present requests is taken in, as they had arrived by then. Beside a
+        program that fills a ring of 32 MiB it takes 25 ms, so requests sent together do it once."""
         self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
@@ -271,6 +274,7 @@ class TracefsConnection:
         text]]`, and `closing`.
         """
         close_foreign(fds, self._peer.share)
+        self._took_in = False
         try:
             first = True
             for message in self._connection.receive_in_turns(data):
@@ -375,7 +379,9 @@ class TracefsConnection:
                 raise TraceError(
                     errno.ENOSYS, f"no method {request.method!r} on the tracefs socket: {TOO_OLD}"
                 )
-            self._services.take_in_all()
+            if not self._took_in:
+                self._took_in = True
+                self._services.take_in_all()
             self._services.begin_change()
             began = True
             result = _METHODS[kind](self, kind.from_params(request.params))

@@ -47,6 +47,12 @@ class TestWholeFiles:
         assert b"".join(sent) == encode_response(5, b"x" * 40_000 + b"y" * 40_000)
         assert None not in talk.connection.receive(encode_request(6, "read_file", ["trace"]), (), 0)
 
+    def test_requests_that_arrived_together_take_in_once(self, talk: Talk) -> None:
+        talk.replies(b"".join(encode_request(number, "read_file", ["trace"]) for number in range(3)))
+        assert talk.services.steps == ["take in", *["begin", "take"] * 3]
+        talk.replies(encode_request(3, "read_file", ["trace"]))
+        assert talk.services.steps[7:] == ["take in", "begin", "take"]
+
     def test_an_error_behind_the_first_pieces(self, talk: Talk) -> None:
         assert talk.fails(errno.EFBIG, "read_file", "endless") == "too much"
 
