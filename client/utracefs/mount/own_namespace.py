@@ -186,8 +186,8 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
 
 
 def _be_slave(directory: str) -> None:
-    """Later mounts outside are visible here, too, and none of ours outside. In a chroot "/" need not be a mount:
-    the mount that it lies on is above, and `..` leads there for a process that is outside of its root."""
+    """Later mounts outside are visible here, too, and later mounts here not outside. In a chroot "/" need not
+    be a mount: it lies on one above, where `..` leads a process that is outside of its root."""
     root, cwd = os.open("/", os.O_PATH), os.open(".", os.O_PATH)
     try:
         os.chroot(directory)
@@ -231,7 +231,8 @@ def _without_user_namespaces(error: OSError) -> str:
     return (
         f"no user namespace for the command ({error.strerror}): run this as root, or allow them (sysctl"
         " user.max_user_namespaces, kernel.unprivileged_userns_clone,"
-        " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN; a chroot has none)"
+        " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN; a chroot"
+        " has none)"
     )
 
 
