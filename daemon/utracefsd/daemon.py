@@ -78,10 +78,10 @@ from utracefsd.state.log import StateError, Taken
 from utracefsd.state.log_file import LogFile
 from utracefsd.tree import Tree
 
-# The kernel's own events have the ids below, so no user event is taken for `sched_switch`. The last of them
-# differs from kernel to kernel; this is the one of the 6.12 kernel of tests/conformance, and since `trace`
-# may show ids (option raw), transcripts can be compared number by number.
-FIRST_EVENT_ID = 1039
+# The kernel gives its own events ids from 1 on, some thousands. A tool that takes an id from the mount and
+# opens a kernel tracepoint by it, as root, gets an error, and not another event. As many ids are left as
+# there may be events (USER_EVENTS_MAX).
+FIRST_EVENT_ID = 32768
 
 
 # Each may hold the handles of a whole tree; a screenful of tools has a handful.

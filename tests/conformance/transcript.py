@@ -68,7 +68,9 @@ def normalise(line: str, base_id: int) -> str:
     line = re.sub(r"latency trace v1.1.5 on .*$", "latency trace v1.1.5 on RELEASE", line)
     line = re.sub(r"^(\| (?:oldest event|now) ts: ).*", r"\1T", line)
     line = re.sub(r"^\| \[ *\d+\.\d{6}\] (.*: error: )", r"| [T] \1", line)  # error_log
-    line = re.sub(r"\b(ID: |Unknown type |type: )(\d+)", lambda m: f"{m[1]}{int(m[2]) - base_id}", line)
+    line = re.sub(
+        r"((?<![A-Za-z_])(?:ID: |Unknown type |type: ))(\d+)", lambda m: f"{m[1]}{int(m[2]) - base_id}", line
+    )
     # The kernel prints an array length that it never filled in (`a[]`); the daemon prints it.
     line = re.sub(r"^(\| \tfield:(?:(?!__data_loc).)*)\[\d*\];", r"\1[];", line)
     if match := TRACE_LINE.match(line):
@@ -97,7 +99,9 @@ def operations(text: str) -> Iterator[Operation]:
 
 def finish(line: str, answers: list[str], base: int) -> tuple[str, ...]:
     if re.fullmatch(r"cat \S*/id", line):
-        return tuple(re.sub(r"^\| (\d+)$", lambda m: f"| ID {int(m[1]) - base}", a) for a in answers)
+        return tuple(
+            re.sub(r"^\| (\d+)$", lambda m: f"| ID {int(m[1]) - base}", normalise(a, base)) for a in answers
+        )
     rows = [normalise(a, base) for a in answers]
     if line == "cat user_events_status":
         names = [

@@ -97,11 +97,11 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.EMFILE,
         "large events of user {uid} have {held} fields, and {most} is the limit; declare fewer",
     ),
-    # Out of 64497 ids; an id is held as long as a ring buffer has records of its removed event. Eight times
+    # Out of 32768 ids; an id is held as long as a ring buffer has records of its removed event. Four times
     # the events of a user, so that his next events have ids even when others use up theirs.
     Resource.OLD_IDS: Limit(
-        16384,
-        65535,
+        8192,
+        32768,
         errno.EMFILE,
         "ring buffers hold records of {held} removed events of user {uid}, which is the limit; clear them",
     ),
