@@ -70,6 +70,9 @@ cdef extern from "Python.h":
     PyTypeObject *Py_TYPE(PyObject *o)
     int METH_FASTCALL, METH_KEYWORDS
 
+cdef extern from "context_vars.h":
+    const void *ut_present_context()
+
 cdef extern from "small_int.h":
     bint ut_small_int(PyObject *given, int64_t *value)
     bint ut_large_int(PyObject *given, bint is_signed, uint64_t *value)
@@ -324,6 +327,11 @@ def use_context(variable, names):
     global context_variable, context_names
     context_names = names
     context_variable = variable
+
+
+def present_context():
+    """A number for the thread's contextvars.Context, to be compared; another one may have it later."""
+    return <size_t>ut_present_context()
 
 
 cdef bint is_of_context(name) except -1:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from utracefs.fallback.available import CAN_TRACE
 
@@ -29,24 +30,48 @@ NAMES: set[str] = set()
 
 class context:
     """A context manager: adds values to those of the context around it. May be entered again, also by several
-    tasks."""
+    tasks.
+
+    Its end removes its values, and values that were added within it and are still there, as by a suspended
+    generator. If the end comes in another contextvars.Context than the begin (the event loop closes a
+    generator), the values are removed from both.
+    """
 
     def __init__(self, **values: Any) -> None:
         NAMES.update(values)
         self._values = values
+        self._uses: WeakValueDictionary[int, _Values] = WeakValueDictionary()
 
     def __enter__(self) -> Self:
         # The values around are kept in the dict itself: one object is entered by several tasks.
         around = present()
-        _variable.set(_Values(around, {**around, **self._values}))
+        use = _Values(around, {**around, **self._values})
+        _variable.set(use)
+        use.place = present_context()
+        self._uses[id(use)] = use
         return self
 
     def __exit__(self, *_: object) -> None:
-        within = present()
-        _variable.set(within.around if isinstance(within, _Values) else _NOTHING)
+        use = present()
+        while isinstance(use, _Values) and id(use) not in self._uses:
+            use = use.around
+        if isinstance(use, _Values):
+            _variable.set(use.around)
+        elif len(self._uses) == 1:
+            # Not in this context; or it is a generator's, whose caller's has ended before.
+            (use,) = self._uses.values()
+        else:
+            return  # which of them, is not known
+        del self._uses[id(use)]
+        if use.place != present_context():
+            use.clear()
+            use.update(use.around)
 
 
 class _Values(dict[str, Any]):
+    place = 0
+    """The contextvars.Context in which they were added."""
+
     def __init__(self, around: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         super().__init__(values)
         self.around = around
@@ -57,6 +82,10 @@ def present() -> Mapping[str, Any]:
 
 
 if CAN_TRACE:
-    from utracefs._emit import use_context
+    from utracefs._emit import present_context, use_context
 
     use_context(_variable, NAMES)
+else:
+
+    def present_context() -> int:
+        return 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session, context
@@ -105,6 +108,73 @@ def test_tasks_have_it_and_threads_do_not(on: Event, read: Read) -> None:
         thread.start()
         thread.join()
     assert read(on) == [(n, "shared", n) for n in range(3)] + [(9, "", 0)]
+
+
+def rows(name: str) -> Generator[int, None, None]:
+    with context(request_id=name):
+        yield 1
+        yield 2
+
+
+def test_a_generator_that_outlives_its_caller_s_context() -> None:
+    with context(request_id="a", tenant=1):
+        suspended = rows("rows")
+        next(suspended)
+        assert present() == {"request_id": "rows", "tenant": 1}
+    assert present() == {}
+    with context(request_id="b"):
+        suspended.close()
+        assert present() == {"request_id": "b"}
+        other = rows("other")
+        next(other)
+        next(other)
+        other.close()
+        assert present() == {"request_id": "b"}
+    assert present() == {}
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_end_in_another_context_ends_it_in_its_own(copied: bool) -> None:
+    with context(request_id="a"):
+        suspended = rows("rows")
+        next(suspended)
+        (contextvars.copy_context() if copied else contextvars.Context()).run(suspended.close)
+        assert present() == {"request_id": "a"}
+    assert present() == {}
+
+
+def test_a_task_keeps_the_values_of_a_context_that_ends_regularly() -> None:
+    async def work() -> object:
+        await asyncio.sleep(0)
+        return dict(present())
+
+    async def main() -> object:
+        with context(request_id="a"):
+            task = asyncio.create_task(work())
+        assert present() == {}
+        return await task
+
+    assert asyncio.run(main()) == {"request_id": "a"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
+def test_any_order(steps: list[tuple[int, bool]]) -> None:
+    """Begins and ends in any order: an end removes what began after it, too."""
+    began: list[int] = []
+    uses = [context(**{f"n{n}": n}) for n in range(20)]
+    todo = list(range(20))
+    for n, ends in steps:
+        if ends and began:
+            at = n % len(began)
+            uses[began[at]].__exit__()
+            del began[at:]
+        elif todo:
+            began.append(todo.pop())
+            uses[began[-1]].__enter__()
+        assert present() == {f"n{one}": one for one in began}
+    for use in uses:
+        use.__exit__()
+    assert present() == {}
 
 
 def test_a_declared_span(daemon: FakeDaemon, session: Session, read: Read) -> None:
