@@ -9,7 +9,8 @@ record of the end has that. http_requests has the other fields.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from utracefs.tracing.http_requests import begin, request_span
@@ -30,33 +31,32 @@ class Middleware:
         self._app = app
         self._requests = request_span(name)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = dict(reversed(scope["headers"]))  # of several the first
+            return await self._app(scope, receive, send)
+        if isinstance(headers := scope.get("headers", ()), Iterator):
+            scope["headers"] = headers = list(headers)  # the application reads them, too
         values, running = begin(
             self._requests,
-            scope["method"],
-            scope["path"],
-            headers.get(b"x-request-id", b"").decode("latin-1"),
-            headers.get(b"traceparent", b"").decode("latin-1"),
+            scope.get("method", ""),
+            scope.get("path", ""),
+            _header(headers, b"x-request-id"),
+            _header(headers, b"traceparent"),
         )
         with values:
             if not running:
-                await self._app(scope, receive, send)
-                return
+                return await self._app(scope, receive, send)
             status = 0
 
             async def noting(message: MutableMapping[str, Any]) -> None:
                 nonlocal status
-                if message["type"] == "http.response.start":
-                    status = message["status"]
+                if message.get("type") == "http.response.start":
+                    status = message.get("status", 0)
                 await send(message)
 
             with running:
                 try:
-                    await self._app(scope, receive, noting)
+                    return await self._app(scope, receive, noting)
                 except BaseException:
                     status = status or 500
                     raise
@@ -65,3 +65,12 @@ class Middleware:
                     running.set(status=status)
                     if isinstance(route, str):
                         running.set(route=route)
+
+
+def _header(headers: Iterable[Iterable[Any]], name: bytes) -> str:
+    """Empty without one. Of several the first."""
+    with suppress(TypeError, ValueError):  # no pair of bytes: it is for the application to complain
+        for key, value in headers:
+            if key == name:
+                return bytes(value).decode("latin-1")
+    return ""

@@ -10,7 +10,7 @@ has the other fields.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
@@ -19,7 +19,7 @@ from utracefs.tracing.http_requests import begin, request_span
 
 __all__ = ["Middleware"]
 
-Environ = dict[str, Any]
+Environ = Mapping[str, Any]
 
 
 class Middleware:
@@ -36,7 +36,7 @@ class Middleware:
     def _run(self, environ: Environ, start_response: Callable[..., Any], run: Any) -> Iterable[bytes]:
         values, running = begin(
             self._requests,
-            environ["REQUEST_METHOD"],
+            environ.get("REQUEST_METHOD", ""),
             _text(environ.get("PATH_INFO", "")),
             environ.get("HTTP_X_REQUEST_ID", ""),
             environ.get("HTTP_TRACEPARENT", ""),
@@ -44,7 +44,7 @@ class Middleware:
         values.__enter__()  # for good: the context is this request's
 
         def noting(status: str, *args: Any, **named: Any) -> Any:
-            with suppress(ValueError):
+            with suppress(TypeError, ValueError):
                 running.set(status=int(status[:3]))
             return start_response(status, *args, **named)
 

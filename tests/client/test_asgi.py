@@ -1,5 +1,8 @@
 """Requests of an ASGI application: route, status, ids and parents; without any framework."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.client.requests_of import recorded
@@ -71,3 +74,37 @@ def test_requests(tmp_path: Path) -> None:
     assert len({e["trace_id"] for e in ends} | {e["request_id"] for e in ends}) == 10
     assert [w["request_id"] for w in work][:2] == ["first", "x" * 128]
     assert work[0]["header"] == f"00-{TRACE}-{ends[0]['span_id']:016x}-01"
+
+
+ANY_SCOPE = """
+import asyncio, copy, types
+import utracefs
+from utracefs.asgi import Middleware
+from utracefs.tracing.contexts import present
+
+HEADERS = [(b"x-request-id", b"a"), [bytearray(b"accept"), memoryview(b"*/*")]]
+
+async def app(scope, receive, send):
+    await send(types.MappingProxyType({"type": "http.response.start", "status": 200}))
+    return present()["request_id"] == "a", list(scope.get("headers") or ())
+
+async def send(message):
+    assert message["status"] == 200
+
+middleware = Middleware(app)
+for strict in (False, True):  # as if on
+    utracefs.strict(strict)
+    for headers in (HEADERS, tuple(HEADERS), dict(HEADERS[:1]).items(), [b"", 5], None):
+        got = asyncio.run(middleware({"type": "http", "headers": headers}, None, send))
+        assert got == (headers not in ([b"", 5], None), list(headers or ())), got
+    for headers in (iter(HEADERS), map(tuple, HEADERS), (pair for pair in HEADERS)):
+        found, rest = asyncio.run(middleware({"type": "http", "headers": headers}, None, send))
+        assert found and len(rest) == 2
+"""
+
+
+def test_the_application_gets_the_scope_of_the_server() -> None:
+    """With any iterable as headers, also a wrong one; and its result is the middleware's."""
+    subprocess.run(
+        [sys.executable, "-c", ANY_SCOPE], env={**os.environ, "UTRACEFS_DIR": "/nonexistent"}, check=True
+    )
