@@ -155,7 +155,7 @@ def test_values_of_the_context_and_of_extra(
     layout = Layout(check_declaration(declaration).fields)
     found = [dict(layout.unpack(payload)) for payload in daemon.last.payloads(declaration)]
     rows = [(one["request_id"], one["user"], one["context"]) for one in found]
-    values = '{"request_id": "a1", "number": "5"}'
+    values = '{"request_id": "a1", "number": 5}'
     assert rows[:3] == [("", "", ""), ("a1", "jo", values), ("7", "", values)]
     assert json.loads(str(rows[3][2]))["n8"] == "x" * 60
     assert rows[4] == ("a1", "", "")

@@ -17,14 +17,24 @@ def shown(value: object) -> str:
 
 
 def json_object(values: Mapping[str, object]) -> bytes:
-    """Values as texts, in at most JSON_BYTES: long ones are cut; with too many it is empty, as with none."""
+    """In at most JSON_BYTES: long texts are cut; with too many values it is empty, as with none. Values that
+    JSON has keep their type, others are texts."""
     if not values:
         return b""
     import json
 
+    def member(value: object, length: int) -> object:
+        if value is None or type(value) in (bool, int, float, list, tuple, dict):
+            try:  # (it refuses NaN, cycles, too many digits)
+                if len(json.dumps(value, ensure_ascii=False, allow_nan=False, default=shown)) <= length:
+                    return value
+            except Exception:  # noqa: BLE001 - the program's objects
+                return shown(value)[:length]
+        return shown(value)[:length]
+
     for length in (JSON_BYTES, 60):
-        texts = {name: shown(value)[:length] for name, value in values.items()}
-        text = json.dumps(texts, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        members = {name: member(value, length) for name, value in values.items()}
+        text = json.dumps(members, ensure_ascii=False, default=shown).encode("utf-8", "backslashreplace")
         if len(text) <= JSON_BYTES:
             return text
     return b""

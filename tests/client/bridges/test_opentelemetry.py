@@ -52,7 +52,7 @@ def test_spans_and_log_records(tmp_path: Path) -> None:
         "",
         "outer",
     )
-    assert ended_outer["attributes"] == '{"n": "1", "t": "(1, 2)"}'
+    assert ended_outer["attributes"] == '{"n": 1, "t": [1, 2]}'
     assert ended_inner["error"] == "KeyError: 'text'"
     assert ended_inner["span_name"].startswith("inner \\udc80x") and len(ended_inner["span_name"]) == 512
     assert 0 < ended_inner["duration_ns"] < ended_outer["duration_ns"]
