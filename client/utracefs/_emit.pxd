@@ -19,8 +19,8 @@ cdef struct SpanHead:
 
 cdef bint is_strict
 
-cdef bint is_of_context(name) except -1
+cdef bint is_optional(Event event, Py_ssize_t i) except -1
 
-cdef object context_value(Event event, Py_ssize_t i)
+cdef object missing_value(Event event, Py_ssize_t i)
 
 cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given)

@@ -117,8 +117,10 @@ cdef PyObject *emit(
     if keyword_names == NULL and nr_args == event.nr_fields:
         if not is_off:
             return (<EmitValues>emit_values)(event, args)
-    elif not is_off or keyword_names != <PyObject *>event.known_names or (
-        nr_args != event.known_args
+    elif not is_off or (
+        nr_args != event.known_bare
+        if keyword_names == NULL
+        else keyword_names != <PyObject *>event.known_names or nr_args != event.known_args
     ):
         return (<EmitNamed>emit_named)(event, args, nr_args, keyword_names)
     Py_INCREF(None)
@@ -129,7 +131,9 @@ cdef object emit_named(Event event, PyObject *const *args, Py_ssize_t nr_args, P
     """Values by name; or a wrong number of values."""
     cdef PyObject *ordered[MAX_FIELDS]
     cdef list held = []
-    if keyword_names == NULL and (nr_args > event.nr_fields or context_variable is None):
+    if keyword_names == NULL and (
+        nr_args > event.nr_fields or (context_variable is None and event.defaults is None)
+    ):
         raise wrong_number(event, nr_args)
     sort_arguments(event, ordered, args, nr_args, keyword_names, held)
     return emit_values(event, ordered)
@@ -269,7 +273,7 @@ cdef unsigned char *reserve_later(
 cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, Py_ssize_t nr_args,
                         PyObject *keyword_names, list held) except -1:
     """Sort positional and keyword arguments into the order of the fields; missing ones get the value of the
-    context, which is appended to `held`. TypeError as for a Python function."""
+    context or the default, which is appended to `held`. TypeError as for a Python function."""
     cdef Py_ssize_t i, at, nr_keywords = 0 if keyword_names == NULL else PyTuple_GET_SIZE(keyword_names)
     cdef PyObject *name
     if nr_args > event.nr_fields:
@@ -290,14 +294,15 @@ cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, 
         ordered[at] = args[nr_args + i]
     for i in range(event.nr_fields):
         if ordered[i] == NULL:
-            if not is_of_context(event.keywords[i]):
+            if not is_optional(event, i):
                 if keyword_names == NULL:
                     raise wrong_number(event, nr_args)
                 raise TypeError(f"{event.name}: no value for the field {event.keywords[i]!r}")
-            value = context_value(event, i)
+            value = missing_value(event, i)
             held.append(value)
             ordered[i] = <PyObject *>value
     if keyword_names == NULL:
+        event.known_bare = nr_args
         return 0
     if <PyObject *>event.known_names != keyword_names:
         event.known_names = <tuple>keyword_names
@@ -334,19 +339,28 @@ def present_context():
     return <size_t>ut_present_context()
 
 
-cdef bint is_of_context(name) except -1:
-    return context_variable is not None and name in context_names
+cdef bint is_optional(Event event, Py_ssize_t i) except -1:
+    """Whether a call may leave out field `i`."""
+    name = event.keywords[i]
+    return (context_variable is not None and name in context_names) or (
+        event.defaults is not None and name in event.defaults
+    )
 
 
-cdef object context_value(Event event, Py_ssize_t i):
-    """The value of field `i` in this context, else 0 or empty."""
+cdef object missing_value(Event event, Py_ssize_t i):
+    """The value of field `i` in this context, else its default, else 0 or empty."""
     cdef PyObject *found = NULL
     cdef Step *step = &event.steps[i]
-    PyContextVar_Get(context_variable, NULL, &found)
+    if context_variable is not None:
+        PyContextVar_Get(context_variable, NULL, &found)
     if found != NULL:
         values = <object>found
         Py_DECREF(values)
         value = values.get(event.keywords[i])
+        if value is not None:
+            return value
+    if event.defaults is not None:
+        value = event.defaults.get(event.keywords[i])
         if value is not None:
             return value
     if step.kind == INTEGER or step.kind == FLOAT:

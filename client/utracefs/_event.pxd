@@ -50,6 +50,8 @@ cdef class Event:
     # time.)
     cdef tuple known_names
     cdef Py_ssize_t known_args
+    cdef Py_ssize_t known_bare  # values that were right without keywords
+    cdef public dict defaults   # values of fields that a call may leave out; or None
 
     cdef int look(self) except -1
     cdef int settle(self) except -1

@@ -10,6 +10,7 @@ class Event:
     declaration: str
     flags: int
     session: Any
+    defaults: dict[str, Any] | None
     __hash__: ClassVar[Any]
     def __new__(
         cls,

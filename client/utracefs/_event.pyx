@@ -63,7 +63,7 @@ cdef class Event:
         self.flags = flags
         self.refusals = {}
         self.max_size = max_size
-        self.nr_fields = len(fields)
+        self.nr_fields = self.known_bare = len(fields)
         if self.nr_fields > MAX_FIELDS:
             raise ValueError(f"{self.nr_fields} fields; at most {MAX_FIELDS} are possible")
         if self.nr_fields:

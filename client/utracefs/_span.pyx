@@ -34,9 +34,9 @@ from utracefs._binding cimport ut_now_ns, utracefs_new_span_id
 from utracefs._emit cimport (
     BEGIN_NUMBERS,
     END_NUMBERS,
-    context_value,
     emit_behind,
-    is_of_context,
+    is_optional,
+    missing_value,
 )
 from utracefs._event cimport MAX_FIELDS
 
@@ -237,9 +237,9 @@ cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObje
             given = dict(zip(span.fields, span.values)) | given
         for i in range(span.nr_fields):
             if span.fields[i] not in given:
-                if not is_of_context(span.fields[i]):
+                if not is_optional(span.begin, BEGIN_NUMBERS + i):
                     raise TypeError(f"{span.name}: no value for the field {span.fields[i]!r}")
-                given[span.fields[i]] = context_value(span.begin, BEGIN_NUMBERS + i)
+                given[span.fields[i]] = missing_value(span.begin, BEGIN_NUMBERS + i)
     return tuple([given[name] for name in span.fields]), parent_id
 
 

@@ -24,7 +24,7 @@ class _ProcessSession(Session):
         return NativeSession(of_the_process=True)
 
     def _reduce(self, event: Event) -> tuple[Any, ...]:
-        return _declare_again, (event.declaration, event.flags)
+        return _declare_again, (event.declaration, event.flags, event.defaults)
 
 
 def process_session() -> Session:
@@ -32,7 +32,9 @@ def process_session() -> Session:
     return _sessions.setdefault("session", _ProcessSession()) if found is None else found
 
 
-def _declare_again(declaration: str, flags: int) -> Event:
-    return process_session().event(
+def _declare_again(declaration: str, flags: int, defaults: dict[str, Any] | None) -> Event:
+    event = process_session().event(
         declaration, persist=bool(flags & REG_PERSIST), multi_format=bool(flags & REG_MULTI_FORMAT)
     )
+    event.defaults = defaults or event.defaults
+    return event

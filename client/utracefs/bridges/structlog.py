@@ -5,8 +5,8 @@
     structlog   level; message; values; FIELDS
 
 `values` is a JSON object of at most 1 KiB: the other members of the event dict, and the values of
-`utracefs.context`; numbers, bools and None keep their types. Members named in `fields` are fields of the event instead, as texts. The processor returns
-the event dict unchanged.
+`utracefs.context`; numbers, bools, None and lists keep their types. Members named in `fields` are fields of
+the event instead, as texts. The processor returns the event dict unchanged.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@
 | `Annotated[str, N]`, `Annotated[bytes, N]` | `char[N]`, `unsigned char[N]` |
 | `Annotated[Sequence[T], N]`, also of list, tuple[T, ...] | array of N numbers: `struct u32_4`, 16 bytes |
 
+A default makes a field optional: `request_id: str = ""`. Without a value the record has that of the context
+of this name (`utracefs.context`), else the default.
+
 T is one of the annotations of numbers above. `emit` takes a sequence of exactly N, also an array of array or
 numpy, or their bytes.
 
@@ -96,6 +99,7 @@ _KNOWN = (
     "utracefs.u8 to u64, s8 to s64, int, float, utracefs.f32, bool, str, bytes, Annotated[str, N], "
     "Annotated[Sequence[utracefs.u8], N]"
 )
+_VALUES = (int, float, str, bytes, bytearray, tuple, list)
 _VARIADIC = 0x04 | 0x08
 """CO_VARARGS, CO_VARKEYWORDS."""
 
@@ -131,7 +135,10 @@ def define(  # noqa: F811
 
     def declare(fields: Any) -> Event:
         text = command_string(fields, scope, name)
-        return (process_session() if session is None else session).event(text, **flags)
+        defaults = _defaults(fields)
+        event = (process_session() if session is None else session).event(text, **flags)
+        event.defaults = defaults or event.defaults
+        return event
 
     return declare if fields is None else declare(fields)
 
@@ -154,8 +161,6 @@ def _of_function(function: Any) -> list[tuple[str, object, dict[str, Any]]]:
     where = function.__qualname__
     if code.co_flags & _VARIADIC:
         raise ValueError(f"{where}: an event has no *args and **kwargs; write each field")
-    if function.__defaults__ or function.__kwdefaults__:
-        raise ValueError(f"{where}: fields have no defaults")
     annotations = function.__annotations__
     return [
         (field, annotations.get(field), function.__globals__)
@@ -169,10 +174,30 @@ def _of_class(cls: Any) -> list[tuple[str, object, dict[str, Any]]]:
     for base in reversed(cls.__mro__):
         names = getattr(sys.modules.get(base.__module__), "__dict__", {})
         for field, annotation in getattr(base, "__annotations__", {}).items():
-            if not hasattr(vars(base).get(field, property()), "__get__"):  # (slots have __get__)
-                raise ValueError(f"{cls.__qualname__}: {field}: fields have no defaults")
             found[field] = (field, annotation, names)
     return list(found.values())
+
+
+def _defaults(fields: Any) -> dict[str, Any]:
+    """By names of fields. ValueError: such a default is no value of a field."""
+    found: dict[str, Any] = {}
+    functions = [fields]
+    if isinstance(fields, type):
+        cls: Any = fields
+        for base in reversed(cls.__mro__):
+            names = getattr(base, "__annotations__", {})
+            # (Slots, and the members of a NamedTuple, have __get__.)
+            found.update({n: v for n, v in vars(base).items() if n in names and not hasattr(v, "__get__")})
+        functions = [cls.__new__, cls.__init__]  # of a NamedTuple, of a dataclass
+    for function in functions:
+        if (code := getattr(function, "__code__", None)) is not None:
+            values = function.__defaults__ or ()
+            found.update(zip(code.co_varnames[code.co_argcount - len(values) :], values, strict=False))
+            found.update(function.__kwdefaults__ or {})
+    for field, value in found.items():
+        if value is not None and not isinstance(value, _VALUES):
+            raise ValueError(f"{fields.__qualname__}: {field}: {value!r} cannot be the default of a field")
+    return found
 
 
 def _field(

@@ -37,6 +37,7 @@ class Event:
         self.fields = fields
         self.flags = flags
         self.refused: dict[str, int] = {}
+        self.defaults: dict[str, Any] | None = None
 
     def __bool__(self) -> bool:
         return False
@@ -44,7 +45,7 @@ class Event:
     def emit(self, *args: Any, **kwargs: Any) -> None:
         """No effect. TypeError: the number or names of values do not match the fields."""
         contexts = sys.modules.get("utracefs.tracing.contexts")
-        optional = contexts.NAMES if contexts is not None else ()
+        optional = {*(contexts.NAMES if contexts is not None else ()), *(self.defaults or ())}
         named = [field for field in self.fields[len(args) :] if field in kwargs or field not in optional]
         if len(args) > len(self.fields) or sorted(kwargs) != sorted(named):
             raise TypeError(
@@ -58,7 +59,7 @@ class Event:
         return self.declaration
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _declare_again, (self.declaration, self.flags)
+        return _declare_again, (self.declaration, self.flags, self.defaults)
 
 
 class Span:
@@ -156,7 +157,9 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _declare_again(declaration: str, flags: int) -> Event:
-    return _session.event(
+def _declare_again(declaration: str, flags: int, defaults: dict[str, Any] | None) -> Event:
+    event = _session.event(
         declaration, persist=bool(flags & REG_PERSIST), multi_format=bool(flags & REG_MULTI_FORMAT)
     )
+    event.defaults = defaults or event.defaults
+    return event

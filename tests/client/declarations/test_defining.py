@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -17,7 +17,9 @@ import pytest
 import utracefs
 from tests import judges
 from tests.client.workbench import Workbench
+from utracefs.declarations.checking import check_declaration
 from utracefs.declarations.defining import command_string
+from utracefs_protocol.events.layout import Layout
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = Path(__file__).with_name("typed_events.py")
@@ -157,6 +159,26 @@ def bad(**annotations: Any) -> Callable[..., None]:
 
 class WithDefault:
     a: int = 5
+    b: int
+
+
+class NamedWithDefault(NamedTuple):
+    b: int
+    a: int = 5
+
+
+@dataclass(slots=True)
+class DataWithDefault:
+    b: int
+    a: int = field(default=5, kw_only=True)
+
+
+def with_default(b: int, *, a: int = 5) -> None: ...
+
+
+@dataclass
+class WithFactory:
+    a: int = field(default_factory=int)
 
 
 class OfTheClass:
@@ -181,8 +203,6 @@ class OfTheClass:
         (bad(a="nowhere.u8"), "request: a: the annotation 'nowhere.u8' is unknown: name 'nowhere' is not"),
         (bad(a="int ["), "request: a: the annotation 'int [' is unknown: "),
         (lambda *a: None, ": an event has no *args and **kwargs; write each field"),
-        (lambda a=1: None, ": fields have no defaults"),
-        (WithDefault, "WithDefault: a: fields have no defaults"),
         (OfTheClass, "OfTheClass: a: typing.ClassVar[int] is not the type of a field"),
     ],
 )
@@ -190,6 +210,37 @@ def test_a_wrong_annotation_names_the_field(fields: Any, text: str) -> None:
     with pytest.raises(ValueError) as caught:
         command_string(fields, {})
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields", [WithDefault, NamedWithDefault, DataWithDefault, with_default, lambda b=7, a=5: None]
+)
+def test_defaults(bench: Workbench, fields: Any) -> None:
+    if fields.__name__ == "<lambda>":
+        fields.__annotations__ = {"a": int, "b": int}
+    for bench.status in (1, 0):
+        event: Any = utracefs.define(fields, session=bench.session, name=f"payment{bench.status}")
+        bench.event(event.declaration.encode())
+        event.emit(b=7)
+        event.emit(b=7)
+        with utracefs.context(a=6):
+            event.emit(b=7)
+        event.emit(a=1, b=7)
+        with pytest.raises(TypeError, match="no field 'c'"):
+            event.emit(b=7, c=1)
+        if event.fields[0] == "b":
+            event.emit(7)
+            event.emit(7)
+    layout = Layout(check_declaration(event.declaration.replace("0", "1").encode()).fields)
+    values = [dict(layout.unpack(payload)) for _, payload in bench.send()]
+    assert [one["b"] for one in values] == [7] * len(values)
+    assert [one["a"] for one in values] == [5, 5, 6, 1, 5, 5][: len(values)]
+    assert len(values) >= 4
+
+
+def test_a_default_that_is_no_value(bench: Workbench) -> None:
+    with pytest.raises(ValueError, match=r"WithFactory: a: .* cannot be the default of a field"):
+        utracefs.define(WithFactory, session=bench.session)
 
 
 def test_neither_function_nor_class() -> None:

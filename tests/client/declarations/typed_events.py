@@ -55,6 +55,16 @@ row.emit(5, (1.5, 2))  # type: ignore[arg-type]
 row.emit([1, 2, 3, 4], ("1",))  # type: ignore[arg-type]
 
 
+@utracefs.define
+def payment(order: utracefs.u64, request_id: str = "", *, retries: utracefs.u8 = 0) -> None: ...
+
+
+payment.emit(1)
+payment.emit(1, "a", retries=2)
+payment.emit()  # type: ignore[call-arg]
+payment.emit(1, 2)  # type: ignore[arg-type]
+
+
 class Login(NamedTuple):
     user: str
 
