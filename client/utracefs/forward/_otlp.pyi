@@ -24,7 +24,14 @@ class Plan:
     is_span: bool
     scope: int
     def __init__(
-        self, event: EventDecoder, *, name: str, is_span: bool, roles: Iterable[int], scope: int
+        self,
+        event: EventDecoder,
+        *,
+        name: str,
+        is_span: bool,
+        roles: Iterable[int],
+        scope: int,
+        envelope: int,
     ) -> None: ...
 
 def field_kinds(event: EventDecoder) -> list[str]: ...

@@ -99,20 +99,24 @@ cdef struct Special:
 
 cdef class Plan:
     """How records of one event are encoded: its name, whether they are spans, the number of its scope,
-    a Role for each field."""
+    a Role for each field. envelope: bytes of the scope around its records."""
 
     cdef readonly str name
     cdef readonly bint is_span
     cdef readonly Py_ssize_t scope
+    cdef size_t _envelope
     cdef Py_ssize_t _count            # records in the present request
     cdef bytes _name
     cdef list _keys
     cdef bytes _roles
 
-    def __init__(self, EventDecoder event not None, *, str name, bint is_span, roles, Py_ssize_t scope):
+    def __init__(
+        self, EventDecoder event not None, *, str name, bint is_span, roles, Py_ssize_t scope, size_t envelope
+    ):
         self.name = f"{event.system}:{event.name}"
         self.is_span = is_span
         self.scope = scope
+        self._envelope = envelope
         self._name = message(SPAN_NAME if is_span else LOG_EVENT_NAME, utf8(name))
         names = column_names(event.names, TAKEN)
         self._keys = [message(KEY, utf8(names[field])) for field in event.names]
@@ -178,8 +182,8 @@ cdef class OtlpRecords(RecordWriter):
         self._error = None
 
     def next_request(self, Py_ssize_t max_records, size_t max_bytes):
-        """The next items, at most that many, and bytes unless one item is larger: a list of (is_span, scope,
-        bytes, number), and Plan to number. Empty at the end.
+        """The next items, at most that many, and bytes with the envelopes of their scopes unless one item is
+        larger: a list of (is_span, scope, bytes, number), and Plan to number. Empty at the end.
 
         ValueError at invalid data, after all records before it.
         """
@@ -188,7 +192,9 @@ cdef class OtlpRecords(RecordWriter):
         cdef Plan plan = None
         cdef Plan before = None
         cdef Py_ssize_t count = 0, begin = 0, in_run = 0, used = 0
+        cdef size_t around = 0
         cdef list found = [], plans = []
+        cdef set scopes = set()
         cdef dict counts = {}
         cdef bint is_carried = False
         if self._carried:
@@ -208,10 +214,13 @@ cdef class OtlpRecords(RecordWriter):
                 if event is None:
                     break
                 self._append(event, &raw)
-                if count and self._used > max_bytes:
-                    self._carried = self._used - used
-                    break
             plan = self._plan
+            if not plan._count and (plan.is_span, plan.scope) not in scopes:
+                scopes.add((plan.is_span, plan.scope))
+                around += plan._envelope
+            if count and self._used + around > max_bytes:
+                self._carried = self._used - used
+                break
             if before is not None and (plan.is_span != before.is_span or plan.scope != before.scope):
                 found.append((before.is_span, before.scope, self._cut(begin, used), in_run))
                 begin = used

@@ -6,6 +6,8 @@ The header is a map of MessagePack, its members are listed in docs/forward.md. T
 `_body`). The fields of records are decoded by `recordings._records`, as those of a recording.
 """
 
+import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -33,6 +35,10 @@ VERSION: Final = 1
 """Version of the header."""
 
 _JSON_BYTES: Final = 1 << 20
+
+_HEAD: Final = struct.Struct("<IHHQII")
+"""Head of a raw record: size, kind, cpu, time, pid, length. include/stream_ring.h"""
+_RECORD: Final = 0
 
 
 class Formats:
@@ -120,6 +126,34 @@ class Batch:
         """The records for compiled readers. ValueError, also while iterating: the batch is invalid."""
         return self.formats.records(self)
 
+    def cut(self, begin: int, end: int) -> Self:
+        """Only those records, and the losses. ValueError: it does not have them."""
+        body, at, number = self.body, 0, 0
+        first = last = 0
+        counts: Counter[int] = Counter()
+        while at < len(body) and number < end:
+            size, kind = _head(body, at)
+            if number == begin and not counts:
+                first = at
+            if kind == _RECORD:
+                if number >= begin:
+                    counts[int.from_bytes(body[at + _HEAD.size : at + _HEAD.size + 2], "little")] += 1
+                number += 1
+            at += size
+            last = at
+        if number != end:
+            raise ValueError("records are missing in the body")
+        by_name: Counter[str] = Counter()
+        for id_, count in counts.items():
+            system, text = self.events[id_]
+            by_name[str(EventName(system, text_of(parse_format(text).name)))] += count  # of all its layouts
+        return attrs.evolve(
+            self,
+            body=body[first:last],
+            counts=by_name,
+            is_after_gap=self.is_after_gap and not begin,
+        )
+
     def columns(self) -> Iterator[Columns]:
         """The records as columns, by event."""
         return ColumnBatches(self.records())
@@ -196,3 +230,14 @@ class Batch:
             msgpack.UnpackException,
         ) as error:
             raise ValueError(f"no header of a batch: {error!r}") from None
+
+
+def _head(body: bytes, at: int) -> tuple[int, int]:
+    """Size and kind. ValueError: it is none."""
+    try:
+        size, kind, *_ = _HEAD.unpack_from(body, at)
+    except struct.error:
+        size = kind = 0
+    if not _HEAD.size < size <= len(body) - at:
+        raise ValueError(f"no record at byte {at}")
+    return size, kind

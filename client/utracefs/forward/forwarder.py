@@ -136,6 +136,8 @@ class Forwarder:
         self._read = self._sent = self._batches = 0
         self._read_of: Counter[str] = Counter()
         self._last_error = ""
+        self._noted = ""
+        """The last note of the target that people saw."""
         self._last_sent = 0.0
         self._is_attached = False
 
@@ -430,9 +432,13 @@ class Forwarder:
                     n or 0 for n in refused.values()
                 )
                 self._last_sent = time.time()
-                if self._last_error:
-                    self._last_error = ""
+                note = getattr(self._target, "note", "")
+                if self._last_error not in ("", self._noted):
                     self._tell("the target takes records again")
+                if note and note != self._noted:
+                    self._noted = note
+                    self._tell(note)
+                self._last_error = note
                 return True
             self._give_up.wait(max(after_s or 0.0, pause * random.uniform(0.5, 1)))
             pause = min(2 * pause, longest)

@@ -18,7 +18,6 @@ In COUNTS the cause `arrived` has the records of this message; other rows are lo
 first messages have.
 """
 
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -31,9 +30,6 @@ from utracefs.forward.losses import Loss
 from utracefs.nats.jetstream import Consumer, JetStream, Stored
 from utracefs.recordings import columns
 from utracefs.recordings.origin import ClockPair, Origin
-from utracefs.tree.event_names import EventName
-from utracefs_protocol.events.event_format import parse_format
-from utracefs_protocol.text import text_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,10 +47,6 @@ _LEFT_OUT: Final = ("instance", "lost")
 
 MOST_TABLES: Final = 1 << 16
 """Limit of tables in a message that is read."""
-
-_HEAD: Final = struct.Struct("<IHHQII")
-"""Head of a raw record: size, kind, cpu, time, pid, length. include/stream_ring.h"""
-_RECORD: Final = 0
 
 
 @attrs.frozen
@@ -120,7 +112,7 @@ class Encoder:
         return self._encoded(attrs.evolve(batch, body=b"", counts={}, losses=losses))
 
     def _split(self, batch: Batch, begin: int, end: int, limit: int, refused: Counter[str]) -> Iterator[Part]:
-        part = batch if (begin, end) == (0, batch.nr_records) else _cut(batch, begin, end)
+        part = batch if (begin, end) == (0, batch.nr_records) else batch.cut(begin, end)
         payload = self._encoded(part)
         if payload.size <= limit:
             yield Part(begin, end, payload)
@@ -156,49 +148,6 @@ class Encoder:
 
 def _clean(text: str) -> str:
     return text.encode(errors="replace").decode()
-
-
-def _cut(batch: Batch, begin: int, end: int) -> Batch:
-    """Those records. ValueError: it has others."""
-    body, at, number = batch.body, 0, 0
-    first = last = 0
-    counts: Counter[int] = Counter()
-    while at < len(body) and number < end:
-        size, kind = _head(body, at)
-        if number == begin and not counts:
-            first = at
-        if kind == _RECORD:
-            if number >= begin:
-                counts[int.from_bytes(body[at + _HEAD.size : at + _HEAD.size + 2], "little")] += 1
-            number += 1
-        at += size
-        last = at
-    if number != end:
-        raise ValueError("records are missing in the body")
-    by_name: Counter[str] = Counter()
-    for id_, count in counts.items():
-        by_name[_tracepoint(*batch.events[id_])] += count  # of all layouts of the event
-    return attrs.evolve(
-        batch,
-        body=body[first:last],
-        counts=by_name,
-        is_after_gap=batch.is_after_gap and not begin,
-    )
-
-
-def _tracepoint(system: str, text: bytes) -> str:
-    return str(EventName(system, text_of(parse_format(text).name)))
-
-
-def _head(body: bytes, at: int) -> tuple[int, int]:
-    """Size and kind. ValueError: it is none."""
-    try:
-        size, kind, *_ = _HEAD.unpack_from(body, at)
-    except struct.error:
-        size = kind = 0
-    if not _HEAD.size < size <= len(body) - at:
-        raise ValueError(f"no record at byte {at}")
-    return size, kind
 
 
 # Headers

@@ -12,18 +12,20 @@ NAME_end of `utracefs.span` is a span NAME, with the parent, and the status ERRO
 trace without `trace_id` gets one from its oldest span that was seen here. Losses are log records
 `utracefs.lost` with the attributes `event`, `cause` and, if it is known, `count`.
 
-A status of 200 means that the collector has accepted records, not that it has stored them. The forwarder
-cannot detect if it drops them later.
+A status of 2xx means that the collector has accepted records, not that it has stored them. The forwarder
+cannot detect if it drops them later. 413 halves a request, down to the record that is too large.
 """
 
+import contextlib
 import email.utils
 import gzip
 import http.client
+import ssl
 import time
 import urllib.parse
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import attrs
 
@@ -34,6 +36,7 @@ from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY, REFUSED, Loss, Losses
 from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metrics
 from utracefs.forward.target import Limits, Refused, Sent, Settings, TryAgain, time_option
+from utracefs.nats.sockets import connect, secured
 from utracefs.recordings._records import EventDecoder
 
 MAX_RECORDS: Final = 2000
@@ -43,6 +46,8 @@ _PORT: Final = 4318
 _RENEW_S: Final = 300
 """Age at which a connection is made anew: names and certificates change."""
 _MOST_ANSWER: Final = 64 << 10
+_EARLY_S: Final = 0.1
+"""Time for the answer of a collector that does not read the whole request."""
 _MOST_PLANS: Final = 4096
 _AGAIN: Final = frozenset((401, 403, 404, 408, 429, 502, 503, 504))
 """Statuses after which records wait: by OTLP's specification, and errors that an operator can mend."""
@@ -68,6 +73,8 @@ _ONE, _TWO = 1 << 3 | 2, 2 << 3 | 2
 _LOG_TIME, _LOG_OBSERVED, _LOG_SEVERITY = 1 << 3 | 1, 11 << 3 | 1, 2 << 3
 _LOG_NAME, _LOG_ATTRIBUTE, _VALUE_INT = 12 << 3 | 2, 6 << 3 | 2, 3 << 3
 _WARN: Final = 13
+_HEAD: Final = 1 + len(varint(MAX_BYTES))
+"""Bytes in front of a message: its tag and size."""
 _LOSSES_AT_ONCE: Final = 1000
 """Limit of losses in a request; each takes some 150 bytes, 700 with the longest name of an event."""
 
@@ -80,6 +87,14 @@ class _Request:
     """`SYSTEM:NAME` to number of records; empty for losses."""
     items: int
     losses: Sequence[Loss] = ()
+    batches: Sequence[Batch] = attrs.field(default=(), repr=False)
+    """Their losses, or of a single one the records from `begin` to `end` and more of the other path."""
+    begin: int = 0
+    end: int = 0
+
+
+class _TooLarge(Refused):
+    """413."""
 
 
 class Encoder:
@@ -96,23 +111,25 @@ class Encoder:
     def requests(self, batch: Batch) -> Iterator[_Request]:
         """The requests of batches, with losses first. ValueError: a batch is invalid; the requests for all
         records before that are returned first."""
-        around = {**self._resource, "host.name": batch.host, "utracefs.boot_id": batch.boot_id}
-        resource = message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in around.items()))
-        if batch.losses:
-            for at in range(0, len(batch.losses), _LOSSES_AT_ONCE):
-                losses = batch.losses[at : at + _LOSSES_AT_ONCE]
-                items = [_loss_item(batch, loss) for loss in losses]
-                yield _Request(_LOGS, self._body(resource, {"utracefs": items}), {}, len(items), losses)
+        resource = self._resource_of(batch.host, batch.boot_id)
+        for at in range(0, len(batch.losses), _LOSSES_AT_ONCE):
+            losses = batch.losses[at : at + _LOSSES_AT_ONCE]
+            items = [_loss_item(batch, loss) for loss in losses]
+            alone = attrs.evolve(batch, body=b"", counts={}, losses=losses)
+            body = self._body(resource, {"utracefs": items})
+            yield _Request(_LOGS, body, {}, len(items), losses, [alone])
         self._records.begin(
             batch.records(),
             offset_ns=batch.unix_offset_ns,
             observed_ns=batch.clock.unix_ns,
             trace=bytes.fromhex(batch.forwarder),
         )
+        begin = end = 0
         while True:
-            runs, counts = self._records.next_request(MAX_RECORDS, MAX_BYTES)
+            runs, counts = self._records.next_request(MAX_RECORDS, max(0, MAX_BYTES - len(resource) - _HEAD))
             if not runs:
                 return
+            begin, end = end, end + sum(counts.values())
             for path, is_span in ((_LOGS, False), (_SPANS, True)):
                 by_scope: dict[str, list[bytes]] = {}
                 for of_spans, scope, data, _ in runs:
@@ -123,30 +140,66 @@ class Encoder:
                     for plan, n in counts.items():
                         if plan.is_span == is_span:
                             numbers[plan.name] += n  # of all layouts of the event
-                    yield _Request(path, self._body(resource, by_scope), numbers, sum(numbers.values()))
+                    body = self._body(resource, by_scope)
+                    yield _Request(
+                        path, body, numbers, sum(numbers.values()), batches=[batch], begin=begin, end=end
+                    )
 
-    def metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> Iterator[_Request]:
-        """Histograms, as they were at `now_ns`."""
-        around = {**self._resource, "host.name": host, "utracefs.boot_id": boot_id}
-        resource = message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in around.items()))
+    def halves(self, request: _Request) -> list[_Request]:
+        """The same items in more requests; empty: it has only one."""
+        batches, begin, end = request.batches, request.begin, request.end
+        halves: list[Sequence[Batch]] = []
+        if request.items < 2:
+            pass
+        elif not request.losses:
+            bare = attrs.evolve(batches[0], losses=())
+            halves = [[bare.cut(begin, (begin + end) // 2)], [bare.cut((begin + end) // 2, end)]]
+        elif len(batches) > 1:
+            halves = [batches[: len(batches) // 2], batches[len(batches) // 2 :]]
+        else:
+            middle = request.items // 2
+            parts = request.losses[:middle], request.losses[middle:]
+            halves = [[attrs.evolve(batches[0], losses=losses)] for losses in parts]
+        found: list[_Request] = []
+        for half in halves:
+            requests = [one for batch in half for one in self.requests(batch) if one.path == request.path]
+            found += _joined(requests) if request.losses else requests
+        return found
+
+    def metrics(
+        self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int, limit: int = MAX_POINTS
+    ) -> Iterator[_Request]:
+        """Histograms, as they were at `now_ns`; at most `limit` data points in each request."""
+        resource = self._resource_of(host, boot_id)
+        around = len(resource) + _HEAD + max((_envelope(one.system) for one in counted), default=0)
         scopes: dict[str, list[bytes]] = {}
         points = size = 0
-        for system, metric, more in ((one.system, *each) for one in counted for each in metrics(one, now_ns)):
-            if scopes and (points + more > MAX_POINTS or size + len(metric) > MAX_BYTES):
-                yield _Request(_METRICS, self._body(resource, scopes), {}, points)
-                scopes, points, size = {}, 0, 0
-            scopes.setdefault(system, []).append(message(_TWO, metric))
-            points += more
-            size += len(metric)
+        for one in counted:
+            for metric, more in metrics(one, now_ns, limit, MAX_BYTES - around - _HEAD):
+                part = message(_TWO, metric)
+                added = len(part) + (0 if one.system in scopes else _envelope(one.system))
+                if scopes and (points + more > limit or size + added > MAX_BYTES):
+                    yield _Request(_METRICS, self._body(resource, scopes), {}, points)
+                    scopes = {}
+                if not scopes:
+                    points, size = 0, len(resource) + _HEAD
+                    added = len(part) + _envelope(one.system)
+                scopes.setdefault(one.system, []).append(part)
+                points += more
+                size += added
         if scopes:
             yield _Request(_METRICS, self._body(resource, scopes), {}, points)
+
+    def _resource_of(self, host: str, boot_id: str) -> bytes:
+        about = {**self._resource, "host.name": host, "utracefs.boot_id": boot_id}
+        return message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in about.items()))
 
     def _body(self, resource: bytes, scopes: Mapping[str, Sequence[bytes]]) -> bytes:
         """Joins once: items may have a megabyte."""
         parts = [b"", resource]
         size = len(resource)
         for name, items in scopes.items():
-            scope = message(_ONE, message(_ONE, utf8(name)) + message(_TWO, utf8(utracefs.__version__)))
+            scope = _scope(name)
             head = varint(_TWO) + varint(len(scope) + sum(map(len, items))) + scope
             parts += [head, *items]
             size += len(head) + sum(map(len, items))
@@ -170,8 +223,18 @@ class Encoder:
                     for number, kind in enumerate(field_kinds(event))
                 ],
                 scope=self._scopes.index(event.system),
+                envelope=_envelope(event.system),
             )
         return found
+
+
+def _scope(name: str) -> bytes:
+    return message(_ONE, message(_ONE, utf8(name)) + message(_TWO, utf8(utracefs.__version__)))
+
+
+def _envelope(scope: str) -> int:
+    """Bytes around the items of a scope."""
+    return _HEAD + len(_scope(scope))
 
 
 def _role(names: Sequence[str], number: int, kind: str, *, is_span: bool, is_header: bool) -> Role:
@@ -217,14 +280,24 @@ def _counts(losses: Sequence[Loss]) -> dict[str, int | None]:
     return {loss.event: loss.count for loss in found}
 
 
+def _refused(request: _Request) -> Mapping[str, int | None]:
+    return request.counts or _counts(request.losses)
+
+
 def _joined(requests: Sequence[_Request]) -> Iterator[_Request]:
     """Requests with losses, as many in each as allowed."""
     begin = 0
     for end in range(1, len(requests) + 1):
-        if end == len(requests) or sum(one.items for one in requests[begin : end + 1]) > _LOSSES_AT_ONCE:
+        more = requests[begin : end + 1]
+        if (
+            end == len(requests)
+            or sum(one.items for one in more) > _LOSSES_AT_ONCE
+            or sum(len(one.body) for one in more) > MAX_BYTES
+        ):
             some = requests[begin:end]
             losses = [loss for one in some for loss in one.losses]
-            yield _Request(_LOGS, b"".join(one.body for one in some), {}, len(losses), losses)
+            batches = [batch for one in some for batch in one.batches]
+            yield _Request(_LOGS, b"".join(one.body for one in some), {}, len(losses), losses, batches)
             begin = end
 
 
@@ -275,6 +348,35 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
+class _Response(http.client.HTTPResponse):
+    def _read_status(self) -> tuple[str, int, str]:
+        """The answer's. 1xx come before it (RFC 9110, 15.2); http.client skips only 100."""
+        found: tuple[str, int, str]
+        while 100 <= (found := super()._read_status())[1] < 200:  # type: ignore[misc]
+            http.client.parse_headers(self.fp)
+        return found
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Response
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        super().__init__(host, port)
+        self.default_port = 80 if tls is None else 443
+        self.deadline = 0.0
+        self._tls: Final = tls
+
+    def until(self, deadline: float) -> None:
+        self.deadline = deadline
+        if self.sock is not None:
+            cast(Any, self.sock).deadline = deadline
+
+    def connect(self) -> None:
+        self.sock = connect(self.host, self.port, self.deadline)
+        if self._tls is not None:
+            self.sock = secured(self.sock, self._tls, self.host)
+
+
 class OtlpTarget:
     """`otlp://HOST[:4318]`, `http://HOST:PORT[/PATH]`, `https://...`. Options: `service.name`, of the
     resource (utracefs); `compression` (none, gzip); `metrics`, time from one send of histograms to the
@@ -305,7 +407,9 @@ class OtlpTarget:
         self._prefix: Final = url.path.rstrip("/") + "/"
         self._settings: Final = settings
         self._encoder: Final = Encoder({"service.name": settings.options.get("service.name", "utracefs")})
-        self._connection: http.client.HTTPConnection | None = None
+        self.note = ""
+        """Why records were refused by the last `send`."""
+        self._connection: _Connection | None = None
         self._headers: dict[str, str] = {}
         self._renew_at = 0.0
         self._is_used = False
@@ -323,6 +427,7 @@ class OtlpTarget:
         which = (batches[0].forwarder, batches[0].sequence, batches[-1].sequence)
         if self._sending != which:
             self._sending = which
+            self.note = ""
             self._refused.clear()
             requests = [request for batch in batches for request in self._encoded(batch)]
             losses = [request for request in requests if not request.counts]
@@ -333,7 +438,19 @@ class OtlpTarget:
             self._is_first = True
         deadline = time.monotonic() + self._settings.timeout_s
         while self._requests:
-            self._refuse(self._post(self._requests[0], deadline))
+            request = self._requests[0]
+            try:
+                refused = self._post(request, deadline)
+            except _TooLarge as error:
+                try:
+                    halves = self._encoder.halves(request)
+                except ValueError:  # a damaged batch
+                    refused, self.note = _refused(request), f"records are refused: {error}"
+                else:
+                    self._requests.popleft()
+                    self._requests.extendleft(reversed(halves))
+                    continue
+            self._refuse(refused)
             self._requests.popleft()
             self._is_first = False
         self._sending = None
@@ -342,13 +459,19 @@ class OtlpTarget:
     def send_metrics(self, host: str, boot_id: str, counted: Sequence[Counted], now_ns: int) -> str:
         """Send metrics. Only for a thread that has its own target. Returns the collector's text about refused
         data points; empty: it accepted all. TryAgain, OSError."""
-        refused = ""
-        for request in self._encoder.metrics(host, boot_id, counted, now_ns):
-            try:
-                self._post(request, time.monotonic() + self._settings.timeout_s)
-            except Refused as error:
-                refused = str(error)
-        return refused
+        limit = MAX_POINTS
+        while True:
+            refused = ""
+            for request in self._encoder.metrics(host, boot_id, counted, now_ns, limit):
+                try:
+                    self._post(request, time.monotonic() + self._settings.timeout_s)
+                except _TooLarge:  # send all again: points with the time that a collector has are no others
+                    limit = request.items // 2
+                    break
+                except Refused as error:
+                    refused = str(error)
+            else:
+                return refused
 
     def _refuse(self, counts: Mapping[str, int | None]) -> None:
         some = [Loss(event, REFUSED, count) for event, count in (*self._refused.items(), *counts.items())]
@@ -373,10 +496,9 @@ class OtlpTarget:
 
     def _post(self, request: _Request, deadline: float) -> Mapping[str, int | None]:
         """Returns the numbers of refused records and losses. TryAgain, OSError; Refused: the whole request
-        was refused."""
-        body = gzip.compress(request.body, 1) if self._is_gzip else request.body
-        status, reason, headers, answer = self._exchange(request.path, body, deadline)
-        if status == 200:
+        was refused, which a part of it may not be if it is _TooLarge."""
+        status, reason, headers, answer = self._exchange(self._prefix + request.path, request.body, deadline)
+        if status // 100 == 2:
             try:
                 number = min(rejected(answer), request.items)
             except ValueError:
@@ -385,28 +507,39 @@ class OtlpTarget:
                 raise Refused(f"{number} of {request.items} data points")
             if not number:
                 return {}
+            self.note = f"{self._host}:{self._port} refuses {number} of {request.items} records"
             if not request.counts:  # the answer does not say which of several losses are refused
                 return _counts(request.losses) if number == request.items else {ANY: None}
             return {next(iter(request.counts)) if len(request.counts) == 1 else ANY: number}
         what = f"{status} {reason} from {self._host}:{self._port}{self._prefix}{request.path}"
         if status in _AGAIN or status // 100 == 3:
             raise TryAgain(what, _delay(headers.get("Retry-After")))
+        if status == 413 and request.items > 1:
+            raise _TooLarge(what)
         if not request.counts and (self._is_first or request.path == _METRICS):
             raise Refused(what)
-        return request.counts or _counts(request.losses)
+        self.note = f"records are refused: {what}"
+        return _refused(request)
 
     def _exchange(
         self, path: str, body: bytes, deadline: float
     ) -> tuple[int, str, http.client.HTTPMessage, bytes]:
         """A request and its answer; over a new connection if the kept one is closed."""
+        headers = dict(self._headers)
+        if self._is_gzip and len(packed := gzip.compress(body, 1)) < len(body):
+            body, headers["Content-Encoding"] = packed, "gzip"
         while True:
             was_used = self._is_used
             connection = self._connected(deadline)
             try:
-                connection.request("POST", self._prefix + path, body, self._headers)
+                if connection.sock is None:
+                    connection.connect()
+                failed = self._send(connection, path, body, headers)
                 answer = connection.getresponse()
                 content = answer.read(_MOST_ANSWER)
-                if not answer.isclosed():
+                if failed is not None and answer.status // 100 == 2:
+                    raise failed  # it has not read the records
+                if failed is not None or not answer.isclosed():
                     self.close()
                 self._is_used = True
                 return answer.status, answer.reason, answer.headers, content
@@ -418,36 +551,44 @@ class OtlpTarget:
             except http.client.HTTPException as error:
                 self.close()
                 raise TryAgain(f"{self._host}:{self._port} does not speak HTTP: {repr(error)[:60]}") from None
+            except TimeoutError:
+                self.close()
+                raise self._too_late() from None
             except BaseException as error:
                 self.close()
                 if isinstance(error, OSError) and error.errno is not None:
                     error.filename = f"{self._host}:{self._port}"
                 raise
 
-    def _connected(self, deadline: float) -> http.client.HTTPConnection:
+    @staticmethod
+    def _send(connection: _Connection, path: str, body: bytes, headers: Mapping[str, str]) -> OSError | None:
+        """Returns the error of a collector that does not take all: it may have answered already."""
+        try:
+            connection.request("POST", path, body, headers)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
+            connection.until(max(connection.deadline, time.monotonic() + _EARLY_S))
+            return error
+        return None
+
+    def _too_late(self) -> TimeoutError:
+        return TimeoutError(f"{self._host}:{self._port}: no answer within {self._settings.timeout_s:g} s")
+
+    def _connected(self, deadline: float) -> _Connection:
         now = time.monotonic()
         if now >= deadline:
-            raise TimeoutError(f"no answer within {self._settings.timeout_s:g} s")
+            raise self._too_late()
         if self._connection is None or now >= self._renew_at:
             self.close()
             self._read_headers()
             self._is_used = False
             self._renew_at = now + _RENEW_S
-            if self._is_tls:
-                self._connection = http.client.HTTPSConnection(
-                    self._host, self._port, context=self._settings.tls()
-                )
-            else:
-                self._connection = http.client.HTTPConnection(self._host, self._port)
-        self._connection.timeout = deadline - now
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(deadline - now)
+            tls = self._settings.tls() if self._is_tls else None
+            self._connection = _Connection(self._host, self._port, tls)
+        self._connection.until(deadline)
         return self._connection
 
     def _read_headers(self) -> None:
         self._headers = {"Content-Type": "application/x-protobuf", "User-Agent": _AGENT}
-        if self._is_gzip:
-            self._headers["Content-Encoding"] = "gzip"
         for line in (self._settings.secret("headers") or "").splitlines():
             name, colon, value = line.partition(":")
             if not colon or not name.strip().isascii() or not value.strip().isprintable():
@@ -459,10 +600,9 @@ def _delay(text: str | None) -> float | None:
     """Seconds of a header Retry-After, which has seconds or a date."""
     if text is None:
         return None
-    if text.strip().isdigit():
+    if text.isascii() and text.strip().isdigit():
         return min(float(text), _LONGEST_DELAY_S)
-    try:
+    with contextlib.suppress(TypeError, ValueError, IndexError, OverflowError):
         at = email.utils.parsedate_to_datetime(text).timestamp()
-    except (TypeError, ValueError):
-        return None
-    return min(max(0.0, at - time.time()), _LONGEST_DELAY_S)
+        return min(max(0.0, at - time.time()), _LONGEST_DELAY_S)
+    return None

@@ -27,7 +27,7 @@ from utracefs.tree.histogram import Entry, Histogram
 MAX_POINTS: Final = 1000
 """Limit of a metric's data points in a request; a table may have 131072 entries."""
 MAX_BYTES: Final = 1 << 20
-"""Limit of a request without its resource. Each data point has the trigger's text, and texts as keys."""
+"""Limit of a request. Each data point has the trigger's text, and texts as keys."""
 
 _CUMULATIVE: Final = 2
 _HITS: Final = "hitcount"
@@ -59,8 +59,12 @@ class Counted:
     """Fields whose sums may fall."""
 
 
-def metrics(counted: Counted, now_ns: int) -> Iterator[tuple[bytes, int]]:
-    """Each Metric, with its number of data points."""
+def metrics(
+    counted: Counted, now_ns: int, most: int = MAX_POINTS, max_bytes: int = MAX_BYTES
+) -> Iterator[tuple[bytes, int]]:
+    """Each Metric of at most that many data points, and bytes unless one data point has more; with its number
+    of data points."""
+    limits = most, max_bytes
     found = counted.histogram
     times = _fixed(_START, "Q", counted.start_ns) + _fixed(_TIME, "Q", now_ns)
     names = list(found.entries[0].values) if found.entries else []
@@ -71,7 +75,7 @@ def metrics(counted: Counted, now_ns: int) -> Iterator[tuple[bytes, int]]:
             _distribution(counted, times, log2, those) + attributes
             for attributes, those in _grouped(_KEY, counted, without=log2).items()
         ]
-        yield from _metric(f"{counted.event}.{log2}", points)
+        yield from _metric(f"{counted.event}.{log2}", points, limits)
     groups = _grouped(_ATTRIBUTE, counted) if names else {}
     for name in names:
         sums = {
@@ -80,9 +84,9 @@ def metrics(counted: Counted, now_ns: int) -> Iterator[tuple[bytes, int]]:
         }
         points = [_point(times, sum(values), attributes) for attributes, values in sums.items() if values]
         title = name if name == _HITS else f"{name}.sum"
-        yield from _metric(f"{counted.event}.{title}", points, is_rising=name not in counted.signed)
+        yield from _metric(f"{counted.event}.{title}", points, limits, is_rising=name not in counted.signed)
     point = _point(times, found.dropped, _attributes(_ATTRIBUTE, counted, {}))
-    yield from _metric(f"{counted.event}.dropped", [point], is_rising=True)
+    yield from _metric(f"{counted.event}.dropped", [point], limits, is_rising=True)
 
 
 def _log2_key(trigger: str) -> str:
@@ -104,21 +108,22 @@ def _grouped(tag: int, counted: Counted, without: str = "") -> dict[bytes, list[
 
 
 def _metric(
-    name: str, points: Sequence[bytes], *, is_rising: bool | None = None
+    name: str, points: Sequence[bytes], limits: tuple[int, int], *, is_rising: bool | None = None
 ) -> Iterator[tuple[bytes, int]]:
     """is_rising: of a Sum; None: it is a Histogram."""
     unit = "{record}" if name.endswith((f".{_HITS}", ".dropped")) else ""
     head = message(_NAME, utf8(name)) + (message(_UNIT, utf8(unit)) if unit else b"")
     tail = tagged(_TEMPORALITY, _CUMULATIVE) + (tagged(_MONOTONIC, 1) if is_rising else b"")
     kind = _HISTOGRAM if is_rising is None else _SUM
-    some: list[bytes] = []
-    size = 0
-    for at, point in enumerate(points, 1):
-        some.append(message(_POINT, point))
-        size += len(some[-1])
-        if at == len(points) or len(some) == MAX_POINTS or size + len(points[at]) > MAX_BYTES:
-            yield head + message(kind, b"".join(some) + tail), len(some)
-            some, size = [], 0
+    most, max_bytes = limits
+    around = len(head) + len(tagged(kind, max_bytes)) + len(tail)
+    parts = [message(_POINT, point) for point in points]
+    begin, size = 0, around
+    for at, part in enumerate(parts, 1):
+        size += len(part)
+        if at == len(parts) or at - begin == most or size + len(parts[at]) > max_bytes:
+            yield head + message(kind, b"".join(parts[begin:at]) + tail), at - begin
+            begin, size = at, around
 
 
 def _point(times: bytes, value: int, attributes: bytes) -> bytes:

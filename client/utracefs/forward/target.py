@@ -17,7 +17,8 @@ One thread calls `send`, with batches in their order, each at least once: again 
 forwarder was killed before it noted that they were sent. `send` writes their records and their `losses`, and
 returns when the target has accepted them. Deduplicate by `(forwarder, sequence)` if the target can. `secrets`
 and `options` of the class, if present, are the names of the secrets and options that it accepts; without them
-it accepts any.
+it accepts any. `note`, if present, is a text for people about the last `send` that returned: why it refused
+records.
 
     Sent      returned: `SYSTEM:NAME` to number of records that the target refused, None: unknown; empty: it
               has all. Counts of refused `losses` are included

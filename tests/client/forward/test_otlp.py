@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import ssl
@@ -288,7 +289,9 @@ def test_losses() -> None:
     ]
 
 
-@pytest.mark.parametrize(("records", "size"), [(1, 10**9), (7, 10**9), (10**9, 1), (10**9, 3000), (5, 900)])
+@pytest.mark.parametrize(
+    ("records", "size"), [(1, 10**9), (7, 10**9), (10**9, 1), (10**9, 3000), (5, 900), (9, 2000)]
+)
 def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch, records: int, size: int) -> None:
     monkeypatch.setattr(otlp, "MAX_RECORDS", records)
     monkeypatch.setattr(otlp, "MAX_BYTES", size)
@@ -302,7 +305,7 @@ def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch, records: int, siz
     counts = dict.fromkeys(("one", "order_end", "two"), 0)
     for request in requests:
         assert request.items <= records
-        assert request.items == 1 or len(request.body) <= size + 200
+        assert request.items == 1 or len(request.body) <= size
         for event, n in request.counts.items():
             counts[event.removeprefix("user_events:")] += n
     assert counts == {"one": 30, "order_end": 15, "two": 15}
@@ -365,12 +368,13 @@ def test_partial_success_is_counted(collector: Collector) -> None:
     partial = logs_service.ExportLogsServiceResponse()
     partial.partial_success.rejected_log_records = 2
     partial.partial_success.error_message = "too old"
-    collector.answer = lambda _path, _message: (200, {}, partial.SerializeToString())
+    collector.answer = lambda _path, _message: (202, {}, partial.SerializeToString())
     both = batch_of({5: "e u32 a", 6: "f u32 a"}, [(5, bytes(4)), (6, bytes(4))])
     with collecting(collector) as port:
         target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
         assert target.send([a_batch(), a_batch(sequence=2)]) == {"user_events:e": 4}
         assert target.send([both]) == {ANY: 2}
+        assert "refuses 2 of 2 records" in target.note
         partial.partial_success.rejected_log_records = -1
         assert target.send([a_batch(sequence=3)]) == {}
         partial.partial_success.rejected_log_records = 100
@@ -378,11 +382,12 @@ def test_partial_success_is_counted(collector: Collector) -> None:
         target.close()
 
 
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 @pytest.mark.parametrize(
     "answer", [b"", b"\xff", b"{}", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x01", b"\x0a\x00"]
 )
-def test_any_answer_of_200_is_success(collector: Collector, answer: bytes) -> None:
-    collector.answer = lambda _path, _message: (200, {}, answer)
+def test_any_answer_of_2xx_is_success(collector: Collector, status: int, answer: bytes) -> None:
+    collector.answer = lambda _path, _message: (status, {"Content-Type": "text/plain"}, answer)
     with collecting(collector) as port:
         target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
         assert target.send([a_batch()]) == {}
@@ -405,6 +410,33 @@ def test_refused(collector: Collector, status: int) -> None:
             target.send([a_batch(losses=[Loss("x", "ring", 1)], sequence=2)])
         target.close()
     assert collector.arrived == {"order_end": 1}
+
+
+def test_too_large_requests_are_halved(collector: Collector) -> None:
+    """Until one record or loss is left, which is lost."""
+
+    def answer(_path: str, message: Any) -> Any:
+        one = [attributes(item) for _, item in items(message)]
+        is_large = len(one) > 4 or any(item.get("a") == 13 or item.get("event") == "x7" for item in one)
+        return (413, {}, b"") if is_large else None
+
+    collector.answer = answer
+    losses = [Loss(f"x{n}", "ring", n) for n in range(20)]
+    with collecting(collector) as port:
+        target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
+        batches = [a_batch(20, losses=losses[:9]), a_batch(10, sequence=2, losses=losses[9:])]
+        assert target.send(batches) == {"user_events:e": 1, "x7": 7}
+        assert (
+            target.note
+            == f"records are refused: 413 Request Entity Too Large from {target._host}:{port}/v1/logs"
+        )
+        mixed = [
+            (5, packed("e u32 a", n)) if n % 2 else (6, packed(SPAN_END, n, 0, 5, "", n)) for n in range(30)
+        ]
+        assert target.send([batch_of({5: "e u32 a", 6: SPAN_END}, mixed)]) == {"user_events:e": 1}
+        target.close()
+    assert collector.arrived == {"e": 29 + 14, "order_end": 15}
+    assert collector.lost == {(f"x{n}", "ring"): n for n in range(20) if n != 7}
 
 
 def test_losses_of_which_some_are_refused(collector: Collector) -> None:
@@ -461,6 +493,8 @@ def test_refused_losses(collector: Collector) -> None:
         (503, "Wed, 01 Jan 2020 00:00:00 GMT", 0),
         (502, "Fri, 01 Jan 2100 00:00:00 GMT", 300),
         (504, "soon", None),
+        (503, "\u00b2", None),
+        (503, "Fri, 01 Jan 0001 00:00:00 -9999", None),
         (503, None, None),
         (401, None, None),
         (403, None, None),
@@ -550,6 +584,84 @@ def test_a_collector_that_does_not_answer(collector: Collector) -> None:
             target.send([a_batch()])
         assert time.monotonic() - began < 10
         go_on.set()
+        target.close()
+
+
+def _drip(connection: socket.socket, head: bytes, part: bytes) -> None:
+    while connection.recv(1 << 20)[-1:] == b"x":  # all but the last part of the request
+        pass
+    connection.sendall(head)
+    while True:
+        connection.sendall(part)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"", b"\r\n"),
+    ],
+)
+def test_a_send_has_one_deadline(head: bytes, part: bytes, is_tls: bool, tmp_path: Path) -> None:
+    settings = Settings(timeout_s=0.4)
+    if is_tls:
+        certificates(tmp_path)
+        settings = attrs.evolve(settings, ca=str(tmp_path / "ca.pem"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with contextlib.suppress(OSError):
+                if is_tls:
+                    connection = server_context(tmp_path).wrap_socket(connection, server_side=True)
+                with connection:
+                    _drip(connection, head, part)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        scheme = "https" if is_tls else "http"
+        target = OtlpTarget(f"{scheme}://127.0.0.1:{server.getsockname()[1]}", settings)
+        began = time.monotonic()
+        with pytest.raises((TimeoutError, TryAgain)):
+            target.send([a_batch()])
+        assert time.monotonic() - began < 5
+        target.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("status", ["413 Too Large", "103 Hints\r\n\r\nHTTP/1.1 413 No"])
+def test_an_answer_before_the_request_is_read(status: str, is_open: bool) -> None:
+    """Also if the connection stays open, and nothing is read."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept: list[socket.socket] = []
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+            kept.append(connection)
+            if not is_open:
+                connection.recv(100)
+                connection.shutdown(socket.SHUT_RD)
+                connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        command = "e __rel_loc char[] text"
+        large = batch_of({5: command}, [(5, packed(command, "x" * 60_000)) for _ in range(100)])
+        target = OtlpTarget(f"otlp://127.0.0.1:{server.getsockname()[1]}", Settings(timeout_s=0.5))
+        with pytest.raises((TimeoutError, OSError)):
+            target.send([large])
+        thread.join()
+        assert len(target._requests) == 7  # the first one is halved; nobody answers the next one
+        for one in kept:
+            one.close()
         target.close()
 
 
