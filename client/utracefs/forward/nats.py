@@ -93,6 +93,9 @@ class NatsTarget:
         """Sequence of the last message of the subject; None: unknown."""
         self._stored = Position(0, 0, 0)
         """Position of the message with that sequence."""
+        self.note = ""
+        self._foreign = self._foreign_to = 0
+        """Number of messages of others on the subject, and the sequence up to which they are counted."""
         self._acked = 0
         """Sequence of the last batch whose storing the server has acknowledged."""
         self._unacked: tuple[str, Position] | None = None
@@ -106,6 +109,11 @@ class NatsTarget:
         self._connection.close()
 
     def send(self, batches: Sequence[Batch]) -> Sent:
+        self.note = ""
+        with self._connection.within(self._settings.timeout_s):
+            return self._try(batches)
+
+    def _try(self, batches: Sequence[Batch]) -> Sent:
         for _ in range(_TRIES):
             try:
                 self._send(batches)
@@ -205,14 +213,30 @@ class NatsTarget:
             except NotFound:
                 self._last, self._stored = 0, Position(0, 0, 0)
             else:
-                try:
-                    self._stored = position(last.headers)
-                except ValueError:
-                    raise TryAgain(
-                        f"message {last.sequence} of {last.subject} is not of utracefs; remove it"
-                    ) from None
+                self._stored = self._position(last.sequence)
                 self._last = last.sequence
             self._acked = max(self._acked, self._stored.sequence - (not self._stored.is_whole))
+
+    def _position(self, last: int) -> Position:
+        """Position of this forwarder's last message on the subject; others are skipped, and counted.
+        Looks back twice as far each time, since the server finds only the next message of a subject."""
+        found = Position(0, 0, 0)
+        end, back = last + 1, 1
+        while end > 1 and not found.sequence:
+            begin = max(1, last + 1 - back)
+            at, back = begin - 1, 2 * back
+            while (one := self._jetstream.next(self._stream, self._at, at)) and one.sequence < end:
+                at = one.sequence
+                try:
+                    if one.headers.get("Utracefs-Forwarder") != self._at.rpartition(".")[2]:
+                        raise ValueError("of another forwarder")
+                    found = position(one.headers)
+                except ValueError:
+                    self._foreign += at > self._foreign_to
+                    self.note = f"{self._foreign} messages of others on {self._at} were skipped"
+            end = begin
+        self._foreign_to = max(self._foreign_to, last)
+        return found
 
     def _look_at_stream(self) -> None:
         try:

@@ -18,6 +18,7 @@ In COUNTS the cause `arrived` has the records of this message; other rows are lo
 first messages have.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,7 +28,7 @@ import attrs
 
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
-from utracefs.nats.jetstream import Consumer, JetStream, Stored
+from utracefs.nats.jetstream import JetStream, Stored
 from utracefs.recordings import columns
 from utracefs.recordings.origin import ClockPair, Origin
 
@@ -44,6 +45,9 @@ ARRIVED: Final = "arrived"
 
 _LEFT_OUT: Final = ("instance", "lost")
 """Columns of recordings: records of a stream have no instance; losses are in COUNTS."""
+
+_POLL_S: Final = 0.25
+"""Interval of looking for new messages."""
 
 MOST_TABLES: Final = 1 << 16
 """Limit of tables in a message that is read."""
@@ -323,26 +327,51 @@ class Reader:
         was reading. Their number of records is unknown."""
         self.invalid = 0
         """Number of messages of other programs, or damaged ones."""
-        self._consumer: Final = Consumer(jetstream, stream, subject, after=after)
+        self.pending = 0
+        """Most messages that are not read yet, as the server last reported."""
+        self._jetstream: Final = jetstream
+        self._stream: Final = stream
+        self._subject: Final = subject
+        self._at = after
+        self._created = ""
+        """The stream."""
+        self._generation = -1
+        """The connection."""
         self._last: dict[str, int] = {}
         """Forwarder to sequence."""
 
     def __enter__(self) -> Self:
-        self._consumer.__enter__()
+        self._look()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+        """Nothing is left at the server."""
 
-    @property
-    def pending(self) -> int:
-        """Messages that are not read yet, as the server last reported."""
-        return self._consumer.pending
+    def _look(self) -> None:
+        found = self._jetstream.stream(self._stream)
+        if self._created not in ("", found["created"]):
+            self._at = 0  # another stream of that name
+        self._created, self._generation = found["created"], self._jetstream.connection.generation
+        state = found["state"]
+        self.pending = max(0, min(state["last_seq"] - self._at, state["messages"]))
 
     def next(self, timeout_s: float) -> Arrived | None:
         """The next message; None: none came in time. OSError, ApiError: call again later, nothing is
         missed."""
-        while (stored := self._consumer.next(timeout_s)) is not None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._generation != self._jetstream.connection.generation:
+                self._look()
+            stored = self._jetstream.next(self._stream, self._subject, self._at)
+            if stored is None:
+                self._look()
+                self.pending = 0
+                if (left := deadline - time.monotonic()) <= 0:
+                    return None
+                time.sleep(min(left, _POLL_S))
+                continue
+            self.pending = max(0, self.pending - 1)
+            self._at = stored.sequence
             try:
                 arrived = Arrived.of(stored)
             except ValueError:
@@ -353,4 +382,3 @@ class Reader:
                 self.vanished[arrived.host] += 1
             self._last[arrived.forwarder] = arrived.sequence
             return arrived
-        return None

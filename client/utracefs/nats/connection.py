@@ -8,12 +8,12 @@ Answers to all requests come over one subscription, INBOX.ID.*.
 """
 
 import contextlib
+import math
 import secrets
-import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,6 +21,7 @@ import attrs
 
 from utracefs.nats.errors import NoResponders
 from utracefs.nats.login import Login
+from utracefs.nats.sockets import Limited, connect, secured
 from utracefs.nats.wire import (
     MAX_MESSAGE,
     Error,
@@ -92,7 +93,8 @@ class Subscription:
         while not self._messages:
             if not self._is_alive:
                 raise ConnectionResetError(f"the subscription of {self.subject} ended with its connection")
-            if not self._connection.wait(deadline):
+            is_last = time.monotonic() >= deadline  # a server may send other messages without end
+            if not self._connection.wait(deadline) or (is_last and not self._messages):
                 return None
         message = self._messages.popleft()
         self._bytes -= _size(message)
@@ -139,7 +141,9 @@ class Connection:
         self._tls: Final = tls
         self._name: Final = name
         self._inbox: Final = f"{checked_subject(inbox)}.{secrets.token_hex(8)}"
-        self._socket: socket.socket | None = None
+        self._socket: Limited | None = None
+        self._limit = math.inf
+        """See `within`."""
         self._parser = Parser()
         self._subscriptions: dict[int, Subscription] = {}
         self._answers: dict[str, Message | None] = {}
@@ -167,6 +171,18 @@ class Connection:
         """The server of this connection, or the next one to try."""
         return self._servers[0]
 
+    @contextlib.contextmanager
+    def within(self, timeout_s: float) -> Iterator[None]:
+        """All calls inside, together, have that time."""
+        self._limit = time.monotonic() + timeout_s
+        try:
+            yield
+        finally:
+            self._limit = math.inf
+
+    def _deadline(self, timeout_s: float | None = None) -> float:
+        return min(self._limit, time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s))
+
     def close(self) -> None:
         sock, self._socket = self._socket, None
         if sock is not None:
@@ -183,7 +199,7 @@ class Connection:
         """Connect to the first server that answers, unless there is a connection. OSError: that of the last
         server that was tried. ValueError, ImportError: see `Login.members`."""
         if self._socket is not None:
-            deadline = time.monotonic() + self.timeout_s
+            deadline = self._deadline()
             try:
                 while self._read(0):
                     if time.monotonic() >= deadline:
@@ -192,9 +208,11 @@ class Connection:
             except ConnectionError:  # it ended in the meantime
                 pass
         failed: OSError | None = None
-        for _ in range(len(self._servers)):
+        end = self._deadline()
+        for left in range(len(self._servers), 0, -1):
+            now = time.monotonic()
             try:
-                self._open()
+                self._open(now + (end - now) / left)
             except OSError as error:
                 self.close()
                 kinds = (kind for kind in (PermissionError, TimeoutError) if isinstance(error, kind))
@@ -211,12 +229,10 @@ class Connection:
         assert failed is not None
         raise failed
 
-    def _open(self) -> None:
-        deadline = time.monotonic() + self.timeout_s
+    def _open(self, deadline: float) -> None:
         self._parser = Parser()
         self._error = ""
-        self._socket = socket.create_connection((self.server.host, self.server.port), self.timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connect(self.server.host, self.server.port, deadline)
         self.generation += 1
         self.info = Info({})
         while not self.info.values:
@@ -228,8 +244,7 @@ class Connection:
         if self._tls is not None or self.info.values.get("tls_required"):
             context = ssl.create_default_context() if self._tls is None else self._tls()
             self._parser = Parser()  # bytes before TLS were not protected
-            self._socket.settimeout(self._left(deadline))
-            self._socket = context.wrap_socket(self._socket, server_hostname=self.server.host)
+            self._socket = secured(self._socket, context, self.server.host)
         login = self._login()
         nonce = self.info.values.get("nonce")
         options = {
@@ -269,7 +284,7 @@ class Connection:
             raise ConnectionResetError("not connected")
         try:
             for one in (data, *more):
-                sock.settimeout(self._left(deadline))
+                sock.deadline = deadline
                 sock.sendall(one)
         except OSError as error:
             with contextlib.suppress(OSError):  # the reason is there
@@ -305,7 +320,7 @@ class Connection:
                 is_asked = is_asked or isinstance(one, Ping)
                 self._take(one)
             if is_asked and answers and self.info.values:
-                self._send(b"PONG\r\n", time.monotonic() + self.timeout_s)
+                self._send(b"PONG\r\n", self._deadline())
         except ConnectionError:
             self.close()
             raise
@@ -342,7 +357,7 @@ class Connection:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the server has read everything sent. PermissionError: it refused a part of it."""
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         wanted = self._pongs + 1
         self._send(b"PING\r\n", deadline)
         while self._pongs < wanted:
@@ -354,12 +369,12 @@ class Connection:
         self._sid += 1
         made = Subscription(self, checked_subject(subject), self._sid)
         self._subscriptions[made.sid] = made
-        self._send(f"SUB {subject} {made.sid}\r\n".encode(), time.monotonic() + self.timeout_s)
+        self._send(f"SUB {subject} {made.sid}\r\n".encode(), self._deadline())
         return made
 
     def unsubscribe(self, sid: int) -> None:
         if self._subscriptions.pop(sid, None) is not None:
-            self._send(f"UNSUB {sid}\r\n".encode(), time.monotonic() + self.timeout_s)
+            self._send(f"UNSUB {sid}\r\n".encode(), self._deadline())
 
     def new_inbox(self) -> str:
         """A subject for a subscription."""
@@ -377,7 +392,7 @@ class Connection:
     ) -> None:
         """Publish without an acknowledgement. ValueError: the payload is larger than the server's limit."""
         self.open()
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         line, head = publish_lines(checked_subject(subject), reply, headers, len(payload))
         if len(head) + len(payload) > self.info.max_payload:
             raise ValueError(
@@ -403,7 +418,7 @@ class Connection:
 
     def end(self, word: str, timeout_s: float | None = None) -> Message:
         """The answer. TimeoutError. PermissionError: the server refused the subject. NoResponders."""
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = self._deadline(timeout_s)
         if word not in self._answers:
             raise ConnectionResetError("the connection ended before the answer came")
         try:

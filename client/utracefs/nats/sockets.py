@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 
-class _Limited(socket.socket):
+class Limited(socket.socket):
     """`makefile` reads, and `sendall` writes, up to `deadline`: TimeoutError."""
 
     deadline = 0.0
@@ -27,7 +27,7 @@ class _Limited(socket.socket):
         super().sendall(*args)
 
 
-class _LimitedTls(_Limited, ssl.SSLSocket):
+class _LimitedTls(Limited, ssl.SSLSocket):
     pass
 
 
@@ -38,11 +38,11 @@ def limit(sock: socket.socket, deadline: float) -> None:
     sock.settimeout(left)
 
 
-def connect(host: str, port: int, deadline: float) -> _Limited:
+def connect(host: str, port: int, deadline: float) -> Limited:
     """Try all addresses of a name, each for its share of the time. OSError: that of the last one."""
     addresses = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     for n, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = _Limited(family, kind, protocol)
+        sock = Limited(family, kind, protocol)
         now = time.monotonic()
         try:
             limit(sock, now + (deadline - now) / (len(addresses) - n))
@@ -58,7 +58,7 @@ def connect(host: str, port: int, deadline: float) -> _Limited:
     raise OSError(f"{host} has no address")
 
 
-def secured(sock: _Limited, context: ssl.SSLContext, host: str) -> _Limited:
+def secured(sock: Limited, context: ssl.SSLContext, host: str) -> Limited:
     limit(sock, sock.deadline)
     context.sslsocket_class = _LimitedTls
     made = context.wrap_socket(sock, server_hostname=host)

@@ -7,6 +7,7 @@ import itertools
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -619,13 +620,35 @@ def test_an_invalid_key(tmp_path: Path) -> None:
 def test_foreign_messages(server: NatsServer) -> None:
     with target(server.at) as nats, server.connection() as connection:
         nats.send(batches(1))
-        JetStream(connection).publish("utracefs.records.here.f1", b"hello")
-        with pytest.raises(TryAgain, match=r"message 2 of utracefs\.records\.here\.f1 is not of utracefs"):
-            nats.send(batches(1, first=2))
+        jetstream = JetStream(connection)
+        about = {name: text for name, text in jetstream.get("RECORDS", 1).headers.items() if name[0] == "U"}
+        about |= {"Utracefs-Forwarder": "f2", "Utracefs-Sequence": "9"}
+        for n in range(9):
+            jetstream.publish("utracefs.records.here.f1", b"hello", about if n % 2 else {})
+        assert not nats.send(batches(1, first=2))
+        assert nats.note == "9 messages of others on utracefs.records.here.f1 were skipped"
+        jetstream.publish("utracefs.records.here.f1", b"hello")
+    with target(server.at) as nats, server.connection() as connection:
+        assert not nats.send(batches(1, 1, first=2))  # the first one is there
+        assert nats.note.startswith("1 messages")
+        assert not nats.send(batches(1, first=4)) and not nats.note
         with Reader(JetStream(connection), "RECORDS") as reader:
-            assert reader.next(WAIT_S)
-            assert reader.next(0) is None
-            assert reader.invalid == 1
+            assert reader.pending == 14
+            found = [one.sequence for one in iter(lambda: reader.next(0), None)]
+            assert found == [1, 2, 3, 4] and reader.invalid == 10 and not reader.pending
+
+
+def test_a_send_has_one_deadline(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not each of its messages."""
+    request = Connection.request
+
+    def slow(self: Connection, *args: Any, **options: Any) -> Any:
+        time.sleep(0.15)
+        return request(self, *args, **options)
+
+    monkeypatch.setattr(Connection, "request", slow)
+    with target(server.at, timeout_s=0.2) as nats, pytest.raises(TimeoutError):
+        nats.send(batches(1))
 
 
 def test_sums(server: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:

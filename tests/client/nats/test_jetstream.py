@@ -1,4 +1,4 @@
-"""Streams, acknowledgements and consumers of a real nats-server, and answers that are none."""
+"""Streams, acknowledgements and messages of a real nats-server, and answers that are none."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.nats.server import WAIT_S, NatsServer
-from utracefs.nats import jetstream as jetstream_module
+from tests.client.nats.server import NatsServer
 from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, WrongLastSequence
-from utracefs.nats.jetstream import Consumer, JetStream, Stored, _checked
+from utracefs.nats.jetstream import JetStream, Stored, _checked
 from utracefs.nats.wire import Message
 
 
@@ -54,87 +53,18 @@ def test_without_jetstream(jetstream: JetStream) -> None:
         JetStream(jetstream.connection, "leaf").stream("S")
 
 
-@pytest.mark.parametrize("number", [1, 255, 256, 257, 1000])
-def test_a_consumer(jetstream: JetStream, number: int) -> None:
-    for one in range(number):
-        jetstream.connection.publish(f"s.{one % 2}", b"%d" % one)
-    jetstream.connection.flush()
-    with Consumer(jetstream, "S") as consumer:
-        found = [consumer.next(WAIT_S) for _ in range(number)]
-        assert [one and one.payload for one in found] == [b"%d" % one for one in range(number)]
-        assert consumer.pending == 0
-        assert consumer.next(0) is None
-        jetstream.publish("s.0", b"more")
-        last = consumer.next(WAIT_S)
-        assert last and last.payload == b"more" and consumer.sequence == number + 1
-    with Consumer(jetstream, "S", "s.1", after=number) as consumer:
-        assert consumer.next(0) is None
+def test_the_next_message(jetstream: JetStream) -> None:
+    for one in range(4):
+        jetstream.publish(f"s.{one % 2}", b"%d" % one)
+    found = [jetstream.next("S", subject, after) for subject, after in (("s.>", 0), ("s.1", 0), ("s.1", 2))]
+    assert [one and (one.sequence, one.payload) for one in found] == [(1, b"0"), (2, b"1"), (4, b"3")]
+    assert jetstream.next("S", "s.1", 4) is None
     assert jetstream.stream("S")["state"]["consumer_count"] == 0
 
 
-def test_a_consumer_that_was_deleted(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jetstream_module, "_HEARTBEAT_S", 0.1)
-    for one in range(600):
-        jetstream.publish("s.a", b"%d" % one)
-    found = []
-    with Consumer(jetstream, "S") as consumer:
-        for one in range(600):
-            if one % 290 == 0:  # more than one request has
-                jetstream.call(f"CONSUMER.DELETE.S.{consumer._name}")
-            message = consumer.next(WAIT_S)
-            assert message
-            found.append(int(message.payload))
-    assert found == list(range(600))
-
-
-def test_silence_is_no_loss(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jetstream_module, "_HEARTBEAT_S", 0.1)
-    monkeypatch.setattr(jetstream_module, "_FETCH_S", 0.5)
-    with Consumer(jetstream, "S") as consumer:
-        assert consumer.next(1.2) is None
-        jetstream.publish("s.a", b"1")
-        found = consumer.next(WAIT_S)
-        assert found and found.payload == b"1"
-
-
-def test_a_consumer_over_restarts(server: NatsServer, jetstream: JetStream) -> None:
-    for one in range(500):
-        jetstream.publish("s.a", b"%d" % one)
-    found: list[int] = []
-    with server.connection() as connection, Consumer(JetStream(connection), "S") as consumer:
-        while len(found) < 500:
-            if len(found) % 100 == 50:
-                server.kill()
-                server.start()
-            message = consumer.next(WAIT_S)
-            assert message
-            found.append(int(message.payload))
-    assert found == list(range(500))
-
-
-def test_a_consumer_of_a_stream_that_was_made_again(jetstream: JetStream) -> None:
-    jetstream.publish("s.a", b"1")
-    with Consumer(jetstream, "S") as consumer:
-        assert consumer.next(WAIT_S)
-        jetstream.call("STREAM.DELETE.S")
-        with pytest.raises(NotFound):
-            consumer.next(WAIT_S)
-        jetstream.create_stream({"name": "S", "subjects": ["s.>"]})
-        jetstream.publish("s.a", b"2")
-        again = consumer.next(WAIT_S)
-        assert again and again.payload == b"2" and consumer.restarts == 1
-
-
-def test_only_headers(jetstream: JetStream) -> None:
-    jetstream.publish("s.a", b"12345", {"K": "v"})
-    with Consumer(jetstream, "S", headers_only=True) as consumer:
-        found = consumer.next(WAIT_S)
-        assert found and not found.payload and found.headers["K"] == "v"
-
-
 def test_no_such_stream(jetstream: JetStream) -> None:
-    with pytest.raises(NotFound), Consumer(jetstream, "none"):
-        pass
+    with pytest.raises(NotFound):
+        jetstream.next("none", ">", 0)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from utracefs.fleet.wish import Wish
 
 def wishes(server: NatsServer) -> dict[str, Wish]:
     with server.connection() as connection:
-        values = Fleet(connection).wishes.entries()
-    return {key: Wish.from_bytes(value.value) for key, value in values.items()}
+        fleet = Fleet(connection)
+        return {value.key: Wish.from_bytes(value.data) for value in fleet.present(fleet.wishes)}
 
 
 def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
