@@ -147,8 +147,11 @@ class Fleet:
         try:
             message = answer["message"]
             headers = base64.b64decode(message.get("hdrs") or "")
+            prefix, subject = f"$KV.{bucket.name}.", str(message["subject"])
+            if not subject.startswith(prefix):  # another host may answer in place of the server
+                raise ValueError("a message of another bucket")
             return Value(
-                str(message["subject"]).removeprefix(f"$KV.{bucket.name}."),
+                subject.removeprefix(prefix),
                 base64.b64decode(message.get("data") or ""),
                 int(message["seq"]),
                 _seconds(str(message["time"])),

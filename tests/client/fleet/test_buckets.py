@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -127,6 +130,90 @@ def test_nobody_else_writes_wishes(as_: As, user: str) -> None:
         with pytest.raises(REFUSED):
             act()
     assert operator.state(operator.wishes) == state
+
+
+STREAMS = {"KV_utracefs_wishes": "reader", "KV_utracefs_hosts": "reader", "utracefs": "reader-records"}
+VERBS = (
+    *(
+        "INFO",
+        "LIST",
+        "NAMES",
+        "ACCOUNT.PURGE.WISHES",
+        "SERVER.REMOVE",
+        "STREAM.LIST",
+        "CONSUMER.LIST.*",
+        "DIRECT.GET.*",
+    ),
+    *(
+        f"STREAM.{verb}.*"
+        for verb in ("INFO", "MSG.GET", "MSG.DELETE", "DELETE", "PURGE", "UPDATE", "CREATE")
+    ),
+    *("STREAM.SNAPSHOT.*", "STREAM.RESTORE.*", "STREAM.LEADER.STEPDOWN.*", "CONSUMER.CREATE.*"),
+    *("CONSUMER.CREATE.*.x", "CONSUMER.DURABLE.CREATE.*.x", "CONSUMER.MSG.NEXT.*.x", "CONSUMER.DELETE.*.x"),
+)
+
+
+@pytest.mark.parametrize(
+    ("user", "own"),
+    [
+        ("operator", "KV_utracefs_wishes"),
+        ("host", "KV_utracefs_hosts"),
+        ("host-records", "utracefs"),
+        ("reader", ""),
+        ("reader-records", ""),
+    ],
+)
+def test_no_answer_of_the_server_gets_where_its_asker_may_not_publish(
+    as_: As, server: NatsServer, tmp_path: Path, user: str, own: str
+) -> None:
+    """Neither by the reply subject of a request, nor by subjects in its body."""
+    operator, host, other = as_("operator"), as_("host"), as_(user)
+    operator.create()
+    operator.wishes.put("w", WISH)
+    host.report("web1", b"{}")
+    records = JetStream(as_("host-records").connection)
+    records.create_stream({"name": "utracefs", "subjects": ["utracefs.records.>"]})
+    records.publish("utracefs.records.web1.f", b"{}")
+
+    def state() -> dict[str, Any]:
+        found = {name: JetStream(as_(who).connection).stream(name) for name, who in STREAMS.items()}
+        return {
+            name: (one["created"], one["config"], one["state"]) for name, one in found.items() if name != own
+        }
+
+    before = state()
+    targets = ["$KV.utracefs_wishes.w", "$KV.utracefs_wishes.new", "$KV.utracefs_hosts.web1"]
+    targets += ["utracefs.records.web1.f", "$SYS.REQ.SERVER.PING"]
+    targets += [
+        f"$JS.API.STREAM.{verb}.{name}" for verb in ("DELETE", "PURGE") for name in STREAMS if name != own
+    ]
+    for subject in targets:
+        config = {"deliver_subject": subject, "ack_policy": "none", "name": "x", "headers_only": True}
+        config |= {"flow_control": True, "idle_heartbeat": 10**8}
+        for name in STREAMS:
+            bodies: tuple[dict[str, Any], ...] = (
+                {},
+                {"seq": 1},
+                {"last_by_subj": ">"},
+                {"stream_name": name, "config": config},
+            )
+            bodies += ({"deliver_subject": subject}, {"name": "new", "subjects": [subject]})
+            for api in ("$JS.API", "$JS.fleet"):
+                for verb in VERBS:
+                    for body in bodies:
+                        data = json.dumps(body).encode() if body else b""
+                        text = f"{api}.{verb}".replace("*", name)
+                        other.connection.publish(text, data, reply=subject)
+        for about in targets[:4]:
+            other.connection.publish(about, b"x", reply=subject)
+        with contextlib.suppress(PermissionError):
+            other.connection.flush()
+    for stream in STREAMS:
+        with contextlib.suppress(*REFUSED, OSError):
+            other.connection.subscribe(f"$JS.API.STREAM.MSG.GET.{stream}")
+            other.connection.flush()
+    time.sleep(0.3)  # heartbeats
+    assert state() == before
 
 
 def _copy(fleet: Fleet, stream: str) -> None:
