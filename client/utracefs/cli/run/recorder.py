@@ -46,6 +46,12 @@ POLL_S = 0.02
 SYNC_S = 0.1
 """How long pages stay in memory: a killed recorder loses these."""
 TEXTS_S = 1.0
+REMEDIES = {
+    "in data rings": "UTRACEFS_RING_KB=65536 for the program holds more",
+    "in the ring buffer": "-b 65536 holds more",
+    "for the disk": "it is full",
+}
+"""Places of losses."""
 MAX_ROUNDS = 32
 """Rounds at the end of a file before the last one."""
 MAX_PAGES = 32
@@ -165,6 +171,8 @@ class Recorder:
         self._ledger = ledger or Ledger(tree, place)
         self.account = Account()
         """The account at the last reading of the texts."""
+        self._told = (time.monotonic(), Account(), 0)
+        """Time, account, and losses on the disk at the last look at losses."""
         self._reported = _Reported(account=reported or Account())
         self._kept = 0
         self.left_out = 0
@@ -244,6 +252,7 @@ class Recorder:
         now = time.monotonic()
         if now >= self._texts_due or (self._kept and not self.texts.events):
             self.read_texts()
+            self._tell_losses()
             self._texts_due = time.monotonic() + TEXTS_S
         elif now >= self._sync_due:
             with self._alone():
@@ -264,6 +273,25 @@ class Recorder:
         self.account = self._ledger.read()
         with self._alone():
             self._writer.add_texts(self.texts.contents)
+
+    def _tell_losses(self) -> None:
+        """While records are lost, in a line a second."""
+        before, account, no_room = self._told
+        self._told = (time.monotonic(), self.account, self._writer.given_up)
+        new = self.account.since(account)
+        lost = {
+            "in data rings": new.in_rings,
+            "in the ring buffer": 0 if self._at_end else new.lost - new.in_rings + new.overrun,
+            "for the disk": max(0, self._writer.given_up - no_room),
+        }
+        if total := sum(lost.values()):
+            emitted = new.recorded + new.lost
+            rate = emitted / max(self._told[0] - before, 0.001)
+            where = max(lost, key=lambda name: lost[name])
+            share = f"{total / max(emitted, total):.1%} of {rate:,.0f} records/s"
+            tell(
+                f"{self._path}: losing {share}, most {where}: {REMEDIES[where]}; -e and --filter record less"
+            )
 
     def _read_all(self) -> bool:
         """Read what there is; whether there may be more."""

@@ -1,7 +1,11 @@
 """Pages and texts of a daemon become a trace.dat."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import utracefs
 from tests.client.cli.kit import Cli
@@ -80,3 +84,27 @@ def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
             "a=-8 ab=-9 c=-10 d=-11 e=-12 f=250 g=REC",
             "a=8 ab=9 c=10 d=11 e=12 f=250 g=REC",
         ]
+
+
+def test_losses_are_reported_while_they_happen(
+    traced: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At most a line a second, with the place and what helps."""
+    traced.run("reg", "ev u32 a")
+    traced.run("write", "options/overwrite", data=b"0\n")
+    traced.run("write", "buffer_size_kb", data=b"8\n")
+    traced.run("enable", "ev")
+    path = str(tmp_path / "trace.dat")
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, path) as one:
+        one.step()
+        assert capsys.readouterr().err == ""
+        other = "import utracefs; e = utracefs.event('ev u32 a')\nwhile not e: pass\n"
+        other += "for a in range(4_000_000): e.emit(a)\nutracefs.flush(60)"
+        subprocess.run([sys.executable, "-c", other], env=traced.env, check=True)
+        one.read_texts()
+        one.step()
+        text = capsys.readouterr().err
+    assert text.startswith(f"utracefs: {path}: losing ") and text.count("\n") == 1
+    assert re.search(
+        r"losing \d.*% of [\d,]+ records/s, most in (data rings: UTRACEFS_RING_KB|the ring buffer: -b)", text
+    )
