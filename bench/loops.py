@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgpack
 
 import utracefs
@@ -152,57 +153,80 @@ def mapped_ring(sock: socket.socket) -> list[int]:
     return fds
 
 
+@attrs.frozen
+class LttngSession:
+    name: str
+    environment: dict[str, str]
+    program: str
+
+    def run(self, *arguments: str) -> str | None:
+        """The output of `lttng`; None: it failed."""
+        done = subprocess.run(
+            ["lttng", "--no-sessiond", *arguments],
+            env=os.environ | self.environment,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        return done.stdout if done.returncode == 0 else None
+
+
 @contextlib.contextmanager
-def lttng_in_c(folder: str) -> Iterator[InC | None]:
-    """lttng.c with a session that discards excess records, or None where LTTng is not installed."""
+def lttng_session(folder: str, source: str, *channel: str) -> Iterator[LttngSession | None]:
+    """A compiled program, and a session that records it and discards excess records; channel: its options.
+    None where LTTng is not installed."""
     environment = {"LTTNG_HOME": folder, "LTTNG_UST_REGISTER_TIMEOUT": "-1"}
     sessions: subprocess.Popen[bytes] | None = None
     name = f"utracefs-bench-{os.getpid()}"
-
-    def lttng(*arguments: str) -> bool:
-        done = subprocess.run(
-            ["lttng", "--no-sessiond", *arguments],
-            env=os.environ | environment,
-            capture_output=True,
-            check=False,
-        )
-        return done.returncode == 0
-
     try:
         if shutil.which("lttng") is None or shutil.which("lttng-sessiond") is None:
             raise FileNotFoundError
-        program = compiled(folder, "lttng.c", "-llttng-ust", "-ldl")
+        program = compiled(folder, source, "-DLTTNG", "-llttng-ust", "-ldl")
     except (FileNotFoundError, subprocess.CalledProcessError):
         print("  (left out: LTTng-UST; Debian packages lttng-tools and liblttng-ust-dev)")
         yield None
         return
-    if not lttng("list"):
+    session = LttngSession(name, environment, program)
+    lttng = session.run
+    if lttng("list") is None:
         command = ["lttng-sessiond", "--no-kernel", "--quiet"]
         sessions = subprocess.Popen(command, env=os.environ | environment)
         deadline = time.monotonic() + 10
-        while not lttng("list") and time.monotonic() < deadline:
+        while lttng("list") is None and time.monotonic() < deadline:
             time.sleep(0.05)
     try:
-        ready = (
-            lttng("create", name, "--output", f"{folder}/lttng-trace")
-            and lttng("enable-channel", "-u", "-s", name, "--subbuf-size", "8M", "--num-subbuf", "8", "bench")
-            and lttng("enable-event", "-u", "-s", name, "-c", "bench", "utracefs_bench:*")
-            and lttng("start", name)
+        steps = (
+            ("create", name, "--output", f"{folder}/lttng-trace"),
+            ("enable-channel", "-u", "-s", name, *channel, "bench"),
+            ("enable-event", "-u", "-s", name, "-c", "bench", "utracefs_bench:*"),
+            ("start", name),
         )
-        if not ready:
+        if any(lttng(*step) is None for step in steps):
             print("  (left out: LTTng-UST; its session daemon does not carry out commands)")
             yield None
             return
-        producer = InC([program], [], environment)
         try:
-            yield producer
+            yield session
         finally:
-            producer.close()
             lttng("destroy", name)
     finally:
         if sessions is not None:
             sessions.terminate()
             sessions.wait(20)
+
+
+@contextlib.contextmanager
+def lttng_in_c(folder: str) -> Iterator[InC | None]:
+    """lttng.c with large buffers, or None."""
+    with lttng_session(folder, "lttng.c", "--subbuf-size", "8M", "--num-subbuf", "8") as session:
+        if session is None:
+            yield None
+            return
+        producer = InC([session.program], [], session.environment)
+        try:
+            yield producer
+        finally:
+            producer.close()
 
 
 def rows() -> Iterator[Row]:
