@@ -18,8 +18,11 @@ If the command does not end by itself it keeps running, and is named on stderr.
 """
 
 import contextlib
+import errno
 import gc
 import math
+import os
+import shutil
 import signal
 import subprocess
 import time
@@ -72,7 +75,8 @@ _OURS = Surroundings()
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
     """Block the signals that run_steps takes; those ignored by our parent (nohup, `&` in a script) stay
-    ignored."""
+    ignored. SIGUSR2 stays blocked until the process ends: a request to dump must not kill a recorder that
+    has written everything."""
     taken = frozenset(
         {number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
     )
@@ -82,7 +86,7 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
     finally:
         while signal.sigtimedwait(taken, 0) is not None:
             pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before | (taken & {signal.SIGUSR2}))
 
 
 class Interrupted(BaseException):
@@ -160,12 +164,23 @@ def _start(
         surroundings.enter()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
 
+    def start(words: Sequence[str], executable: str | None) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(words, env=surroundings.env, executable=executable, preexec_fn=prepare)  # noqa: PLW1509
+
+    name = command[0]
+    program = None if "/" in name else shutil.which(name, path=(surroundings.env or os.environ).get("PATH"))
     try:
-        child = subprocess.Popen(command, env=surroundings.env, preexec_fn=prepare)  # noqa: PLW1509
+        try:
+            child = start(command, program)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script without `#!`: as execvp(3)
+            child = start(["/bin/sh", program or name, *command[1:]], None)
     except FileNotFoundError:
-        raise Failure(command[0], "command not found", NOT_FOUND) from None
+        raise Failure(name, "command not found", NOT_FOUND) from None
     except OSError as error:
-        raise Failure(command[0], error.strerror or str(error), NOT_EXECUTABLE) from None
+        raise Failure(name, error.strerror or str(error), NOT_EXECUTABLE) from None
     surroundings.started(child.pid)
     return child
 

@@ -38,6 +38,14 @@ def test_the_status_is_that_of_the_command(script: str, status: int) -> None:
     assert run("sh", "-c", script) == status
 
 
+def test_a_script_without_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script").write_text('exit "$1"')
+    (tmp_path / "script").chmod(0o755)
+    assert run(str(tmp_path / "script"), "7") == 7
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")  # which has another program of that name
+    assert run("script", "8") == 8
+
+
 def test_a_command_that_cannot_be_run() -> None:
     for command, status in (("/nonexistent/program", NOT_FOUND), ("/", NOT_EXECUTABLE)):
         with pytest.raises(Failure) as caught:
@@ -104,7 +112,10 @@ def test_signals_are_as_before_afterwards() -> None:
     with signals_blocked() as taken:
         assert {*ENDING, signal.SIGCHLD} >= taken > {signal.SIGCHLD, signal.SIGUSR1}
         to_us(signal.SIGTERM)  # comes too late: it is taken, and ends nothing
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+        to_us(signal.SIGUSR2)
+    to_us(signal.SIGUSR2)  # it does not kill a recorder that ends
+    assert signal.sigtimedwait({signal.SIGUSR2}, 0)
+    assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before | {signal.SIGUSR2}
 
 
 def test_what_a_command_is_started_in(tmp_path: Path) -> None:
