@@ -1,9 +1,11 @@
 """`utracefs mount`: the tree as files, for cat, echo, grep, trace-cmd."""
 
+import ctypes
 import grp
 import logging
 import os
 import resource
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -22,6 +24,8 @@ from utracefs_protocol.places import chosen_directory
 logger = logging.getLogger("utracefs.mount")
 
 _BEGUN: Final = b"begun"
+
+_PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 _RETRY_S: Final = 0.25
 """Interval of looking for a daemon; a failed connect(2) costs some microseconds."""
@@ -52,7 +56,8 @@ def mount(
 ) -> int | None:
     """Mount the tree, for cat, echo, grep, trace-cmd, and for programs that use the kernel's user_events.
 
-    With COMMAND only COMMAND sees the mount, which ends with it; if no daemon runs, one is started for it.
+    With COMMAND only COMMAND sees the mount, which ends with it; if no daemon runs, one is started for it. If
+    this command is killed, COMMAND gets SIGTERM.
     Else the mount ends with `umount MOUNTPOINT` (`fusermount3 -u MOUNTPOINT`), with SIGTERM, and, without
     --wait, with the daemon.
     """
@@ -92,7 +97,14 @@ def _run_command(directory: str | None, mountpoint: str, command: Sequence[str])
         running_or_own(directory, has_command=True) as (tree, _),
         launched(launch, tree, command) as surroundings,
     ):
-        return run_steps(command, lambda: None, taken=taken, surroundings=surroundings)
+
+        def enter() -> None:
+            surroundings.enter()
+            # The command was started to see the mount: it gets SIGTERM when this process is killed.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+        with_us = attrs.evolve(surroundings, enter=enter)
+        return run_steps(command, lambda: None, taken=taken, surroundings=with_us)
 
 
 def _gid(group: str | None) -> int | None:

@@ -1,10 +1,12 @@
 """`utracefs mount`: its errors. The mount itself: tests/integration/mount/test_mount_life.py."""
 
+import os
+import select
 from pathlib import Path
 
 import pytest
 
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import ANSWER_S, Cli
 from tests.integration.mount.mounting import must_mount
 
 
@@ -41,6 +43,16 @@ def test_a_mount_for_a_command(cli: Cli, home: Path) -> None:
     assert list(place.iterdir()) == []
     assert cli.fails("mount", str(place), "--", "nosuch", status=127).endswith("command not found\n")
     assert f"{home}/none: there is no such directory" in cli.fails("mount", f"{home}/none", "--", "true")
+
+
+def test_a_command_ends_with_a_killed_mount(cli: Cli, home: Path) -> None:
+    must_mount(home / "probe")
+    with cli.start("mount", str(home / "probe"), "--", "sh", "-c", "echo $$; exec sleep 100") as process:
+        assert process.stdout
+        pidfd = os.pidfd_open(int(process.stdout.readline()))
+        process.kill()
+        assert select.select([pidfd], [], [], ANSWER_S)[0]
+        os.close(pidfd)
 
 
 def test_no_such_directory(traced: Cli, home: Path) -> None:
