@@ -179,8 +179,7 @@ def _guarded(run: Callable[[], Any]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except (BrokenPipeError, SystemExit):
-        # The reader of our output (head, less) has closed it. The second exception is click's.
+    except SystemExit:  # click's, for the next one
         return 0
     except Failure as error:
         _say(error.about, error.reason)
@@ -191,9 +190,11 @@ def _guarded(run: Callable[[], Any]) -> int:
         return _say("", error.text)
     except OSError as error:
         about = error.filename
+        if isinstance(error, BrokenPipeError) and about in (None, "stdout", "stderr"):
+            return 0  # the reader of our output (head, less) has closed it
         if isinstance(about, bytes):
             about = os.fsdecode(about)
-        return _say(str(about or "stdout"), error.strerror or str(error))
+        return _say(str(about or ""), error.strerror or str(error))
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error)):
             return _say("", text)

@@ -21,6 +21,21 @@ from typing import Any, TextIO
 from utracefs_protocol.terminal import harmless
 
 
+class _File(io.FileIO):
+    """The descriptor of a standard stream. Its errors are about that stream: others of no file are not."""
+
+    def __init__(self, fd: int, about: str) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._about = about
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = self._about
+            raise
+
+
 class _Terminal(io.RawIOBase):
     """Writes to a terminal without control characters. Owns nothing: closing it leaves the stream below
     open."""
@@ -47,20 +62,22 @@ class _Terminal(io.RawIOBase):
 
 
 def guard() -> None:
-    """From now on sys.stdout and sys.stderr replace control characters if they are terminals."""
+    """From now on sys.stdout and sys.stderr replace control characters if they are terminals; errors of
+    writing to other files name the stream."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and own(stream) is stream and stream.isatty():
+        if isinstance(stream, io.TextIOWrapper) and own(stream) is stream:
             stream.flush()
-            buffer = io.BufferedWriter(_Terminal(stream))
+            is_terminal = stream.isatty()
+            raw = _Terminal(stream) if is_terminal else _File(stream.fileno(), name)
             setattr(
                 sys,
                 name,
                 io.TextIOWrapper(
-                    buffer,
+                    io.BufferedWriter(raw),
                     stream.encoding,
                     stream.errors,
-                    line_buffering=True,
+                    line_buffering=is_terminal or name == "stderr",
                     write_through=name == "stderr",
                 ),
             )

@@ -124,7 +124,7 @@ def test_dir_before_or_after_the_command(cli: Cli) -> None:
     [
         (FileNotFoundError(2, "no such file", "trace"), "utracefs: trace: no such file"),
         (OSError(22, "trace: first\nsecond line", "trace"), "utracefs: trace: first second line"),
-        (OSError(28, "No space left on device"), "utracefs: stdout: No space left on device"),
+        (OSError(28, "No space left on device"), "utracefs: No space left on device"),
         (OSError(5, "bad", b"\xff"), "utracefs: \\udcff: bad"),
         (TraceError(22, "FILE: is not a trace.dat"), "utracefs: FILE: is not a trace.dat"),
         (Failure("cmd", "command not found", 127), "utracefs: cmd: command not found"),
