@@ -21,7 +21,7 @@ def main() -> None:
     try:
         from utracefs.cli import main as run
     except ModuleNotFoundError as error:
-        if (text := how_to_install(error)) is None:
+        if (text := how_to_install(error, "daemon")) is None:  # which `record` starts
             raise
         sys.exit(f"utracefs: {text}")
     run()

@@ -88,7 +88,7 @@ class LoggingHandler(logging.Handler):
             context = json_object(values)
             room = MAX_FTRACE_PAYLOAD - _FIXED_SIZE - len(logger) - len(pathname) - len(func) - len(context)
             room -= sum(len(text) + 5 for text in own)
-            message = self.format(record).encode("utf-8", "backslashreplace")
+            message = shown(self.format(record)).encode("utf-8", "backslashreplace")
             if len(message) > room:
                 message = cut(message, max(room - 3, 0)) + b"..."
             level = min(max(record.levelno, -(1 << 31)), (1 << 31) - 1)

@@ -52,7 +52,7 @@ def test_it_says_what_to_install(tmp_path: Path) -> None:
         (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
         done = run_python(tmp_path, "-m", "utracefs", "report", "trace.dat")
         (tmp_path / f"{missing}.py").unlink()
-        said = f"utracefs: {missing} is not installed: pip install 'utracefs[tools]'\n"
+        said = f"utracefs: {missing} is not installed: pip install 'utracefs[daemon]'\n"
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 

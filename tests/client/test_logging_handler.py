@@ -69,7 +69,7 @@ def test_long_and_strange_texts(daemon: FakeDaemon, session: Session, logger: lo
     handler = LoggingHandler(session=session)
     logger.addHandler(handler)
     logger.log(1 << 40, "é" * 5000)
-    logger.error("half of a pair: \ud800")
+    logger.error("half of a pair: \ud800, a NUL: \0.")
     try:
         raise KeyError("what was looked for")
     except KeyError:
@@ -80,7 +80,7 @@ def test_long_and_strange_texts(daemon: FakeDaemon, session: Session, logger: lo
     message = str(long["message"])
     assert message.endswith("é...")
     assert len(daemon.last.payloads(DECLARATION)[0]) in (MAX_FTRACE_PAYLOAD, MAX_FTRACE_PAYLOAD - 1)
-    assert strange["message"] == "half of a pair: \\ud800"
+    assert strange["message"] == "half of a pair: \\ud800, a NUL: \ufffd."
     assert "Traceback" in str(failed["message"])
     assert "what was looked for" in str(failed["message"])
     assert str(named["pathname"]).endswith("/x/x")

@@ -196,7 +196,7 @@ def _guarded(run: Callable[[], Any]) -> int:
             about = os.fsdecode(about)
         return _say(str(about or ""), error.strerror or str(error))
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error)):
+        if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error, "daemon")):
             return _say("", text)
         if os.environ.get("UTRACEFS_DEBUG"):
             raise

@@ -99,7 +99,7 @@ POLL_SCHEDULE_NOTIFY: Final = 1
 """In the flags of POLL: a program waits, so send NOTIFY_POLL once."""
 
 READ_LOCKOWNER: Final = 1 << 1
-"""In the flags of READ: it is a read(2). Others fill the kernel's page cache, where a short one ends the file."""
+"""In the flags of READ: it is a read(2). Others fill the page cache, where a short one ends the file."""
 
 NOTIFY_POLL: Final = 1
 NOTIFY_INVAL_INODE: Final = 2

@@ -9,9 +9,10 @@ JSON_BYTES = 1024
 
 
 def shown(value: object) -> str:
-    """None is empty; so is a value whose text is an exception: it must not come from an event being on."""
+    """None is empty; so is a value whose text is an exception: it must not come from an event being on. NUL,
+    which ends a text in a record, is U+FFFD."""
     try:
-        return "" if value is None else str(value)
+        return "" if value is None else str(value).replace("\0", "\ufffd")
     except Exception:  # noqa: BLE001 - the program's
         return ""
 

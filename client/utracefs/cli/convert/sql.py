@@ -177,7 +177,7 @@ def _write_json(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ..
     out = sys.stdout.buffer
     for row in rows:
         values = [
-            json.loads(value) if as_is and value is not None else _plain(value)
+            _plain(json.loads(value) if as_is and value is not None else value)
             for value, as_is in zip(row, is_json, strict=True)
         ]
         out.write(json_text(dict(zip(names, values, strict=True))).encode() + b"\n")
@@ -185,11 +185,11 @@ def _write_json(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ..
 
 
 def _plain(value: Any) -> Any:
-    """For JSON: values of unsupported types as text."""
+    """For JSON: values of unsupported types as text, also `NaN` and `Infinity`, as in exports."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else str(value).replace("nan", "NaN").replace("inf", "Infinity")
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | tuple):

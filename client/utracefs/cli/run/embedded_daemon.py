@@ -5,6 +5,7 @@ does not reach it before all is drained. It ends with us however we end, and rem
 """
 
 import contextlib
+import importlib.util
 import os
 import select
 import shutil
@@ -28,6 +29,8 @@ END_S = 5.0
 def embedded_daemon(*options: str) -> Iterator[str]:
     """Run a daemon; yields the directory of its sockets. Failure when it does not start; its output goes to
     our stderr."""
+    if importlib.util.find_spec("trio") is None:  # the daemon's message and ours would be two
+        raise ModuleNotFoundError("the daemon needs trio", name="trio")
     # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
     folder = xdg_runtime_dir(os.environ) or "/tmp"
     directory = tempfile.mkdtemp(

@@ -165,7 +165,8 @@ def _start(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
 
     def start(words: Sequence[str], executable: str | None) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(words, env=surroundings.env, executable=executable, preexec_fn=prepare)  # noqa: PLW1509
+        env = surroundings.env
+        return subprocess.Popen(words, env=env, executable=executable, preexec_fn=prepare)  # noqa: PLW1509
 
     name = command[0]
     program = None if "/" in name else shutil.which(name, path=(surroundings.env or os.environ).get("PATH"))

@@ -374,15 +374,22 @@ def _text(value: str) -> str:
 def _as_records(event: EventName, schema: "pyarrow.Schema", place: str) -> str:
     """A query for the rows of an event's table in the columns of `records`."""
     own = [field for field in schema if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
-    members = ", ".join(
-        f"{_text((field.metadata or {}).get(columns.FIELD.encode(), field.name.encode()).decode())}, "
-        + (f"lower(hex({quoted(field.name)}))" if str(field.type) == "binary" else quoted(field.name))
-        for field in own
-    )
-    fields = f"json_object({members})"
+    fields = f"json_object({', '.join(map(_member, own))})"
     names = ", ".join(columns.COMMON_COLUMNS)
     what = f"{_text(event.system)} AS system, {_text(event.name)} AS name, {fields} AS fields"
     return f"SELECT {names}, {what} FROM {place}"
+
+
+def _member(field: "pyarrow.Field") -> str:
+    """Arguments of json_object: the field's name, and its value as exports have it."""
+    name = (field.metadata or {}).get(columns.FIELD.encode(), field.name.encode()).decode()
+    value = quoted(field.name)
+    if str(field.type) == "binary":
+        value = f"lower(hex({value}))"
+    elif str(field.type) in ("float", "double"):
+        text = f"replace(replace({value}::VARCHAR, 'nan', 'NaN'), 'inf', 'Infinity')"
+        value = f"CASE WHEN NOT isfinite({value}) THEN to_json({text}) ELSE to_json({value}) END"
+    return f"{_text(name)}, {value}"
 
 
 def _first_line(error: Exception) -> str:

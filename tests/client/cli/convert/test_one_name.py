@@ -34,10 +34,12 @@ def test_every_field(tmp_path: Path, cli: Cli) -> None:
 def test_tables(tmp_path: Path, cli: Cli) -> None:
     library("duckdb")
     file, folder = str(tmp_path / "trace.dat"), str(tmp_path / "to.parquet")
-    cli.run("record", "-o", file, "--", sys.executable, "-c", PROGRAM)
+    program = PROGRAM + "utracefs.event('f struct double d 8').emit(float('-inf'))"
+    cli.run("record", "-o", file, "--", sys.executable, "-c", program)
     cli.run("export", file, "-o", folder)
     for source in (file, folder):
-        assert json.loads(cli.out("sql", source, "--json", "SELECT fields FROM records"))["fields"] == FIELDS
+        lines = cli.out("sql", source, "--json", "SELECT fields FROM records ORDER BY time_ns").splitlines()
+        assert [json.loads(line)["fields"] for line in lines] == [FIELDS, {"d": "-Infinity"}]
         assert cli.out("sql", source, "--csv", "SELECT a, a_3, a_2, a_4 FROM pair").endswith(
             "\n11,-2,33,four\r\n"
         )

@@ -66,7 +66,7 @@ def test_json(file: Path) -> None:
     assert json.loads(done.stdout) == {
         "h": 2**64 - 1,
         "h_2": 1,
-        "f": None,
+        "f": "NaN",
         "d": "1.50",
         "day": "2026-01-02",
         "l": [1, None],
