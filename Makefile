@@ -33,7 +33,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage assertions others soak bench sanitize docs screenshots wheels deb clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage assertions others soak bench sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -204,6 +204,10 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.developer
 docs: build $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/sphinx . build/docs
 	@echo "file://$(CURDIR)/build/docs/index.html"
+
+# docs/command-line.md and docs/python-api.md, which are made of the sources and committed.
+reference: build
+	$(BIN)/python docs/sphinx/reference.py
 
 # The pictures in docs/images.
 screenshots: build $(VENV)/.developer ci-tools

@@ -2,16 +2,15 @@
 
 import ast
 import importlib
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.judges import library
+from tests.test_reference import reference
 from utracefs.cli import cli
 
 library("sphinx")
@@ -74,15 +73,6 @@ def test_a_page_without_a_row_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# x\n\n## Documentation\n\n| page | about |\n|---|---|\n")
     (tmp_path / "page.md").write_text("# Page\n")
     assert "isn't included in any toctree" in build(tmp_path, tmp_path / "out").stderr
-
-
-def reference() -> Any:
-    """docs/sphinx/reference.py."""
-    spec = importlib.util.spec_from_file_location("reference", FOLDER / "reference.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_docstrings_become_markdown() -> None:

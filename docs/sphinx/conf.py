@@ -6,17 +6,12 @@ the navigation: a row without a link begins a group, and each link of another ro
 """
 
 import re
-import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE))
-
 project = "utracefs"
-extensions = ["myst_parser", "reference"]
+extensions = ["myst_parser"]
 root_doc = "README"
 include_patterns = ["*.md", "docs/*.md", "examples/*/*.md"]
 exclude_patterns = [".*", "build", "dist", "client", "daemon", "protocol", "tests", "**/.*"]

@@ -1,8 +1,5 @@
-"""Directives for pages of reference, which are made of the sources:
-
-    ```{python-api} utracefs.export     the public names of a module (__all__), or the given ones,
-                                       or all but the given ones (-NAME)
-    ```{command-line} utracefs.cli:cli   the --help of each command
+"""The pages of reference, docs/command-line.md and docs/python-api.md, which are made of the sources: `make
+reference` writes them, and a test compares them. They are committed, so a forge and the site have the same text.
 
 Docstrings are Markdown. Signatures come from the stub of a compiled module.
 """
@@ -11,15 +8,29 @@ import ast
 import importlib
 import inspect
 import re
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
+DOCS = Path(__file__).resolve().parents[1]
+MADE = "<!-- Made by `make reference`; edit the sources. -->"
+API = {
+    "Events": "utracefs -Recording -Record -attach -Stream -Batch -__version__",
+    "Web applications with ASGI": "utracefs.asgi",
+    "Web applications with WSGI": "utracefs.wsgi",
+    "Recordings": "utracefs.recordings.recording open Recording MergedRecording Reading Record",
+    "A running daemon": "utracefs attach Stream Batch",
+    "Exports": "utracefs.export",
+    "Columns of a recording": "utracefs.recordings.recording Batch",
+    "The tree": "utracefs.tree.tracefs",
+    "The daemon in a trio program": "utracefsd serve",
+    "Plug-ins of the daemon": "utracefsd.consumers.plugins.contract",
+}
+"""Title: a module, and its public names (__all__), or the given ones, or all but the given ones (-NAME)."""
 WIDTH = 100
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -91,92 +102,156 @@ def fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
                 yield one.target.id, ast.unparse(one.annotation), text
 
 
-def block(kind: str, head: str, body: list[str], depth: int) -> list[str]:
-    fence = "`" * (9 - depth)
-    return [f"{fence}{{py:{kind}}} {head}", *body, fence, ""]
+def wrapped(lines: list[str]) -> list[str]:
+    """With prose of at most WIDTH columns; code and tables are unchanged."""
+    made: list[str] = []
+    for line in [*lines, ""]:
+        is_text = bool(line.strip()) and not line.startswith(("    ", "|", "`" * 3))
+        if (
+            is_text
+            and made
+            and made[-1]
+            and not line.startswith("- ")
+            and not made[-1].startswith(("    ", "|"))
+        ):
+            line = f"{made.pop()} {line.strip()}"
+        made.append(line)
+    return [
+        part
+        for line in made
+        for part in (
+            textwrap.wrap(
+                line,
+                WIDTH,
+                subsequent_indent="  " * line.startswith("- "),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            if line.strip() and not line.startswith(("    ", "|"))
+            else [line]
+        )
+    ]
 
 
-def described(module: str, name: str) -> list[str]:
+def described(module: str, name: str) -> Iterator[str]:
     """One public name."""
     made = getattr(importlib.import_module(module), name)
     home = getattr(made, "__module__", None) or module
     node = sources_of(home).get(name) if home.startswith("utracefs") else None
     full = f"{module}.{name}"
+    yield from [f'<a id="{full}"></a>', "", f"### {full}", ""]
     if isinstance(node, Function):
-        kind = "function" if inspect.isroutine(made) else "data"
         names = {a.arg for a in [*node.args.args, *node.args.kwonlyargs]}
-        return block(kind, full + arguments(node, False), prose(made, names), 0)
+        yield from ["```text", name + arguments(node, False), "```", "", *wrapped(prose(made, names))]
+        return
     if not isinstance(node, ast.ClassDef):
-        value = f"\n:value: {made!r}" if isinstance(made, (int, str)) else ""
-        return block("data", full + value, [], 0)
-    body = prose(made, {n for n, _, _ in fields(node)} | set(dir(made)))
-    for field, kind, text in fields(node):
-        body += ["", *block("attribute", f"{full}.{field}\n:type: {kind}", ["", *text.splitlines()], 1)]
-    head = full
+        yield from [f"`{name} = {made!r}`" if isinstance(made, (int, str)) else f"`{name}`", ""]
+        return
     for one in node.body:
-        if not isinstance(one, Function):
-            continue
-        if one.name == "__init__":
-            head = full + arguments(one, True).removesuffix(" -> None")
-        marks = {ast.unparse(mark) for mark in one.decorator_list}
-        if one.name.startswith("_") or marks & {"overload", f"{one.name}.setter"}:
-            continue
-        about = [
-            "",
-            *prose(getattr(made, one.name, None), {a.arg for a in [*one.args.args, *one.args.kwonlyargs]}),
+        if isinstance(one, Function) and one.name == "__init__":
+            signature = arguments(one, True).removesuffix(" -> None")
+            yield from ["```text", f"{name}{signature}", "```", ""]
+    yield from wrapped(prose(made, {n for n, _, _ in fields(node)} | set(dir(made))))
+    items = list(fields(node))
+    for one in node.body:
+        if isinstance(one, Function) and "property" in map(ast.unparse, one.decorator_list):
+            kind = ast.unparse(one.returns) if one.returns else "Any"
+            items.append((one.name, kind, inspect.getdoc(getattr(made, one.name, None)) or ""))
+    for field, kind, text in items:
+        item = f'- <a id="{full}.{field}"></a>`{field}: {kind}`' + (": " if text else "")
+        yield from wrapped([item + " ".join(escaped(line) for line in text.split("\n\n")[0].splitlines())])[
+            :-1
         ]
-        if "property" in marks:
-            type_ = f"\n:type: {ast.unparse(one.returns)}" if one.returns else ""
-            body += ["", *block("property", f"{full}.{one.name}{type_}", about, 1)]
-        else:
-            shown = arguments(one, "staticmethod" not in marks)
-            body += ["", *block("method", f"{full}.{one.name}{shown}", about, 1)]
-    return block("class", head, ["", *body], 0)
+    yield ""
+    for one in node.body:
+        marks = {ast.unparse(mark) for mark in one.decorator_list} if isinstance(one, Function) else set()
+        if not isinstance(one, Function) or one.name.startswith("_"):
+            continue
+        if marks & {"overload", "property", f"{one.name}.setter"}:
+            continue
+        shown = arguments(one, "staticmethod" not in marks)
+        yield from [f'<a id="{full}.{one.name}"></a>', "", "```text", f"{name}.{one.name}{shown}", "```", ""]
+        names = {a.arg for a in [*one.args.args, *one.args.kwonlyargs]}
+        yield from wrapped(prose(getattr(made, one.name, None), names))
 
 
-class PythonApi(SphinxDirective):  # type: ignore[misc]
-    """MODULE [NAME...] or MODULE [-NAME...]."""
-
-    required_arguments = 1
-    optional_arguments = 1
-    final_argument_whitespace = True
-
-    def run(self) -> list[nodes.Node]:
-        module = self.arguments[0]
-        given = " ".join(self.arguments[1:]).split()
-        names = [name for name in given if not name.startswith("-")] or [
+def python_api() -> Iterator[str]:
+    """docs/python-api.md."""
+    yield from ["# Python API", "", MADE, ""]
+    for title, about in API.items():
+        yield from [f"## {title}", ""]
+        module, *given = about.split()
+        for name in [name for name in given if not name.startswith("-")] or [
             name for name in importlib.import_module(module).__all__ if f"-{name}" not in given
-        ]
-        lines = [line for name in names for line in described(module, name)]
-        made: list[nodes.Node] = self.parse_text_to_nodes("\n".join(lines))
-        return made
+        ]:
+            yield from described(module, name)
 
 
-def commands(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
-    """Each command's name and help."""
-    context = click.Context(command, info_name=path, max_content_width=WIDTH, terminal_width=WIDTH)
-    yield path, command.get_help(context)
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Each command with its name, in the order of the help."""
+    context = command.make_context(
+        path, [], resilient_parsing=True, max_content_width=WIDTH, terminal_width=WIDTH
+    )
+    yield path, command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             if found := command.get_command(context, name):
                 yield from commands(found, f"{path} {name}")
 
 
-class CommandLine(SphinxDirective):  # type: ignore[misc]
-    """MODULE:COMMAND."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        module, _, name = self.arguments[0].partition(":")
-        lines = []
-        for path, text in commands(getattr(importlib.import_module(module), name), module.partition(".")[0]):
-            lines += [f"## {path}", "", "```text", text, "```", ""]
-        made: list[nodes.Node] = self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
-        return made
+def all_commands() -> list[tuple[str, click.Command, click.Context]]:
+    main, daemon = (
+        getattr(importlib.import_module(module), name)
+        for module, name in (("utracefs.cli", "cli"), ("utracefsd.main", "main"))
+    )
+    return [*commands(main, "utracefs"), *commands(daemon, "utracefsd")]
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_directive("python-api", PythonApi)
-    app.add_directive("command-line", CommandLine)
-    return {"parallel_read_safe": True}
+def letters() -> dict[str, dict[str, list[str]]]:
+    """Letter: long option: commands that have it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path, command, context in all_commands():
+        for option in command.get_params(context):
+            short = [name for name in option.opts if len(name) == 2]
+            long = next((name for name in option.opts if len(name) > 2), option.name or "")
+            for letter in short if isinstance(option, click.Option) else ():
+                found.setdefault(letter, {}).setdefault(long, []).append(path.partition(" ")[2])
+    return dict(sorted(found.items()))
+
+
+def command_line() -> Iterator[str]:
+    """docs/command-line.md."""
+    yield from ["# Command line", "", MADE, ""]
+    yield from [
+        "## Letters",
+        "",
+        "A letter means the same in all commands, as in perf, else in trace-cmd.",
+        "",
+    ]
+    yield from ["| letter | option | commands |", "|---|---|---|"]
+    for letter, options in letters().items():
+        for long, names in options.items():
+            where = "all" if letter == "-h" else ", ".join(names)
+            yield f"| `{letter}` | `{long}` | {where} |"
+    for path, command, context in all_commands():
+        yield from ["", f"## {path}", "", "```text", *command.get_help(context).splitlines(), "```"]
+
+
+PAGES = {"command-line.md": command_line, "python-api.md": python_api}
+
+
+def main() -> None:
+    for name in PAGES:
+        (DOCS / name).write_text(page(name))
+
+
+def page(name: str) -> str:
+    text = "\n".join(line.rstrip() for line in PAGES[name]())
+    return re.sub("\n{3,}", "\n\n", text).strip() + "\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--commands"]:  # for the manual pages of packages
+        print(*(path for path, _, _ in all_commands() if path.startswith("utracefs ")), sep="\n")
+    else:
+        main()

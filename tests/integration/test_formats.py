@@ -90,7 +90,7 @@ def record(folder: Path, *words: str, directory: str | None = None, texts: str =
 
 @pytest.fixture(scope="module")
 def trace_dat(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return record(tmp_path_factory.mktemp("t"), "record", "-C", "mono")
+    return record(tmp_path_factory.mktemp("t"), "record", "-k", "mono")
 
 
 @pytest.fixture(scope="module")

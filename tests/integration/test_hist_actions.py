@@ -37,14 +37,14 @@ def utracefs(directory: str, *arguments: str) -> str:
 
 def test_latency_from_a_program_to_trace_cmd(daemon: DaemonProcess, tmp_path: Path) -> None:
     directory = daemon.directory
-    utracefs(directory, "write", "-a", "dynamic_events", "u:start u64 id")
-    utracefs(directory, "write", "-a", "dynamic_events", "u:done u64 id; s32 rc")
-    utracefs(directory, "write", "-a", "synthetic_events", "lat u64 id; u64 delta; s32 rc")
+    utracefs(directory, "write", "--append", "dynamic_events", "u:start u64 id")
+    utracefs(directory, "write", "--append", "dynamic_events", "u:done u64 id; s32 rc")
+    utracefs(directory, "write", "--append", "synthetic_events", "lat u64 id; u64 delta; s32 rc")
     for event, trigger in [
         ("start", "hist:keys=id:ts0=common_timestamp.usecs"),
         ("done", "hist:keys=id:d=common_timestamp.usecs-$ts0:onmatch(user_events.start).lat(id,$d,rc)"),
     ]:
-        utracefs(directory, "write", "-a", f"events/user_events/{event}/trigger", trigger)
+        utracefs(directory, "write", "--append", f"events/user_events/{event}/trigger", trigger)
     program, trace = tmp_path / "app.py", tmp_path / "trace.dat"
     program.write_text(APP)
     utracefs(directory, "record", "-e", "synthetic:lat", "-o", str(trace), "--", sys.executable, str(program))

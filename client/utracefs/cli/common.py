@@ -89,11 +89,17 @@ class _Seconds(ParamType[float]):
 
 
 def seconds_option(
-    option: str, name: str, help_text: str, *, default: str | None = None, with_0: bool = False
+    option: str,
+    name: str,
+    help_text: str,
+    *,
+    letter: str | None = None,
+    default: str | None = None,
+    with_0: bool = False,
 ) -> Callable[[F], F]:
     """A time above 0, or 0, too: 10 or 10s, 5m, 2h, 1d."""
     return click.option(
-        option,
+        *filter(None, (letter, option)),
         name,
         metavar="TIME",
         type=_Seconds(with_0=with_0),

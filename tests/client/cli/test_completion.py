@@ -45,7 +45,7 @@ def test_completion_of_paths_clocks_and_fields(traced: Cli) -> None:
     ]
     assert "per_cpu/cpu0/" in complete(traced, "utracefs ls per_cpu/")
     assert complete(traced, "utracefs write nosuch/") in ([], [""])
-    assert complete(traced, "utracefs record -C mono") == ["mono", "mono_raw"]
+    assert complete(traced, "utracefs record -k mono") == ["mono", "mono_raw"]
     assert complete(traced, "utracefs emit http") == ["http_request"]
     assert complete(traced, "utracefs emit http_request ") == ["<u16 status>"]
     assert complete(traced, "utracefs emit http_request 200 ") == ["<char[8] from>"]
@@ -94,7 +94,7 @@ LINES = [
     "enable x",
     "record -e x",
     "cat tr",
-    "record -C m",
+    "record -k m",
     "instance remove x",
     "emit x",
 ]

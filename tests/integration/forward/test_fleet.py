@@ -189,7 +189,7 @@ def test_three_hosts(
     monkeypatch.setenv("UTRACEFS_FLEET", f"nats://operator@{server.address}:{server.port}")
     operator = within.get("switch", ())
     secret = ["--secret", f"password={tmp_path / 'operator'}"]
-    enable = ["fleet", "enable", "http_*", "-f", "status >= 500", "-l", "site=n*", "--name", "errors"]
+    enable = ["fleet", "enable", "http_*", "-f", "status >= 500", "--label", "site=n*", "--name", "errors"]
     run(operator, *enable, *secret)
 
     def reports() -> dict[str, Any]:

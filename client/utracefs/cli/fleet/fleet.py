@@ -58,7 +58,6 @@ class _Name(ParamType[str]):
     help="Forward one of N records; the others are counted.",
 )
 @click.option(
-    "-l",
     "--label",
     "labels",
     metavar="NAME=GLOB",

@@ -78,8 +78,10 @@ _KEYS = {
 @directory_option
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
 @click.option("-p", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process.")
-@seconds_option("-d", "delay_s", "Time between updates. [default: 2s]")
-@click.option("-n", "iterations", metavar="N", type=click.IntRange(min=1), help="End after N of them.")
+@seconds_option("--delay", "delay_s", "Time between updates. [default: 2s]", letter="-d")
+@click.option(
+    "-n", "--iterations", "iterations", metavar="N", type=click.IntRange(min=1), help="End after N of them."
+)
 @click.option(
     "--by",
     type=click.Choice([BOTH, EVENTS, PROCESSES]),

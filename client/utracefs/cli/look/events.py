@@ -23,7 +23,7 @@ from utracefs_protocol.text import bytes_of, text_of
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.option("-d", "--delete", is_flag=True, help="Delete the event; its fields need not be repeated.")
+@click.option("--delete", is_flag=True, help="Delete the event; its fields need not be repeated.")
 @click.argument("words", metavar="DECLARATION", nargs=-1, required=True, shell_complete=complete_event)
 def reg(directory: str | None, delete: bool, words: tuple[str, ...]) -> None:
     """Declare a persistent event, 'NAME TYPE FIELD; TYPE FIELD ...', or delete one.

@@ -246,10 +246,8 @@ def _ended_by_signals(after_s: float | None = None) -> Iterator[_End]:
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.option(
-    "-a", "--append", is_flag=True, help="Append, like `>>`: set_event and others keep their contents."
-)
-@click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
+@click.option("--append", is_flag=True, help="Append, like `>>`: set_event and others keep their contents.")
+@click.option("--no-newline", is_flag=True, help="No newline behind TEXT.")
 @instance_option("PATH is in this instance.")
 @path_argument("path")
 @click.argument("words", metavar="[TEXT...]", nargs=-1)
@@ -265,7 +263,7 @@ def write(
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.option("-l", "long", is_flag=True, help="Show modes.")
+@click.option("-l", "--long", is_flag=True, help="Show modes.")
 @instance_option("PATH is in this instance.")
 @path_argument("path", default="")
 def ls(directory: str | None, long: bool, place: Place, path: str) -> None:

@@ -111,7 +111,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
 @directory_option
 @instance_option("With --json: show whether events are enabled in this instance.")
 @events_argument(required=False)
-@click.option("-F", "--fields", is_flag=True, help="Show the fields, too.")
+@click.option("--fields", is_flag=True, help="Show the fields, too.")
 @json_option
 def list_events(
     directory: str | None, place: Place, events: tuple[str, ...], fields: bool, as_json: bool

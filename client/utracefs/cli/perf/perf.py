@@ -454,7 +454,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 )
 @_common_options
 @_sampling_options
-@seconds_option("-d", "delay_s", "Time between updates. [default: 2s]")
+@seconds_option("--delay", "delay_s", "Time between updates. [default: 2s]", letter="-d")
 def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
     """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
     with _attached(common, common.attr(**sampling)) as (attached, run):

@@ -65,7 +65,7 @@ from utracefs.tree.tracefs import Tracefs
     help="Ring buffer of each cpu. [default: 1408]",
 )
 @click.option(
-    "-C",
+    "-k",
     "--clock",
     metavar="CLOCK",
     shell_complete=complete_clock,
@@ -124,7 +124,7 @@ def record(
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
     if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
-        raise click.UsageError("--keep uses the instance unchanged: without -e, -b, -C and --overwrite")
+        raise click.UsageError("--keep uses the instance unchanged: without -e, -b, -k and --overwrite")
     target = Target(output)
     _check_long(
         long, target, keep=keep, snapshot=snapshot, overwrite=overwrite, buffer_size_kb=buffer_size_kb

@@ -17,7 +17,20 @@ def wishes(server: NatsServer) -> dict[str, Wish]:
 
 
 def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
-    words = ["fleet", "enable", "http_*", "db", "-f", "a > 1", "-f", "b < 2", "-l", "site=n*", "--for", "15m"]
+    words = [
+        "fleet",
+        "enable",
+        "http_*",
+        "db",
+        "-f",
+        "a > 1",
+        "-f",
+        "b < 2",
+        "--label",
+        "site=n*",
+        "--for",
+        "15m",
+    ]
     triggers = ("hist:keys=a", "traceoff if a > 1")
     words += ["-R", triggers[0], "-R", triggers[1]]
     assert operator.out(*words, "--owner", "alice", "--sample", "10") == "http__\n"
@@ -40,7 +53,7 @@ def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
         (["enable", *"abcdefghi"], "9 events"),
         (["enable", "a", "-R", "!hist"], "trigger"),
         (["enable", "a", "-R", "hst:keys=b"], "no trigger 'hst'; there are disable_event "),
-        (["enable", "a", "-l", "a b=c"], "label"),
+        (["enable", "a", "--label", "a b=c"], "label"),
         (["enable", "a", "--name", "w", "--replace"], "no such wish"),
         (["disable", "w"], "no such wish"),
     ],
@@ -67,7 +80,7 @@ def test_filters_that_are_invalid_for_any_event(operator: Cli, option: str, text
         ["enable", "a", "--for", "soon"],
         ["enable", "a", "--name", "a.b"],
         ["enable", "a", "--sample", "0"],
-        ["enable", "a", "-l", "site"],
+        ["enable", "a", "--label", "site"],
         ["disable"],
         ["disable", "--all", "w"],
     ],

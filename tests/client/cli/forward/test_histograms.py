@@ -53,8 +53,8 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
         assert session.flush(60)
         path = "events/user_events/work/trigger"
         for file, text in ((path, "hist:keys=status"), (path, "hist:keys=usec.log2:vals=usec")):
-            traced.run("write", "-a", file, text)
-        traced.run("write", "-a", "events/user_events/other/trigger", "hist:keys=status")
+            traced.run("write", "--append", file, text)
+        traced.run("write", "--append", "events/user_events/other/trigger", "hist:keys=status")
         words = ["forward", f"otlp://127.0.0.1:{port}", "-O", "metrics=1", "-e", "none"]
         words += ["--policy", str(policy), "--spool", str(tmp_path / "spool")]
         before_ns = time.time_ns()
@@ -67,7 +67,7 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
             assert session.flush(60)
             wait_for(lambda: hits(collector) == [3], WAIT_S)
             first = metrics(collector)
-            traced.run("write", "-a", path, "hist:keys=status:clear")
+            traced.run("write", "--append", path, "hist:keys=status:clear")
             work.emit(500, 1)
             assert session.flush(60)
         finally:
@@ -100,7 +100,7 @@ def test_a_second_forwarder_counts_nothing_again(traced: Cli) -> None:
     with Session(directory) as session, collecting(collector) as port:
         work = session.event("work u32 status")
         assert session.flush(60)
-        traced.run("write", "-a", "events/user_events/work/trigger", "hist:keys=status")
+        traced.run("write", "--append", "events/user_events/work/trigger", "hist:keys=status")
         wait_for(lambda: work, WAIT_S)
         work.emit(200)
         assert session.flush(60)
@@ -131,7 +131,7 @@ def test_cleared_histograms_begin_anew(traced: Cli, is_away: bool) -> None:
     ):
         work = session.event("work u32 status")
         assert session.flush(20)
-        traced.run("write", "-a", path, "hist:keys=status")
+        traced.run("write", "--append", path, "hist:keys=status")
         wait_for(lambda: work, WAIT_S)
 
         def emit(count: int) -> None:
@@ -142,7 +142,7 @@ def test_cleared_histograms_begin_anew(traced: Cli, is_away: bool) -> None:
         emit(5)
         histograms.send()
         (before,) = metrics(collector)["work.hitcount"]
-        traced.run("write", "-a", path, "hist:keys=status:clear")
+        traced.run("write", "--append", path, "hist:keys=status:clear")
         emit(2)
         if is_away:
             collector.answer = lambda _path, _message: (503, {}, b"")
@@ -169,7 +169,7 @@ def test_variables_of_other_triggers_under_a_policy(traced: Cli) -> None:
             ("work", "hist:keys=id:vals=$x"),
             ("work", "hist:keys=id:y=id:onmax($y).save(id)"),
         ):
-            traced.run("write", "-a", f"events/user_events/{event}/trigger", text)
+            traced.run("write", "--append", f"events/user_events/{event}/trigger", text)
         for policy, seen in (
             (Policy(), 3),
             (Policy(fields={"login": {"card": "redact"}}), 1),

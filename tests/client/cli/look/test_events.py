@@ -13,7 +13,7 @@ REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
 def test_declare_enable_emit_look_delete(traced: Cli) -> None:
     traced.run("reg", REQUEST)
     assert traced.out("list") == "user_events:http_request\n"
-    assert traced.out("list", "-F", "http*") == f"user_events:{REQUEST}\n"
+    assert traced.out("list", "--fields", "http*") == f"user_events:{REQUEST}\n"
     (described,) = json.loads(traced.out("list", "--json"))
     assert (described["system"], described["name"], described["enabled"]) == (
         "user_events",
@@ -47,11 +47,11 @@ def test_declare_enable_emit_look_delete(traced: Cli) -> None:
     assert state["buffer"]["entries"] == 2
 
     assert "user_events:http_request" in traced.out("list", "user_events:h*")
-    assert "http_request" in traced.fails("reg", "-d", "http_request")  # enabled: EBUSY
+    assert "http_request" in traced.fails("reg", "--delete", "http_request")  # enabled: EBUSY
     traced.run("disable", "user_events:*")
-    traced.run("reg", "-d", "http_request")
+    traced.run("reg", "--delete", "http_request")
     assert traced.out("list") == ""
-    assert "no such event" in traced.fails("reg", "-d", "http_request")
+    assert "no such event" in traced.fails("reg", "--delete", "http_request")
     assert "no such event" in traced.fails("enable", "http_request")
     assert "no such event" in traced.fails("status", "http_request")
 
@@ -96,7 +96,7 @@ def test_names_with_their_system(traced: Cli) -> None:
     traced.run("emit", "user_events:ev", "7")
     assert "ev: a=0x7 (7)" in traced.out("cat", "trace")
     traced.run("disable", "ev")
-    traced.run("reg", "-d", "user_events:ev")
+    traced.run("reg", "--delete", "user_events:ev")
     assert traced.out("list") == ""
 
 

@@ -28,11 +28,11 @@ def test_files(traced: Cli) -> None:
     traced.run("write", "tracing_on", "1")
     traced.run("reg", "a")
     traced.run("reg", "b")
-    traced.run("echo", "-a", "set_event", "user_events:a", "user_events:b")
+    traced.run("echo", "--append", "set_event", "user_events:a", "user_events:b")
     assert traced.out("cat", "set_event") == "user_events:b\nuser_events:a\n"
     traced.run("write", "set_event", "user_events:a")
     assert traced.out("cat", "set_event") == "user_events:a\n"
-    traced.run("write", "-n", "trace_marker", "hello")
+    traced.run("write", "--no-newline", "trace_marker", "hello")
     assert "per_cpu/\n" in traced.out("ls")
     assert {"enable", "format", "id", "stats"} < set(traced.out("ls", "events/user_events/a/").split())
     assert "-rw-r----- enable\n" in traced.out("ls", "-l", "events/user_events/a")

@@ -110,12 +110,12 @@ def test_list(traced: Cli) -> None:
     for declaration in ("b u32 n; struct s two 2", "a"):
         traced.run("reg", declaration)
     assert traced.out("list") == "user_events:b\nuser_events:a\n", "oldest first"
-    assert traced.out("list", "-F") == "user_events:b u32 n; struct s two\nuser_events:a\n"
+    assert traced.out("list", "--fields") == "user_events:b u32 n; struct s two\nuser_events:a\n"
     assert traced.out("list", "b") == "user_events:b\n"
     assert "no such event" in traced.fails("list", "c")
 
 
-def test_losses_are_told_everywhere(traced: Cli) -> None:
+def test_losses_in_every_place(traced: Cli) -> None:
     """Those of the ring buffer of another instance, which no event knows."""
     traced.run("reg", "ev u64 n; char[500] text")
     for name in ("record-1", "mine"):

@@ -42,7 +42,7 @@ def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
         "utracefs: user_events:web: trigger: the event has one of its kind already; "
         "'!TRIGGER' appended to its file trigger removes it\n"
     )
-    traced.run("write", "-a", "events/user_events/web/trigger", "!traceoff")
+    traced.run("write", "--append", "events/user_events/web/trigger", "!traceoff")
     traced.run("enable", "web", "-R", "traceoff if status == 1")
     assert b"is empty" in traced.run("enable", "web", "-f", " ", status=2).stderr
 

@@ -88,7 +88,7 @@ def test_the_oldest_records_are_overwritten_and_counted(cli: Cli) -> None:
 def test_a_window_of_time(traced: Cli, eventually: Eventually) -> None:
     """Pages that ended before the window are left out and counted; the others are whole."""
     traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--flight", "1h", "-e", "web", "-C", "mono")
+    process = traced.start("record", "--flight", "1h", "-e", "web", "-k", "mono")
     eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
     traced.run("emit", "web", "1", "1")
     process.send_signal(signal.SIGUSR2)
@@ -108,9 +108,9 @@ def test_a_window_of_time(traced: Cli, eventually: Eventually) -> None:
 
 
 def test_a_clock_that_counts_no_time(traced: Cli) -> None:
-    error = traced.fails("record", "--flight", "1s", "-C", "counter", "--", "true")
+    error = traced.fails("record", "--flight", "1s", "-k", "counter", "--", "true")
     assert error == "utracefs: trace_clock: counter does not count time; --flight needs a SIZE with it\n"
-    traced.run("record", "--flight", "1M", "-C", "counter", "--", "true")
+    traced.run("record", "--flight", "1M", "-k", "counter", "--", "true")
 
 
 def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
@@ -153,7 +153,7 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     with its filters and its triggers."""
     traced.run("reg", "web u32 n; u32 usec")
     options = ["--filter", "n < 8", "-R", "snapshot if usec > 9"]
-    process = traced.start("record", "--flight", "60s", "-C", "mono", "-e", "web", *options)
+    process = traced.start("record", "--flight", "60s", "-k", "mono", "-e", "web", *options)
     eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
     for n in (1, 8, 2):
         traced.run("emit", "web", str(n), "1")

@@ -64,7 +64,7 @@ def test_a_daemon_of_its_own(cli: Cli) -> None:
 
 
 def test_trace_cmd_agrees(cli: Cli) -> None:
-    cli.run("record", "-o", "out.dat", "-C", "mono", *emitter(500))
+    cli.run("record", "-o", "out.dat", "-k", "mono", *emitter(500))
     path = str(cli.home / "out.dat")
     assert "is a valid trace-cmd file" in trace_cmd("dump", "--validate", "-i", path)
     for words in ([], ["-t"]):
@@ -94,10 +94,10 @@ def test_commands_that_cannot_be_run(cli: Cli) -> None:
     ("words", "says"),
     [
         (["-o", "no/where.dat"], "utracefs: no/where.dat: No such file or directory"),
-        (["-C", "nosuch"], "utracefs: trace_clock: "),
+        (["-k", "nosuch"], "utracefs: trace_clock: "),
         (["-e", "fine", "-b", "99999999999"], "utracefs: buffer_size_kb: "),
-        (["--wall-clock", "-C", "counter"], "utracefs: trace_clock: counter does not tell times"),
-        (["-C", "boot", "-o", "x.data"], "utracefs: x.data: perf.data needs times of CLOCK_MONOTONIC"),
+        (["--wall-clock", "-k", "counter"], "utracefs: trace_clock: counter does not tell times"),
+        (["-k", "boot", "-o", "x.data"], "utracefs: x.data: perf.data needs times of CLOCK_MONOTONIC"),
     ],
 )
 def test_what_cannot_be_done_leaves_nothing(traced: Cli, words: list[str], says: str) -> None:
@@ -127,7 +127,7 @@ def test_the_daemon_that_runs_is_left_as_it_was(traced: Cli) -> None:
     traced.run("enable", "--standing", "other*")
     before = traced.out("cat", *FILES, "trace")
     traced.run(
-        "record", "-e", "ticks", "-e", "kept", "-C", "mono", "-b", "4000", "--no-overwrite", *emitter(1000)
+        "record", "-e", "ticks", "-e", "kept", "-k", "mono", "-b", "4000", "--no-overwrite", *emitter(1000)
     )
     assert traced.out("cat", *FILES, "trace") == before
     assert traced.out("ls", "instances") == ""

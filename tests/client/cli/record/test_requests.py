@@ -28,7 +28,7 @@ def test_a_trigger_that_fits_nothing(traced: Cli) -> None:
     traced.run("reg", "web u32 n; u32 usec")
     words = ("record", "--flight", "1M", "-e", "web", "-R")
     assert "sec" in traced.run(*words, "snapshot if sec > 1", "--", "true", status=1).stderr.decode()
-    traced.run("reg", "-d", "web")
+    traced.run("reg", "--delete", "web")
     done = traced.run(*words, "snapshot if sec > 1", *program(1000), status=1)
     assert b"sec > 1" in done.stderr and b"the last 1000 records not written" in done.stderr
     assert traced.out("ls", "instances") == ""

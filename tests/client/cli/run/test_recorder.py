@@ -50,7 +50,7 @@ def test_an_event_that_is_gone_at_the_end_keeps_its_format(traced: Cli, tmp_path
         traced.run("emit", "ev", "1")
         recorder.step()  # removing an event that was enabled clears the buffer, as in the kernel
         traced.run("disable", "ev")
-        traced.run("reg", "-d", "ev")
+        traced.run("reg", "--delete", "ev")
         recorder.drain()
         finish(recorder)
     assert any("a=1" in text for text in records(path))

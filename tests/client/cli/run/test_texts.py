@@ -19,7 +19,7 @@ def test_an_event_that_is_gone_keeps_its_format(traced: Cli) -> None:
         traced.run("enable", "ev")
         texts.read()
         traced.run("disable", "ev")
-        traced.run("reg", "-d", "ev")
+        traced.run("reg", "--delete", "ev")
         texts.read()
         assert texts.events == [EV]
         (text,) = texts.contents.formats[b"user_events"]
