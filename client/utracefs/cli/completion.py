@@ -6,6 +6,7 @@ no error is shown.
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,18 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         head + comma + name
         for name in _names_of_fields(ctx, [event] if event else [], word, (*_COMMON_KEYS, "hitcount"))
     ]
+
+
+def complete_command(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The command to run, from PATH; else the shell completes files."""
+    from click.shell_completion import CompletionItem
+
+    found = set()
+    if not ctx.params.get(param.name or "") and "/" not in incomplete:
+        for folder in os.get_exec_path():
+            with contextlib.suppress(OSError):
+                found.update(_beginning(incomplete, os.listdir(folder)))
+    return [CompletionItem(name) for name in sorted(found)] or [CompletionItem(incomplete, type="file")]
 
 
 def _names_of_fields(

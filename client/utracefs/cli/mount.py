@@ -15,6 +15,7 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import directory_option, why_no_connection
+from utracefs.cli.completion import complete_command
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launched
@@ -44,7 +45,7 @@ _RETRY_S: Final = 0.25
 )
 @click.option("--group", metavar="GROUP", help="Group of all files. [default: yours]")
 @click.argument("mountpoint", metavar="MOUNTPOINT")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command)
 def mount(
     directory: str | None,
     wait: bool,
@@ -111,7 +112,7 @@ def _gid(group: str | None) -> int | None:
     if group is None:
         return None
     try:
-        return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+        return int(group) if group.isascii() and group.isdigit() else grp.getgrnam(group).gr_gid
     except KeyError:
         raise Failure(group, "no such group") from None
 

@@ -191,7 +191,7 @@ def _key(key: _Column, text: str, signed: Collection[str]) -> Value:
 
 def _plain(text: str, signed: bool) -> Value:
     """JSON has no number for nan and inf."""
-    if text.isdecimal():
+    if text.isascii() and text.isdigit():
         return _with_sign(int(text), signed)
     return float(text) if text.strip("-") not in ("", "nan", "inf") else text
 

@@ -114,7 +114,7 @@ def group_id(name: str, *, required: bool) -> int | None:
     """The group's number if its members can get access: the group exists, and this process is in it or root.
     A number needs no name: in a container the group often has none."""
     try:
-        gid = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+        gid = int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:
         if required:
             raise TraceError(errno.EINVAL, f"there is no group {name!r}") from None

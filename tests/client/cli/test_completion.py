@@ -87,6 +87,12 @@ def test_completion_of_fields(traced: Cli) -> None:
     assert complete(traced, "utracefs hist nosuch x") in ([], [""])
 
 
+def test_commands_to_run(cli: Cli) -> None:
+    for line in ("record --", "record -e x --", "perf stat", "mount /m --", "attach count --"):
+        assert "sh" in complete(cli, f"utracefs {line} s"), line
+        assert complete(cli, f"utracefs {line} sh x") == ["x"]  # the shell completes files
+
+
 LINES = [
     "record -e x -f s",
     "hist x s",

@@ -52,6 +52,8 @@ def test_help_of_every_command(name: str) -> None:
         (["record", "--filtr", "x"], "--filter"),
         (["report", "--cpu", "x"], "is not a list of cpus"),
         (["report", "--cpu", "3-1"], "is not a list of cpus"),
+        (["report", "--cpu", "\u00b2"], "is not a list of cpus"),
+        (["record", "--duration", "\u00b2", "--", "true"], "is not a number of seconds"),
         (["report", "-e", "a:b:c"], "more than one ':'"),
         (["record", "-e", "a b", "--", "true"], "is not an event"),
         (["record", "-e", "!a", "--", "true"], "is not an event"),

@@ -49,7 +49,8 @@ class CpuList(ParamType[frozenset[int]]):
         cpus: set[int] = set()
         for part in str(value).split(","):
             first, _, last = part.partition("-")
-            if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+            digits = first + last
+            if not (first and digits.isascii() and digits.isdigit()) or int(last or first) < int(first):
                 self.fail(f"{value!r} is not a list of cpus such as 0,2-5", param, ctx)
             cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
         return frozenset(cpus)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SHOW_TABLES: Final = re.compile(r"\s*show\s+(all\s+)?tables[\s;]*", re.IGNORECASE)
 _ROWS_AT_ONCE: Final = 2000
 _MOST_SHOWN: Final = 10_000
 """Maximum of rows of a printed table: its layout needs all rows."""
@@ -63,7 +64,12 @@ def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool, raw_
         for note in tables.notes:
             tell(note)
         write = _write_csv if as_csv else _write_json if as_json else _write_table
-        with contextlib.closing(tables.connect(query)) as connection, _plainly(tables):
+        shows = query is not None and _SHOW_TABLES.fullmatch(query)  # DuckDB would list our parts, too
+        with contextlib.closing(tables.connect(None if shows else query)) as connection, _plainly(tables):
+            if shows:
+                names = dict.fromkeys(name for name, _, _ in _tables(tables, connection))
+                write([("name", "VARCHAR")], ((name,) for name in names))
+                return
             if query is None:
                 columns = [(name, "VARCHAR") for name in ("table", "column", "type")]
                 write(columns, _tables(tables, connection))

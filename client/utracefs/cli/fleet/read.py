@@ -136,7 +136,8 @@ def _lines(arrived: Arrived, events: Collection[str]) -> Iterator[bytes]:
                 if (time_ns := line["time_ns"]) is not None:
                     time_ns += to_unix
                     line["time_ns"] = time_ns if 0 <= time_ns < 1 << 63 else None
-                line |= {"name": event.partition(":")[2], "fields": row}
+                system, _, name = event.partition(":")
+                line |= {"system": system, "name": name, "fields": row}
                 yield json.dumps(line, default=_plain, separators=(",", ":")).encode() + b"\n"
 
 

@@ -19,6 +19,7 @@ from utracefs.cli.common import (
     selected,
     write_word,
 )
+from utracefs.cli.completion import complete_command
 from utracefs.cli.run.run_loop import Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
@@ -40,7 +41,7 @@ BUSY_S = 10.0
 @duration_option("Only for 10 seconds, 5m, 2h, ...")
 @launch_options
 @click.argument("name", required=False)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command)
 def attach(
     directory: str | None,
     events: tuple[str, ...],

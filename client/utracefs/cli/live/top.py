@@ -248,8 +248,10 @@ def _in_lines(source: _Source, view: View, iterations: int | None, *, as_json: b
 
 def _print_json(rates: Rates, view: View) -> None:
     for row in view.rows(rates):
+        system, _, name = row.event.partition(":")
         found = {
-            "event": row.event,
+            "system": system,
+            "name": name,
             "pid": row.pid,
             "comm": row.comm,
             "records_per_s": round(row.rate, 3),

@@ -38,6 +38,7 @@ from utracefs.cli.common import (
     seconds_option,
     tell,
 )
+from utracefs.cli.completion import complete_command
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
 from utracefs.cli.losses import no_room
 from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
@@ -97,7 +98,7 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
 
     made: Any = run
     for option in (
-        click.argument("command", nargs=-1, type=click.UNPROCESSED),
+        click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command),
         launch_options,
         duration_option("Only for 10 seconds, 5m, 2h, ..."),
         click.option(
@@ -270,9 +271,11 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         status = status or attached.finish()
     events = runs[-1]
     if as_json:
-        counts = {str(event): count for event, count in events.items()}
-        missed = {str(event): count for event, count in lost.items()}
-        echo_json({"seconds": round(times[-1], 6), "events": counts, "lost": missed})
+        rows = [
+            {"system": event.system, "name": event.name, "records": count, "lost": lost[event]}
+            for event, count in events.items()
+        ]
+        echo_json({"seconds": round(times[-1], 6), "events": rows})
         return status
     if lost:
         names = ", ".join(f"{count} of {event}" for event, count in lost.items())

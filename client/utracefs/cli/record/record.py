@@ -23,7 +23,7 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import check_place, directory_option, duration_option, tell
-from utracefs.cli.completion import complete_clock
+from utracefs.cli.completion import complete_clock, complete_command
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no_room, refused_text
@@ -94,7 +94,7 @@ from utracefs.tree.tracefs import Tracefs
 @click.option("--embedded", is_flag=True, help="Start a private daemon even if one is running.")
 @long_options
 @launch_options
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command)
 def record(
     directory: str | None,
     wanted: tuple[Wanted, ...],

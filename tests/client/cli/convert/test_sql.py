@@ -104,6 +104,12 @@ def test_a_query_without_a_recording() -> None:
     assert done.exit_code == 2 and "INPUT comes first: utracefs sql trace.dat QUERY" in done.stderr
 
 
+def test_show_tables(file: Path) -> None:
+    tables = dict.fromkeys(line.split()[0] for line in run(file).stdout.splitlines()[1:])
+    for query in ("show tables", "SHOW ALL TABLES ;"):
+        assert run(file, query).stdout.split() == ["name", *tables]
+
+
 def test_without_a_query_it_says_which_tables_there_are(file: Path) -> None:
     rows = [line.split() for line in run(file).stdout.splitlines()]
     assert rows[0] == ["table", "column", "type"]

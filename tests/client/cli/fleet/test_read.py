@@ -42,7 +42,7 @@ def test_what_is_stored(operator: Cli, server: NatsServer, tmp_path: Path) -> No
     assert said == ("utracefs: 3 records of 2 hosts, 7 reported as lost, and 1 times an unknown number\n")
     found = lines(path)
     assert [(one["host"], one["fields"]["a"]) for one in found] == [("web1", 1), ("web1", 2), ("web2", 3)]
-    assert list(found[0]) == ["host", "time_ns", "cpu", "pid", "tid", "comm", "name", "fields"]
+    assert list(found[0]) == ["host", "time_ns", "cpu", "pid", "tid", "comm", "system", "name", "fields"]
     assert found[0]["name"] == EVENT.partition(":")[2]
     assert found[0]["time_ns"] == 10**18 + 1000
 

@@ -55,7 +55,7 @@ Load = Callable[[str, int], "subprocess.Popen[bytes]"]
 
 
 def rows(text: str) -> dict[tuple[str, int], dict[str, float]]:
-    return {(one["event"], one["pid"]): one for one in map(json.loads, text.splitlines())}
+    return {(f"{one['system']}:{one['name']}", one["pid"]): one for one in map(json.loads, text.splitlines())}
 
 
 def test_rates_that_are_known(traced: Cli, load: Load) -> None:
