@@ -10,7 +10,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -347,6 +347,22 @@ def tell_absent(tree: "Tracefs", patterns: Iterable[str], rest: str) -> None:
 def standing_events(tree: "Tracefs", place: Place = TOP) -> list[str]:
     """The globs of an instance."""
     return [text_of(word) for word in tree.read_file(place.path("standing_events")).split()]
+
+
+def refused_events(tree: "Tracefs", patterns: Sequence[str], since_s: float = 0.0) -> list[str]:
+    """`NAME: PROGRAM declares ..., but WHY`: refused registrations of the events that match any of
+    `patterns`, or of all. since_s: of CLOCK_MONOTONIC."""
+    try:
+        lines = text_of(tree.read_file("refused_events")).splitlines()
+    except FileNotFoundError:  # an older daemon
+        return []
+    split = [line.split(" ", 2) for line in lines]
+    return [
+        f"{name} {text}"
+        for time_s, name, text in split
+        if float(time_s) >= since_s
+        and (not patterns or select(patterns, [EventName("user_events", name[:-1])]))
+    ]
 
 
 def write_word(tree: "Tracefs", path: str, word: str) -> None:

@@ -23,13 +23,14 @@ after a failed write to its file `filter`: a recording can be filtered later, bu
 import contextlib
 import errno
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
-from utracefs.cli.common import available_events, events_option, tell, write_word
+from utracefs.cli.common import available_events, events_option, refused_events, tell, write_word
 from utracefs.cli.completion import complete_filter
 from utracefs.cli.filter_errors import (
     Refusal,
@@ -207,6 +208,7 @@ class WantedEvents:
         self._place = place
         self._wanted = wanted
         self._enables = True
+        self._began_s = time.monotonic()
         self._checked: set[EventName] = set()
         self.refused: list[tuple[EventName | str, str, Refusal]] = []
         """Invalid filters and triggers."""
@@ -335,6 +337,11 @@ class WantedEvents:
                 events = available_events(self._tree)
             for event in self._new(events):
                 self._check_event(event)
+
+    def check_registrations(self) -> None:
+        """Report events that stay off since then, because the daemon refused to register them."""
+        for line in refused_events(self._tree, [one.pattern for one in self._wanted], self._began_s):
+            tell(line)
 
     def check_log(self) -> None:
         """Report invalid hist triggers of events that are already removed: an event without references is

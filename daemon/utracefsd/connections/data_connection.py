@@ -68,7 +68,7 @@ from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.params import Params
 from utracefsd.connections.write_errors import WriteErrors
 from utracefsd.daemon_log import daemon_log
-from utracefsd.events.event import CommandString, Event
+from utracefsd.events.event import CommandString, Event, shown
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
 from utracefsd.intake._data_ring import DataRing
@@ -96,6 +96,9 @@ rest."""
 
 MAX_WAITING_SYNCS = 64
 """`sync` requests that wait while data rings of the previous daemon may still come back."""
+
+MAX_REFUSED = 64
+"""Lines of refused_events."""
 
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted for the user in steps of this many: counting each would double the cost."""
@@ -421,12 +424,16 @@ class DataConnection:
 
     def _request(self, request: Request, now_ns: int) -> None:
         kind = messages.METHODS.get(request.method)
+        params: Params | None = None
         try:
             if kind is None:
                 hint = "it belongs to the tracefs socket" if request.method in tracefs.METHODS else TOO_OLD
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}: {hint}")
-            _METHODS[kind](self, request.msgid, kind.from_params(request.params), now_ns)
+            params = kind.from_params(request.params)
+            _METHODS[kind](self, request.msgid, params, now_ns)
         except TraceError as error:
+            if isinstance(params, messages.EventRegistration):
+                self._note_refused(params.name_args[:512], error, now_ns)
             daemon_log.debug(
                 "request-refused",
                 "pid %(pid)d: %(method)s is refused: %(reason)s",
@@ -435,6 +442,18 @@ class DataConnection:
                 reason=error.text,
             )
             self._send(encode_error(request.msgid, error.errno, error.text))
+
+    def _note_refused(self, command: bytes, error: TraceError, now_ns: int) -> None:
+        refused, pid = self.table.refused, self.peer.pid
+        (name, *_) = command.replace(b":", b" ").split() or [b""]
+        program = f"{shown(self._services.comms.comm(pid))[1:-1]}-{pid}"
+        refused.pop(command, None)
+        refused[command] = (
+            f"{now_ns / 1e9:.6f} {shown(name)[1:-1]}: {program} declares {shown(command)}, but"
+            f" {error.text} ({error.errno_name})\n"
+        ).encode("utf-8", "backslashreplace")
+        if len(refused) > MAX_REFUSED:
+            del refused[next(iter(refused))]
 
     def _notified(self, notification: Notification, now_ns: int) -> None:
         if notification.method != messages.EnablersWritten.METHOD or self._notifier is None:
@@ -522,6 +541,7 @@ class DataConnection:
             # From here on an error leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
             self.table.add_enabler(event, place, enable_fd, self.peer)
+        self.table.refused.pop(reg.name_args, None)
         tracepoint = event.tracepoint
         result = messages.Registered(
             event.status_index,

@@ -112,6 +112,8 @@ class EventTable:
         self.on_dynamic_removed: list[Callable[[], None]] = []
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """Raises TraceError when the state has no space for so many bytes, for a new event."""
+        self.refused: dict[bytes, bytes] = {}
+        """The file refused_events: a line for each command string of the last refused registrations."""
         self.system_sizes: Counter[bytes] = Counter()
         """How many events each system has."""
         self._events: dict[int, Event] = {}  # by id; dicts keep the order of creation

@@ -74,6 +74,7 @@ utracefs: tracefs for events that programs declare
   saved_cmdlines        names of threads that wrote; saved_tgids: their processes, with the option record-tgid
   error_log             why the last commands were refused, with a mark under the place
   instances/            mkdir makes another ring buffer with switches of its own, rmdir removes it
+  refused_events        registrations that were refused, and why: CLOCK_MONOTONIC NAME: PROGRAM-PID ...
   event_counts          records, bytes and losses by event and process, while it is open: write globs, read
   daemon_stats          what the daemon holds for its clients; faults: mistakes of its own, the log has them
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
@@ -179,6 +180,7 @@ _TOP_FILES: RowTable[Parts] = RowTable(
         opener=lambda parts, flags, peer: _OpenCounts(parts.counters, flags),
     ),
     Row(b"printk_formats", READ_ONLY, lambda parts: b""),
+    Row(b"refused_events", READ_ONLY, lambda parts: b"".join(parts.table.refused.values())),
     Row(b"saved_cmdlines", READ_ONLY, lambda parts: parts.comms.saved_cmdlines_text()),
     Row(
         b"saved_cmdlines_size",

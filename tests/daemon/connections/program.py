@@ -60,6 +60,9 @@ class FakeServices:
     def open_for(self, connection: DataConnection, process: OpenFor) -> Peer:
         raise NotImplementedError
 
+    def comm(self, pid: int) -> bytes:
+        return b"program"
+
     def wrote(self, tid: int, pid: int) -> None:
         pass
 

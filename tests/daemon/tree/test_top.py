@@ -128,6 +128,7 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
         b"options/record-cmd",
         b"options/trace_printk",
         b"printk_formats",
+        b"refused_events",
         b"saved_cmdlines",
         b"saved_cmdlines_size",
         b"saved_tgids",

@@ -34,6 +34,7 @@ from utracefs.cli.common import (
     event_stats,
     events_argument,
     json_option,
+    refused_events,
     standing_events,
     why_no_connection,
 )
@@ -233,6 +234,9 @@ def _examine_events(
                 + similar_event(pattern, events)
                 + (f"; declared: {_some(events)}" if events else ""),
             )
+    for line in refused_events(tree, patterns):
+        name, _, refusal = line.partition(": ")
+        yield Finding("FAIL", name, refusal)
     chosen = select(patterns, events) if patterns else events
     if not events:
         yield Finding("note", "events", "none; no program has declared one, or none found this daemon")
@@ -277,8 +281,7 @@ def _examine_stats(
         yield Finding(
             "note",
             str(event),
-            "nothing was emitted while a consumer was attached (a program that declares it with other "
-            "fields is refused: `utracefsd --log-level debug` names it)",
+            "nothing was emitted while a consumer was attached",
         )
         return
     quiet = not (stats.rings_gone or stats.refused)

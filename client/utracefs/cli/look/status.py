@@ -17,6 +17,7 @@ from utracefs.cli.common import (
     echo_json,
     events_argument,
     json_option,
+    refused_events,
     selected,
     standing_events,
 )
@@ -54,6 +55,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
         buffers = all_buffers(tree) if place == TOP else {place.name: buffer_numbers(tree, place)}
         standing = standing_events(tree, place)
         instances = sorted(instance_names(tree))
+        refused = refused_events(tree, events)
         where = tree.directory
     lost, of = all_lost(stats.values(), {} if events else buffers)
     if as_json:
@@ -67,6 +69,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
                 "overwritten": {name: numbers["overrun"] for name, numbers in buffers.items()},
                 "standing_events": standing,
                 "events": rows,
+                "refused_events": refused,
             }
         )
         return
@@ -84,6 +87,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
         echo(f"instances {' '.join(name + _overwritten(buffers.get(name, {})) for name in instances)}")
     if any(lost.values()):
         echo(f"losses    {lost_text(lost, of, kinds=OF_ALL)}")
+    for line in refused:
+        echo(f"off       {line}")
     if not rows:
         click.echo("events    none")
         return

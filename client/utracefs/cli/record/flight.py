@@ -325,6 +325,7 @@ def fly(job: Job) -> int:
             job.tree.write_file(job.place.path("tracing_on"), b"0\n")
             flight.finish(write=bool(status) or not job.command, why_not="the command did not fail")
             asked.check()
+            asked.check_registrations()
     status = status or asked.finish() or requests.wanted.finish()
     if watch.error is not None:
         flight.give_up()

@@ -198,6 +198,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
                 tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
             asked.check()
+            asked.check_registrations()
         if rotation is not None:
             rotation.finish()
             status = status or asked.finish()

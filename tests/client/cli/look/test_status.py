@@ -142,7 +142,9 @@ def test_losses_in_every_place(traced: Cli) -> None:
     metrics = traced.out("metrics")
     assert f"utracefs_lost_records_ratio {round(lost / 2000, 6)}\n" in metrics
     for name in ("mine", "/others"):
-        assert f'lost_records_total{{ftrace_instance="{name}",cause="overwritten"}} {lost // 2}\n' in metrics
+        assert (
+            f'lost_records_total{{ftrace_instance="{name}",cause="overwritten"}} {lost // 2}.0\n' in metrics
+        )
     error = interrupt(top)[1].decode()
     assert f"; of all consumers {lost} lost: " in error and percent in error
 
@@ -157,3 +159,22 @@ def test_record_says_which_buffer_would_do(cli: Cli) -> None:
     assert found and float(found[2]) > 1
     again = cli.run("record", "-b", found[3], "--", sys.executable, "-c", program).stderr.decode()
     assert "overwritten" not in again
+
+
+def test_events_that_stay_off(traced: Cli) -> None:
+    """`record`, `status` and `doctor` say which, both declarations, the program and the reason."""
+    traced.run("reg", "a u32 x")
+    program = "import utracefs; [e.emit(1) for e in utracefs.events(['a u8 y', 'b u8 z'])]"
+    record = ("record", "-e", "a", "-e", "b", "--", sys.executable, "-c", program)
+    off = r"a: python\S*-\d+ declares 'a u8 y', but event 'a' exists with other fields: 'a u32 x' "
+    off += r"\(EADDRINUSE\)"
+    assert re.search(f"^utracefs: {off}$", traced.run(*record).stderr.decode(), re.MULTILINE)
+    assert re.search(f"^off       {off}$", traced.out("status"), re.MULTILINE)
+    (line,) = json.loads(traced.out("status", "a", "--json"))["refused_events"]
+    assert re.fullmatch(off, line)
+    traced.run("enable", "--standing", "b")
+    traced.run("emit", "b u8 z", "1")
+    assert "declares" not in traced.out("status", "b")
+    assert re.search(f"^FAIL  {off}$", traced.run("doctor", "a", status=1).stdout.decode(), re.MULTILINE)
+    traced.run("reg", "--delete", "a")
+    assert "declares" not in traced.run(*record).stderr.decode() + traced.out("status")
