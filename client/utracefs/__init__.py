@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from utracefs.totals import Stats
     from utracefs.tracing.contexts import context
     from utracefs.tracing.spans import current_span, span
+    from utracefs_protocol.errors import TraceError
 
     __version__: str
 
@@ -56,6 +57,7 @@ __all__ = [
     "Session",
     "Stats",
     "Stream",
+    "TraceError",
     "__version__",
     "attach",
     "close",
@@ -94,6 +96,7 @@ _LAZY = {
     "span": "utracefs.tracing.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.fallback.without_tracing",
     "Stats": "utracefs.totals",
+    "TraceError": "utracefs_protocol.errors",
     **dict.fromkeys(
         ("define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
         "utracefs.declarations.defining",

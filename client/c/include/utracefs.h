@@ -73,6 +73,11 @@ int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int
  * daemon's reason to refuse it; its text is then in `text`, if that is not NULL. */
 int utracefs_event_error(const struct utracefs_event *event, char *text, size_t size);
 
+/* `call` gets the text of each warning, once: that an event is off because the daemon refuses it, and the
+ * like. It is called in the library's thread, which has 64 KiB of stack and all signals blocked. Before, and
+ * for NULL, standard error gets a line. */
+void utracefs_on_warning(void (*call)(const char *text));
+
 /* Records of this event in this process. */
 struct utracefs_event_stats {
 	uint64_t lost;	  /* no space, or the daemon ended */

@@ -93,6 +93,7 @@ static void *run(void *unused)
 		timeout = timeout_ms(due, now);
 		ut_unlock();
 		ut_poll(polled, count, timeout);
+		ut_say_warnings(); /* those of this step have woken us */
 		ut_lock();
 	}
 	free(polled);

@@ -125,6 +125,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 		if (ut_reg_number(reg)) {
 			reg->state = UT_REFUSED; /* permanently: there are too many */
 			reg->error = EMFILE;
+			ut_warn(session, "event %.100s is off: this process has too many events", event->command);
 		} else if (session->state != UT_WAITING) {
 			ut_reg_point(reg, &ut_pending);
 		}
@@ -148,6 +149,7 @@ void utracefs_attach(struct utracefs_event *event)
 	int saved = errno;
 
 	ut_lock();
+	ut_warnings_are_said();
 	if (!event->registration)
 		ut_events_attach(&ut_process_events, event);
 	ut_unlock();
@@ -191,6 +193,7 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 	if (!command || strlen(command) > UT_MAX_COMMAND)
 		return NULL;
 	ut_lock();
+	ut_warnings_are_said();
 	made = know(&ut_process_events, command, flags);
 	if (made && !made->is_declared) {
 		made->is_declared = 1;

@@ -277,3 +277,38 @@ def test_a_sandbox_that_refuses_poll(daemon: DaemonProcess, run: Run, way: str) 
     """The thread looks now and then instead of all the time."""
     assert int(run("emitting", "sandbox", 600, **of_way(way))) < 30
     assert lines(daemon, "c_count") == [" who=0x7 (7) i=0x0 (0)", " who=0x7 (7) i=0x1 (1)"]
+
+
+REFUSED = """
+#include <utracefs.h>
+#include <stdio.h>
+static void say(const char *text) { printf("%s\\n", text); }
+int main(int argc, char **argv)
+{
+	struct utracefs_event *event;
+	utracefs_on_warning(argc > 1 ? say : NULL);
+	event = utracefs_declare("c_refused u16 status", 0);
+	for (int i = 0; i < 2; i++)
+		if (utracefs_enabled(event))
+			return 1;
+	return argv == NULL;
+}
+"""
+
+
+@WAYS
+def test_a_program_says_once_that_an_event_is_refused(
+    daemon: DaemonProcess, built: Path, tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "refused.c").write_text(REFUSED)
+    program = compiled(tmp_path / "refused.c", built)
+    with daemon.tree() as tree:
+        tree.write_file("dynamic_events", b"u:c_refused u32 status\n")
+    env = {**os.environ, **of_way(way)}
+    text = "event c_refused is off: event 'c_refused' exists with other fields: "
+    text += "'c_refused u32 status' (EADDRINUSE)\n"
+    for option, out, error in (((), "", "utracefs: " + text), (("call",), text, "")):
+        done = subprocess.run(
+            [program, *option], capture_output=True, text=True, env=env, timeout=60, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, out, error)

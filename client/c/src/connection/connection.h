@@ -318,12 +318,16 @@ int ut_write_enabler(struct ut_enabler *enabler, int on);
 
 /* ---- warnings.c: with the lock held */
 
-/* A warning for the program's user, delivered by a binding. */
+/* A warning for the program's user. */
 void ut_warn(struct ut_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int ut_next_warning(char *text, size_t size);
 /* "EINVAL"; where the C library has no names, as musl, its description. */
 const char *ut_error_name(int error);
 void ut_on_warning(void (*hook)(void));
+/* From now on ut_say_warnings says a warning if no binding fetches it. The native thread calls that, without
+ * the lock. */
+void ut_warnings_are_said(void);
+void ut_say_warnings(void);
 
 /* Status bytes of events without a place: off, or not known yet. */
 extern const uint8_t ut_off, ut_pending;

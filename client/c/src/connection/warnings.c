@@ -1,9 +1,12 @@
-/* Warnings for the user: kept until a binding fetches them. In C they are not shown; utracefs_event_error
- * has those about an event. */
+/*
+ * Warnings for the user, kept until a binding fetches them, or without one, if C code has declared an event,
+ * until the native thread says them.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "connection.h"
+#include "utracefs.h"
 
 #define NR_TEXTS 8u
 #define TEXT_BYTES 256u
@@ -11,25 +14,75 @@
 static char texts[NR_TEXTS][TEXT_BYTES];
 static unsigned first, count;
 static void (*hook)(void);
+static void (*call_with_text)(const char *text);
+static struct ut_descriptor standard_error = {.fd = -1}; /* as it was when C code declared its first event */
+static int are_said;
 
 void ut_warn(struct ut_session *s, const char *format, ...)
 {
-	char text[TEXT_BYTES];
+	char *text = texts[(first + count) % NR_TEXTS];
 	uint32_t hash = 2166136261u; /* FNV-1a */
 	va_list values;
 
-	if (!hook)
+	if ((!hook && !are_said) || count == NR_TEXTS)
 		return;
 	va_start(values, format);
-	vsnprintf(text, sizeof(text), format, values);
+	vsnprintf(text, TEXT_BYTES, format, values);
 	va_end(values);
 	for (const char *at = text; *at; at++)
 		hash = (hash ^ (unsigned char)*at) * 16777619u;
-	if (hash == s->last_warning || count == NR_TEXTS)
+	if (hash == s->last_warning)
 		return;
 	s->last_warning = hash;
-	memcpy(texts[(first + count++) % NR_TEXTS], text, sizeof(text));
-	hook();
+	__atomic_store_n(&count, count + 1, __ATOMIC_RELAXED);
+	(hook ? hook : ut_wake)();
+}
+
+void ut_warnings_are_said(void)
+{
+	struct stat found;
+
+	if (!are_said && fstat(2, &found) == 0)
+		standard_error = (struct ut_descriptor){2, found.st_dev, found.st_ino, 0, NULL};
+	are_said = 1;
+}
+
+/* If it is no other file by now, and does not block. (With signals blocked: no SIGPIPE.) */
+static void say(const char *text)
+{
+	struct pollfd polled = {2, POLLOUT, 0};
+	struct iovec line[] = {{"utracefs: ", 10}, {(char *)text, strlen(text)}, {"\n", 1}};
+
+	if (ut_is_ours(&standard_error) && poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT &&
+	    writev(2, line, 3) < 0) {
+	}
+}
+
+void ut_say_warnings(void)
+{
+	while (__atomic_load_n(&count, __ATOMIC_RELAXED)) {
+		void (*call)(const char *);
+		char text[TEXT_BYTES];
+		int found;
+
+		ut_lock();
+		call = call_with_text ? call_with_text : say;
+		found = !hook && are_said && ut_next_warning(text, sizeof(text));
+		ut_unlock();
+		if (!found)
+			return;
+		call(text);
+	}
+}
+
+void utracefs_on_warning(void (*call)(const char *text))
+{
+	int saved = errno;
+
+	ut_lock();
+	call_with_text = call;
+	ut_unlock();
+	errno = saved;
 }
 
 const char *ut_error_name(int error)
@@ -49,12 +102,11 @@ int ut_next_warning(char *text, size_t size)
 		return 0;
 	snprintf(text, size, "%s", texts[first]);
 	first = (first + 1) % NR_TEXTS;
-	count--;
+	__atomic_store_n(&count, count - 1, __ATOMIC_RELAXED);
 	return 1;
 }
 
 void ut_on_warning(void (*wanted)(void))
 {
 	hook = wanted;
-	count = 0;
 }
