@@ -7,7 +7,7 @@
 # make screenshots  the pictures of the documentation
 # make wheels  a source distribution and a wheel for every Python of this machine, in dist/, each tried
 # make deb     packages for Debian, in build/deb, tried in a Debian of their own; needs root and the network
-# make bench  the figures of docs/performance.md, as ratios in one run; NAMES='loops spans': only those
+# make bench  the figures of docs/performance.md, as ratios in one run; NAMES='loops core': only those
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
 # missing and the user is root; otherwise one line names the package. Works offline after the first time.
@@ -45,22 +45,9 @@ tools:
 
 comma := ,
 
-# Debian packages of the judges: tests/judges.py.
-packages = @missing=$$($(BIN)/python -m tests.judges $(1)); [ -z "$$missing" ] || { \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing the Debian packages $$missing"; \
-		{ apt-get install -y -q $$missing || { apt-get update -q && apt-get install -y -q $$missing; }; } >/dev/null 2>&1; \
-	fi; \
-	missing=$$($(BIN)/python -m tests.judges $(1)); \
-	[ -z "$$missing" ] || { echo "utracefs: please install: apt install $$missing" >&2; $(2); }; }
-
-# What is missing leaves tests out.
-test-tools: $(VENV)/.developer
-	$(call packages,small,true)
-
-# The large ones, too.
-ci-tools: $(VENV)/.developer
-	$(call packages,,exit 1)
+# The table is in tests/judges.py; those of ci are large.
+test-tools ci-tools: tools $(VENV)/.developer
+	@$(BIN)/python -m tests.judges $(@:-tools=)
 
 # ensurepip needs 4 s, most of it to compile pip; Debian's Python may have no pip.
 BUILDERS := pip 'setuptools>=77' 'Cython>=3.1'

@@ -40,7 +40,7 @@ def main(args: list[str]) -> int:
     rows: list[measure.Row] = []
     print(f"{platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}")
     for name in names:
-        with measure.left_out(name):
+        with measure.left_out(f"the rest of {name}"):
             for row in importlib.import_module(f"bench.{name}").rows():
                 print(row.text(), flush=True)
                 rows.append(row)

@@ -99,7 +99,7 @@ def rows() -> Iterator[Row]:
         path = Path(folder) / "trace.dat"
         report.make(path, *report.EVENTS["strings"])
         for name, (run, least) in KINDS.items():
-            with left_out(name):
+            with left_out(f"1,000,000 records {name}"):
                 figure = report.RECORDS / _best(run, path)
                 yield at_least_row(f"1,000,000 records {name}", figure, least, "records/s")
         rate = path.stat().st_size / 1e6 / _best(_to_path(write_trace_dat), path)

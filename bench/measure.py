@@ -23,6 +23,15 @@ import pytest
 REPEATS = 7
 
 
+@contextlib.contextmanager
+def left_out(what: str) -> Iterator[None]:
+    """Without a library or a program that `what` needs it is left out, and a line says so."""
+    try:
+        yield
+    except (ImportError, pytest.skip.Exception) as error:  # as the helpers of the tests find it
+        print(f"  (left out: {what}: {error})", flush=True)
+
+
 @attrs.frozen
 class Row:
     what: str

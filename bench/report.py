@@ -100,6 +100,10 @@ def seconds(words: list[str], output: str) -> float:
 
 
 def rows() -> Iterator[Row]:
+    theirs = shutil.which("trace-cmd")
+    if theirs is None:
+        print("  (left out: report: there is no trace-cmd)")
+        return
     with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder:
         for kind, (declaration, values) in EVENTS.items():
             path = Path(folder) / f"{kind}.dat"

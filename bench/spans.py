@@ -50,7 +50,7 @@ def others(on: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
         tracer.stop()
         tracer.clear()
         sys.setprofile(None)  # where each tracer puts itself: all calls of C functions would take longer
-    with left_out("OpenTelemetry"):
+    with left_out("opentelemetry"):
         trace = importlib.import_module("opentelemetry.trace")
         provider: Any = trace.NoOpTracerProvider()
         what = "OpenTelemetry without SDK"

@@ -1,12 +1,11 @@
-"""The real readers that judge written files.
+"""The real readers that judge written files, and the tools that tests need: one table.
+
+    python -m tests.judges test|ci     installs the missing ones, if it may, or says how
 
 `make ci` installs all of them, and there a test whose reader is missing fails. Elsewhere the test is left
-out, and the last line of pytest names the reader: many are large.
-
-    python -m tests.judges [small]      Debian packages of the missing ones, for the Makefile
+out, and the last line of pytest names the reader: many are large. HIDDEN_JUDGES=NAME,NAME or =all runs the
+tests as on a machine that has none of these.
 """
-
-from __future__ import annotations
 
 import functools
 import importlib
@@ -16,74 +15,58 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import pytest
 
 
-def _runs(*words: str) -> bool:
-    with tempfile.TemporaryDirectory(prefix="utracefs-judge-") as folder:
-        done = subprocess.run(words, cwd=folder, capture_output=True, check=False, timeout=60)
-    return done.returncode == 0
-
-
-def _python_with_bt2() -> str | None:
-    """Debian's Python has the binding of babeltrace2; the one of this environment hardly ever."""
-    candidates = dict.fromkeys(["/usr/bin/python3", shutil.which("python3"), sys.executable])
-    return next((one for one in candidates if one and _runs(one, "-c", "import bt2")), None)
-
-
-def _rustc() -> str | None:
-    """The one of rustup is there without a toolchain, too."""
-    path = shutil.which("rustc")
-    return path if path and _runs("sh", "-c", f"echo 'fn main() {{}}' | {path} -o main -") else None
-
-
 @attrs.frozen
-class Judge:
-    """One that comes in a package of Debian."""
+class Tool:
+    """A program counts if it can do what tests need of it: `words` succeeds with `given` as its input."""
 
     package: str
-    is_small: bool = False
-    """`make test` installs it, too."""
-    is_optional: bool = False
-    """`make ci` does not install it."""
-    find: Any = None
-    """() -> path or None, if more is needed than a program of that name on PATH."""
+    """Debian's."""
+    installed_by: str = "ci"
+    """`make test`, `make ci`, or neither."""
+    words: tuple[str, ...] = ()
+    """Without words it is enough that there is a program."""
+    given: str = ""
+    program: str = ""
+    """Where it is not the name."""
 
 
-JUDGES: Final = {
-    "trace-cmd": Judge("trace-cmd", is_small=True),
-    "g++": Judge("g++", is_small=True),
-    "pkg-config": Judge("pkg-config", is_small=True),
-    "fusermount3": Judge("fuse3", is_small=True),
-    "openssl": Judge("openssl", is_small=True),
-    "gcc": Judge("gcc", is_small=True),
-    "perf": Judge("linux-perf", find=lambda: shutil.which("perf") if _runs("perf", "--version") else None),
-    "babeltrace2": Judge("babeltrace2"),
-    "bt2": Judge("python3-bt2", find=_python_with_bt2),
-    "kernelshark": Judge("kernelshark"),
-    "Xvfb": Judge("xvfb"),
-    "xwininfo": Judge("x11-utils"),
-    "import": Judge("imagemagick"),
-    "convert": Judge("imagemagick"),
-    "node": Judge("nodejs"),
-    "chromium": Judge("chromium"),
-    "systemd-analyze": Judge("systemd"),
-    "systemd-socket-activate": Judge("systemd"),
-    "systemd-sysusers": Judge("systemd"),
-    "systemd-tmpfiles": Judge("systemd"),
-    "cmake": Judge("cmake"),
-    "clang": Judge("clang"),
-    "promtool": Judge("prometheus"),
-    "prometheus": Judge("prometheus"),
-    "nats-server": Judge("nats-server"),
-    "rustc": Judge("rustc", is_optional=True, find=_rustc),
-    "strace": Judge("strace", is_optional=True),
+C_MAIN = "#include <stdlib.h>\nint main(void) { return 0; }\n"
+TOOLS = {
+    "trace-cmd": Tool("trace-cmd", "test"),
+    "fusermount3": Tool("fuse3", "test"),
+    "g++": Tool("g++", "test", ("-x", "c++", "-"), C_MAIN),
+    "pkg-config": Tool("pkg-config", "test"),
+    "openssl": Tool("openssl", "test"),
+    "gcc": Tool("gcc", "test", ("-x", "c", "-"), C_MAIN),
+    "clang": Tool("clang", "ci", ("-x", "c", "-"), C_MAIN),
+    "rustc": Tool("rustc", "", ("-",), "fn main() {}"),  # of rustup it may be without a toolchain
+    "strace": Tool("strace", "", ("true",)),
+    "perf": Tool("linux-perf", "ci", ("version",)),  # it may be a script that looks for one of this kernel
+    "babeltrace2": Tool("babeltrace2"),
+    "bt2": Tool("python3-bt2", "ci", ("-c", "import bt2"), program="/usr/bin/python3"),
+    "kernelshark": Tool("kernelshark"),
+    "Xvfb": Tool("xvfb"),
+    "xwininfo": Tool("x11-utils"),
+    "import": Tool("imagemagick"),
+    "convert": Tool("imagemagick"),
+    "node": Tool("nodejs"),
+    "chromium": Tool("chromium"),
+    "systemd-analyze": Tool("systemd"),
+    "systemd-socket-activate": Tool("systemd"),
+    "systemd-sysusers": Tool("systemd"),
+    "systemd-tmpfiles": Tool("systemd"),
+    "cmake": Tool("cmake"),
+    "make": Tool("make", "test"),
+    "promtool": Tool("prometheus"),
+    "prometheus": Tool("prometheus"),
+    "nats-server": Tool("nats-server"),
 }
-"""By name; `bt2` is a Python."""
-
 LEFT_OUT = "left out without "
 """Beginning of the reason of a skipped test."""
 
@@ -95,6 +78,25 @@ class Judges:
     """With --ci: a missing judge fails its tests."""
     hidden = False
     """With --no-judges: as on a machine that has none."""
+
+
+def hidden(name: str) -> bool:
+    return bool({name, "all"} & set(os.environ.get("HIDDEN_JUDGES", "").split(",")))
+
+
+@functools.cache
+def found(name: str) -> str | None:
+    """The path of a program that works."""
+    tool = TOOLS[name]
+    path = None if hidden(name) else shutil.which(tool.program or name)
+    if path and tool.words:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [path, *tool.words]
+            done = subprocess.run(
+                words, input=tool.given.encode(), capture_output=True, cwd=folder, check=False
+            )
+        return None if done.returncode else path
+    return path
 
 
 def missing(name: str, package: str) -> NoReturn:
@@ -113,12 +115,12 @@ def find(name: str) -> str | None:
 
 def judge(name: str) -> str:
     """The path of a program."""
-    return find(name) or missing(name, f"the Debian package {JUDGES[name].package}")
+    return found(name) or missing(name, f"the Debian package {TOOLS[name].package}")
 
 
 def needs(name: str) -> pytest.MarkDecorator:
     """A test that is left out where the program is missing, also with --ci: not every machine can run it."""
-    return pytest.mark.skipif(find(name) is None, reason=LEFT_OUT + name)
+    return pytest.mark.skipif(found(name) is None, reason=LEFT_OUT + name)
 
 
 @attrs.frozen
@@ -134,7 +136,7 @@ class Library:
 def library(name: str) -> Any:
     """A module of a large package from PyPI; for the top of a test module."""
     package = name.partition(".")[0]
-    if Judges.hidden or importlib.util.find_spec(package) is None:
+    if hidden(package) or importlib.util.find_spec(package) is None:
         missing(package, "the dependency group `judges`")
     return Library(name)
 
@@ -152,6 +154,30 @@ def run_judge(name: str, *words: object, timeout_s: float = 100, may_warn: bool 
     return done.stdout
 
 
+def main(target: str) -> int:
+    def lacking() -> list[str]:
+        found.cache_clear()
+        names = [name for name, tool in TOOLS.items() if tool.installed_by in ("test", target)]
+        return sorted({TOOLS[name].package for name in names if not found(name)})
+
+    packages = lacking()
+    if packages and not os.geteuid() and shutil.which("apt-get"):
+        print("installing the Debian packages", *packages, flush=True)
+        for words in (
+            ["install", "-y", "-q", *packages],
+            ["update", "-q"],
+            ["install", "-y", "-q", *packages],
+        ):
+            done = subprocess.run(
+                ["apt-get", *words], stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+            if words[0] == "install" and not done.returncode:
+                break
+        packages = lacking()
+    if packages:
+        print("utracefs: please install Debian packages: apt install", *packages, file=sys.stderr)
+    return bool(packages)
+
+
 if __name__ == "__main__":
-    wanted = [name for name, one in JUDGES.items() if one.is_small or sys.argv[1:] != ["small"]]
-    print(*dict.fromkeys(JUDGES[n].package for n in wanted if not JUDGES[n].is_optional and not find(n)))
+    sys.exit(main(*sys.argv[1:]))

@@ -6,7 +6,6 @@ Built with only one compiled module, since all would take a minute.
 import email
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.judges import library
+from tests.judges import library, needs
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="no make")
+pytestmark = needs("make")
 
 TREE = {
     "include/utracefs.h",
@@ -168,7 +167,7 @@ int main(void) { return puts("works") < 0; }
 """
 
 
-@pytest.mark.skipif(not shutil.which("pkg-config"), reason="no pkg-config")
+@needs("pkg-config")
 @pytest.mark.parametrize("kind", [["--libs"], ["--static", "--libs"]])
 def test_pkg_config(unpacked: Path, tmp_path: Path, kind: list[str]) -> None:
     (tmp_path / "program.c").write_text(PROGRAM)
@@ -192,7 +191,7 @@ target_link_libraries(static PRIVATE utracefs::static)
 """
 
 
-@pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+@needs("cmake")
 def test_cmake(unpacked: Path, tmp_path: Path) -> None:
     (tmp_path / "program.c").write_text(PROGRAM)
     (tmp_path / "CMakeLists.txt").write_text(CMAKE)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.client.html.chromium import Chromium
-from tests.judges import judge, library, run_judge
+from tests.judges import library, run_judge
 
 library("fastapi")
 library("uvicorn")
@@ -80,7 +80,7 @@ def test_the_service(tmp_path: Path) -> None:
         "where l.message = 'item ' || s.item and p.seconds = 0.001 and l.context->>'trace_id' = r.trace_id"
     )
     assert joined[1:] == [str(REQUESTS)]
-    assert "http_request_end:" in run_judge(judge("trace-cmd"), "report", tmp_path / "trace.dat").decode()
+    assert "http_request_end:" in run_judge("trace-cmd", "report", tmp_path / "trace.dat").decode()
     utracefs(tmp_path, "report", "--html", "trace.dat", "-o", "trace.html")
     with Chromium() as browser, browser.page(tmp_path / "trace.html") as page:
         page.until("document.body?.dataset.complete", "true")

@@ -1,6 +1,5 @@
 """Where there can be tracing. The other cases need interpreters of their own: test_without_tracing.py."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon
+from tests.judges import needs
 from utracefs.cli import c_client
 from utracefs.fallback import available
 
@@ -41,7 +41,7 @@ print(said.category.__name__, said.message)
 """
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+@needs("gcc")
 def test_a_library_of_another_version(tmp_path: Path) -> None:
     """It was loaded before, by its soname. The program runs, with a warning."""
     library = tmp_path / "libutracefs.so.0"

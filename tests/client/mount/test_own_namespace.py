@@ -113,7 +113,7 @@ print(os.wait()[1], root + "/place" in open("/proc/self/mounts").read())
 
 
 def test_in_a_chroot_that_is_no_mount(tmp_path: Path) -> None:
-    """What is mounted there is mounted nowhere else."""
+    """A mount there is nowhere else."""
     must_mount(tmp_path / "probe")
     root = tmp_path / "root"
     for name in ("place", "work"):

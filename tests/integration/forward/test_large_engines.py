@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.client.recordings.events import Events
-from tests.judges import LEFT_OUT, library
+from tests.judges import LEFT_OUT, hidden, library
 
 library("duckdb")
 library("polars")
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(name) is None, reason=LEFT_OUT + name)
+    return pytest.mark.skipif(hidden(name) or find_spec(name) is None, reason=LEFT_OUT + name)
 
 
 @needs("chdb")

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import struct
 import subprocess
@@ -28,7 +27,7 @@ from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from tests.integration.forward.conftest import WAIT_S, Start, stop
 from tests.integration.pages import blocks
-from tests.judges import library
+from tests.judges import library, needs
 from tests.soak.plain import PlainConnection
 from utracefs import Session
 from utracefs.forward.forwarder import STATUS_FILE
@@ -138,13 +137,13 @@ int clock_gettime(clockid_t id, struct timespec *to)
 """Preloaded: the time of day is set by so many seconds."""
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@needs("gcc")
 def test_the_clock_is_set(daemon: DaemonProcess, session: Session, start: Start, tmp_path: Path) -> None:
     """Forwards, and back behind the begin, while it runs: all records arrive once, in their order, and have
     the time of day of their batch."""
     (tmp_path / "clock.c").write_text(CLOCK)
     clock = tmp_path / "clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", clock, tmp_path / "clock.c", "-ldl"], check=True)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", clock, tmp_path / "clock.c", "-ldl"], check=True)
     set_by = tmp_path / "set_by"
     set_by.write_text("0")
     process = start(environ={"LD_PRELOAD": str(clock), "CLOCK_SET_BY": str(set_by)})
