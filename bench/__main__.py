@@ -28,7 +28,6 @@ NAMES = [
     "rings",
     "spans",
     "stream",
-    "sustained",
     "told",
     "tree",
 ]

@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
     "as Record objects": (_objects, 300_000),
     "as JSON lines": (_into(write_json_lines), 300_000),
     "as an HTML page": (_into(write_html), 300_000),
-    "as CSV": (_into(write_csv), 300_000),
+    "as CSV": (_into(write_csv), 100_000),
     "as Chrome JSON": (_into(write_chrome), 300_000),
     "as Perfetto": (_into(write_perfetto), 1_000_000),
     "as Perfetto, all slices and counters": (_into(write_perfetto, tracks=TRACKS), 300_000),

@@ -57,19 +57,6 @@ class Row:
         return f"{figure}  {self.promise:<14} {mark:<7} {base}"
 
 
-@contextlib.contextmanager
-def left_out(what: str) -> Iterator[None]:
-    """Says that a figure is left out where its package or program is missing."""
-    try:
-        yield
-    except (ImportError, pytest.skip.Exception) as error:  # (a judge of the tests)
-        print(f"  (left out: {what}; {error})", flush=True)
-    except FileNotFoundError as error:
-        if "/" in str(error.filename or "/"):  # no program
-            raise
-        print(f"  (left out: {what}; {error.filename} is not installed)", flush=True)
-
-
 def ratio_row(what: str, value: float, baseline: float, name: str, at_most: float, unit: str = "ns") -> Row:
     return Row(what, value, unit, f"<= {at_most} x", value <= at_most * baseline, baseline, name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import statistics
 import struct
 import subprocess
@@ -111,7 +112,7 @@ def rows() -> Iterator[Row]:
             for output in OUTPUTS:
                 commands = {
                     "ours": [sys.executable, "-m", "utracefs.cli", "report", str(path)],
-                    "theirs": ["trace-cmd", "report", "-i", str(path)],
+                    "theirs": [theirs, "report", "-i", str(path)],
                 }
                 took: dict[str, list[float]] = {name: [] for name in commands}
                 for _ in range(RUNS):

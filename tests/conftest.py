@@ -39,12 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Also long tests and more examples; a missing judge fails its tests.",
     )
-    parser.addoption("--no-judges", action="store_true", help="As on a machine without any judge.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     Judges.all_needed = config.getoption("ci")
-    Judges.hidden = config.getoption("no_judges")
     if hasattr(config, "workerinput"):
         # A test that exceeds its time limit ends its worker, and standard output of a worker is lost.
         pytest_timeout.dump_stacks = lambda _terminal: faulthandler.dump_traceback(2)

@@ -76,8 +76,6 @@ class Judges:
 
     all_needed = False
     """With --ci: a missing judge fails its tests."""
-    hidden = False
-    """With --no-judges: as on a machine that has none."""
 
 
 def hidden(name: str) -> bool:
@@ -104,13 +102,6 @@ def missing(name: str, package: str) -> NoReturn:
     if Judges.all_needed:
         pytest.fail(f"{name} is missing: `make ci` installs {package}")
     pytest.skip(LEFT_OUT + name, allow_module_level=True)
-
-
-@functools.cache
-def find(name: str) -> str | None:
-    """The path of a judge that can be used."""
-    one = JUDGES[name]
-    return None if Judges.hidden else one.find() if one.find else shutil.which(name)
 
 
 def judge(name: str) -> str:

@@ -1,8 +1,6 @@
 """A judge is found by what is needed of it, and every format has one."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
