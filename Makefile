@@ -8,6 +8,7 @@
 # make wheels  a source distribution and a wheel for every Python of this machine, in dist/, each tried
 # make deb     packages for Debian, in build/deb, tried in a Debian of their own; needs root and the network
 # make bench  the figures of docs/performance.md, as ratios in one run; NAMES='loops core': only those
+# make fresh  README on machines that have nothing, made by debootstrap; STEPS='demo python': only those
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
 # missing and the user is root; otherwise one line names the package. Works offline after the first time.
@@ -33,7 +34,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage assertions others soak bench sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage assertions others fresh soak bench sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -142,6 +143,12 @@ ci:
 	$(MAKE) -j2 lint $(VENV)/.judges ci-tools
 	$(MAKE) coverage others
 	$(MAKE) soak SECONDS=60 SOAK='--seed test'
+	$(MAKE) fresh
+
+# Root and debootstrap; else one line says what is missing.
+fresh:
+	@test "$$(id -u)" != 0 || command -v debootstrap >/dev/null || apt-get install -y -q debootstrap >/dev/null 2>&1 || true
+	@tests/fresh-machine $(STEPS)
 
 bench: build $(VENV)/.developer
 	$(BIN)/python -m bench $(NAMES)
