@@ -264,7 +264,7 @@ static inline size_t utracefs_string_size(const char *text)
  *     (array, name, u32, 4, 16)     struct u32_4, 16 bytes      const uint32_t[4]; also of the types above
  *
  * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached. Arguments are evaluated only then;
- * the compiler checks them like those of a function with these parameters.
+ * the compiler checks them like those of a function utracefs_emit_NAME with these parameters.
  */
 #define UTRACEFS_EVENT(name, ...) UTRACEFS_EVENT_FLAGS(name, 0, __VA_ARGS__)
 
@@ -370,6 +370,7 @@ static inline struct utracefs_span utracefs_no_span(void)
 
 /* Runs before other constructors and after other destructors, because those may emit. */
 #define UTRACEFS_DEFINE_EVENT(name, event_flags, text) \
+	UTRACEFS_ASSERT(sizeof(text) <= 512, "the declaration of " #name " has more than 511 bytes") \
 	static const unsigned char utracefs_off_##name = 0; \
 	static struct utracefs_event name = {&utracefs_off_##name, text, NULL, NULL, event_flags, {0, 0, 0}}; \
 	static __attribute__((constructor(101))) void utracefs_attach_##name(void) \
@@ -381,182 +382,157 @@ static inline struct utracefs_span utracefs_no_span(void)
 		utracefs_detach(&name); \
 	}
 
-/* The meaning of each type in each of the uses above. */
-#define UTRACEFS_TEXT_u8(n) "u8 " #n
-#define UTRACEFS_TEXT_u16(n) "u16 " #n
-#define UTRACEFS_TEXT_u32(n) "u32 " #n
-#define UTRACEFS_TEXT_u64(n) "u64 " #n
-#define UTRACEFS_TEXT_s8(n) "s8 " #n
-#define UTRACEFS_TEXT_s16(n) "s16 " #n
-#define UTRACEFS_TEXT_s32(n) "s32 " #n
-#define UTRACEFS_TEXT_s64(n) "s64 " #n
-#define UTRACEFS_TEXT_double(n) "struct double " #n " 8"
-#define UTRACEFS_TEXT_float(n) "struct float " #n " 4"
-#define UTRACEFS_TEXT_bool(n) "struct bool " #n " 1"
-#define UTRACEFS_TEXT_string(n) "__rel_loc char[] " #n
-#define UTRACEFS_TEXT_bytes(n) "__rel_loc u8[] " #n
-#define UTRACEFS_TEXT_chars(n, count) "char[" #count "] " #n
-#define UTRACEFS_TEXT_structure(n, tag, count) "struct " #tag " " #n " " #count
+/* Types: kind of field, name in a declaration, C type, bytes, what writes it. Other words have no `~,`. */
+#define UTRACEFS_TYPE_u8 ~, number_, "u8", uint8_t, 1, utracefs_put_u8
+#define UTRACEFS_TYPE_u16 ~, number_, "u16", uint16_t, 2, utracefs_put_u16
+#define UTRACEFS_TYPE_u32 ~, number_, "u32", uint32_t, 4, utracefs_put_u32
+#define UTRACEFS_TYPE_u64 ~, number_, "u64", uint64_t, 8, utracefs_put_u64
+#define UTRACEFS_TYPE_s8 ~, number_, "s8", int8_t, 1, utracefs_put_u8
+#define UTRACEFS_TYPE_s16 ~, number_, "s16", int16_t, 2, utracefs_put_u16
+#define UTRACEFS_TYPE_s32 ~, number_, "s32", int32_t, 4, utracefs_put_u32
+#define UTRACEFS_TYPE_s64 ~, number_, "s64", int64_t, 8, utracefs_put_u64
+#define UTRACEFS_TYPE_double ~, real_, "double", double, 8, utracefs_put_double
+#define UTRACEFS_TYPE_float ~, real_, "float", float, 4, utracefs_put_float
+#define UTRACEFS_TYPE_bool ~, real_, "bool", _Bool, 1, utracefs_put_u8
+#define UTRACEFS_TYPE__Bool UTRACEFS_TYPE_bool /* <stdbool.h> makes _Bool of bool. */
+#define UTRACEFS_TYPE_string ~, string_
+#define UTRACEFS_TYPE_bytes ~, bytes_
+#define UTRACEFS_TYPE_chars ~, chars_
+#define UTRACEFS_TYPE_structure ~, structure_
+#define UTRACEFS_TYPE_array ~, array_
+#define UTRACEFS_NAME(type) UTRACEFS_COLUMNS(name_, UTRACEFS_TYPE_##type, ~)
+#define UTRACEFS_C(type) UTRACEFS_COLUMNS(c_, UTRACEFS_TYPE_##type, ~)
+#define UTRACEFS_SIZE(type) UTRACEFS_COLUMNS(size_, UTRACEFS_TYPE_##type, ~)
+#define UTRACEFS_WRITE(type) UTRACEFS_COLUMNS(write_, UTRACEFS_TYPE_##type, ~)
+#define UTRACEFS_COLUMNS(column, ...) UTRACEFS_COLUMN_##column(__VA_ARGS__)
+#define UTRACEFS_COLUMN_name_(mark, kind, name, ...) name
+#define UTRACEFS_COLUMN_c_(mark, kind, name, c, ...) c
+#define UTRACEFS_COLUMN_size_(mark, kind, name, c, size, ...) size
+#define UTRACEFS_COLUMN_write_(mark, kind, name, c, size, write, ...) write
 
-#define UTRACEFS_TEXT_array(n, type, count, size) \
-	"struct " UTRACEFS_NAME_##type "_" #count " " #n " " #size
+/* Each use of a field, for each kind; bare_ is none. */
+#define UTRACEFS_TEXT_number_(type, n) UTRACEFS_NAME(type) " " #n
+#define UTRACEFS_TEXT_real_(type, n) \
+	"struct " UTRACEFS_NAME(type) " " #n " " UTRACEFS_STRING(UTRACEFS_SIZE(type))
+#define UTRACEFS_TEXT_string_(type, n) "__rel_loc char[] " #n
+#define UTRACEFS_TEXT_bytes_(type, n) "__rel_loc u8[] " #n
+#define UTRACEFS_TEXT_chars_(type, n, count) "char[" #count "] " #n
+#define UTRACEFS_TEXT_structure_(type, n, tag, count) "struct " #tag " " #n " " #count
+#define UTRACEFS_TEXT_array_(type, n, element, count, size) \
+	"struct " UTRACEFS_NAME(element) "_" #count " " #n " " #size
+#define UTRACEFS_TEXT_unknown_(...) ""
+#define UTRACEFS_TEXT_bare_(field) ""
+#define UTRACEFS_STRING(number) UTRACEFS_STRING_(number)
+#define UTRACEFS_STRING_(number) #number
 
 /* Whether the text of a number is its decimal digits: 4, not 0x4, 4u or (4), which would be another type. */
 #define UTRACEFS_IS_DECIMAL(number) \
 	((number) >= (sizeof(#number) == 2 ? 1 : sizeof(#number) == 3 ? 10 : sizeof(#number) == 4 ? 100 : \
 		      sizeof(#number) == 5 ? 1000 : 10000))
 
-#define UTRACEFS_CHECK_u8(n)
-#define UTRACEFS_CHECK_u16(n)
-#define UTRACEFS_CHECK_u32(n)
-#define UTRACEFS_CHECK_u64(n)
-#define UTRACEFS_CHECK_s8(n)
-#define UTRACEFS_CHECK_s16(n)
-#define UTRACEFS_CHECK_s32(n)
-#define UTRACEFS_CHECK_s64(n)
-#define UTRACEFS_CHECK_double(n)
-#define UTRACEFS_CHECK_float(n)
-#define UTRACEFS_CHECK_bool(n)
-#define UTRACEFS_CHECK_string(n)
-#define UTRACEFS_CHECK_bytes(n)
-#define UTRACEFS_CHECK_chars(n, count) \
-	__extension__ _Static_assert((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024");
-#define UTRACEFS_CHECK_structure(n, tag, count) \
-	__extension__ _Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
-#define UTRACEFS_CHECK_array(n, type, count, size) \
-	__extension__ _Static_assert((count) >= 1 && sizeof(UTRACEFS_C_##type[count]) == (size), \
-				     "the bytes of " #count " " #type); \
-	__extension__ _Static_assert(UTRACEFS_IS_DECIMAL(count) && UTRACEFS_IS_DECIMAL(size), \
-				     #count ", " #size ": write decimal digits");
+#define UTRACEFS_ASSERT(holds, text) __extension__ _Static_assert(holds, text);
+#define UTRACEFS_CHECK_number_(type, n) \
+	UTRACEFS_ASSERT(sizeof(#n) > 1, "a field has a name: (" #type ", name)")
+#define UTRACEFS_CHECK_real_ UTRACEFS_CHECK_number_
+#define UTRACEFS_CHECK_string_ UTRACEFS_CHECK_number_
+#define UTRACEFS_CHECK_bytes_ UTRACEFS_CHECK_number_
+#define UTRACEFS_CHECK_chars_(type, n, count) \
+	UTRACEFS_ASSERT((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024")
+#define UTRACEFS_CHECK_structure_(type, n, tag, count) \
+	UTRACEFS_ASSERT(sizeof(struct tag) == (count), "sizeof(struct " #tag ")")
+#define UTRACEFS_CHECK_array_(type, n, element, count, size) \
+	UTRACEFS_ASSERT((count) >= 1 && sizeof(UTRACEFS_C(element)[count]) == (size), \
+			"the bytes of " #count " " #element) \
+	UTRACEFS_ASSERT(UTRACEFS_IS_DECIMAL(count) && UTRACEFS_IS_DECIMAL(size), \
+			#count ", " #size ": write decimal digits")
+#define UTRACEFS_CHECK_unknown_(type, ...) \
+	UTRACEFS_ASSERT(0, "no type of a field; see the table in utracefs.h: " #type)
+#define UTRACEFS_CHECK_bare_(field) \
+	UTRACEFS_ASSERT(0, "UTRACEFS_EVENT takes (type, name), (type, name) ..., at most 24, " \
+			   "and UTRACEFS_EVENT_PLAIN none; this is no field: " #field)
 
-#define UTRACEFS_PARAMETER_u8(n) , uint8_t n
-#define UTRACEFS_PARAMETER_u16(n) , uint16_t n
-#define UTRACEFS_PARAMETER_u32(n) , uint32_t n
-#define UTRACEFS_PARAMETER_u64(n) , uint64_t n
-#define UTRACEFS_PARAMETER_s8(n) , int8_t n
-#define UTRACEFS_PARAMETER_s16(n) , int16_t n
-#define UTRACEFS_PARAMETER_s32(n) , int32_t n
-#define UTRACEFS_PARAMETER_s64(n) , int64_t n
-#define UTRACEFS_PARAMETER_double(n) , double n
-#define UTRACEFS_PARAMETER_float(n) , float n
-#define UTRACEFS_PARAMETER_bool(n) , _Bool n
-#define UTRACEFS_PARAMETER_string(n) , const char *n
-#define UTRACEFS_PARAMETER_bytes(n) , struct utracefs_bytes n
-#define UTRACEFS_PARAMETER_chars(n, count) , const char *n
-#define UTRACEFS_PARAMETER_structure(n, tag, count) , const struct tag *n
-#define UTRACEFS_PARAMETER_array(n, type, count, size) , const UTRACEFS_C_##type n[count]
+#define UTRACEFS_PARAMETER_number_(type, n) , UTRACEFS_C(type) n
+#define UTRACEFS_PARAMETER_real_ UTRACEFS_PARAMETER_number_
+#define UTRACEFS_PARAMETER_string_(type, n) , const char *n
+#define UTRACEFS_PARAMETER_bytes_(type, n) , struct utracefs_bytes n
+#define UTRACEFS_PARAMETER_chars_(type, n, count) , const char *n
+#define UTRACEFS_PARAMETER_structure_(type, n, tag, count) , const struct tag *n
+#define UTRACEFS_PARAMETER_array_(type, n, element, count, size) , const UTRACEFS_C(element) n[count]
+#define UTRACEFS_PARAMETER_unknown_(type, ...) , long UTRACEFS_FIRST(__VA_ARGS__, ~)
+#define UTRACEFS_PARAMETER_bare_(field)
 
-#define UTRACEFS_FIXED_u8(n) +1
-#define UTRACEFS_FIXED_u16(n) +2
-#define UTRACEFS_FIXED_u32(n) +4
-#define UTRACEFS_FIXED_u64(n) +8
-#define UTRACEFS_FIXED_s8(n) +1
-#define UTRACEFS_FIXED_s16(n) +2
-#define UTRACEFS_FIXED_s32(n) +4
-#define UTRACEFS_FIXED_s64(n) +8
-#define UTRACEFS_FIXED_double(n) +8
-#define UTRACEFS_FIXED_float(n) +4
-#define UTRACEFS_FIXED_bool(n) +1
-#define UTRACEFS_FIXED_string(n) +4
-#define UTRACEFS_FIXED_bytes(n) +4
-#define UTRACEFS_FIXED_chars(n, count) +(count)
-#define UTRACEFS_FIXED_structure(n, tag, count) +(count)
-#define UTRACEFS_FIXED_array(n, type, count, size) +(size)
+#define UTRACEFS_FIXED_number_(type, n) +UTRACEFS_SIZE(type)
+#define UTRACEFS_FIXED_real_ UTRACEFS_FIXED_number_
+#define UTRACEFS_FIXED_string_(type, n) +4
+#define UTRACEFS_FIXED_bytes_(type, n) +4
+#define UTRACEFS_FIXED_chars_(type, n, count) +(count)
+#define UTRACEFS_FIXED_structure_(type, n, tag, count) +(count)
+#define UTRACEFS_FIXED_array_(type, n, element, count, size) +(size)
+#define UTRACEFS_FIXED_unknown_(...)
+#define UTRACEFS_FIXED_bare_(field)
 
-#define UTRACEFS_LENGTH_u8(n)
-#define UTRACEFS_LENGTH_u16(n)
-#define UTRACEFS_LENGTH_u32(n)
-#define UTRACEFS_LENGTH_u64(n)
-#define UTRACEFS_LENGTH_s8(n)
-#define UTRACEFS_LENGTH_s16(n)
-#define UTRACEFS_LENGTH_s32(n)
-#define UTRACEFS_LENGTH_s64(n)
-#define UTRACEFS_LENGTH_double(n)
-#define UTRACEFS_LENGTH_float(n)
-#define UTRACEFS_LENGTH_bool(n)
-#define UTRACEFS_LENGTH_string(n) \
+#define UTRACEFS_LENGTH_number_(...)
+#define UTRACEFS_LENGTH_real_(...)
+#define UTRACEFS_LENGTH_string_(type, n) \
 	size_t utracefs_size_of_##n = utracefs_string_size(n); \
 	utracefs_size_ += utracefs_size_of_##n;
-#define UTRACEFS_LENGTH_bytes(n) \
+#define UTRACEFS_LENGTH_bytes_(type, n) \
 	if (n.size > UTRACEFS_MAX_DYNAMIC) \
 		n.size = UTRACEFS_MAX_DYNAMIC; \
 	utracefs_size_ += n.size;
-#define UTRACEFS_LENGTH_chars(n, count)
-#define UTRACEFS_LENGTH_structure(n, tag, count)
-#define UTRACEFS_LENGTH_array(n, type, count, size)
+#define UTRACEFS_LENGTH_chars_(...)
+#define UTRACEFS_LENGTH_structure_(...)
+#define UTRACEFS_LENGTH_array_(...)
+#define UTRACEFS_LENGTH_unknown_(...)
+#define UTRACEFS_LENGTH_bare_(field)
 
-#define UTRACEFS_PUT_u8(n) utracefs_put_u8(&utracefs_at_, n);
-#define UTRACEFS_PUT_u16(n) utracefs_put_u16(&utracefs_at_, n);
-#define UTRACEFS_PUT_u32(n) utracefs_put_u32(&utracefs_at_, n);
-#define UTRACEFS_PUT_u64(n) utracefs_put_u64(&utracefs_at_, n);
-#define UTRACEFS_PUT_s8(n) utracefs_put_u8(&utracefs_at_, (uint64_t)n);
-#define UTRACEFS_PUT_s16(n) utracefs_put_u16(&utracefs_at_, (uint64_t)n);
-#define UTRACEFS_PUT_s32(n) utracefs_put_u32(&utracefs_at_, (uint64_t)n);
-#define UTRACEFS_PUT_s64(n) utracefs_put_u64(&utracefs_at_, (uint64_t)n);
-#define UTRACEFS_PUT_double(n) utracefs_put_double(&utracefs_at_, n);
-#define UTRACEFS_PUT_float(n) utracefs_put_float(&utracefs_at_, n);
-#define UTRACEFS_PUT_bool(n) utracefs_put_u8(&utracefs_at_, n);
-#define UTRACEFS_PUT_string(n) utracefs_put_string(&utracefs_at_, &utracefs_data_, n, utracefs_size_of_##n);
-#define UTRACEFS_PUT_bytes(n) utracefs_put_rel(&utracefs_at_, &utracefs_data_, n.data, n.size);
-#define UTRACEFS_PUT_chars(n, count) utracefs_put_chars(&utracefs_at_, n, count);
-#define UTRACEFS_PUT_structure(n, tag, count) utracefs_put_struct(&utracefs_at_, n, count);
-#define UTRACEFS_PUT_array(n, type, count, size) utracefs_put_struct(&utracefs_at_, n, size);
+#define UTRACEFS_PUT_number_(type, n) UTRACEFS_WRITE(type)(&utracefs_at_, (uint64_t)n);
+#define UTRACEFS_PUT_real_(type, n) UTRACEFS_WRITE(type)(&utracefs_at_, n);
+#define UTRACEFS_PUT_string_(type, n) \
+	utracefs_put_string(&utracefs_at_, &utracefs_data_, n, utracefs_size_of_##n);
+#define UTRACEFS_PUT_bytes_(type, n) utracefs_put_rel(&utracefs_at_, &utracefs_data_, n.data, n.size);
+#define UTRACEFS_PUT_chars_(type, n, count) utracefs_put_chars(&utracefs_at_, n, count);
+#define UTRACEFS_PUT_structure_(type, n, tag, count) utracefs_put_struct(&utracefs_at_, n, count);
+#define UTRACEFS_PUT_array_(type, n, element, count, size) utracefs_put_struct(&utracefs_at_, n, size);
+#define UTRACEFS_PUT_unknown_(...)
+#define UTRACEFS_PUT_bare_(field)
 
-/* Elements of arrays: their names in a declaration, and in C. */
-#define UTRACEFS_NAME_u8 "u8"
-#define UTRACEFS_NAME_u16 "u16"
-#define UTRACEFS_NAME_u32 "u32"
-#define UTRACEFS_NAME_u64 "u64"
-#define UTRACEFS_NAME_s8 "s8"
-#define UTRACEFS_NAME_s16 "s16"
-#define UTRACEFS_NAME_s32 "s32"
-#define UTRACEFS_NAME_s64 "s64"
-#define UTRACEFS_NAME_double "double"
-#define UTRACEFS_NAME_float "float"
-#define UTRACEFS_NAME_bool "bool"
-#define UTRACEFS_C_u8 uint8_t
-#define UTRACEFS_C_u16 uint16_t
-#define UTRACEFS_C_u32 uint32_t
-#define UTRACEFS_C_u64 uint64_t
-#define UTRACEFS_C_s8 int8_t
-#define UTRACEFS_C_s16 int16_t
-#define UTRACEFS_C_s32 int32_t
-#define UTRACEFS_C_s64 int64_t
-#define UTRACEFS_C_double double
-#define UTRACEFS_C_float float
-#define UTRACEFS_C_bool _Bool
-
-/* <stdbool.h> makes _Bool of bool. */
-#define UTRACEFS_TEXT__Bool UTRACEFS_TEXT_bool
-#define UTRACEFS_CHECK__Bool UTRACEFS_CHECK_bool
-#define UTRACEFS_PARAMETER__Bool UTRACEFS_PARAMETER_bool
-#define UTRACEFS_FIXED__Bool UTRACEFS_FIXED_bool
-#define UTRACEFS_LENGTH__Bool UTRACEFS_LENGTH_bool
-#define UTRACEFS_PUT__Bool UTRACEFS_PUT_bool
-#define UTRACEFS_NAME__Bool UTRACEFS_NAME_bool
-#define UTRACEFS_C__Bool UTRACEFS_C_bool
-
-/* UTRACEFS_USE_type(name...) for each (type, name...); "; " separates the texts of two fields. */
+/* UTRACEFS_use_kind(type, name...) for each (type, name...); "; " separates the texts of two fields. */
 #define UTRACEFS_CAT(a, b) UTRACEFS_CAT_(a, b)
 #define UTRACEFS_CAT_(a, b) a##b
-#define UTRACEFS_FIELD_TEXT(i, type, ...) UTRACEFS_JOIN_##i UTRACEFS_TEXT_##type(__VA_ARGS__)
-#define UTRACEFS_FIELD_CHECK(i, type, ...) UTRACEFS_CHECK_##type(__VA_ARGS__)
-#define UTRACEFS_FIELD_PARAMETER(i, type, ...) UTRACEFS_PARAMETER_##type(__VA_ARGS__)
-#define UTRACEFS_FIELD_FIXED(i, type, ...) UTRACEFS_FIXED_##type(__VA_ARGS__)
-#define UTRACEFS_FIELD_LENGTH(i, type, ...) UTRACEFS_LENGTH_##type(__VA_ARGS__)
-#define UTRACEFS_FIELD_PUT(i, type, ...) UTRACEFS_PUT_##type(__VA_ARGS__)
+#define UTRACEFS_FIELD_TEXT(i, ...) UTRACEFS_JOIN_##i UTRACEFS_KIND(TEXT, __VA_ARGS__)
+#define UTRACEFS_FIELD_CHECK(i, ...) UTRACEFS_KIND(CHECK, __VA_ARGS__)
+#define UTRACEFS_FIELD_PARAMETER(i, ...) UTRACEFS_KIND(PARAMETER, __VA_ARGS__)
+#define UTRACEFS_FIELD_FIXED(i, ...) UTRACEFS_KIND(FIXED, __VA_ARGS__)
+#define UTRACEFS_FIELD_LENGTH(i, ...) UTRACEFS_KIND(LENGTH, __VA_ARGS__)
+#define UTRACEFS_FIELD_PUT(i, ...) UTRACEFS_KIND(PUT, __VA_ARGS__)
 #define UTRACEFS_FIELD_ARGUMENT(i, type, ...) , UTRACEFS_FIRST(__VA_ARGS__, 0)
 #define UTRACEFS_JOIN_0 " "
 #define UTRACEFS_JOIN_1 "; "
+#define UTRACEFS_KIND(use, type, ...) \
+	UTRACEFS_USE(use, UTRACEFS_SECOND(UTRACEFS_TYPE_##type, unknown_, ~), type, __VA_ARGS__)
+#define UTRACEFS_USE(use, kind, ...) UTRACEFS_USE_(use, kind, __VA_ARGS__)
+#define UTRACEFS_USE_(use, kind, ...) UTRACEFS_##use##_##kind(__VA_ARGS__)
+#define UTRACEFS_SECOND(...) UTRACEFS_SECOND_(__VA_ARGS__)
+#define UTRACEFS_SECOND_(first, second, ...) second
 #define UTRACEFS_BARE(...) __VA_ARGS__
 #define UTRACEFS_APPLY(macro, ...) macro(__VA_ARGS__)
-#define UTRACEFS_FIELD(use, i, field) UTRACEFS_APPLY(UTRACEFS_FIELD_##use, i, UTRACEFS_BARE field)
+#define UTRACEFS_FIELD(use, i, field) \
+	UTRACEFS_FORM(UTRACEFS_SECOND(UTRACEFS_LISTED field, bare_, ~), use, i, field)
+#define UTRACEFS_LISTED(...) ~, listed_ /* only if the field begins with a parenthesis */
+#define UTRACEFS_FORM(form, use, i, field) UTRACEFS_FORM_(form, use, i, field)
+#define UTRACEFS_FORM_(form, use, i, field) UTRACEFS_FORM_##form(use, i, field)
+#define UTRACEFS_FORM_listed_(use, i, field) UTRACEFS_APPLY(UTRACEFS_FIELD_##use, i, UTRACEFS_BARE field)
+#define UTRACEFS_FORM_bare_(use, i, field) UTRACEFS_##use##_bare_(field)
 
 #define UTRACEFS_COUNT(...) \
-	UTRACEFS_COUNT_(__VA_ARGS__, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, \
+	UTRACEFS_COUNT_(__VA_ARGS__, many_, many_, many_, many_, many_, many_, many_, many_, many_, many_, many_, \
+			many_, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, \
 			3, 2, 1, 0)
-#define UTRACEFS_COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, count, ...) \
+#define UTRACEFS_COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, a1, \
+			a2, a3, a4, a5, a6, a7, a8, a9, a0, count, ...) \
 	count
+#define UTRACEFS_EACH_many_(use, ...) UTRACEFS_##use##_bare_(more than 24)
 #define UTRACEFS_EACH(use, ...) UTRACEFS_CAT(UTRACEFS_EACH_, UTRACEFS_COUNT(__VA_ARGS__))(use, 0, __VA_ARGS__)
 #define UTRACEFS_EACH_1(use, i, f) UTRACEFS_FIELD(use, i, f)
 #define UTRACEFS_EACH_2(use, i, f, ...) UTRACEFS_FIELD(use, i, f) UTRACEFS_EACH_1(use, 1, __VA_ARGS__)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.c.building import SOURCE
 from tests.client.c.conftest import Run
 from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
@@ -218,3 +219,32 @@ def test_there_is_no_daemon(directory: Path, run: Run) -> None:
 
 def test_no_consumer_is_attached(daemon: DaemonProcess, patience: None, run: Run) -> None:
     assert run("basic", 1_000_000) == "enabled 0 lost 0 refused 0 error 0\n"
+
+
+FIELDS_25 = ", ".join(f"(u8, f{i})" for i in range(25))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ("(int, n)", "no type of a field; see the table in utracefs.h: int"),
+        ("(const char *, s), (u32, n)", "no type of a field; see the table in utracefs.h: const char *"),
+        ("(u32)", "a field has a name: (u32, name)"),
+        ("u32 n", "this is no field: u32 n"),
+        ("", "UTRACEFS_EVENT_PLAIN none; this is no field: "),
+        (FIELDS_25, "at most 24"),
+        (f"(u8, {'n' * 510})", "the declaration of e has more than 511 bytes"),
+    ],
+)
+@pytest.mark.parametrize("macro", ["EVENT", "SPANS"])
+def test_mistakes_in_a_declaration(macro: str, fields: str, text: str) -> None:
+    done = subprocess.run(
+        ["gcc", "-fsyntax-only", f"-I{SOURCE / 'include'}", "-x", "c", "-"],
+        input=f"#include <utracefs.h>\nUTRACEFS_{macro}(e, {fields});\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    first = next(line for line in done.stderr.splitlines() if "error: " in line)
+    assert done.returncode == 1 and "static assertion failed" in first
+    assert text.replace(" e ", " e_begin " if macro == "SPANS" else " e ") in first
