@@ -23,4 +23,6 @@ cdef bint is_optional(Event event, Py_ssize_t i) except -1
 
 cdef object missing_value(Event event, Py_ssize_t i)
 
+cdef int tell_missing(Event event, Py_ssize_t i) except -1
+
 cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given)

@@ -594,6 +594,14 @@ cdef object tell(Event event, str text):
             pass  # a call too many for the stack; it is counted in any case
 
 
+cdef int tell_missing(Event event, Py_ssize_t i) except -1:
+    """Warn once that field `i` of a span got no value."""
+    if not event.steps[i].was_warned:
+        event.steps[i].was_warned = True
+        tell(event, f"{event.name}: field {quoted(event, i)} got no value until the end: it is 0 or empty")
+    return 0
+
+
 cdef object refuse_error(Event event, Py_ssize_t i, object error):
     """Refuse because of an exception of the value, or of its conversion. Called while it is handled."""
     if is_strict:

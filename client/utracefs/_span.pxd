@@ -29,6 +29,7 @@ cdef class Span:
     cdef readonly tuple fields
     cdef readonly tuple values
     cdef Py_ssize_t nr_fields
+    cdef Py_ssize_t nr_begin    # the first ones of them, which the begin has, too
     cdef Off off
     cdef Running entered
     cdef Py_ssize_t nr_on       # `with span:` that began, and has not ended
@@ -56,7 +57,7 @@ cdef class Running:
 
     cdef int begin(self) except -1
     cdef int finish(self, kind) except -1
-    cdef int emit(self, Event event, Py_ssize_t first, error) except -1
+    cdef int emit(self, Event event, Py_ssize_t first, Py_ssize_t nr, error) except -1
 
 cdef inline bint is_on(Span span) except -1:
     if not (status_of(span.begin) | status_of(span.end)) and not emits_strictly:

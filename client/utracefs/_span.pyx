@@ -37,6 +37,7 @@ from utracefs._emit cimport (
     emit_behind,
     is_optional,
     missing_value,
+    tell_missing,
 )
 from utracefs._event cimport MAX_FIELDS
 
@@ -58,7 +59,7 @@ cdef extern from "Python.h":
     void Py_XDECREF(PyObject *o)
 
 cdef object context_variable = PyContextVar_New("utracefs.span", NULL)
-cdef tuple NO_VALUES = ()
+cdef object MISSING = object()      # a value that is not given yet
 cdef bytes NO_ERROR = b""
 
 BEGIN_FIELDS = "u64 span_id; u64 parent_id"
@@ -97,7 +98,8 @@ cdef class Span:
 
 
     def __cinit__(self, str name, Event begin, Event end, tuple fields, tuple values=None):
-        """fields: names of its own. values: of these; None: given at each use, if there are fields."""
+        """fields: names of its own, first the begin's. values: of the begin's fields; None: given at each
+        use, if there are any."""
         if len(fields) + END_VALUES > MAX_FIELDS:
             raise ValueError(f"{name}: too many fields")
         self.call = <Vectorcall>call_span
@@ -106,7 +108,10 @@ cdef class Span:
         self.name = name
         self.fields = fields
         self.nr_fields = len(fields)
-        self.values = values if fields else NO_VALUES
+        self.nr_begin = 0 if begin is None else begin.nr_fields - BEGIN_NUMBERS
+        if values is None and self.nr_begin == 0:
+            values = ()
+        self.values = None if values is None else values + (MISSING,) * (self.nr_fields - len(values))
         self.off = Off.__new__(Off)
         self.off.span = self
         self.off.call = <Vectorcall>call_off
@@ -185,10 +190,10 @@ cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject 
         if not is_on(span):
             return span.off
         values = span.values
-    elif names == NULL and nr == span.nr_fields and span.values is None and not callable(<object>args[0]):
+    elif names == NULL and nr == span.nr_begin and span.values is None and not callable(<object>args[0]):
         if not is_on(span):
             return span.off
-        values = tuple_of(args, nr)
+        values = tuple_of(args, nr, span.nr_fields)
     else:
         values, parent_id = sorted_values(span, args, nr, names)
         if not is_on(span):
@@ -199,11 +204,11 @@ cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject 
     return running
 
 
-cdef tuple tuple_of(PyObject *const *args, Py_ssize_t nr):
-    cdef tuple values = PyTuple_New(nr)
+cdef tuple tuple_of(PyObject *const *args, Py_ssize_t nr, Py_ssize_t size):
+    cdef tuple values = PyTuple_New(size)
     cdef Py_ssize_t i
-    for i in range(nr):
-        value = <object>args[i]
+    for i in range(size):
+        value = <object>args[i] if i < nr else MISSING
         Py_INCREF(value)
         PyTuple_SET_ITEM(values, i, value)
     return values
@@ -213,7 +218,7 @@ cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObje
     """The values in the order of the fields, and parent_id. TypeError like a call of a function."""
     cdef Py_ssize_t i
     parent_id = 0
-    given = dict(zip(span.fields, tuple_of(args, nr)))
+    given = dict(zip(span.fields, tuple_of(args, nr, nr)))
     if nr > span.nr_fields:
         raise TypeError(f"{span.name}: {nr} values for {span.nr_fields} fields")
     if nr == 1 and names == NULL and callable(<object>args[0]):
@@ -237,13 +242,14 @@ cdef tuple sorted_values(Span span, PyObject *const *args, Py_ssize_t nr, PyObje
             given = dict(zip(span.fields, span.values)) | given
         for i in range(span.nr_fields):
             if span.fields[i] not in given:
-                if not is_optional(span.begin, BEGIN_NUMBERS + i):
-                    raise TypeError(f"{span.name}: no value for the field {span.fields[i]!r}")
-                given[span.fields[i]] = missing_value(span.begin, BEGIN_NUMBERS + i)
+                is_known = is_optional(span.end, END_VALUES + i)
+                given[span.fields[i]] = missing_value(span.end, END_VALUES + i) if is_known else MISSING
     return tuple([given[name] for name in span.fields]), parent_id
 
 
-cdef int check_names(Span span, names) except -1:
+cdef int check_names(Span span, names, tuple unnamed=()) except -1:
+    if unnamed:
+        raise TypeError(f"{span.name}: set takes values by the names of their fields")
     for name in names:
         if name not in span.fields:
             raise TypeError(
@@ -264,8 +270,8 @@ cdef class Off:
     def parent_id(self):
         return 0
 
-    def set(self, **values):
-        check_names(self.span, values)
+    def set(self, *args, **kwargs):
+        check_names(self.span, kwargs, args)
 
     def __bool__(self):
         return False
@@ -293,11 +299,12 @@ cdef class Running:
         """0: it has no parent."""
         return self.head.parent_id
 
-    def set(self, **values):
-        """Change values of fields, for the record of the end. TypeError: no such field, on and off."""
-        check_names(self.span, values)
+    def set(self, *args, **kwargs):
+        """Set values of fields by their names, for the record of the end. TypeError: no such field, on and
+        off."""
+        check_names(self.span, kwargs, args)
         self.values = tuple([
-            values.get(name, value) for name, value in zip(self.span.fields, self.values)
+            kwargs.get(name, value) for name, value in zip(self.span.fields, self.values)
         ])
 
     def __bool__(self):
@@ -328,7 +335,7 @@ cdef class Running:
         self.head.begin.time = 0
         self.state = BEGUN
         if status_of(span.begin) or emits_strictly:
-            self.emit(span.begin, BEGIN_NUMBERS, NO_ERROR)
+            self.emit(span.begin, BEGIN_NUMBERS, span.nr_begin, NO_ERROR)
         if self.head.begin.time == 0:
             self.head.begin.time = ut_now_ns()
             self.head.begin.rate = 0
@@ -370,21 +377,29 @@ cdef class Running:
         self.vars_before = self.vars_own = None
         if status_of(self.span.end) or emits_strictly:
             self.head.has_ended = True
-            self.emit(self.span.end, END_VALUES, NO_ERROR if kind is None else name_of(kind))
+            error = NO_ERROR if kind is None else name_of(kind)
+            self.emit(self.span.end, END_VALUES, self.span.nr_fields, error)
         # Spans that ended before behind this one are skipped, too: they must not be kept as long as each span
         # begins before the previous one ends.
         self.parent = None if self.state == ENDED else in_place(self.parent)
         return 0
 
-    cdef int emit(self, Event event, Py_ssize_t first, error) except -1:
-        """Write the record of a begin or an end. first: index of the first field behind the ids. error: str
-        or bytes."""
+    cdef int emit(self, Event event, Py_ssize_t first, Py_ssize_t nr, error) except -1:
+        """Write the record of a begin or an end. first: index of the first of `nr` fields behind the ids.
+        error: str or bytes."""
         cdef PyObject *given[MAX_FIELDS]
         cdef Py_ssize_t i
         cdef tuple values = self.values
+        cdef list held = None
         given[END_NUMBERS] = <PyObject *>error
-        for i in range(self.span.nr_fields):
+        for i in range(nr):
             given[first + i] = PyTuple_GET_ITEM(<PyObject *>values, i)
+            if given[first + i] == <PyObject *>MISSING:
+                if self.head.has_ended and error is NO_ERROR and not is_optional(event, first + i):
+                    tell_missing(event, first + i)
+                held = held or []
+                held.append(missing_value(event, first + i))
+                given[first + i] = <PyObject *>held[-1]
         emit_behind(event, &self.head, given)
         return 0
 

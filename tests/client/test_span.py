@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import copy
 import functools
 import gc
-import inspect
 import itertools
 import os
-import pickle
 import threading
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any, Self
-from unittest import mock
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -136,7 +132,6 @@ def test_off_it_is_nothing_but_checks_names(off: Declare, records: Records) -> N
 def test_wrong_values_are_type_errors_on_and_off(on: Declare, off: Declare, enabled: bool) -> None:
     span = (on if enabled else off)("order u64 order; u8 kind")
     for args, named, text in [
-        ((1,), {}, "no value for the field 'kind'"),
         ((1, 2, 3), {}, "3 values for 2 fields"),
         ((1, 2), {"kind": 2}, "two values"),
         ((1, 2), {"other": 2}, "no field 'other'"),
@@ -148,6 +143,61 @@ def test_wrong_values_are_type_errors_on_and_off(on: Declare, off: Declare, enab
         pass
     with pytest.raises(TypeError, match="no field 'x'"), span(1, 2) as running:
         running.set(x=3)
+    with pytest.raises(TypeError, match="by the names"):
+        span(1, 2).set(3)
+
+
+def test_a_field_without_a_value_may_be_set_until_the_end(on: Declare, records: Records) -> None:
+    span = on("shop __rel_loc char[] route; u16 status; char[4] kind")
+    for use in (span("/"), span(route="/")):
+        with use as running:
+            running.set(status=200, kind="a")
+    with pytest.raises(KeyError), span("/failed"):
+        raise KeyError  # a request that failed has no status: there is no warning
+    with pytest.warns(RuntimeWarning) as warned:  # noqa: PT031
+        for _ in range(2):
+            with span("/never") as running:
+                running.set(kind="b")
+    assert [str(one.message) for one in warned] == [
+        "shop_end: field 'status' got no value until the end: it is 0 or empty"
+    ]
+    begins, ends = records(span)
+    assert [(b["route"], b["status"]) for b in begins] == [
+        (route, 0) for route in ("/", "/", "/failed", "/never", "/never")
+    ]
+    assert [(e["route"], e["status"]) for e in ends][:3] == [("/", 200), ("/", 200), ("/failed", 0)]
+    assert [(e["route"], e["status"], e["kind"]) for e in ends][3:] == [("/never", 0, "b")] * 2
+
+
+def response(*, status: utracefs.u16, size: utracefs.u32 = 7) -> None: ...
+
+
+@pytest.mark.parametrize("end", ["u16 status; u32 size", response])
+def test_fields_of_the_end_only(
+    daemon: FakeDaemon, session: Session, records: Records, off: Declare, end: Any
+) -> None:
+    span = declare(session, "shop __rel_loc char[] route", {}, end)
+    assert span.begin.fields[2:] == ("route",)
+    assert span.end.fields[4:] == ("route", "status", "size")
+    by_name = declare(session, "named", {"route": "/"}, end)
+    alone = declare(session, "alone", {}, end)
+    for one in (span, by_name, alone):
+        with one if one.values else one("/") as off_one:
+            off_one.set(status=1)
+        switch(daemon, one.begin, True)
+        switch(daemon, one.end, True)
+        with one if one.values else one("/") as running:
+            running.set(status=200, **({} if callable(end) else {"size": 7}))
+        with one(status=300, size=8):
+            pass
+        begins, ends = records(one)
+        assert "status" not in begins[0]
+        assert [(e["status"], e["size"]) for e in ends] == [(200, 7), (300, 8)]
+    assert alone(len)("ab") == 2
+    with pytest.raises(ValueError, match="two fields 'route'"):
+        declare(session, "shop __rel_loc char[] route", {}, "u8 route")
+    with pytest.raises(ValueError, match="every span has a field 'error'"):
+        declare(session, "shop", {}, "u8 error")
 
 
 def test_a_value_that_does_not_fit_is_refused_and_counted(on: Declare, records: Records) -> None:
@@ -557,204 +607,6 @@ def test_a_use_entered_again_in_a_copy_of_its_context(on: Declare) -> None:
 def test_a_long_chain_of_parents_is_freed(on: Declare) -> None:
     span = on("order")
     contextvars.Context().run(lambda: [span().__enter__() for _ in range(300_000)][:0])
-
-
-# ---- decorated functions
-
-
-def test_a_decorated_function_stays_what_it_was(off: Declare) -> None:
-    span = off("call", a=1)
-
-    @span
-    async def coroutine(a: int, *, b: str = "x") -> None:
-        """Text."""
-
-    assert inspect.iscoroutinefunction(coroutine)
-    assert str(inspect.signature(coroutine)) == "(a: 'int', *, b: 'str' = 'x') -> 'None'"
-    assert coroutine.__doc__ == "Text."
-    assert coroutine.__module__ == __name__
-    assert pickle.loads(pickle.dumps(DECORATED)) is DECORATED
-    assert span(print)("x", end="") is None
-
-    class Shop:
-        @span
-        def method(self, n: int) -> tuple[Any, int]:
-            return self, n
-
-        @classmethod
-        @span
-        def of_class(cls) -> type:
-            return cls
-
-        @staticmethod
-        @span
-        def of_none(n: int) -> int:
-            return n
-
-    shop = Shop()
-    assert shop.method(1) == (shop, 1)
-    assert shop.method.__self__ is shop
-    assert Shop.method(shop, n=2) == (shop, 2)
-    assert shop.of_class() is Shop
-    assert Shop.of_none(3) == 3
-
-
-class Plain:
-    """Each way to write a member of a class."""
-
-    def method(self) -> object:
-        return self, "method"
-
-    @classmethod
-    def of_class(cls) -> object:
-        return cls, "class"
-
-    @staticmethod
-    def of_none() -> object:
-        return "static"
-
-    @property
-    def value(self) -> object:
-        return "value"
-
-    @functools.cached_property
-    def cached(self) -> object:
-        return object()
-
-    partial = functools.partialmethod(str.join, "-")
-
-    def __new__(cls, *args: Any) -> Self:
-        return super().__new__(cls)
-
-    def __init_subclass__(cls) -> None:
-        setattr(cls, "subclassed", True)  # noqa: B010
-
-    def __class_getitem__(cls, item: object) -> object:
-        return cls, item
-
-
-def test_members_of_classes_in_either_order(off: Declare) -> None:
-    span = off("call")
-    members = {name: vars(Plain)[name] for name in vars(Plain) if name not in ("__dict__", "__weakref__")}
-    for strict in (False, True):  # as if on
-        before = utracefs.strict(strict)
-        try:
-            above = {
-                name: span(value) if callable(value) or hasattr(value, "__get__") else value
-                for name, value in members.items()
-            }
-            # (A class made of functions of plain classes would call the other's super().)
-            above["__new__"] = span(lambda cls, *args: object.__new__(cls))
-            traced: Any = type("Plain", (), above)
-            one = traced()
-            assert one.method() == (one, "method")
-            assert traced.of_class() == one.of_class() == (traced, "class")
-            assert traced.of_none() == one.of_none() == "static"
-            assert one.value == "value"
-            assert one.cached is one.cached
-            assert isinstance(vars(traced)["of_none"], staticmethod)
-            assert traced[1] == (traced, 1)
-            assert vars(type("Sub", (traced,), {}))["subclassed"]
-        finally:
-            utracefs.strict(before)
-    for wrong in (int, functools.singledispatchmethod(print)):
-        with pytest.raises(TypeError, match="decorates functions, not"):
-            span(wrong)
-
-
-def test_objects_bind_as_they_did(off: Declare) -> None:
-    span = off("call")
-
-    class Binds:
-        def __call__(self) -> str:
-            return "unbound"
-
-        def __get__(self, instance: object, owner: object) -> Callable[[], object]:
-            return lambda: instance
-
-    class Shop:
-        builtin = span(len)
-        bound = span([1, 2].count)
-        binds = span(Binds())
-
-    shop: Any = Shop()
-    assert (shop.builtin("ab"), shop.bound(1), shop.binds()) == (2, 1, shop)
-
-
-def test_a_function_s_attributes_are_its_own(off: Declare) -> None:
-    def function(a: int, *, b: int = 1) -> int:
-        """Text."""
-        return a
-
-    plain: Any = function
-    traced: Any = off("call")(plain)
-    for name in dir(plain):
-        if not callable(getattr(plain, name)):
-            assert getattr(traced, name) == getattr(plain, name), name
-    assert inspect.getsource(traced) == inspect.getsource(plain)
-    assert inspect.unwrap(traced) is plain
-    assert copy.copy(traced) is copy.deepcopy(traced) is traced
-    assert weakref.ref(traced)() == traced
-    traced.own = 5
-    traced.__defaults__ = (7,)
-    assert (vars(traced), traced(), plain.own) == ({"own": 5}, 7, 5)
-    del traced.own
-    assert not hasattr(plain, "own")
-    wrapper = functools.wraps(traced)(lambda: None)
-    assert (wrapper.__name__, vars(wrapper)) == ("function", {"__wrapped__": traced})
-    dispatched = functools.singledispatch(traced)
-    dispatched.register(str, off("other")(lambda text: text))
-    assert (dispatched("x"), dispatched(3)) == ("x", 3)
-    assert inspect.isfunction(traced)
-
-
-def test_an_exception_has_the_traceback_of_the_plain_function(on: Declare, records: Records) -> None:
-    span = on("call")
-    with pytest.raises(KeyError) as caught:
-        span(function_that_raises)(KeyError)
-    assert [entry.name for entry in caught.traceback][1:] == ["function_that_raises"]
-    assert [r["error"] for r in records(span)[1]] == ["KeyError"]
-
-
-def test_partials_are_partials_and_other_objects_are_called(off: Declare) -> None:
-    span = off("call")
-
-    async def coroutine(n: int) -> None: ...
-
-    assert inspect.iscoroutinefunction(span(functools.partial(coroutine, 1)))
-    assert span(mock.Mock(return_value=5))() == 5  # it has any attribute
-
-
-def test_strict_calls_raise_also_when_off(off: Declare) -> None:
-    span = off("order u8 order", order=1000)
-    before = utracefs.strict(True)
-    try:
-        with pytest.raises(OverflowError):
-            span(print)()
-    finally:
-        utracefs.strict(before)
-
-
-def decorated() -> None:
-    pass
-
-
-DECORATED = decorated = Span("decorated", _event("a"), _event("b"), ())(decorated)
-
-
-def test_calls_of_a_method_while_it_is_on(on: Declare, records: Records) -> None:
-    span = on("call", kind="card")
-
-    class Shop:
-        @span
-        def method(self, n: int, *, m: int = 0) -> int:
-            assert current() is not None
-            return n + m
-
-    assert Shop().method(1, m=2) == 3
-    assert [r["kind"] for r in records(span)[1]] == ["card"]
-    with pytest.raises(TypeError, match="argument"):
-        Shop().method()  # type: ignore[call-arg]
 
 
 # ---- processes

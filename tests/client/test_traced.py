@@ -6,24 +6,222 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import copy
 import functools
 import gc
 import inspect
+import pickle
 import traceback
 import types
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any
+from typing import Any, Self
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.test_span import Declare, Records, off, offline, on, records
+from tests.client.test_span import Declare, Records, function_that_raises, off, offline, on, records
 from utracefs._span import current
 
 __all__ = ["off", "on", "records"]
+
+
+def test_a_decorated_function_stays_what_it_was(off: Declare) -> None:
+    span = off("call", a=1)
+
+    @span
+    async def coroutine(a: int, *, b: str = "x") -> None:
+        """Text."""
+
+    assert inspect.iscoroutinefunction(coroutine)
+    assert str(inspect.signature(coroutine)) == "(a: 'int', *, b: 'str' = 'x') -> 'None'"
+    assert coroutine.__doc__ == "Text."
+    assert coroutine.__module__ == __name__
+    assert pickle.loads(pickle.dumps(DECORATED)) is DECORATED
+    assert span(print)("x", end="") is None
+
+    class Shop:
+        @span
+        def method(self, n: int) -> tuple[Any, int]:
+            return self, n
+
+        @classmethod
+        @span
+        def of_class(cls) -> type:
+            return cls
+
+        @staticmethod
+        @span
+        def of_none(n: int) -> int:
+            return n
+
+    shop = Shop()
+    assert shop.method(1) == (shop, 1)
+    assert shop.method.__self__ is shop
+    assert Shop.method(shop, n=2) == (shop, 2)
+    assert shop.of_class() is Shop
+    assert Shop.of_none(3) == 3
+
+
+class Plain:
+    """Each way to write a member of a class."""
+
+    def method(self) -> object:
+        return self, "method"
+
+    @classmethod
+    def of_class(cls) -> object:
+        return cls, "class"
+
+    @staticmethod
+    def of_none() -> object:
+        return "static"
+
+    @property
+    def value(self) -> object:
+        return "value"
+
+    @functools.cached_property
+    def cached(self) -> object:
+        return object()
+
+    partial = functools.partialmethod(str.join, "-")
+
+    def __new__(cls, *args: Any) -> Self:
+        return super().__new__(cls)
+
+    def __init_subclass__(cls) -> None:
+        setattr(cls, "subclassed", True)  # noqa: B010
+
+    def __class_getitem__(cls, item: object) -> object:
+        return cls, item
+
+
+def test_members_of_classes_in_either_order(off: Declare) -> None:
+    span = off("call")
+    members = {name: vars(Plain)[name] for name in vars(Plain) if name not in ("__dict__", "__weakref__")}
+    for strict in (False, True):  # as if on
+        before = utracefs.strict(strict)
+        try:
+            above = {
+                name: span(value) if callable(value) or hasattr(value, "__get__") else value
+                for name, value in members.items()
+            }
+            # (A class made of functions of plain classes would call the other's super().)
+            above["__new__"] = span(lambda cls, *args: object.__new__(cls))
+            traced: Any = type("Plain", (), above)
+            one = traced()
+            assert one.method() == (one, "method")
+            assert traced.of_class() == one.of_class() == (traced, "class")
+            assert traced.of_none() == one.of_none() == "static"
+            assert one.value == "value"
+            assert one.cached is one.cached
+            assert isinstance(vars(traced)["of_none"], staticmethod)
+            assert traced[1] == (traced, 1)
+            assert vars(type("Sub", (traced,), {}))["subclassed"]
+        finally:
+            utracefs.strict(before)
+    for wrong in (int, functools.singledispatchmethod(print)):
+        with pytest.raises(TypeError, match="decorates functions, not"):
+            span(wrong)
+
+
+def test_objects_bind_as_they_did(off: Declare) -> None:
+    span = off("call")
+
+    class Binds:
+        def __call__(self) -> str:
+            return "unbound"
+
+        def __get__(self, instance: object, owner: object) -> Callable[[], object]:
+            return lambda: instance
+
+    class Shop:
+        builtin = span(len)
+        bound = span([1, 2].count)
+        binds = span(Binds())
+
+    shop: Any = Shop()
+    assert (shop.builtin("ab"), shop.bound(1), shop.binds()) == (2, 1, shop)
+
+
+def test_a_function_s_attributes_are_its_own(off: Declare) -> None:
+    def function(a: int, *, b: int = 1) -> int:
+        """Text."""
+        return a
+
+    plain: Any = function
+    traced: Any = off("call")(plain)
+    for name in dir(plain):
+        if not callable(getattr(plain, name)):
+            assert getattr(traced, name) == getattr(plain, name), name
+    assert inspect.getsource(traced) == inspect.getsource(plain)
+    assert inspect.unwrap(traced) is plain
+    assert copy.copy(traced) is copy.deepcopy(traced) is traced
+    assert weakref.ref(traced)() == traced
+    traced.own = 5
+    traced.__defaults__ = (7,)
+    assert (vars(traced), traced(), plain.own) == ({"own": 5}, 7, 5)
+    del traced.own
+    assert not hasattr(plain, "own")
+    wrapper = functools.wraps(traced)(lambda: None)
+    assert (wrapper.__name__, vars(wrapper)) == ("function", {"__wrapped__": traced})
+    dispatched = functools.singledispatch(traced)
+    dispatched.register(str, off("other")(lambda text: text))
+    assert (dispatched("x"), dispatched(3)) == ("x", 3)
+    assert inspect.isfunction(traced)
+
+
+def test_an_exception_has_the_traceback_of_the_plain_function(on: Declare, records: Records) -> None:
+    span = on("call")
+    with pytest.raises(KeyError) as caught:
+        span(function_that_raises)(KeyError)
+    assert [entry.name for entry in caught.traceback][1:] == ["function_that_raises"]
+    assert [r["error"] for r in records(span)[1]] == ["KeyError"]
+
+
+def test_partials_are_partials_and_other_objects_are_called(off: Declare) -> None:
+    span = off("call")
+
+    async def coroutine(n: int) -> None: ...
+
+    assert inspect.iscoroutinefunction(span(functools.partial(coroutine, 1)))
+    assert span(mock.Mock(return_value=5))() == 5  # it has any attribute
+
+
+def test_strict_calls_raise_also_when_off(off: Declare) -> None:
+    span = off("order u8 order", order=1000)
+    before = utracefs.strict(True)
+    try:
+        with pytest.raises(OverflowError):
+            span(print)()
+    finally:
+        utracefs.strict(before)
+
+
+def decorated() -> None:
+    pass
+
+
+DECORATED = decorated = offline()(decorated)
+
+
+def test_calls_of_a_method_while_it_is_on(on: Declare, records: Records) -> None:
+    span = on("call", kind="card")
+
+    class Shop:
+        @span
+        def method(self, n: int, *, m: int = 0) -> int:
+            assert current() is not None
+            return n + m
+
+    assert Shop().method(1, m=2) == 3
+    assert [r["kind"] for r in records(span)[1]] == ["card"]
+    with pytest.raises(TypeError, match="argument"):
+        Shop().method()  # type: ignore[call-arg]
 
 
 def test_the_span_of_a_coroutine_begins_with_its_first_step(on: Declare, records: Records) -> None:

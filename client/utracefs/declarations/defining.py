@@ -135,7 +135,7 @@ def define(  # noqa: F811
 
     def declare(fields: Any) -> Event:
         text = command_string(fields, scope, name)
-        defaults = _defaults(fields)
+        defaults = defaults_of(fields)
         event = (process_session() if session is None else session).event(text, **flags)
         event.defaults = defaults or event.defaults
         return event
@@ -178,7 +178,7 @@ def _of_class(cls: Any) -> list[tuple[str, object, dict[str, Any]]]:
     return list(found.values())
 
 
-def _defaults(fields: Any) -> dict[str, Any]:
+def defaults_of(fields: Any) -> dict[str, Any]:
     """By names of fields. ValueError: such a default is no value of a field."""
     found: dict[str, Any] = {}
     functions = [fields]

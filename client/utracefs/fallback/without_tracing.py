@@ -83,7 +83,7 @@ class Span:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def set(self, **values: Any) -> None:
+    def set(self, *args: Any, **kwargs: Any) -> None:
         """No effect."""
 
 
@@ -144,7 +144,7 @@ def process_session() -> Session:
     return _session
 
 
-def span(what: object, /, **values: Any) -> Span:
+def span(what: object, end: object = None, /, **values: Any) -> Span:
     """As `utracefs.span`; declarations are not checked here."""
     return Span(str(getattr(what, "declaration", what)).partition(" ")[0])
 

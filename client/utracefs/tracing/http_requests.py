@@ -1,6 +1,6 @@
 """A span for each HTTP request, for `asgi` and `wsgi`.
 
-    http_request   method, route, status, path, request_id, trace_id
+    http_request   method, route, path, request_id, trace_id; at the end also status
 
 The header `traceparent` (W3C Trace Context) gives trace_id and the parent's span id, `x-request-id` gives
 request_id. Without its header an id is random. `trace_id` and `request_id` are values of the context.
@@ -30,14 +30,14 @@ MAX_PATH = 1024
 """Bytes."""
 
 _FIELDS = (
-    "__rel_loc char[] method; __rel_loc char[] route; u16 status; __rel_loc char[] path; "
+    "__rel_loc char[] method; __rel_loc char[] route; __rel_loc char[] path; "
     "__rel_loc char[] request_id; __rel_loc char[] trace_id"
 )
 _HEX = frozenset("0123456789abcdef")
 
 
 def request_span(name: str) -> Span:
-    return span(f"{name} {_FIELDS}")
+    return span(f"{name} {_FIELDS}", "u16 status")
 
 
 def begin(
@@ -48,7 +48,7 @@ def begin(
     request_id = request_id[:MAX_ID] or os.urandom(8).hex()
     if len(path) > MAX_PATH // 4:
         path = cut(path.encode("utf-8", "backslashreplace"), MAX_PATH).decode()
-    running = requests(method[:MAX_METHOD], path, 0, path, request_id, trace_id, parent_id=parent_id)
+    running = requests(method[:MAX_METHOD], path, path, request_id, trace_id, parent_id=parent_id)
     return context(request_id=request_id, trace_id=trace_id), running
 
 

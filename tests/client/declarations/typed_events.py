@@ -65,6 +65,37 @@ payment.emit()  # type: ignore[call-arg]
 payment.emit(1, 2)  # type: ignore[arg-type]
 
 
+@utracefs.define
+def shop_request(route: str, user: str = "") -> None: ...
+
+
+def response(*, status: utracefs.u16 = 0, size: utracefs.u32 = 0) -> None: ...
+
+
+request_span = utracefs.span(shop_request, response)
+with request_span("/") as running:
+    running.set(status=200)
+    running.set(status="200")  # type: ignore[arg-type]
+    running.set(stats=200)  # type: ignore[call-arg]
+    running.set(size=1, status=200)
+with request_span("/", user="me"), request_span("/", parent_id=7):
+    pass
+request_span(5)  # type: ignore[call-overload]
+request_span(rute="/")  # type: ignore[call-overload]
+
+
+@request_span
+def priced(number: int) -> int:
+    return number
+
+
+price: str = priced(5)  # type: ignore[assignment]
+with utracefs.span("shop.order", "u16 status", order=7) as ordering:
+    ordering.set(status=200)
+with utracefs.span("shop_order u64 order", response)(7) as answering:
+    answering.set(status="200")  # type: ignore[arg-type]
+
+
 class Login(NamedTuple):
     user: str
 
