@@ -16,13 +16,13 @@ from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.events.declaration import parse
+from utracefs_protocol.hist.errors import Log
+from utracefs_protocol.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.definition import define
-from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.expressions import Context
-from utracefsd.consumers.ftrace.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._hist_triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint

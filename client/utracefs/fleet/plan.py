@@ -26,7 +26,7 @@ from utracefs.tree.event_names import EventName, is_glob, matches
 from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.filter import FilterError, parse_filter
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, text_of
 
 MAX_WISHES: Final = 32
 """Limit of wishes that a host carries out: with 8 events each, a quarter of the lines of a standing file."""
@@ -127,7 +127,7 @@ class Plan:
     def filter(self, event: EventName, fields: Iterable[Field]) -> tuple[str, dict[str, str]]:
         """The text for the event's file `filter`, and the unusable filters of wishes with the reason for
         each. If no filter is valid for the event, the text is an invalid one, which excludes the event."""
-        known = list(fields)
+        known = [field for field in fields if text_of(field.name) not in self._policy.hidden]
         valid: list[str] = []
         invalid: dict[str, str] = {}
         for text in dict.fromkeys(wish.filter for wish in self._of(event)):

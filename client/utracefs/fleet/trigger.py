@@ -49,4 +49,4 @@ def _split(text: str) -> tuple[str, str]:
 
 def has_word(text: str, name: str) -> bool:
     """Whether a filter or trigger may use the field of that name, which may have any characters."""
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.ASCII) is not None

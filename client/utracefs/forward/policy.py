@@ -18,11 +18,13 @@ too. Values are hidden in their places, so they keep their size: redacted ones a
 beginning of the HMAC-SHA256 of the field's name and the value, for texts as hexadecimal digits. The hash of a
 short text or a small integer is short, too, so different values may have the same hash. Fields of EventHeader
 are not in a fixed place: records of such a tracepoint are lost, by the cause `policy`, if it matches a table
-of fields. So are those of an event whose table, without globs, names a field that it does not have. A table
+of fields. So are those of an event whose table, without globs, names a field that it does not have, and those
+of synthetic events, which may have fields of any event, unless `events` names them: `synthetic:NAME`. A table
 for `user_events:login` also applies to the multi-format events `user_events_multi:login.0`, ...
 """
 
 import hmac
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,9 +35,13 @@ import attrs
 from utracefs.forward._body import Edit
 from utracefs.recordings.event_header import HeaderEvents
 from utracefs.tree.event_names import EventName, matches
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
-from utracefs_protocol.text import text_of
+from utracefs_protocol.filter import parse_filter
+from utracefs_protocol.hist.errors import Log
+from utracefs_protocol.hist.parse import parse_parts, split_filter
+from utracefs_protocol.text import bytes_of, text_of
 
 _KEYS: Final = {"events", "fields", "fleet", "hash_key", "max_records_per_s"}
 _SECONDS: Final = {"max_wish_s", "lease_s"}
@@ -53,6 +59,13 @@ TRACING: Final = "trace"
 """An action of a hist trigger that records a synthetic event, which all its consumers get."""
 TRIGGER_WORDS: Final = KINDS | {NAMED, TRACING}
 
+
+_COMMON: Final = frozenset(b"common_pid common_cpu cpu CPU common_timestamp hitcount".split())
+_OPERAND: Final = (
+    rb"(?:\d+|([A-Za-z_]\w*)(?:\.(?:hex|sym|execname|syscall|log2|buckets=\d+|usecs|percent|graph))?)"
+)
+_EXPRESSION: Final = re.compile(rb"(?:-\()?%b(?:[-+*/]%b)*\)?" % (_OPERAND, _OPERAND))
+_ACTION: Final = re.compile(rb"(?:onmax|onchange)\(\$(\w+)\)\.(?:save\(([\w,]+)\)|snapshot\(\))")
 
 Verdict: TypeAlias = bool | tuple[Edit, ...] | None
 """Whether an event's records may leave, or the fields to hide before. None: they may not, because a field
@@ -112,6 +125,39 @@ class Policy:
         """Names of all hidden fields."""
         return {name for table in self.fields.values() for name in table}
 
+    @property
+    def is_limited(self) -> bool:
+        """Something may not leave."""
+        return bool(self.fields) or "*:*" not in self.events
+
+    def allows_histogram(self, format: EventFormat, trigger: str) -> bool:
+        """Whether the table of a hist trigger of an allowed event may leave. Only if all of its text is
+        understood, and has no more than open fields of this event: no table that others fill (`name=`),
+        variable of another trigger, or synthetic event."""
+        if not self.is_limited:
+            return True
+        fields = [field for field in format.fields if text_of(field.name) not in self.hidden]
+        try:
+            text, filter_text = split_filter(bytes_of(trigger.removeprefix("hist:")), log := Log(b""))
+            parts = parse_parts(text, log)
+            if filter_text is not None:
+                parse_filter(filter_text, fields)
+        except TraceError:
+            return False
+        variables = [one.partition(b"=") for part in parts.assignments for one in part.split(b",")]
+        own = {name for name, _, _ in variables}
+        used = [*parts.keys.split(b","), *(parts.values or b"hitcount").split(b",")]
+        used += [expression for _, _, expression in variables]
+        for action in parts.actions:
+            if (found := _ACTION.fullmatch(action)) is None or found[1] not in own:
+                return False
+            used += found[2].split(b",") if found[2] else ()
+        names = {field.name for field in fields} | _COMMON
+        return parts.name is None and all(
+            _EXPRESSION.fullmatch(one) and names.issuperset(filter(None, re.findall(_OPERAND, one)))
+            for one in used
+        )
+
     def allows(self, event: EventName) -> bool:
         return any(matches(pattern, event) for pattern in self.events)
 
@@ -119,7 +165,8 @@ class Policy:
         if not self.allows(event):
             return False
         actions: dict[str, str] = {}
-        if self.missing(event, format):
+        is_open = not self.is_limited or any(one.startswith("synthetic") for one in self.events)
+        if self.missing(event, format) or (event.system == "synthetic" and not is_open):
             return None
         names = [event]
         if event.system == "user_events_multi":  # of which a program may have as many as it likes

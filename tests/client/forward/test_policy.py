@@ -6,6 +6,8 @@ from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.client.forward.kit import batch_of, packed
 from tests.client.recordings.event_header.event_headers import FIELDS
@@ -184,3 +186,71 @@ def test_rate() -> None:
     rate.take(10)
     assert (rate.room(0.05), rate.room(0.25), rate.room(100)) == (0, 2, 10)
     assert Rate(None, now=0).room(0) > 2**60
+
+
+OPEN = ["id", "cost.log2", "id.buckets=10", "common_pid.execname", "id+cost", "-(id)", "hitcount", "7"]
+HIDDEN = [
+    "secret",
+    "secret.log2",
+    "secret.buckets=10",
+    "id+secret",
+    "-(secret)",
+    "id.sym-secret",
+    "$x",
+    "$own",
+]
+HIDDEN += [
+    "$user_events.login.v1",
+    "user_events.login.$v1",
+    "stacktrace",
+    "other",
+    "secret.foo",
+    "id.stacktrace",
+]
+PIECE = st.sampled_from([*OPEN * 4, *HIDDEN])
+ACTIONS = ["onmax($own).save(id,cost)", "onchange($own).snapshot()"]
+BAD_ACTIONS = ["onmax($own).save(secret)", "onmax($x).save(id)", "onmatch(user_events.login).trace(leak,$v1)"]
+BAD_ACTIONS += ["onmax($own).trace(leak,id)", "onmax($own).leak(id)"]
+FILTERS = ["id == 5", "cost > 1 && common_pid != 7"]
+BAD_FILTERS = ["secret > 5", "id == 5 || (secret & 1)", "id ==", "leak == 1"]
+
+
+@given(
+    st.lists(PIECE, min_size=1, max_size=3),
+    st.lists(PIECE, max_size=2),
+    st.lists(PIECE, max_size=2),
+    st.sampled_from([*ACTIONS, *BAD_ACTIONS, *[""] * 9]),
+    st.sampled_from([*FILTERS, *BAD_FILTERS, *[""] * 9]),
+    st.sampled_from(["name=shared", "name=", "pause", "size=1024", *[""] * 9]),
+    st.permutations(range(5)),
+)
+def test_histograms_of_open_fields_leave_and_no_others(
+    keys: list[str],
+    values: list[str],
+    variables: list[str],
+    action: str,
+    filter_: str,
+    more: str,
+    order: list[int],
+) -> None:
+    parts = ["keys=" + ",".join(keys), "vals=" + ",".join(values) if values else "", action, more]
+    parts.append("own=" + ",z=".join([*variables, "id"]))
+    text = "hist:" + ":".join(parts[n] for n in order if parts[n]) + (f" if {filter_}" if filter_ else "")
+    pieces = {*keys, *values, *variables}
+    is_open = not pieces & {*HIDDEN} and action not in BAD_ACTIONS and filter_ not in BAD_FILTERS
+    is_open = is_open and not more.startswith("name")
+    declared = parse(b"okay u32 id; u32 cost; u32 secret")
+    format = parse_format(format_text(declared.name, 5, declared.fields))
+    limited = Policy(fields={"user_events:login": {"secret": "hash"}})
+    assert limited.allows_histogram(format, text) == is_open
+    assert Policy().allows_histogram(format, text)
+
+
+def test_synthetic_events_leave_only_by_name() -> None:
+    format, event = (
+        parse_format(format_text(b"leak", 5, parse(b"leak u32 v").fields)),
+        EventName("synthetic", "leak"),
+    )
+    for events, verdict in ((("*:*",), None), (("*",), None), (("synthetic:leak",), True)):
+        assert Policy(events, fields={"x": {"y": "redact"}}).verdict(event, format) is verdict
+    assert Policy().verdict(event, format) is True

@@ -1,7 +1,6 @@
 """Histograms of an instance as metrics: read and sent from time to time, in a thread of its own."""
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +8,6 @@ from typing import Final
 
 from utracefs.cli.instance_option import Place
 from utracefs.cli.live.hist_view import EventHistogram, Shown
-from utracefs.fleet.trigger import has_word
 from utracefs.forward.otlp import OtlpTarget
 from utracefs.forward.otlp_metrics import Counted
 from utracefs.forward.policy import Policy
@@ -23,8 +21,6 @@ from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.text import text_of
 
 _ANSWER_S: Final = 10.0
-_READ: Final = re.compile(r"\$(\w+)")
-_SET: Final = re.compile(r":(\w+)=")
 
 
 class _Histograms:
@@ -35,7 +31,6 @@ class _Histograms:
         self._place: Final = place
         self._directory: Final = directory
         self._policy: Final = policy
-        self._is_limited: Final = bool(policy.fields) or "*:*" not in policy.events
         self._host: Final = host
         self._begun: dict[tuple[EventName, str], tuple[int, int]] = {}
         """Event and trigger to the start of its counts, and the last number of hits."""
@@ -48,6 +43,12 @@ class _Histograms:
         begun: dict[tuple[EventName, str], tuple[int, int]] = {}
         with Tracefs(self._directory, timeout_s=_ANSWER_S) as tree:
             shown = Shown(tree, self._place, "*:*").read()
+            if self._policy.is_limited:
+                triggers: dict[EventName, list[str]] = {}
+                for one in shown:
+                    triggers.setdefault(one.event, []).append(one.histogram.trigger)
+                genuine = {event for event, texts in triggers.items() if self._is_genuine(tree, event, texts)}
+                shown = [one for one in shown if one.event in genuine]
             now_ns = time.time_ns()
             # When the first ones began to count is unknown. The data model of OpenTelemetry has points
             # without duration for that, so that no consumer counts them again.
@@ -79,17 +80,22 @@ class _Histograms:
         """None: the policy does not let its counts leave, or the event is gone."""
         if not self._policy.allows(one.event):
             return None
-        trigger = one.histogram.trigger
-        if any(has_word(trigger, name) for name in self._policy.hidden):
-            return None
-        definition = trigger.partition(" if ")[0]
-        if self._is_limited and not set(_READ.findall(definition)).issubset(_SET.findall(definition)):
-            return None  # the variable of another trigger, with any field of any event
         try:
             format = parse_format(tree.read_file(f"{one.event.directory}/format"))
         except (FileNotFoundError, TraceError):
             return None
-        return None if self._policy.verdict(one.event, format) in (False, None) else format
+        is_allowed = self._policy.verdict(one.event, format) not in (False, None)
+        is_allowed = is_allowed and self._policy.allows_histogram(format, one.histogram.trigger)
+        return format if is_allowed else None
+
+    def _is_genuine(self, tree: Tracefs, event: EventName, triggers: list[str]) -> bool:
+        """A value may look like the head of another histogram, and what follows then like its entries."""
+        try:
+            text = text_of(tree.read_file(self._place.path(f"{event.directory}/trigger")))
+        except FileNotFoundError:
+            return False
+        lines = [line for line in text.split("\n") if line.startswith("hist:")]
+        return triggers == [line.rpartition(" [")[0] for line in lines]
 
 
 @contextlib.contextmanager

@@ -182,6 +182,58 @@ def test_variables_of_other_triggers_under_a_policy(traced: Cli) -> None:
             assert ("$x" in texts) == (seen == 3)
 
 
+def test_no_forbidden_value_leaves(traced: Cli) -> None:
+    """By no trigger that the daemon accepts."""
+    collector = Collector()
+    directory = traced.env["UTRACEFS_DIR"]
+    forged = "\n# event histogram\n#\n# trigger info: hist:keys=id:vals=hitcount [active]\n#\n\n{ id: "
+    with Session(directory) as session, collecting(collector) as port:
+        login = session.event("login u32 id; u32 card; __rel_loc char[] user")
+        okay = session.event("okay u32 id; u32 card")
+        assert session.flush(60)
+        traced.run("write", "-a", "synthetic_events", "leak u32 v")
+        for event, text in (
+            ("user_events/login", "hist:keys=user"),
+            ("user_events/login", "hist:name=shared:keys=id:vals=card"),
+            ("user_events/login", "hist:keys=id:x=card"),
+            ("user_events/login", "hist:keys=id:w=card"),
+            ("user_events/okay", "hist:keys=id"),
+            ("user_events/okay", "hist:keys=id.hex:vals=user_events.login.$x"),
+            ("user_events/okay", "hist:keys=id.log2:vals=$w"),
+            ("user_events/okay", "hist:keys=id.buckets=7:y=$x:onmax($y).save(id)"),
+            ("user_events/okay", "hist:keys=id:onmatch(user_events.login).trace(leak,$w)"),
+            ("user_events/okay", "hist:keys=card"),
+            ("user_events/okay", "hist:keys=card.hex:vals=card"),
+            ("user_events/okay", "hist:keys=card.log2"),
+            ("user_events/okay", "hist:keys=card.buckets=7"),
+            ("user_events/okay", "hist:keys=id:z=card:onmax($z).save(card)"),
+            ("user_events/okay", "hist:keys=common_pid if card == 77777001"),
+            ("synthetic/leak", "hist:keys=v"),
+        ):
+            traced.run("write", "-a", f"events/{event}/trigger", text)
+        wait_for(lambda: login and okay, WAIT_S)
+        for user in ("alicesecret", forged, "zoesecret"):
+            login.emit(5, 77777001, user)
+            okay.emit(5, 77777001)
+        assert session.flush(60)
+        hiding = Policy(fields={"login": {"user": "redact"}, "*": {"card": "hash"}})
+        for policy in (hiding, Policy(events=("user_events:okay",), fields={"okay": {"card": "hash"}})):
+            with sending(port, directory, policy) as histograms:
+                assert histograms.send() == ""
+            (point,) = metrics(collector)["okay.hitcount"]
+            assert (point.as_int, attributes(point)["id"]) == (3, 5)
+            sent = collector.requests[-1][2].SerializeToString()
+            values = [
+                one.as_int
+                for points in metrics(collector).values()
+                for one in points
+                if hasattr(one, "as_int")
+            ]
+            assert not any(value % 77777001 == 0 for value in values if value)
+            for value in (b"secret", b"77777001", b"4a2c869", b"login", b"leak", b"card", b"2^27"):
+                assert value not in sent
+
+
 def test_refused_requests_and_errors_do_not_end_it() -> None:
     told: list[str] = []
     answers: Iterator[ValueError | str] = iter([ValueError("mine"), "400", ""])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from utracefs_protocol.events.declaration import Declaration, parse
+from utracefs_protocol.hist.errors import Log
+from utracefs_protocol.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
-from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.expressions import Context, Variables
-from utracefsd.consumers.ftrace.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
 

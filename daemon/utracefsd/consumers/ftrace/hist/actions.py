@@ -14,7 +14,7 @@ from collections.abc import Callable
 import attrs
 
 from utracefs_protocol.events.declaration import Field
-from utracefsd.consumers.ftrace.hist.errors import Log
+from utracefs_protocol.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.fields import HistField
 
 MAX_PARAMS = 64

@@ -8,8 +8,9 @@ import errno
 
 import attrs
 
+from utracefs_protocol.hist.errors import HistError, Log
+from utracefs_protocol.hist.parse import MAX_VARIABLES, Parts
 from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, check_parameter, parse_action
-from utracefsd.consumers.ftrace.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import (
     Context,
     Reference,
@@ -18,7 +19,6 @@ from utracefsd.consumers.ftrace.hist.expressions import (
     parse_expression,
 )
 from utracefsd.consumers.ftrace.hist.fields import MAX_STRING, NONE, Flag, HistField, field_text
-from utracefsd.consumers.ftrace.hist.parse import MAX_VARIABLES, Parts
 
 MAX_KEYS = 3
 """TRACING_MAP_KEYS_MAX."""

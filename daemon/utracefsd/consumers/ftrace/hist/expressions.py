@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import attrs
 
 from utracefs_protocol.events.declaration import Field, FieldKind
-from utracefsd.consumers.ftrace.hist.errors import Log
+from utracefs_protocol.hist.errors import Log
+from utracefs_protocol.hist.numbers import parse_unsigned
 from utracefsd.consumers.ftrace.hist.fields import (
     COMMON_FIELDS,
     MAX_STRING,
@@ -25,7 +26,6 @@ from utracefsd.consumers.ftrace.hist.fields import (
     Operator,
     expression_text,
 )
-from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
 
 MAX_OPERATORS = 3
 """In one expression."""

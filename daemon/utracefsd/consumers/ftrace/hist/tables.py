@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.hist.parse import MAX_BITS, MIN_BITS
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist._hist import HistTable, warn_of_memory
-from utracefsd.consumers.ftrace.hist.parse import MAX_BITS, MIN_BITS
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine.kept_file import remove
 

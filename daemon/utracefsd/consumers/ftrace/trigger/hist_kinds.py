@@ -16,15 +16,15 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter
+from utracefs_protocol.hist.errors import HistError, Log
+from utracefs_protocol.hist.parse import Command as HistCommand
+from utracefs_protocol.hist.parse import parse_parts, split_filter
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
-from utracefsd.consumers.ftrace.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.fields import HistField
-from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
-from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read

@@ -10,8 +10,8 @@ import pytest
 
 from tests.daemon.tree.world import World, errno_of
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, parse_action
-from utracefsd.consumers.ftrace.hist.errors import HistError, Log
 from utracefsd.machine.comms import Task
 
 START = b"events/user_events/start/"

@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from tests.daemon.consumers.ftrace.histograms import defined
+from utracefs_protocol.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist.definition import SortKey
-from utracefsd.consumers.ftrace.hist.errors import HistError
 
 
 @pytest.mark.parametrize(

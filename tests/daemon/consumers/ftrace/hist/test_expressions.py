@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.consumers.ftrace.histograms import EVENT, defined
 from utracefs_protocol.events.declaration import parse
-from utracefsd.consumers.ftrace.hist.errors import HistError, Log
+from utracefs_protocol.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import Context, divided, log2_of, parse_expression
 from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, Operator, field_text
 

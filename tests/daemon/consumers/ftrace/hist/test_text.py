@@ -9,8 +9,8 @@ import pytest
 from tests.daemon.consumers.ftrace.histograms import EVENT, defined, hist_of, text_of
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
+from utracefs_protocol.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
 
 PACK = Layout(EVENT.fields).pack

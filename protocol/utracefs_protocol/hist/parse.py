@@ -13,8 +13,8 @@ import re
 
 import attrs
 
-from utracefsd.consumers.ftrace.hist.errors import Log
-from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
+from utracefs_protocol.hist.errors import Log
+from utracefs_protocol.hist.numbers import parse_unsigned
 
 MAX_VARIABLES = 16
 """TRACING_MAP_VARS_MAX."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 
-from utracefsd.consumers.ftrace.hist.errors import HistError, Log
+from utracefs_protocol.hist.errors import HistError, Log
 
 
 def test_positions_are_those_of_the_first_occurrence() -> None:

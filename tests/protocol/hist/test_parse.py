@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from utracefsd.consumers.ftrace.hist.errors import HistError, Log
-from utracefsd.consumers.ftrace.hist.parse import Command, Parts, parse_parts, split_filter
+from utracefs_protocol.hist.errors import HistError, Log
+from utracefs_protocol.hist.parse import Command, Parts, parse_parts, split_filter
 
 
 def parts(text: bytes) -> Parts:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
+from utracefs_protocol.hist.numbers import parse_unsigned
 
 
 @pytest.mark.parametrize(
