@@ -7,9 +7,16 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from utracefs_protocol.events._line cimport load64
+from utracefs_protocol.events._line cimport load32, load64
 from utracefs_protocol.pages._stream_ring cimport StreamRing
-from utracefs_protocol.pages._subbuf cimport COMMIT_BITS, RECORD, PageCursor, find_record, open_page
+from utracefs_protocol.pages._subbuf cimport (
+    COMMIT_BITS,
+    DATA_MAX,
+    RECORD,
+    PageCursor,
+    find_record,
+    open_page,
+)
 from utracefs_protocol.pages.stream_ring cimport SS_PAGE, ss_record
 
 cdef enum:
@@ -29,17 +36,29 @@ def count_events(page):
 
 cdef uint64_t count_in(const uint8_t *page, uint64_t size) except? -1:
     cdef PageCursor cursor
-    cdef uint16_t id
-    cdef uint64_t n = 0
+    cdef uint64_t n = 0, step
+    cdef uint32_t usual
     try:
         open_page(&cursor, page, size)
     except ValueError:
         return 0
     while find_record(&cursor) == RECORD:
-        if cursor.length >= 2:
-            memcpy(&id, cursor.page + cursor.data, 2)
-            n += id >= FIRST_EVENT
+        n += cursor.length >= 2 and is_event(page + cursor.data)
+        # Records like this one without find_record(): it cannot tell where the next one is before it has read
+        # this one's size, which a comparison lets the processor predict (1 ns instead of 3.7).
+        usual = load32(page + cursor.data - 4) & 31
+        step = 4 + usual * 4
+        if 0 < usual <= DATA_MAX and cursor.at == cursor.data - 4 + step:
+            while cursor.at + step <= cursor.end and (load32(page + cursor.at) & 31) == usual:
+                n += is_event(page + cursor.at + 4)
+                cursor.at += step
     return n
+
+
+cdef inline bint is_event(const uint8_t *entry) noexcept:
+    cdef uint16_t id
+    memcpy(&id, entry, 2)
+    return id >= FIRST_EVENT
 
 
 def gather_pages(StreamRing ring not None, bytearray into not None, size_t page_size, uint32_t nr_cpus):
