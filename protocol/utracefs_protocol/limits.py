@@ -100,8 +100,7 @@ MAX_PERF_ENTRY: Final = 8192
 than 8184 bytes."""
 
 MAX_PERF_DATA_PAGES: Final = 1024
-"""4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages. Above:
-EINVAL."""
+"""4 MiB of the daemon's memory for one perf event; perf(1) asks for 128 to 512 pages. Above: EINVAL."""
 
 DATA_RING_SIZE: Final = 1 << 20
 """Default size of a data ring in bytes: some ten thousand records, which the daemon takes in within

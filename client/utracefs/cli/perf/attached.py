@@ -249,8 +249,8 @@ class Attached:
             self._gone_since = time.monotonic()
             self._went_away = True
             self.tree.close()
-            self._orphans += self.opened.values()
-            self.opened.clear()
+            gone, self.opened = self.opened, {}  # not cleared: a thread may be reading its rings
+            self._orphans += gone.values()
             for event, count in self._last.items():
                 self._before[event] = self._before.get(event, 0) + count
             self._last.clear()

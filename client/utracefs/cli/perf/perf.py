@@ -153,9 +153,9 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
             "pages",
             metavar="PAGES",
             type=click.IntRange(min=1, max=MAX_PERF_DATA_PAGES),
-            default=128,
+            default=1024,
             show_default=True,
-            help="Ring of each event, in pages of 4 KiB.",
+            help="Ring of each event with samples, in pages of 4 KiB.",
         ),
         click.option(
             "-F",

@@ -6,6 +6,7 @@ again.
 """
 
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +89,7 @@ def _drained(attached: Attached) -> Iterator[tuple[Opened, float]]:
     for one in attached.take_orphans():
         yield one, 0.0
         one.close()
-    for one in attached.opened.values():
+    for one in list(attached.opened.values()):
         if one.reader is not None:
             yield one, one.reader.filled
 
@@ -119,6 +120,9 @@ class Written:
 class PerfRecorder:
     """Writes the samples in the rings to a perf.data: `step`, then `finish`; `dump` completes one file and
     begins another. A context manager: after an exception other than Failure the samples stay in NAME.part.
+
+    From the first step on a thread empties the rings, while the caller waits for the daemon: beside a fast
+    program that takes longer than a ring has room for.
     """
 
     def __init__(self, attached: Attached, path: str, attr: PerfAttr) -> None:
@@ -140,6 +144,11 @@ class PerfRecorder:
         self._describe_due = 0.0
         self._describe_again = 0.0
         """Earliest time of the next description, so that many new events do not take all our time."""
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        """The error of the thread."""
         tree = attached.tree
         self._origin = Origin.here("mono")
         self._header_page = tree.read_file("events/header_page")
@@ -150,6 +159,7 @@ class PerfRecorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._end_thread()
         if kind is None or issubclass(kind, Failure) or not self._tally.samples:
             self._writer.close()
         else:
@@ -157,9 +167,31 @@ class PerfRecorder:
             tell(f"{self._writer.part} has the records until then, for --recover")
 
     def step(self) -> float:
-        """Open new events, write samples; returns the seconds until the next step."""
+        """Open new events, describe them; returns the seconds until the next step."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._empty, name="samples", daemon=True)
+            self._thread.start()
         self._attached.look_when_due()
-        wait_s = _wait_s(self.drain())
+        self._name_tasks()
+        with self._lock:
+            self._describe()
+        return LOOK_S
+
+    def _empty(self) -> None:
+        """In the thread."""
+        wait_s = 0.0
+        try:
+            while not self._stop.wait(wait_s):
+                wait_s = _wait_s(self._take())
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            self._error = error
+
+    def _end_thread(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _describe(self) -> None:
         now = time.monotonic()
         # A sample of an event cannot be read without the event's format.
         is_new = len(self._events) > self._described[0] and now >= self._describe_again
@@ -170,30 +202,43 @@ class PerfRecorder:
                 self._described = known
                 self._writer.describe(self._contents())
                 self._describe_again = now + 10 * (time.monotonic() - now)
-        return wait_s
 
-    def drain(self) -> float:
+    def drain(self) -> None:
+        """Write all samples in the rings. Errors of the thread."""
+        self._take()
+        self._name_tasks()
+
+    def _take(self) -> float:
         """Maximum fill of the rings."""
         fullest = 0.0
-        for one, filled in _drained(self._attached):
-            assert one.reader is not None
-            data = one.reader.take()
-            if data:
-                lost = self._tally.lost
-                self._tally.add(data, self._id(one))
-                self._reported[one.event] += self._tally.lost - lost
-                self._writer.add(data)
-            fullest = max(fullest, filled)
-        for pid, tid in self._tally.take_tasks():
+        with self._lock:
+            for one, filled in _drained(self._attached):
+                assert one.reader is not None
+                data = one.reader.take()
+                if data:
+                    lost = self._tally.lost
+                    self._tally.add(data, self._id(one))
+                    self._reported[one.event] += self._tally.lost - lost
+                    self._writer.add(data)
+                fullest = max(fullest, filled)
+        return fullest
+
+    def _name_tasks(self) -> None:
+        """Not in the thread: it may ask the daemon."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            tasks = self._tally.take_tasks()
+        for pid, tid in tasks:
             if (pid, tid) not in self._tasks:
                 self._tasks[pid, tid] = bytes_of(self._comms.name(tid))
-        return fullest
 
     def missed(self, one: Opened, count: int) -> None:
         """For Attached: write a LOST record at the place of the loss. Its number is 0 if unknown."""
-        self._unseen[one.event] += count
-        self._reported[one.event] += count
-        self._writer.add_lost(self._id(one), count, time.monotonic_ns())
+        with self._lock:
+            self._unseen[one.event] += count
+            self._reported[one.event] += count
+            self._writer.add_lost(self._id(one), count, time.monotonic_ns())
 
     def _id(self, one: Opened) -> int:
         key = (one.event, one.format)
@@ -216,17 +261,22 @@ class PerfRecorder:
     def dump(self, command: Sequence[str]) -> Written:
         """Complete the present file under a name with the time, and begin another. OSError: no room for
         another file, and the present one continues; or it could not be completed."""
-        self.drain()
-        writer = PerfDataWriter(self._path)
-        try:
-            return self.finish(command, dumped_name(self._path))
-        finally:
-            self._writer, self._tally = writer, Tally()
-            self._reported_before = self._reported.total()
-            self._described, self._describe_due = (-1, -1), 0.0
+        with self._lock:
+            self.drain()
+            writer = PerfDataWriter(self._path)
+            try:
+                return self._finish(command, dumped_name(self._path))
+            finally:
+                self._writer, self._tally = writer, Tally()
+                self._reported_before = self._reported.total()
+                self._described, self._describe_due = (-1, -1), 0.0
 
-    def finish(self, command: Sequence[str], path: str | None = None) -> Written:
-        """Complete the file, under another name if given."""
+    def finish(self, command: Sequence[str]) -> Written:
+        """Complete the file."""
+        self._end_thread()
+        return self._finish(command, None)
+
+    def _finish(self, command: Sequence[str], path: str | None) -> Written:
         lost = self._attached.lost() + self._unseen
         for one in self._attached.opened.values():
             self._id(one)  # also events without samples
