@@ -12,12 +12,13 @@
 #include "ring.h"
 
 #define DEFAULT_PATIENCE_NS 250000000ull
+#define NO_FUTEX_NS 200000 /* until the next look if futex(2) cannot wait */
 #define NO_POLL_MS 100 /* until the next look if descriptors cannot be waited for */
 
 struct ut_settings ut_settings;
 
-/* (A kind that ThreadSanitizer knows.) */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+/* Not a mutex of the C library, which ends the program if a sandbox refuses futex(2). */
+static uint32_t lock_word; /* 0: free, 1: locked, 2: locked, and a thread may wait */
 static sigset_t mask_of_holder;
 static int cancel_of_holder;
 
@@ -38,6 +39,35 @@ uint64_t ut_clock_ns(void)
 static long futex(uint32_t *word, int what, uint32_t value, const struct timespec *timeout)
 {
 	return syscall(SYS_futex, word, what | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
+}
+
+void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
+{
+	uint64_t now = ut_clock_ns(), left = until > now ? until - now : 0;
+	struct timespec wait = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+
+	if (!left || futex(word, FUTEX_WAIT, seen, &wait) == 0 || errno == EAGAIN || errno == EINTR ||
+	    errno == ETIMEDOUT)
+		return;
+	/* A sandbox refuses it: look again in a moment. */
+	wait = (struct timespec){0, left < NO_FUTEX_NS ? (long)left : NO_FUTEX_NS};
+	syscall(SYS_nanosleep, &wait, NULL);
+}
+
+static void take_lock(void)
+{
+	uint32_t seen = 0;
+
+	if (__atomic_compare_exchange_n(&lock_word, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		return;
+	while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
+		ut_futex_wait(&lock_word, 2, UINT64_MAX);
+}
+
+static void release_lock(void)
+{
+	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
+		futex(&lock_word, FUTEX_WAKE, 1, NULL);
 }
 
 static void block_signals(sigset_t *before)
@@ -61,8 +91,8 @@ void ut_lock(void)
 	block_signals(&before);
 	/* A child that was forked without the fork handlers has one thread, and a lock without an owner. */
 	if (process && !ut_rings_are_marked())
-		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	pthread_mutex_lock(&mutex);
+		lock_word = 0;
+	take_lock();
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
 }
@@ -72,21 +102,9 @@ void ut_unlock(void)
 	sigset_t before = mask_of_holder;
 	int cancel = cancel_of_holder;
 
-	pthread_mutex_unlock(&mutex);
+	release_lock();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_setcancelstate(cancel, NULL);
-}
-
-void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
-{
-	uint64_t now = ut_clock_ns();
-	struct timespec wait;
-
-	if (now >= until)
-		return;
-	wait.tv_sec = (time_t)((until - now) / 1000000000u);
-	wait.tv_nsec = (long)((until - now) % 1000000000u);
-	futex(word, FUTEX_WAIT, seen, &wait);
 }
 
 void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms)
@@ -225,10 +243,9 @@ static void in_child(void)
 {
 	if (process != getpid()) {
 		/* Initialized before any thread can wait for it. */
-		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-		pthread_mutex_lock(&mutex);
+		lock_word = 1;
 		start_child();
-		pthread_mutex_unlock(&mutex);
+		release_lock();
 	}
 	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
 	pthread_setcancelstate(cancel_of_fork, NULL);

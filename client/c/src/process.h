@@ -9,6 +9,7 @@
 
 #include <poll.h>
 #include <stdint.h>
+#include <sys/mman.h>
 
 #include "descriptor.h"
 
@@ -23,6 +24,21 @@ struct ut_settings {
 extern struct ut_settings ut_settings;
 /* Reads the environment. directory: in place of the environment's; or NULL. local_bytes: the same; or 0. */
 void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes);
+
+/* Memory for the library's thread, which must not use malloc: a thread's first block reserves 64 MiB of
+ * address space. Zeroed, of whole pages; or NULL. */
+static inline void *ut_map(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static inline void ut_unmap(void *at, size_t bytes)
+{
+	if (at)
+		munmap(at, bytes);
+}
 
 /* Blocks all signals, so hold it only briefly. Not recursive. */
 void ut_lock(void);

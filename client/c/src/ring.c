@@ -135,13 +135,13 @@ static uint32_t free_number(void)
 	return 0;
 }
 
-static int open_outlet(uint32_t number, int fd)
+static int open_outlet(uint32_t number)
 {
 	struct ut_outlet *outlet = &ut_outlets[number];
 
-	outlet->counters.header = mmap(NULL, DR_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	outlet->counters.lost = mmap(NULL, DR_LOST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-				     (off_t)DR_HEADER_BYTES + outlet->ring.size);
+	/* Of 0 bytes: a second mapping of shared pages. */
+	outlet->counters.header = mremap(outlet->ring.header, 0, DR_HEADER_BYTES, MREMAP_MAYMOVE);
+	outlet->counters.lost = mremap(outlet->ring.lost, 0, DR_LOST_BYTES, MREMAP_MAYMOVE);
 	outlet->in_use = outlet->is_shared = 1;
 	nr_in_use++;
 	ut_views[number] = outlet->ring;
@@ -181,27 +181,43 @@ int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint
 	outlet->doorbell = doorbell;
 	outlet->memory.beside = NULL;
 	outlet->doorbell.beside = &outlet->memory;
-	return open_outlet(number, memory.fd);
+	return open_outlet(number);
+}
+
+/* Like dr_map, of memory without a file: a memfd needs a descriptor, and is subject to RLIMIT_FSIZE, which a
+ * signal enforces. */
+static int map_local(struct data_ring *ring, uint32_t size)
+{
+	const int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
+	const size_t again = (size_t)size + DR_LOST_BYTES, bytes = (size_t)DR_HEADER_BYTES + size + again;
+	unsigned char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	if (at == MAP_FAILED)
+		return -errno;
+	/* Of 0 bytes: maps shared pages a second time. */
+	if (mremap(at + DR_HEADER_BYTES, 0, again, MREMAP_MAYMOVE | MREMAP_FIXED, at + DR_HEADER_BYTES + size) ==
+	    MAP_FAILED) {
+		int error = -errno;
+		munmap(at, bytes);
+		return error;
+	}
+	dr_place(ring, at, size);
+	return 0;
 }
 
 int ut_ring_make(uint32_t size)
 {
 	uint32_t number = free_number();
 	struct ut_outlet *outlet = &ut_outlets[number];
-	int fd, error = -EMFILE;
+	int error;
 
 	if (!number)
+		return -EMFILE;
+	error = map_local(&outlet->ring, size);
+	if (error)
 		return error;
-	fd = (int)syscall(SYS_memfd_create, "utracefs", 1u /* MFD_CLOEXEC */);
-	if (fd < 0)
-		return -errno;
-	error = ftruncate(fd, (off_t)dr_file_bytes(size)) < 0 ? -errno : dr_map(&outlet->ring, fd, size);
-	if (!error) {
-		outlet->is_local = 1;
-		error = open_outlet(number, fd);
-	}
-	close(fd);
-	return error;
+	outlet->is_local = 1;
+	return open_outlet(number);
 }
 
 int ut_ring_is_ours(uint32_t ring)

@@ -71,12 +71,9 @@ static void *run(void *unused)
 			count++;
 		}
 		if (count > room) {
-			struct pollfd *more = realloc(polled, 2 * count * sizeof(*polled));
-
-			if (more) {
-				polled = more;
-				room = 2 * count;
-			}
+			ut_unmap(polled, room * sizeof(*polled));
+			polled = ut_map(2 * count * sizeof(*polled));
+			room = polled ? 2 * count : 0;
 		}
 		count = 0;
 		if (room)
@@ -96,7 +93,7 @@ static void *run(void *unused)
 		ut_say_warnings(); /* those of this step have woken us */
 		ut_lock();
 	}
-	free(polled);
+	ut_unmap(polled, room * sizeof(*polled));
 	if (!ut_sessions) { /* no session left: the next one starts another thread */
 		is_wanted = 0;
 		ut_bell_close(&ut_bell);

@@ -219,6 +219,17 @@ static inline size_t dr_file_bytes(uint32_t size)
 	return (size_t)DR_HEADER_BYTES + size + DR_LOST_BYTES;
 }
 
+/* The ring of `size` bytes whose mapping begins at `at`. */
+static inline void dr_place(struct data_ring *r, unsigned char *at, uint32_t size)
+{
+	r->header = (struct dr_header *)at;
+	r->data = at + DR_HEADER_BYTES;
+	/* The second mapping of the data runs on into the counters: data | data again | lost. */
+	r->lost = (_Atomic uint32_t *)(at + DR_HEADER_BYTES + 2 * (size_t)size);
+	r->size = size;
+	r->map_bytes = (size_t)DR_HEADER_BYTES + 2 * (size_t)size + DR_LOST_BYTES;
+}
+
 /* Maps the memfd `fd` of a ring whose data area has `size` bytes. 0, or -errno with nothing mapped. The
  * caller has checked the file's length and seals (the daemon), or has the size from the daemon (the
  * producer). */
@@ -241,12 +252,7 @@ static inline int dr_map(struct data_ring *r, int fd, uint32_t size)
 		munmap(at, bytes);
 		return error;
 	}
-	r->header = (struct dr_header *)at;
-	r->data = at + DR_HEADER_BYTES;
-	/* The second mapping of the data runs on into the counters: data | data again | lost. */
-	r->lost = (_Atomic uint32_t *)(at + DR_HEADER_BYTES + 2 * (size_t)size);
-	r->size = size;
-	r->map_bytes = bytes;
+	dr_place(r, at, size);
 	return 0;
 }
 

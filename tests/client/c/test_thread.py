@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import platform
 import re
 import resource
 import subprocess
@@ -106,6 +108,8 @@ SCARCE = {
     "little address space": (resource.RLIMIT_AS, 6 << 20, {}, None),
     "descriptors": (resource.RLIMIT_NOFILE, 4, {}, 0),
     "few descriptors": (resource.RLIMIT_NOFILE, 5, {}, None),
+    "file size": (resource.RLIMIT_FSIZE, 4096, {"UTRACEFS_DATA_RING": "0"}, 1),
+    "locked memory": (resource.RLIMIT_MEMLOCK, 0, {}, 1),
 }
 """A scarce resource: its limit, the environment, and whether the event is on then (None: either)."""
 
@@ -127,6 +131,30 @@ def test_there_is_little_of_something(daemon: DaemonProcess, built: Path, what: 
     if enabled is not None:
         assert done.stdout.startswith(f"enabled {enabled} ")
         assert len(lines(daemon, "c_small")) == enabled * 1000
+
+
+SPACE = """
+#include <utracefs.h>
+#include <stdio.h>
+UTRACEFS_EVENT(c_space, (u64, n));
+int main(void)
+{
+	unsigned long pages = 0;
+	FILE *statm;
+	UTRACEFS_EMIT(c_space, 1);
+	usleep(300000); /* its thread has begun, whether there is a daemon or not */
+	statm = fopen("/proc/self/statm", "r");
+	return fscanf(statm, "%lu", &pages) != 1 || pages * 4096 > MIB << 20;
+}
+"""
+
+
+def test_the_thread_takes_little_address_space(built: Path, tmp_path: Path) -> None:
+    """A thread's first allocation takes 64 MiB, of which `ulimit -v` and mlockall(2) count each byte."""
+    (tmp_path / "space.c").write_text(SPACE)
+    program = compiled(tmp_path / "space.c", built, "-DMIB=32l", "-include", "unistd.h")
+    environment = {**os.environ, "UTRACEFS_DIR": str(tmp_path)}
+    assert subprocess.run([program], env=environment, check=False).returncode == 0
 
 
 LARGE = """
@@ -312,3 +340,71 @@ def test_a_program_says_once_that_an_event_is_refused(
             [program, *option], capture_output=True, text=True, env=env, timeout=60, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, out, error)
+
+
+SANDBOXED = """
+#include <utracefs.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+UTRACEFS_EVENT(c_refused, (u32, n));
+static void refuse(int call, int error)
+{
+	struct sock_filter rules[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {sizeof(rules) / sizeof(rules[0]), rules};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+		exit(3);
+}
+int main(int argc, char **argv)
+{
+	int is_late = atoi(argv[1]), error = atoi(argv[2]), status = 0;
+	if (is_late) {
+		UTRACEFS_EMIT(c_refused, 0);
+		utracefs_flush(500);
+	}
+	for (int i = 3; i < argc; i++)
+		refuse(atoi(argv[i]), error);
+	for (int i = 0; i < 200; i++)
+		UTRACEFS_EMIT(c_refused, i);
+	utracefs_flush(50);
+	pid_t child = fork();
+	if (child == 0) {
+		UTRACEFS_EMIT(c_refused, 1);
+		_exit(0);
+	}
+	return child > 0 && (waitpid(child, &status, 0) != child || status);
+}
+"""
+
+CALLS = {
+    "socket": [41], "connect": [42], "sendto": [44], "sendmsg": [46], "recvmsg": [47], "socketpair": [53],
+    "fcntl": [72], "fstat": [5, 262], "mmap": [9], "mremap": [25], "munmap": [11], "madvise": [28],
+    "futex": [202], "poll": [7, 271], "sigprocmask": [14], "prctl": [157], "write": [1], "getpid": [39],
+    "gettid": [186], "tgkill": [234], "waitid": [247], "kill": [62], "yield": [24], "memfd": [319],
+}  # fmt: skip
+"""System calls of the library, with their numbers on x86-64."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_sandbox_that_refuses_one_call(
+    daemon: DaemonProcess, built: Path, tmp_path: Path, late: int
+) -> None:
+    """The program ends as it does without tracing, and soon."""
+    (tmp_path / "refused.c").write_text(SANDBOXED)
+    program = compiled(tmp_path / "refused.c", built)
+    for name, numbers_of in CALLS.items():
+        for error in (errno.EPERM, errno.ENOSYS):
+            arguments = [str(n) for n in (late, error, *numbers_of)]
+            done = subprocess.run([program, *arguments], timeout=20, check=False)
+            assert done.returncode == 0, (name, error)

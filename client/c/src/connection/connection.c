@@ -280,7 +280,7 @@ static void replace_ring(struct ut_session *s)
 
 	lose_places(s);
 	ut_session_give_up(s, &s->ring, count_given_up, &old);
-	free(old.regs);
+	ut_unmap(old.regs, ((size_t)old.size + 1) * sizeof(*old.regs));
 	ut_go(s, s->settings.ring_bytes ? UT_NEW_RING : UT_NO_RING);
 	if (s->state == UT_ANSWERS_AND_RING && ut_ask(s, UT_ABOUT_RING, NULL))
 		ut_go(s, UT_RING_ANSWERED);

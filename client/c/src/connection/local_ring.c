@@ -185,7 +185,7 @@ uint64_t ut_count_pending(struct ut_session *s, int with_ring)
 		for (position = 0; dr_walk(&ut_outlets[s->ring].ring, &position, &index);)
 			if (index < old.size && old.regs[index])
 				count_pending(old.regs[index]);
-		free(old.regs);
+		ut_unmap(old.regs, ((size_t)old.size + 1) * sizeof(*old.regs));
 	}
 	for (reg = s->regs; reg; reg = reg->next)
 		all += reg->pending;

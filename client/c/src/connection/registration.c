@@ -75,7 +75,7 @@ struct ut_by_index ut_regs_by_old_index(const struct ut_session *s)
 		if (reg->old_index >= old.size)
 			old.size = reg->old_index + 1;
 	if (old.size <= UT_NR_CHUNKS * UT_CHUNK) /* more events than a daemon has */
-		old.regs = calloc((size_t)old.size + 1, sizeof(*old.regs));
+		old.regs = ut_map(((size_t)old.size + 1) * sizeof(*old.regs));
 	if (!old.regs)
 		old.size = 0;
 	for (reg = s->regs; reg && old.regs; reg = reg->next)
