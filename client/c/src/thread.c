@@ -222,6 +222,7 @@ static void start_child(void)
 	nr_pauses = 0;
 	is_wanted = 0;
 	ut_is_waiting = 0;
+	ut_held_start_child();
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
 		ut_connection_start_child(s);
 	for (struct ut_session *s = ut_sessions; s; s = s->next)

@@ -408,3 +408,51 @@ def test_a_sandbox_that_refuses_one_call(
             arguments = [str(n) for n in (late, error, *numbers_of)]
             done = subprocess.run([program, *arguments], timeout=20, check=False)
             assert done.returncode == 0, (name, error)
+
+
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+CHILDREN = """
+#define _GNU_SOURCE
+#include <utracefs.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+UTRACEFS_EVENT(c_children, (u32, n));
+int main(int argc, char **argv)
+{
+	UTRACEFS_EMIT(c_children, 1);
+	utracefs_flush(5000);
+	if (argc > 1 && unshare(CLONE_NEWPID))
+		return 2;
+	for (int i = 0; i < 20; i++)
+		if (fork() == 0) {
+			for (int k = 0; k < 100; k++)
+				UTRACEFS_EMIT(c_children, k);
+			_exit(0);
+		} else if (argc > 1) {
+			break;
+		}
+	while (wait(NULL) > 0)
+		;
+	(void)argv;
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("namespace", [False, pytest.param(True, marks=NEEDS_ROOT)])
+@pytest.mark.parametrize("ring", ["0", "1"])
+def test_children_that_exit_at_once(
+    daemon: DaemonProcess, built: Path, tmp_path: Path, ring: str, namespace: bool
+) -> None:
+    """Without a data ring their thread has no time to send; their parent counts that, also if they are in a
+    pid namespace of their own, whose pids mean other processes outside."""
+    (tmp_path / "children.c").write_text(CHILDREN)
+    environment = {**os.environ, "UTRACEFS_DATA_RING": ring}
+    program = [compiled(tmp_path / "children.c", built), *["namespace"] * namespace]
+    assert subprocess.run(program, env=environment, check=False).returncode == 0
+    with daemon.tree() as tree:
+        emitted, consumers = stats(tree.read_file("events/user_events/c_children/stats"))
+    ftrace = consumers["ftrace"]
+    assert emitted == ftrace["recorded"] + ftrace["lost"] == (101 if namespace else 2001)

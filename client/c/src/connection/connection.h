@@ -265,7 +265,8 @@ int ut_send_offer(struct ut_session *session);
 /* Makes the memory that relatives share, once. */
 void ut_held_init(void);
 void ut_held_end(void);
-/* A child has committed records to this local ring: counts them if they must wait for the daemon. */
+void ut_held_start_child(void);
+/* A child has committed records to this local ring: counts them until they are sent. */
 void ut_held_count(uint32_t ring);
 /* One is sent, or counted otherwise; all of them are. */
 void ut_held_sent(struct ut_session *session, uint32_t number);

@@ -1,5 +1,6 @@
 /*
- * Records that a forked child holds in its local ring until the daemon answers.
+ * Records that a forked child holds in its local ring: until the daemon answers, or without a data ring until
+ * its thread has sent them.
  *
  * A child that ends before has lost them, and no other process has seen its ring. So it counts them in memory
  * that it shares with its relatives, and subtracts them as they are sent. A relative that looks afterwards
@@ -7,10 +8,16 @@
  * session. There is no timer.
  */
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "connection.h"
+
+/* Which pid namespace `child` is of. Each child forked into another one begins one here; 0 is that of the first
+ * process, and `outer` this one's pid there, 0 if unknown. */
+static uint32_t namespace;
+static pid_t outer;
 
 #define NR_ENTRIES 1024u /* pairs of child and event; what finds none is not counted */
 #define TAKEN (-1)	 /* being filled or emptied */
@@ -20,11 +27,12 @@ struct entry {
 	_Atomic uint32_t count;
 	/* The copies of a session in all relatives have one address. */
 	const struct ut_session *session;
-	uint32_t number;
+	uint32_t number, namespace;
+	pid_t outer;
 };
 
 static struct held {
-	_Atomic uint32_t nr_used;
+	_Atomic uint32_t nr_used, nr_namespaces;
 	struct entry entries[NR_ENTRIES];
 } *held;
 
@@ -45,12 +53,26 @@ void ut_held_end(void)
 	held = NULL;
 }
 
+void ut_held_start_child(void)
+{
+	char pid[16] = "";
+
+	if (held && getppid() == 0) /* its parent is in another namespace */
+		namespace = atomic_fetch_add(&held->nr_namespaces, 1) + 1;
+	if (!namespace)
+		return;
+	/* The first process's /proc is still here, if this is not the pid of another. */
+	outer = readlink("/proc/self", pid, sizeof(pid) - 1) > 0 ? (pid_t)strtol(pid, NULL, 10) : 0;
+	if (outer == getpid())
+		outer = 0;
+}
+
 static struct entry *entry_of(const struct ut_session *s, uint32_t number)
 {
 	pid_t own = getpid();
 
 	for (struct entry *e = held->entries; e < held->entries + NR_ENTRIES; e++)
-		if (atomic_load(&e->child) == own && e->session == s && e->number == number)
+		if (atomic_load(&e->child) == own && e->namespace == namespace && e->session == s && e->number == number)
 			return e;
 	return NULL;
 }
@@ -64,6 +86,8 @@ static struct entry *new_entry(struct ut_session *s, uint32_t number)
 			continue;
 		e->session = s;
 		e->number = number;
+		e->namespace = namespace;
+		e->outer = outer;
 		atomic_store(&e->count, 0);
 		atomic_fetch_add(&held->nr_used, 1);
 		atomic_store(&e->child, getpid());
@@ -89,7 +113,10 @@ void ut_held_count(uint32_t ring)
 	ut_lock();
 	for (s = ut_sessions; s && s->local != ring; s = s->next)
 		;
-	if (s && s->forked_at && s->state != UT_UP && ut_views[ring].header) {
+	if (s && s->forked_at && !(s->state == UT_UP && s->ring) && ut_views[ring].header) {
+		dr_want_wakeup(&s->taker, 1); /* first: each later record is found now, or calls this again */
+		if (s->held_to < s->taker.tail)
+			s->held_to = s->taker.tail;
 		while (dr_walk(&s->taker.ring, &s->held_to, &number)) {
 			struct entry *e = ut_reg_of(s, number) ? entry_of(s, number) : NULL;
 
@@ -98,7 +125,6 @@ void ut_held_count(uint32_t ring)
 			if (e)
 				atomic_fetch_add(&e->count, 1);
 		}
-		dr_want_wakeup(&s->taker, 1);
 	}
 	ut_unlock();
 }
@@ -119,7 +145,7 @@ void ut_held_free(struct ut_session *s)
 		return;
 	s->is_holding = 0;
 	for (struct entry *e = held->entries; e < held->entries + NR_ENTRIES; e++)
-		if (atomic_load(&e->child) == own && e->session == s)
+		if (atomic_load(&e->child) == own && e->namespace == namespace && e->session == s)
 			free_entry(e);
 }
 
@@ -138,10 +164,12 @@ static void collect(struct entry *e, pid_t child)
 	const struct ut_session *s = ut_sessions;
 	struct ut_reg *reg;
 	uint32_t ring;
+	pid_t known = e->namespace == namespace ? child : namespace ? 0 : e->outer;
 
 	while (s && s != e->session)
 		s = s->next;
-	if (!s || s->state != UT_UP || !(reg = ut_reg_of(s, e->number)) || !has_ended(child))
+	if (!s || s->state != UT_UP || !(reg = ut_reg_of(s, e->number)) || !known ||
+	    !has_ended(known))
 		return;
 	ring = s->ring ? s->ring : s->local;
 	if (!ut_views[ring].header || !atomic_compare_exchange_strong(&e->child, &child, TAKEN))
