@@ -24,6 +24,7 @@ import errno
 import functools
 import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -121,7 +122,7 @@ class Enablers:
         self._tokens = itertools.count(1)
         self.leaving = Gate()
         """A gate, held while the daemon is notified of ended processes."""
-        spaces.on_born = lambda child, parent: memory.post(lambda: connections.begin(self._tell(child)))
+        spaces.on_born = self._born
         spaces.on_gone = lambda space: memory.post(lambda: self._gone(space))
         spaces.on_pause = memory.run_urgent
 
@@ -260,6 +261,19 @@ class Enablers:
             # Children forked before have their own bits, which are not set yet.
             self.settle()
 
+    def _born(self, child: AddressSpace, parent: AddressSpace) -> None:
+        """In the memory thread: make a child's bits those of its parent, whose word is up to date; then
+        connect for it."""
+        for (address, bit), enabler in child.enablers.items():
+            with contextlib.suppress(OSError):
+                word, own = (
+                    int.from_bytes(space.read(address, enabler.size), sys.byteorder)
+                    for space in (parent, child)
+                )
+                if (word ^ own) >> bit & 1:
+                    child.set_bit(address, enabler.size, bit, bool(word >> bit & 1))
+        self._memory.post(lambda: self._connections.begin(self._tell(child)))
+
     def give_back(self, space: AddressSpace, key: Key, enabler: Enabler) -> None:
         """In the memory thread: return the word to the program, cleared."""
         if space.enablers.get(key) is enabler:
@@ -326,8 +340,6 @@ class Enablers:
     # Bits
 
     def _notified(self, connected: Connected, notification: Notification) -> None:
-        """Descendants not found yet have bits to set, so look for them afterwards, once for all notifications
-        of this turn."""
         if notification.method != EnablersChanged.METHOD:
             return
         try:
@@ -337,7 +349,6 @@ class Enablers:
             return
         connected.state.update((token, on) for token, on in changed.changes if token in connected.keys)
         self._set(connected, [token for token, _ in changed.changes], seq=changed.seq)
-        self.settle()
 
     def _set(
         self, connected: Connected, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES
@@ -358,6 +369,9 @@ class Enablers:
             self._is_setting = False
             for one, tokens in zip(due, missed or [[]] * len(due), strict=True):
                 self._was_set(one, tokens)
+            if any(one.seq is not None for one in due):
+                # Descendants not found yet have bits, too, and the switching user waits for them as well.
+                self._memory.submit(self._spaces.settle, functools.partial(self._acknowledge, due))
             if self._due and not self._is_setting:
                 self._set_due()
 
@@ -365,9 +379,13 @@ class Enablers:
             lambda: [self._set_bits(one.connected, one.tokens) for one in due], done, is_urgent=True
         )
 
+    def _acknowledge(self, due: "list[_Due]", _result: object, failure: OSError | None) -> None:
+        self._settled(None, failure)
+        for one in due:
+            if one.seq is not None and one.connected.channel is not None:
+                one.connected.channel.notify(EnablersWritten(one.seq))
+
     def _was_set(self, one: "_Due", missed: list[int]) -> None:
-        if one.seq is not None and one.connected.channel is not None:
-            one.connected.channel.notify(EnablersWritten(one.seq))
         retried = one.connected.retried
         if one.retries < _RETRIES:
             retried.difference_update(one.tokens)

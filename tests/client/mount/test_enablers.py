@@ -152,7 +152,7 @@ class TestChanges:
             world.change(seq, (enabler, 1))
         world.kernel.timers.run()
         world.memory.run()
-        assert world.spaces.settled == before + 1
+        assert world.spaces.settled == before + 2  # the second and third change were set together
 
     def test_an_enabler_that_was_taken_back_is_left_alone(self, world: World) -> None:
         space = world.space()
@@ -192,6 +192,16 @@ class TestChanges:
         assert (tries.count(0), tries.count(9)) == (100, 1)
         world.kernel.pass_time(11)
         assert (tries.count(0), tries.count(9)) == (110, 11)
+
+    def test_is_acknowledged_when_new_children_have_it(self, world: World, daemon: Daemon) -> None:
+        """As in the kernel, where a write to `enable` returns then."""
+        space = world.space()
+        one = world.add(space, 0)
+        child = world.spaces.fork(space, 78)
+        daemon.silent = True  # for its connection
+        world.change(1, (one, 1))
+        assert child.word(WORD) == 1
+        assert world.channels[0].notified == [EnablersWritten(1)]
 
     def test_and_then_left_until_the_next_change(self, world: World) -> None:
         space = world.space()
