@@ -24,15 +24,11 @@ from utracefs_protocol.terminal import harmless
 class _File(io.FileIO):
     """The descriptor of a standard stream. Its errors are about that stream: others of no file are not."""
 
-    def __init__(self, fd: int, about: str) -> None:
-        super().__init__(fd, "w", closefd=False)
-        self._about = about
-
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            error.filename = self._about
+            error.filename = self.name
             raise
 
 
@@ -69,7 +65,8 @@ def guard() -> None:
         if isinstance(stream, io.TextIOWrapper) and own(stream) is stream:
             stream.flush()
             is_terminal = stream.isatty()
-            raw = _Terminal(stream) if is_terminal else _File(stream.fileno(), name)
+            raw: Any = _Terminal(stream) if is_terminal else _File(stream.fileno(), "w", closefd=False)
+            raw.name = name
             setattr(
                 sys,
                 name,

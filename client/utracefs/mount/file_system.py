@@ -40,7 +40,6 @@ import os
 import select
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -101,15 +100,13 @@ _ALWAYS: Final = _IN | select.POLLOUT | select.POLLWRNORM  # DEFAULT_POLLMASK
 
 _DATA: Final = b"user_events_data"
 
-_FAR: Final = 1 << 40
-"""Further behind than any text ends."""
-
 _GET_READER: Final = 0x5220  # _IO('R', 0x20), TRACE_MMAP_IOCTL_GET_READER
 
 
 @attrs.define(eq=False)
 class _OpenFile:
     name: bytes
+    path: bytes
     channel: Channel
     handle: int
     """Handle of the daemon."""
@@ -175,9 +172,7 @@ class FileSystem:
         self._next_fh = 1
         self._closing = Gate()
         self._waited_files = 0
-        self._readers: Counter[int] = Counter()
-        """Node to open files that the page cache may read."""
-        self._far = _FAR
+        self._far = 1 << 40  # no text is longer
         self._speaks_for_others = True
         self._handlers: dict[int, Callable[[Header, bytes], Steps]] = {
             Opcode.LOOKUP: self._lookup,
@@ -319,9 +314,11 @@ class FileSystem:
     def _getattr(self, header: Header, body: bytes) -> Steps:
         yield from ()
         # (lseek uses the size that it gets: tail looks for lines at the end of what has one)
-        if self._readers[header.node_id] and not abi.GETATTR_IN.unpack_from(body)[0] & abi.GETATTR_FH:
-            self._enlarge(header.node_id)
-        return self._nodes.attr_out(self._nodes[header.node_id])
+        node = self._nodes[header.node_id]
+        is_cached = any(file.path == node.path and file.is_cached for file in self._files.values())
+        if is_cached and not abi.GETATTR_IN.unpack_from(body)[0] & abi.GETATTR_FH:
+            self._enlarge(node.id)
+        return self._nodes.attr_out(node)
 
     def _setattr(self, header: Header, body: bytes) -> Steps:
         """chmod and chown are stored. Truncating is not opening with O_TRUNC: like a change of times it has
@@ -414,9 +411,8 @@ class FileSystem:
             raise
         fh = self._new_fh()
         readable = flags & os.O_ACCMODE != os.O_WRONLY
-        self._files[fh] = _OpenFile(node.name, channel, handle, readable)
+        self._files[fh] = _OpenFile(node.name, node.path, channel, handle, readable)
         if self._files[fh].is_cached:
-            self._readers[node.id] += 1
             self._enlarge(node.id)
         streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE if node.name in _STREAMS else 0
         return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
@@ -540,7 +536,7 @@ class FileSystem:
                 raise OSError(errno.ENODEV, "it is not mapped")
         raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
 
-    def _release(self, header: Header, body: bytes) -> Steps:
+    def _release(self, _header: Header, body: bytes) -> Steps:
         fh = abi.RELEASE_IN.unpack_from(body)[0]
         if (data_file := self._data_files.pop(fh, None)) is not None:
             self._closing.enter(data_file)
@@ -551,10 +547,6 @@ class FileSystem:
         file = self._files.pop(fh, None)
         if file is None:
             return b""
-        if file.is_cached:
-            self._readers[header.node_id] -= 1
-            if not self._readers[header.node_id]:
-                del self._readers[header.node_id]
         self._closing.enter(file)
         try:
             yield Ask(file.channel, messages.Close(file.handle))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -74,15 +75,13 @@ def distinct_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     declared = {field.name for field in fields}
     if len(declared) == len(fields):
         return fields
-    numbers: dict[bytes, int] = {}
+    numbers: Counter[bytes] = Counter()
     distinct = []
     for field in fields:
         name = field.name
-        number = numbers.get(name, 0) + 1
-        if number > 1:
-            while (name := b"%s_%d" % (field.name, number)) in declared:
-                number += 1
-        numbers[field.name] = number
+        numbers[field.name] += 1
+        while (number := numbers[field.name]) > 1 and (name := b"%s_%d" % (field.name, number)) in declared:
+            numbers[field.name] += 1
         distinct.append(Field(field.type, name, field.offset, field.size, field.signed, field.kind))
     return tuple(distinct)
 

@@ -19,6 +19,7 @@ If the command does not end by itself it keeps running, and is named on stderr.
 
 import contextlib
 import errno
+import functools
 import gc
 import math
 import os
@@ -27,6 +28,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -164,20 +166,17 @@ def _start(
         surroundings.enter()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
 
-    def start(words: Sequence[str], executable: str | None) -> "subprocess.Popen[bytes]":
-        env = surroundings.env
-        return subprocess.Popen(words, env=env, executable=executable, preexec_fn=prepare)  # noqa: PLW1509
-
+    start: Any = functools.partial(subprocess.Popen, env=surroundings.env, preexec_fn=prepare)
     name = command[0]
     program = None if "/" in name else shutil.which(name, path=(surroundings.env or os.environ).get("PATH"))
     try:
         try:
-            child = start(command, program)
+            child: subprocess.Popen[bytes] = start(command, executable=program)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
             # A script without `#!`: as execvp(3)
-            child = start(["/bin/sh", program or name, *command[1:]], None)
+            child = start(["/bin/sh", program or name, *command[1:]])
     except FileNotFoundError:
         raise Failure(name, "command not found", NOT_FOUND) from None
     except OSError as error:

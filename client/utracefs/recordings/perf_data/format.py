@@ -98,5 +98,6 @@ class Feature:
 
 
 def readable_name(name: bytes) -> bytes:
-    """An event's name of characters that libtraceevent reads in a format."""
+    """An event's name in its format: for other characters perf would refuse the whole file. It shows the name
+    of EVENT_DESC."""
     return re.sub(rb"\W", b"_", name)

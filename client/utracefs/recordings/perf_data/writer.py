@@ -353,7 +353,8 @@ def _tracing_data(contents: Contents) -> bytes:
     """The head of a trace.dat of version 6: the formats, and the names of threads."""
     systems: dict[bytes, list[bytes]] = {}
     for event in contents.events:
-        systems.setdefault(event.system, []).append(_readable(event))
+        name, readable = b"name: %s\n" % event.name, b"name: %s\n" % layout.readable_name(event.name)
+        systems.setdefault(event.system, []).append(event.format.replace(name, readable, 1))
     names = {tid: comm for (_, tid), comm in contents.comms.items()}
     return b"".join(
         [
@@ -370,13 +371,6 @@ def _tracing_data(contents: Contents) -> bytes:
             _lstr(b"".join(b"%d %s\n" % (tid, comm) for tid, comm in names.items())),
         ]
     )
-
-
-def _readable(event: PerfDataEvent) -> bytes:
-    """The event's format, without characters in its name for which perf would refuse the whole file. perf
-    shows the name of EVENT_DESC."""
-    readable = b"name: %s\n" % layout.readable_name(event.name)
-    return event.format.replace(b"name: %s\n" % event.name, readable, 1)
 
 
 def _lstr(text: bytes) -> bytes:
