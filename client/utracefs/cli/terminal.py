@@ -14,8 +14,14 @@ bypassing this, and never with rich's redirect_stdout; text of programs is passe
 """
 
 import codecs
+import contextlib
 import io
+import os
+import select
 import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from utracefs_protocol.terminal import harmless
@@ -78,6 +84,25 @@ def guard() -> None:
                     write_through=name == "stderr",
                 ),
             )
+
+
+@contextlib.contextmanager
+def quit_key(*, wanted: bool = True) -> Iterator[Callable[[float], bool]]:
+    """For live views: a function that waits for at most so many seconds, and says whether `q` was pressed. It
+    never is without a terminal to read from, or if not `wanted`: a command reads it."""
+    fd = sys.stdin.fileno() if wanted and sys.stdin is not None and sys.stdin.isatty() else -1
+    is_ours = fd >= 0
+    with contextlib.suppress(OSError):  # it is not our controlling terminal: nobody else reads it
+        is_ours = is_ours and os.tcgetpgrp(fd) == os.getpgrp()
+    if not is_ours:
+        yield lambda seconds: bool(select.select([], [], [], seconds)[0])
+        return
+    modes = termios.tcgetattr(fd)
+    tty.setcbreak(fd, termios.TCSANOW)
+    try:
+        yield lambda seconds: bool(select.select([fd], [], [], seconds)[0]) and b"q" in os.read(fd, 1024)
+    finally:
+        termios.tcsetattr(fd, termios.TCSANOW, modes)
 
 
 def own(stream: TextIO) -> TextIO:

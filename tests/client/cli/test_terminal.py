@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +17,14 @@ import pytest
 
 from tests.client.cli.kit import Cli, interrupt
 from tests.forked import Popen
+from utracefs.cli.terminal import quit_key
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import text_of
 
 HOSTILE = b"name\x1b]0;owned\x07\ta\x7f\xc2\x9b31m \x9b \xe2\x80\xae \xc3\xa4\n"
 WRITES = """
 import sys
+import termios
 from utracefs.cli.terminal import guard, own
 guard()
 guard()
@@ -145,3 +149,20 @@ def test_no_record_makes_a_line_of_its_own_in_a_pipe(traced: Cli) -> None:
     for text in texts:
         [line] = [line for line in text.split("\n") if "FORGED" in line]
         assert line.endswith("a?FORGED?FORGED") and "\r" not in line, text
+
+
+def test_quit_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, terminal = pty.openpty()
+    with os.fdopen(terminal) as stdin, os.fdopen(controller, "wb", 0) as keys:
+        monkeypatch.setattr("sys.stdin", stdin)
+        before = termios.tcgetattr(terminal)
+        with quit_key() as quitting:
+            keys.write(b"x")
+            assert not quitting(10)
+            assert not quitting(0)
+            keys.write(b"q")
+            assert quitting(10)
+        assert termios.tcgetattr(terminal) == before
+        with quit_key(wanted=False) as quitting:
+            keys.write(b"q")
+            assert not quitting(0)

@@ -14,6 +14,7 @@ from utracefs.cli import COMMAND_SETTINGS, common
 from utracefs.cli.common import duration_option, echo_json, json_option
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.cli.tables import table_lines
+from utracefs.cli.terminal import quit_key
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.report import PERIOD_S, Host
 from utracefs.fleet.wish import Wish
@@ -214,24 +215,24 @@ def events(fleet: Fleet, patterns: tuple[str, ...], as_json: bool) -> None:
 @fleet_options
 @duration_option("End after this time.")
 def top(fleet: Fleet, duration_s: float | None) -> None:
-    """Print records a second by host and event, as hosts report them, until Ctrl-C."""
+    """Print records a second by host and event, as hosts report them, until q or Ctrl-C."""
     end = None if duration_s is None else time.monotonic() + duration_s
     before: dict[str, Host] = {}
     rates: dict[str, dict[str, tuple[float, float]]] = {}
-    while True:
-        hosts = _hosts(fleet)
-        for host in hosts:
-            last = before.get(host.name)
-            if last is not None and host.seen_s > last.seen_s:
-                rates[host.name] = _rates(last, host)
-            before[host.name] = host
-        if sys.stdout.isatty():
-            click.clear()
-        _print_rates(rates)
-        left = PERIOD_S if end is None else min(PERIOD_S, end - time.monotonic())
-        if left <= 0:
-            return
-        time.sleep(left)
+    with quit_key(wanted=sys.stdout.isatty()) as quitting:
+        while True:
+            hosts = _hosts(fleet)
+            for host in hosts:
+                last = before.get(host.name)
+                if last is not None and host.seen_s > last.seen_s:
+                    rates[host.name] = _rates(last, host)
+                before[host.name] = host
+            if sys.stdout.isatty():
+                click.clear()
+            _print_rates(rates)
+            left = PERIOD_S if end is None else min(PERIOD_S, end - time.monotonic())
+            if left <= 0 or quitting(left):
+                return
 
 
 def _rates(last: Host, host: Host) -> dict[str, tuple[float, float]]:

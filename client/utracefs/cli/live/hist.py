@@ -42,6 +42,7 @@ from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.cli.terminal import quit_key
 from utracefs.tree.event_names import similar_event
 
 INTERVAL_S = 1.0
@@ -152,8 +153,13 @@ def hist(
         if not shown.events() and not command and sys.stderr.isatty():
             tell(f"{event}: no such event yet; waiting for it{similar_event(event, shown.there)}")
         stack.enter_context(view)
+        quitting = stack.enter_context(quit_key(wanted=live))
         steps = _Steps(asked, shown, view, renew_s)
-        status = run_steps(command, steps.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+
+        def step() -> float | None:
+            return None if quitting(0) else steps.step()
+
+        status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         asked.check()
         asked.check_log()
         view.show(shown.read())

@@ -198,6 +198,7 @@ class LiveView(View):
     def __init__(self) -> None:
         super().__init__()
         self._live: Live | None = None
+        self._size = shutil.get_terminal_size()
 
     def __enter__(self) -> Self:
         from rich.console import Console
@@ -222,7 +223,11 @@ class LiveView(View):
     def _show(self, found: Sequence[EventHistogram]) -> None:
         from rich.console import Group
 
-        lines = shutil.get_terminal_size().lines
+        size = shutil.get_terminal_size()
+        if self._size != size:  # rich would leave parts of lines that wrap now
+            self._size = size
+            own(sys.stdout).write("\033[H\033[2J")  # home, clear: ECMA-48 CUP and ED
+        lines = size.lines
         most = max(3, lines // max(1, len(found)) - MORE_LINES)
         if self._live is not None and found:
             self._live.update(Group(*(_rich_table(one, most) for one in found)), refresh=True)

@@ -12,7 +12,7 @@ import attrs
 
 from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, Row
 from utracefs.cli.losses import share
-from utracefs.cli.tables import counted
+from utracefs.cli.tables import counted, fitted
 from utracefs_protocol.text import bytes_of
 
 KEYS = "q quit  Tab event/process  RBLTNP sort  I invert  / filter  Space pause  h help"
@@ -215,16 +215,11 @@ class View:
 
     def _laid_out(self, rows: Sequence[Row], width: int) -> list[Line]:
         columns = columns_of(self.by)
-        table = self.table(rows)
-        # Room for the mark of the sort order in each.
-        widths = [max(len(table[0][at]) + 1, *(len(row[at]) for row in table)) for at in range(len(columns))]
         texts = {at for at, (name, _, _) in enumerate(columns) if name in ("EVENT", "COMMAND")}
-        spare = width - sum(widths) - len(widths) + 1
-        for at in sorted(texts, key=lambda at: -widths[at]):
-            if spare < 0:  # narrow: shorten the long texts, down to some characters
-                taken = min(-spare, max(0, widths[at] - 10))
-                widths[at] -= taken
-                spare += taken
+        # Room for the mark of the sort order in each.
+        heads = [f"{name} " for name, _, _ in columns]
+        table = fitted([heads, *self.table(rows)[1:]], texts, width, gap=1)
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         mark = "^" if self.inverted else "*"
         heads = [f"{name}{mark}" if sort == self.sort else name for name, sort, _ in columns]
         styles = ["reverse", *("dim" if row.ended else "red" if row.lost_rate else "" for row in rows)]

@@ -47,7 +47,7 @@ from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.cli.tables import counted, table_lines
-from utracefs.cli.terminal import own
+from utracefs.cli.terminal import own, quit_key
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
 from utracefs.tree.tracefs import PerfAttr
@@ -181,7 +181,9 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
 class _Run(Protocol):
     """run_steps with all arguments but the step."""
 
-    def __call__(self, step: Callable[[], float], *, dump: Callable[[], None] | None = None) -> int: ...
+    def __call__(
+        self, step: Callable[[], float | None], *, dump: Callable[[], None] | None = None
+    ) -> int: ...
 
 
 @contextlib.contextmanager
@@ -209,7 +211,7 @@ def _attached(
 
 
 def _sampled(
-    attached: Attached, run: _Run, step: Callable[[], float], dump: Callable[[], None] | None = None
+    attached: Attached, run: _Run, step: Callable[[], float | None], dump: Callable[[], None] | None = None
 ) -> int:
     """Run to the end; returns the status. The caller drains the rings."""
     step()
@@ -459,10 +461,14 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 @_sampling_options
 @seconds_option("--delay", "delay_s", "Time between updates. [default: 2s]", letter="-d")
 def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
-    """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
-    with _attached(common, common.attr(**sampling)) as (attached, run):
+    """Count samples by event and process while COMMAND runs, or until q or Ctrl-C, most first."""
+    is_live = sys.stdout.isatty() and not common.command
+    with (
+        _attached(common, common.attr(**sampling)) as (attached, run),
+        quit_key(wanted=is_live) as quitting,
+    ):
         view = _TopView(PerfTop(attached), delay_s or 2.0)
-        status = _sampled(attached, run, view.step)
+        status = _sampled(attached, run, lambda: None if quitting(0) else view.step())
         view.finish()
         return status or attached.finish()
 

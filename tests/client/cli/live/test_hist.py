@@ -148,7 +148,8 @@ def test_for_a_while_and_once(traced: Cli) -> None:
     assert error == b"utracefs: never: no such event came\n"
 
 
-def test_on_a_terminal(traced: Cli, eventually: Eventually) -> None:
+@pytest.mark.parametrize("end", [b"q", signal.SIGINT])
+def test_on_a_terminal(traced: Cli, eventually: Eventually, end: bytes | signal.Signals) -> None:
     traced.run("reg", "web u16 status")
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
@@ -166,7 +167,10 @@ def test_on_a_terminal(traced: Cli, eventually: Eventually) -> None:
         traced.run("emit", "web", "404")
         while b"404" not in shown:
             shown += os.read(controller, 4096)
-        process.send_signal(signal.SIGINT)
+        if isinstance(end, bytes):
+            os.write(controller, end)
+        else:
+            process.send_signal(end)
         while True:
             try:
                 data = os.read(controller, 4096)
