@@ -61,6 +61,8 @@ def test_similar_event() -> None:
     events = parse_event_list(b"user_events:http_request\nuser_events:shop_order\n")
     assert similar_event("http_requst", events) == "; did you mean http_request?"
     assert similar_event("user_event:shop_order", events) == "; did you mean user_events:shop_order?"
+    many = [EventName("user_events", f"handler_of_requests_{n:04}_{'x' * 80}") for n in range(4095)]
+    assert similar_event(f"handlr_of_requests_0077_{'x' * 80}", many).startswith("; did you mean handler_")
     assert similar_event("http*", events) == similar_event("zzz", events) == similar_event("x", []) == ""
     many = [EventName("user_events", str(number)) for number in range(9)]
     assert no_such_event("x", many).endswith(" 6, 7, ...")
