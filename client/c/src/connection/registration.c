@@ -15,9 +15,8 @@ void ut_free_later(void *block)
 	static void *later[NR_LATER];
 	static unsigned at;
 
-	if (ut_phase == UT_EXITS)
-		return;
-	free(later[at]);
+	if (ut_phase != UT_EXITS)
+		free(later[at]);
 	later[at] = block;
 	at = (at + 1) % NR_LATER;
 }
