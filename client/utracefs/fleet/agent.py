@@ -10,6 +10,7 @@ are suspended until it is back.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
 from utracefs.forward.policy import Policy
 from utracefs.forward.target import reason
 from utracefs.nats.connection import Subscription
-from utracefs.nats.errors import ApiError
+from utracefs.nats.errors import ApiError, NotFound
 from utracefs.tree.event_names import EventName, matches
 
 LOOK_S: Final = 1.0
@@ -40,8 +41,8 @@ END_S: Final = 5.0
 """Time limit of the end if the server hangs."""
 
 MAX_READ: Final = 1000
-"""Limit of the keys that a host reads from the bucket of wishes; further keys are ignored, which the report
-says."""
+"""Limit of the wishes that a host reads; further ones are ignored, which the report says. Deleted and ended
+ones do not count."""
 
 _SAID: Final = 32
 """Limit of the wishes of one kind in a report."""
@@ -69,6 +70,8 @@ class _Reading:
     after: int = 0
     keys: dict[str, int] = attrs.field(factory=dict[str, int])
     """Key to its sequence, also for deleted keys."""
+    live: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Keys that count for MAX_READ, and when they end."""
     selected: dict[str, _Selected] = attrs.field(factory=dict[str, _Selected])
     invalid: dict[str, str] = attrs.field(factory=dict[str, str])
     """To reason."""
@@ -105,9 +108,12 @@ class Agent:
         self._choice = Choice({}, {})
         self._plan = Plan(())
         self._applied: Plan | None = None
+        self._applied_at = math.inf
         self._offset_s: float | None = None
         """Time of the server less CLOCK_MONOTONIC."""
         self._offset_at = -OFFSET_S
+        self._is_known = False
+        """Whether the bucket was seen: the first `fleet enable` makes both."""
         self._last_ok: float | None = None
         """When the bucket was last read."""
         self._ask_at = 0.0
@@ -191,10 +197,18 @@ class Agent:
             self._bell = self._fleet.bell()
         now = time.monotonic()
         self._ask_at = now + report.PERIOD_S
-        if self._offset_s is None:
-            self._report()
-        state = self._fleet.state(self._fleet.wishes)
-        self._read(state)
+        # Not for ever, as wishes neither end nor are suspended meanwhile.
+        with self._fleet.connection.within(max(self._fleet.connection.timeout_s, self._policy.lease_s)):
+            try:
+                state = self._fleet.state(self._fleet.wishes)
+            except NotFound:
+                if self._is_known:
+                    raise
+                return
+            self._is_known = True
+            if self._offset_s is None:
+                self._report()
+            self._read(state)
         self._last_ok = time.monotonic()
         self._pause = BACK_OFF_S[0]
 
@@ -217,17 +231,23 @@ class Agent:
             return
         for value in self._fleet.values(self._fleet.wishes, reading.after):
             reading.after = value.sequence
-            if len(reading.keys) >= MAX_READ and value.key not in reading.keys:
-                reading.is_cut, reading.after = True, state.last
-                break
             reading.keys[value.key] = value.sequence
             self._take(reading, value)
+            if len(reading.live) > MAX_READ:
+                now = time.monotonic()
+                reading.live = {key: end_s for key, end_s in reading.live.items() if end_s > now}
+            if len(reading.live) > MAX_READ:
+                reading.selected.pop(value.key, None)
+                reading.is_cut, reading.after = True, state.last
+                break
+        reading.after = max(reading.after, state.last)  # markers may be purged
         self._reading = reading
         self._has_news = True
 
     def _take(self, reading: _Reading, value: Value) -> None:
         reading.selected.pop(value.key, None)
         reading.invalid.pop(value.key, None)
+        reading.live.pop(value.key, None)
         if value.is_deleted:
             return
         try:
@@ -236,10 +256,15 @@ class Agent:
             wish = Wish.from_bytes(value.data)
         except ValueError as error:
             reading.invalid[value.key] = str(error)
+            reading.live[value.key] = math.inf
+            return
+        offset_s = self._offset_s if self._offset_s is not None else time.time() - time.monotonic()
+        end_s = value.time_s + wish.duration_s - offset_s
+        if time.monotonic() < end_s:
+            reading.live[value.key] = end_s
+        elif len(reading.selected) >= MAX_READ:
             return
         if wish.selects(self._labels):
-            offset_s = self._offset_s if self._offset_s is not None else time.time() - time.monotonic()
-            end_s = value.time_s + wish.duration_s - offset_s
             reading.selected[value.key] = _Selected(wish, value.sequence, end_s)
 
     # The daemon
@@ -263,6 +288,7 @@ class Agent:
                 return  # so that no record is in front of the stream
             self._instance.apply(self._plan)
             self._applied, self._has_news = self._plan, True
+            self._applied_at = time.monotonic()
         elif self._instance.look():
             self._has_news = True
 
@@ -275,8 +301,8 @@ class Agent:
 
     def _report(self, *, is_last: bool = False) -> None:
         self._report_at = time.monotonic() + report.PERIOD_S
-        if self._bell is None:
-            return  # `_ask` has met the error
+        if self._bell is None or not self._is_known:
+            return  # `_ask` has met the error, or nobody asks yet
         self._has_news = False
         self._guarded("report", lambda: self._store(report.pack(self._members(is_last))), lambda: None)
 
@@ -312,13 +338,14 @@ class Agent:
         for texts in (self._choice.refused, reading.invalid):
             wishes |= {name[:64]: f"refused: {text}" for name, text in list(texts.items())[:_SAID]}
         if reading.is_cut:
-            wishes["*"] = f"refused: the bucket has more than {MAX_READ} keys, the newest are not read"
+            wishes["*"] = f"refused: the bucket has more than {MAX_READ} wishes, the newest are not read"
         return {
             "host": self._host,
             "labels": self._labels,
             "utracefs": utracefs.__version__,
             "time": time.time(),
             "is_ended": is_last,
+            "is_new": time.monotonic() - self._applied_at < report.PERIOD_S,
             "wishes": wishes,
             "events": events,
             "enabled": enabled,

@@ -8,6 +8,7 @@ could have the server publish to subjects that the user may not publish to.
 """
 
 import base64
+import contextlib
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import attrs
 
-from utracefs.fleet.wish import key_of
+from utracefs.fleet.wish import Wish, key_of
 from utracefs.forward.target import Settings
 from utracefs.nats.bucket import Bucket
 from utracefs.nats.connection import Connection, Subscription, servers
@@ -27,6 +28,9 @@ WISHES: Final = "utracefs_wishes"
 HOSTS: Final = "utracefs_hosts"
 
 MAX_WISHES_BYTES: Final = 16 << 20
+MAX_ENDED: Final = 100
+"""Messages in the bucket of wishes from which on `sweep` purges."""
+ENDED_S: Final = 86400.0
 HOST_AGE_S: Final = 7 * 86400.0
 """Age at which the server deletes a report."""
 
@@ -98,6 +102,19 @@ class Fleet:
         """Make both buckets if they do not exist."""
         self.wishes.create(max_bytes=MAX_WISHES_BYTES)
         self.hosts.create(max_age_s=HOST_AGE_S)
+
+    def sweep(self, now_s: float) -> None:
+        """Purge the markers of deleted wishes, and wishes that ended a day ago, if there are many. A host that
+        counts fewer messages than it has read reads all again."""
+        if self.state(self.wishes).messages <= MAX_ENDED:
+            return
+        for value in list(self.values(self.wishes)):
+            with contextlib.suppress(ValueError):
+                wish = None if value.is_deleted else Wish.from_bytes(value.data)
+                if wish is None or value.time_s + wish.duration_s < now_s - ENDED_S:
+                    subject = f"$KV.{self.wishes.name}.{value.key}"
+                    what = {"filter": subject, "seq": value.sequence + 1}  # not one that is stored meanwhile
+                    self._jetstream.call(f"STREAM.PURGE.{self.wishes.stream}", what)
 
     def state(self, bucket: Bucket) -> State:
         """NotFound."""

@@ -18,7 +18,7 @@ from tests.client.nats.server import NatsServer
 from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.fleet import agent as agent_module
-from utracefs.fleet import report
+from utracefs.fleet import buckets, report
 from utracefs.fleet.agent import Agent
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.instance import instance_name
@@ -286,11 +286,46 @@ def test_thousands_of_wishes(
         assert told.names("enabled") or operator.wait(lambda one: one.names("enabled"))
         for n in range(1500):
             operator.fleet.wishes.delete(f"w{n}")
-        # (a deleted key is one that is there, until its marker is purged)
+        operator.wait(lambda one: "*" not in one.wishes)
         operator.fleet.connection.request(
             "$JS.API.STREAM.PURGE.KV_utracefs_wishes", json.dumps({"keep": 400}).encode()
         )
         operator.wait(lambda one: "*" not in one.wishes and "w1999" not in one.wishes)
+
+
+def test_deleted_and_ended_wishes_do_not_count(
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "MAX_READ", 5)
+    for n in range(8):
+        operator.wish(f"deleted{n}", "work")
+        operator.fleet.wishes.delete(f"deleted{n}")
+        operator.wish(f"ended{n}", "work", duration_s=0.01)
+    with on_host():
+        for n in range(6):
+            operator.wish(f"brief{n}", "work", duration_s=1)
+        operator.wait(lambda one: "*" in one.wishes)
+        operator.wish("new", "work")  # (the brief ones have ended by then, or later wishes say so)
+        time.sleep(1)
+        operator.wish("newer", "work")
+        operator.wait(lambda one: one.wishes.get("newer") == one.wishes.get("new") == "obeyed")
+        monkeypatch.setattr(buckets, "MAX_ENDED", 5)
+        operator.fleet.sweep(time.time() + 2 * buckets.ENDED_S)
+        assert [value.key for value in operator.fleet.values(operator.fleet.wishes)] == []
+        operator.wish("last", "work")
+        operator.wait(lambda one: one.wishes == {"last": "obeyed"})
+
+
+def test_the_first_contact_is_no_error(utracefsd: DaemonProcess, server: NatsServer, on_host: Any) -> None:
+    with on_host() as host:
+        wait_for(lambda: host.agent._bell, WAIT_S)
+        time.sleep(0.3)
+        operator = Operator(server)
+        operator.wish("w", "work")
+        assert operator.wait(lambda one: one.wishes).members["is_new"] in (True, False)
+        operator.wait(lambda one: one.members["is_new"] is False)
+        operator.fleet.close()
+        assert host.told == []
 
 
 def test_the_bucket_is_gone(

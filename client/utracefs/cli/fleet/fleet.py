@@ -1,7 +1,9 @@
 """`utracefs fleet`: the group, and its commands that change wishes."""
 
+import contextlib
 import getpass
 import re
+import time
 from typing import Any, Final
 
 import click
@@ -16,7 +18,7 @@ from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.trigger import needs
 from utracefs.fleet.wish import MAX_SAMPLE, NAME, Wish
 from utracefs.forward.policy import KINDS, TRIGGER_WORDS
-from utracefs.nats.errors import NotFound, WrongLastSequence
+from utracefs.nats.errors import ApiError, NotFound, WrongLastSequence
 
 DEFAULT_S: Final = 3600.0
 
@@ -108,6 +110,8 @@ def enable(
             reason = "another operator has just changed it: see `utracefs fleet status`, and try again"
         raise Failure(name, reason) from None
     click.echo(name)
+    with contextlib.suppress(OSError, ApiError):  # it needs a permission, and the wish is there
+        fleet.sweep(time.time())
 
 
 def _owner(fleet: Fleet, name: str) -> str:

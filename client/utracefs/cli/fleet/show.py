@@ -145,6 +145,7 @@ def _print_hosts(hosts: list[Host], now_s: float) -> None:
     ]
     for host in hosts:
         seen = f"{max(0.0, now_s - host.seen_s):.0f} s ago"
+        is_new = host.members.get("is_new") is True
         ended = "ended" if host.members.get("is_ended") else "AWAY" if host.is_away(now_s) else ""
         rows.append(
             (
@@ -152,7 +153,7 @@ def _print_hosts(hosts: list[Host], now_s: float) -> None:
                 " ".join(f"{name}={value}" for name, value in host.labels.items() if name != "host") or "-",
                 f"{ended} {seen}".strip(),
                 f"{len(host.names('enabled'))} of {len(host.names('events'))}",
-                f"{host.number('records_sent'):.0f}",
+                f"{sent:.0f}" if (sent := host.number("records_sent")) or not is_new else "not reported yet",
                 str(sum(host.lost.values())),
                 f"{host.number('lost_unknown'):.0f}",
                 f"{host.number('lag_s'):.1f} s",

@@ -45,6 +45,8 @@ def test_all_is_well(operator: Cli, fleet: Fleet) -> None:
     out = operator.out("fleet", "status")
     assert "errors  http 1/3  status > 1  site=n*  alice" in out
     assert "web1.a  site=north" in out and "1 of 2" in out and "1.5 s" in out
+    report(fleet, "web1.a", records_sent=0, is_new=True)
+    assert "not reported yet" in operator.out("fleet", "status")
     assert operator.out("fleet", "events").split("\n")[1:3] == [
         "user_events:db    web1.a",
         "user_events:http  web1.a*",
