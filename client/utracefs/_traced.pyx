@@ -216,7 +216,7 @@ cdef class Stepwise:
     """
 
     cdef object inner
-    cdef Stepwise of        # the async generator whose step this is, or itself (None)
+    cdef Stepwise of        # the async generator whose step this is; else None
     cdef Running running
     cdef Running own        # the innermost span, between two steps
     cdef str frame          # attribute of `inner`: None at its end. None: each exception is the end
@@ -241,7 +241,7 @@ cdef class Stepwise:
 
     def __del__(self):
         """As a generator is closed that nobody needs any more."""
-        if self.of is None and self.running.state == BEGUN:
+        if self.of is None and self.running is not None and self.running.state == BEGUN:
             callers = present()
             PyContextVar_Set(context_variable, self.own)
             self.inner = None
@@ -374,6 +374,8 @@ cdef int enter(Stepwise self, bint starts, PyObject **callers) except -1:
     generator's."""
     cdef Stepwise whole = self if self.of is None else self.of
     before = present()
+    if whole.running is None:   # by a program that found its class
+        return 0
     if whole.running.state == IDLE and starts:
         whole.running.begin()
     elif whole.running.state == BEGUN:

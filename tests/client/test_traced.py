@@ -192,6 +192,22 @@ def test_partials_are_partials_and_other_objects_are_called(off: Declare) -> Non
     assert span(mock.Mock(return_value=5))() == 5  # it has any attribute
 
 
+class LooksLikeAGenerator:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__code__ = function.__code__
+
+    def __call__(self) -> int:
+        return 5
+
+
+def test_an_object_with_the_code_of_a_generator(on: Declare) -> None:
+    made = on("call")(steps)()
+    assert on("call")(LooksLikeAGenerator(steps))() == 5
+    with pytest.raises((AttributeError, TypeError)):
+        next(type(made).__new__(type(made)))  # not by the class of a generator, which has none to give
+    made.close()
+
+
 def test_strict_calls_raise_also_when_off(off: Declare) -> None:
     span = off("order u8 order", order=1000)
     before = utracefs.strict(True)
