@@ -10,16 +10,12 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 def prepare() -> None:
     """The first call of a process."""
     if not sys.flags.safe_path:
         del sys.path[0]
-    entries = _python_path(os.environ)
+    entries = _python_path()
     named = {entry for entry in entries if os.path.isabs(entry)}
     relative = {os.path.abspath(entry) for entry in entries} - named
     sys.path[:] = [folder for folder in sys.path if folder not in relative]
@@ -37,13 +33,13 @@ def prepare() -> None:
 def python(module: str, *words: str) -> tuple[list[str], dict[str, str]]:
     """The words of a command line that runs `module`, and its environment."""
     env = dict(os.environ)
-    if named := os.pathsep.join(filter(os.path.isabs, _python_path(env))):
+    if named := os.pathsep.join(filter(os.path.isabs, _python_path())):
         env["PYTHONPATH"] = named
     else:
         env.pop("PYTHONPATH", None)
     return [sys.executable, "-P", "-m", module, *words], env
 
 
-def _python_path(environ: Mapping[str, str]) -> list[str]:
-    text = environ.get("PYTHONPATH")
+def _python_path() -> list[str]:
+    text = os.environ.get("PYTHONPATH")
     return text.split(os.pathsep) if text else []
