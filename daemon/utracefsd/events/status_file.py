@@ -110,8 +110,17 @@ class StatusFile:
         return self._map[index]
 
     def readonly_fd(self) -> int:
-        """A new descriptor that can be read and mapped but not written; the caller closes it."""
-        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        """A new descriptor that can be read and mapped but not written; the caller closes it. OSError."""
+        try:
+            return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # there is no /proc
+            if self.path is None:
+                raise
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "the status file was replaced", self.path)
+        return fd
 
     def close(self) -> None:
         """Zero all bytes, unmap, remove the file unless it was replaced. A second call is harmless."""

@@ -225,7 +225,11 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 	struct stat found;
 	uint64_t size, writers;
 
-	if (message->error || s->status_fd.fd >= 0 || ut_parse_size(message->result, &size, &writers) ||
+	if (message->error) {
+		ut_warn(s, "events are off: %s", message->text);
+		return -ENOTCONN;
+	}
+	if (s->status_fd.fd >= 0 || ut_parse_size(message->result, &size, &writers) ||
 	    next_fd(s, &s->status_fd))
 		return -EPROTO;
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
