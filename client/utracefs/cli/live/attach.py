@@ -15,8 +15,10 @@ from utracefs.cli.common import (
     directory_option,
     duration_option,
     echo,
+    event_stats,
     events_option,
     selected,
+    tell,
     write_word,
 )
 from utracefs.cli.completion import complete_command
@@ -81,7 +83,7 @@ def attach(
         elif not show_report:
             raise click.UsageError("give events (-e), --report, --detach or --list")
         if show_report:
-            _show_report(tree, name)
+            return _show_report(tree, name, 0)
     return 0
 
 
@@ -96,6 +98,7 @@ def _attach_for_a_while(
     """Attach existing and new events until the end; then report, and detach the events attached here."""
     path = f"consumers/{name}/set_event"
     before = set(parse_event_list(tree.read_file(path)))
+    lost_before = _lost(tree, name)
     attached: set[EventName] = set()
 
     def step() -> float:
@@ -110,7 +113,7 @@ def _attach_for_a_while(
         with signals_blocked() as taken:
             step()
             status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
-        _show_report(tree, name)
+        status = _show_report(tree, name, lost_before) or status
     finally:
         for event in parse_event_list(tree.read_file(path)):
             if event in attached:
@@ -118,9 +121,21 @@ def _attach_for_a_while(
     return status
 
 
-def _show_report(tree: Tracefs, name: str) -> None:
+def _show_report(tree: Tracefs, name: str, lost_before: int) -> int:
+    """The status: 1 if the report does not have all records."""
     sys.stdout.buffer.write(report_of(tree, name))
     sys.stdout.buffer.flush()
+    lost = _lost(tree, name) - lost_before
+    if lost > 0:
+        tell(f"{name} lost {lost} records: it raised an error, or was too slow; the daemon's log says which")
+    return int(lost > 0)
+
+
+def _lost(tree: Tracefs, name: str) -> int:
+    """Records of all events that the plug-in did not get, or for which it raised an exception."""
+    texts = tree.read_files(f"{event.directory}/stats" for event in available_events(tree))
+    known = [event_stats(text) for text in texts if not isinstance(text, OSError)]  # else it was just removed
+    return sum(stats.consumers.get(name, {}).get("lost", 0) for stats in known)
 
 
 def report_of(tree: Tracefs, name: str) -> bytes:

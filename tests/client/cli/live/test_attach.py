@@ -44,3 +44,17 @@ def test_a_busy_plugin_is_asked_again(
         (plugin_path / "slow").touch()
     assert traced.out("attach", "tally", "--report") == "0 records\n"
     assert not (plugin_path / "slow").exists()
+
+
+def test_a_plugin_that_raises(traced: Cli, plugin_path: Path) -> None:
+    """Its report does not have these records."""
+    traced.run("reg", "ev u32 a")
+    (plugin_path / "raises").touch()
+    emit = traced.command("emit", "ev", "5")
+    lost = (
+        "utracefs: tally lost 1 records: it raised an error, or was too slow; the daemon's log says which\n"
+    )
+    assert traced.fails("attach", "tally", "--", *emit) == lost
+    assert traced.fails("attach", "tally", "--report") == lost
+    (plugin_path / "raises").unlink()
+    assert traced.out("attach", "tally", "--", *emit) == "1 records\n"  # lost no more
