@@ -251,8 +251,8 @@ class Daemon:
         if former.journal is not None:
             instances.on_removed.append(_forget_in(former.journal))
         if former.state is not None:
-            self.comms.restore(former.state.comms)
             restore_instances(former.state, instances, former.events)
+            self.comms.restore(former.state.comms)
             instances.remove_left_over()
         elif buffer_size_kb is not None:
             instances.top.store.resize(buffer_size_kb)

@@ -96,8 +96,10 @@ class CommTable:
         return list(self._tasks.items())
 
     def restore(self, tasks: Mapping[int, Task]) -> None:
-        """Restore the tasks that the previous daemon knew."""
+        """Restore the tasks that the previous daemon knew, after the instances and their options."""
         self._tasks.update(tasks)
+        if self.record_tgid:
+            self._tgids.update((pid, task.process) for pid, task in tasks.items() if task.process)
         self._forget_oldest()
 
     def remember(self, pid: int, process: int = 0, comm: bytes = b"", task: Task | None = None) -> None:
@@ -142,6 +144,8 @@ class CommTable:
                 tgid = self._read_tgid(pid)
             if tgid is not None:
                 self._tgids[pid] = tgid
+                if pid in self._tasks:  # for the next daemon
+                    self._keep(pid, self._tasks[pid], tgid)
                 if len(self._tgids) > _MAX_CAPACITY:
                     del self._tgids[next(iter(self._tgids))]
 
@@ -212,6 +216,7 @@ class CommTable:
         before = self._tasks.pop(pid, None)
         if not process and before is not None and before.start_time == task.start_time:
             process = before.process
+        process = process or self._tgids.get(pid, 0)
         if process:
             task = attrs.evolve(task, process=process)
         self._tasks[pid] = task

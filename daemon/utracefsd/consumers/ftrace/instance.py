@@ -425,6 +425,8 @@ class Instance:
         self.triggers.restore_all(
             (event, saved.triggers) for event, saved in files
         )  # may enable other events
+        if not snapshot:
+            self.store.remove_spare()  # made by a trigger, whose spare had been freed
 
     # Text.
 
