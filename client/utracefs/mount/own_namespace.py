@@ -100,7 +100,10 @@ class OwnNamespace:
 
     def enter(self) -> None:
         """Call it in a child between fork and exec: enters the namespace, with the same root and working
-        directory. The child must have one thread."""
+        directory. The child must have one thread. The mount lasts until it ends, even if we end before."""
+        # Sent here, since the command may run, and we be killed, before `started`. The daemon may have ended.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._sock, [b"pidfd"], [os.pidfd_open(os.getpid())])
         root, cwd, *namespaces = self._fds
         for fd in namespaces:
             _check(_libc.setns(fd, 0), "setns")
@@ -112,12 +115,8 @@ class OwnNamespace:
             _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
     def started(self, pid: int) -> None:
-        """The child that entered, not waited for yet: the mount lasts until it ends, even if we end
-        before."""
+        """The child that entered, not waited for yet."""
         self._pidfd = os.pidfd_open(pid)
-        # It has ended already if the daemon has.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._sock, [b"pidfd"], [self._pidfd])
 
     def __enter__(self) -> Self:
         return self

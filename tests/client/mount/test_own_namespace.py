@@ -74,6 +74,20 @@ def test_nothing_is_left(directory: str) -> None:
     assert open_descriptors() == before
 
 
+def test_who_started_the_command_is_killed_at_once(namespace: OwnNamespace) -> None:
+    words = ["sh", "-c", f"read x; cat {MOUNTPOINT}/current_tracer"]
+    with subprocess.Popen(
+        words,
+        preexec_fn=namespace.enter,  # noqa: PLW1509
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        namespace._sock.close()
+        with pytest.raises(subprocess.TimeoutExpired):
+            namespace._server.wait(1)
+        assert child.communicate(b"\n")[0] == b"nop\n"
+
+
 def test_a_mount_that_cannot_be_says_why(tmp_path: Path) -> None:
     before = open_descriptors()
     with pytest.raises(OSError) as caught:
