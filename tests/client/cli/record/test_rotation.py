@@ -181,7 +181,10 @@ def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventua
     daemon.kill()
     daemon.wait()
     with running(traced.home / "d"):
-        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+        # The event is enabled before, as the daemon took that over.
+        eventually(
+            lambda: "to the tree: 2 of" in traced.out("cat", "daemon_stats"), "it is connected, as we are"
+        )
         traced.run("emit", "web", "3", "1")
         _, error = interrupt(process, signal.SIGTERM)
     assert process.returncode == 0, error
@@ -235,7 +238,9 @@ def test_the_daemon_is_killed_when_it_has_moved_a_page(
     traced.run("emit", "web", "1", "1")
     daemon.wait()
     with running(traced.home / "d"):
-        eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+        eventually(
+            lambda: "to the tree: 2 of" in traced.out("cat", "daemon_stats"), "it is connected, as we are"
+        )
         traced.run("emit", "web", "2", "1")
         _, error = interrupt(process, signal.SIGTERM)
     assert [values(traced, file) for file in dumps(traced)] == [[1, 2]]
