@@ -104,8 +104,8 @@ class Fleet:
         self.hosts.create(max_age_s=HOST_AGE_S)
 
     def sweep(self, now_s: float) -> None:
-        """Purge the markers of deleted wishes, and wishes that ended a day ago, if there are many. A host that
-        counts fewer messages than it has read reads all again."""
+        """Purge the markers of deleted wishes, and wishes that ended a day ago, if there are many. A host
+        that counts fewer messages than it has read reads all again."""
         if self.state(self.wishes).messages <= MAX_ENDED:
             return
         for value in list(self.values(self.wishes)):
