@@ -450,7 +450,7 @@ def test_children_that_exit_at_once(
     pid namespace of their own, whose pids mean other processes outside."""
     (tmp_path / "children.c").write_text(CHILDREN)
     environment = {**os.environ, "UTRACEFS_DATA_RING": ring}
-    program = [compiled(tmp_path / "children.c", built), *["namespace"] * namespace]
+    program = [str(compiled(tmp_path / "children.c", built)), *["namespace"] * namespace]
     assert subprocess.run(program, env=environment, check=False).returncode == 0
     with daemon.tree() as tree:
         emitted, consumers = stats(tree.read_file("events/user_events/c_children/stats"))

@@ -14,8 +14,8 @@
 
 #include "connection.h"
 
-/* Which pid namespace `child` is of. Each child forked into another one begins one here; 0 is that of the first
- * process, and `outer` this one's pid there, 0 if unknown. */
+/* Which pid namespace `child` is of. Each child forked into another one begins one here; 0 is that of the
+ * first process, and `outer` this one's pid there, 0 if unknown. */
 static uint32_t namespace;
 static pid_t outer;
 
