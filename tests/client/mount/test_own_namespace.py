@@ -74,7 +74,7 @@ def test_nothing_is_left(directory: str) -> None:
     assert open_descriptors() == before
 
 
-def test_who_started_the_command_is_killed_at_once(namespace: OwnNamespace) -> None:
+def test_the_recorder_is_killed_at_once(namespace: OwnNamespace) -> None:
     words = ["sh", "-c", f"read x; cat {MOUNTPOINT}/current_tracer"]
     with subprocess.Popen(
         words,
