@@ -120,11 +120,18 @@ void utracefs_attach(struct utracefs_event *event);
 void utracefs_detach(struct utracefs_event *event);
 /* Space for `size` bytes, not zero if there is; fill all of it and commit at once. In between do nothing
  * that can fail or wait. */
-int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved);
-void utracefs_commit(struct utracefs_reserved *reserved);
+/* Not bound at the first call, which takes 3 KiB of the stack. (Clang has only the linker's -z now.) */
+#ifdef __clang__
+#define UTRACEFS_BOUND_EARLY
+#else
+#define UTRACEFS_BOUND_EARLY __attribute__((noplt))
+#endif
+int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved)
+	UTRACEFS_BOUND_EARLY;
+void utracefs_commit(struct utracefs_reserved *reserved) UTRACEFS_BOUND_EARLY;
 /* In place of a record: counts a value that does not fit `field` as refused. what: "was out of range". */
 void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what);
-int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold));
+int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold)) UTRACEFS_BOUND_EARLY;
 #pragma GCC visibility pop
 
 #define UTRACEFS_IS_PENDING 0x40u

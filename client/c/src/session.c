@@ -6,6 +6,7 @@
  * record is to be written, the caller continues to run steps. So a registration needs no thread, and neither
  * does a child that ends at once.
  */
+#include <signal.h>
 #include <stdlib.h>
 
 #include "connection.h"
@@ -13,6 +14,7 @@
 #include "thread.h"
 #include "utracefs.h"
 
+#define SMALL_STACK (16u << 10) /* a step needs some 4 KiB beside the frame of a signal */
 #define TURN_NS 100000000ull
 #define FOLLOW_NS 1000000000ull /* time that a child follows its parent's bytes before it needs a
 				 * connection */
@@ -294,11 +296,21 @@ static void settle(struct ut_reg *reg, struct ut_session *s)
 	atomic_store(&reg->is_let_go, 0);
 }
 
+/* A signal handler on a stack of the least size has no room for a connection. */
+static int is_on_small_stack(void)
+{
+	stack_t stack;
+
+	return sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) && stack.ss_size < SMALL_STACK;
+}
+
 int ut_reg_settle(struct ut_reg *reg)
 {
 	int error = errno;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
+		return 0;
+	if (is_on_small_stack())
 		return 0;
 	ut_lock();
 	ut_process_look();

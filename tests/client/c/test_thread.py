@@ -456,3 +456,43 @@ def test_children_that_exit_at_once(
         emitted, consumers = stats(tree.read_file("events/user_events/c_children/stats"))
     ftrace = consumers["ftrace"]
     assert emitted == ftrace["recorded"] + ftrace["lost"] == (101 if namespace else 2001)
+
+
+SMALL = """
+#include <utracefs.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+UTRACEFS_EVENT(c_small_stack, (u32, n));
+static void handle(int number)
+{
+	UTRACEFS_EMIT(c_small_stack, (uint32_t)number);
+}
+int main(int argc, char **argv)
+{
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	stack_t stack = {.ss_sp = pages + 4096, .ss_size = 4096};
+	struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+	mprotect(pages, 4096, PROT_NONE);
+	if (sigaltstack(&stack, NULL))
+		return 0; /* this machine's frames are larger */
+	sigaction(SIGUSR1, &action, NULL);
+	raise(SIGUSR1);
+	if (argc > 1)
+		UTRACEFS_EMIT(c_small_stack, 1);
+	raise(SIGUSR1);
+	utracefs_flush(5000);
+	(void)argv;
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_handler_on_a_small_stack(daemon: DaemonProcess, built: Path, tmp_path: Path, first: bool) -> None:
+    (tmp_path / "small.c").write_text(SMALL)
+    program = compiled(tmp_path / "small.c", built)
+    assert subprocess.run([program, *["first"] * first], check=False).returncode == 0
+    if first:
+        assert lines(daemon, "c_small_stack")[0] == " n=0x1 (1)"
