@@ -14,6 +14,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from utracefs.cli.instance_option import Place
 from utracefs.recordings.trace_dat._pages import gather_pages
@@ -25,7 +26,7 @@ BATCH = 512 << 10
 """Bytes read at a time: they are copied, counted and written while the cpu's cache has them."""
 WATERMARK = 256 << 10
 PART_OF_MEMORY = 256
-"""Part of the machine's memory that a ring may take."""
+"""Part of the memory of the machine, or of this container, that a ring may take."""
 
 PassOn = Callable[[int, memoryview, int], None]
 """Called with a cpu, pages, and the number of their records of events."""
@@ -36,6 +37,7 @@ class PageStream:
 
     def __init__(self, tree: Tracefs, place: Place, page_size: int, nr_cpus: int, pass_on: PassOn) -> None:
         self._tree = tree
+        self._place = place
         self._page_size = page_size
         self._nr_cpus = nr_cpus
         self._pass_on = pass_on
@@ -80,13 +82,24 @@ class PageStream:
         if self._thread is not None:
             os.eventfd_write(self._stop, 1)
             self._thread.join()
+        has_ended = self._has_ended()
         for fd in (self._bell, self._stop):
             os.close(fd)
         self._bell = -1
-        self._take()
-        self._ring.close()
-        with contextlib.suppress(OSError):  # it ended with its daemon
-            self._tree.close_handle(self._handle)
+        try:
+            self._take()
+        finally:
+            self._ring.close()
+            if not has_ended:  # else the next daemon may have given the number to another handle
+                with contextlib.suppress(OSError):
+                    self._tree.close_handle(self._handle)
+
+    def _has_ended(self) -> bool:
+        """Whether the stream has ended with its connection or its daemon. Takes the rings of the bell."""
+        try:
+            return not os.read(self._bell, 4096)
+        except BlockingIOError:
+            return False
 
     def _read(self) -> None:
         """In the thread."""
@@ -97,13 +110,13 @@ class PageStream:
             ready = dict(waiting.poll())
             if self._stop in ready:
                 return
+            has_ended = self._has_ended()
             try:
-                rang = os.read(self._bell, 4096)
                 self._take()
             except Exception as error:  # noqa: BLE001 - raised in the caller
                 self._error = error
                 return
-            if not rang:  # the daemon has ended
+            if has_ended:
                 return
 
     def _take(self) -> bool:
@@ -116,10 +129,13 @@ class PageStream:
                 if not self._ring.next_batch(most=BATCH):
                     break
                 found = True
+                try:
+                    runs = gather_pages(self._ring, self._pages, self._page_size, self._nr_cpus)
+                except ValueError as error:
+                    reason = f"{error}: was it changed meanwhile?"
+                    raise OSError(errno.EPROTO, reason, self._place.path("buffer_subbuf_size_kb")) from None
                 pages = memoryview(self._pages)
-                for cpu, begin, end, records in gather_pages(
-                    self._ring, self._pages, self._page_size, self._nr_cpus
-                ):
+                for cpu, begin, end, records in runs:
                     self._pass_on(cpu, pages[begin:end], records)
                 self._ring.release_batch()
         return found
@@ -137,5 +153,8 @@ def _open(tree: Tracefs, place: Place) -> tuple[int, int, int]:
 
 
 def _fitting_size() -> int:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // PART_OF_MEMORY
-    return max(MIN_STREAM_RING, min(MAX_STREAM_RING, 1 << memory.bit_length() - 1))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # `max`, or no container
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    part = memory // PART_OF_MEMORY
+    return max(MIN_STREAM_RING, min(MAX_STREAM_RING, 1 << part.bit_length() - 1))

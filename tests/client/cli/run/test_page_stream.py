@@ -1,5 +1,6 @@
 """Pages of a real daemon, read from the ring."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.client.cli.kit import Cli
+from tests.integration.conftest import running
 from utracefs.cli.instance_option import TOP
 from utracefs.cli.run.page_stream import PageStream
 from utracefs.tree.tracefs import Tracefs
@@ -89,6 +91,16 @@ def test_an_error_in_the_thread_is_raised_in_the_caller(traced: Cli, tree: Trace
     tree.close()
 
 
+def test_another_page_size(traced: Cli, tree: Tracefs) -> None:
+    stream = PageStream(tree, TOP, 4096, 512, Taken())
+    traced.run("write", "buffer_subbuf_size_kb", data=b"16\n")
+    traced.run("emit", "ev", "1")
+    with pytest.raises(OSError, match=r"a page of 16384 bytes of cpu .*: was it changed"):
+        stream.take_ready()
+    stream.close()
+    tree.close()
+
+
 def test_the_daemon_ends(
     traced: Cli, daemon: "subprocess.Popen[bytes]", tree: Tracefs, eventually: Callable[..., None]
 ) -> None:
@@ -103,6 +115,22 @@ def test_the_daemon_ends(
         stream.take_ready()
     stream.close()
     assert 98_000 < taken.counted <= 100_000
+    tree.close()
+
+
+def test_the_next_daemon_s_handles_stay_open(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", tree: Tracefs
+) -> None:
+    """They may have the numbers of those of the one before."""
+    stream = PageStream(tree, TOP, 4096, 512, Taken())
+    daemon.kill()
+    daemon.wait()
+    with running(traced.home / "d"):
+        tree.connect_again()
+        handles = [tree.open("trace_marker", os.O_WRONLY) for _ in range(3)]
+        stream.close()
+        for handle in handles:
+            tree.close_handle(handle)
     tree.close()
 
 
