@@ -13,6 +13,7 @@ import utracefs
 from utracefs.cli.common import connect, stop_signals, tell, tell_absent
 from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.instance_option import TOP, Place
+from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
 from utracefs.tree.event_names import ALL_USER_EVENTS
@@ -51,6 +52,7 @@ def write_live(
             pids=list(pids) or None,
             cpus=cpus,
             directory=found,
+            ring_bytes=fitting_ring_bytes(),
             timeout_s=_LOOK_S,
         ) as stream,
     ):

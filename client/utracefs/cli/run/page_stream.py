@@ -142,7 +142,7 @@ class PageStream:
 
 
 def _open(tree: Tracefs, place: Place) -> tuple[int, int, int]:
-    size = _fitting_size()
+    size = fitting_ring_bytes()
     while True:
         try:
             return tree.open_pages(place.name, size=size, watermark=WATERMARK)
@@ -152,7 +152,8 @@ def _open(tree: Tracefs, place: Place) -> tuple[int, int, int]:
         size //= 2
 
 
-def _fitting_size() -> int:
+def fitting_ring_bytes() -> int:
+    """Size of a stream ring for one command that reads at full speed."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # `max`, or no container
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))

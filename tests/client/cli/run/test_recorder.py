@@ -42,6 +42,25 @@ def test_what_is_emitted_between_rounds_is_in_the_file(traced: Cli, tmp_path: Pa
     assert [text.split()[-1] for text in records(path) if text.startswith("ev:")] == ["a=1", "a=2", "a=3"]
 
 
+def test_two_recorders_of_an_instance_take_from_each_other(traced: Cli, tmp_path: Path) -> None:
+    """The second one reads over the socket, as from a daemon that gives no pages."""
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    paths = [tmp_path / "1.dat", tmp_path / "2.dat"]
+    with (
+        Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
+        Recorder(tree, str(paths[0])) as first,
+        Recorder(tree, str(paths[1])) as second,
+    ):
+        for value, recorder in enumerate((second, first, second)):
+            traced.run("emit", "ev", str(value))
+            recorder.step()
+        for recorder in (first, second):
+            recorder.drain()
+            finish(recorder)
+    assert [[line[-1] for line in records(path)] for path in paths] == [["1"], ["0", "2"]]
+
+
 def test_an_event_that_is_gone_at_the_end_keeps_its_format(traced: Cli, tmp_path: Path) -> None:
     traced.run("reg", "ev u32 a")
     traced.run("enable", "ev")
@@ -89,22 +108,23 @@ def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
 def test_losses_are_reported_while_they_happen(
     traced: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At most a line a second, with the place and what helps."""
+    """A line a second, with the place and what helps; none without losses."""
     traced.run("reg", "ev u32 a")
-    traced.run("write", "options/overwrite", data=b"0\n")
-    traced.run("write", "buffer_size_kb", data=b"8\n")
     traced.run("enable", "ev")
     path = str(tmp_path / "trace.dat")
-    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, path) as one:
-        one.step()
-        assert capsys.readouterr().err == ""
-        other = "import utracefs; e = utracefs.event('ev u32 a')\nwhile not e: pass\n"
-        other += "for a in range(4_000_000): e.emit(a)\nutracefs.flush(60)"
-        subprocess.run([sys.executable, "-c", other], env=traced.env, check=True)
-        one.read_texts()
-        one.step()
+    more_than_fits = (
+        "import utracefs; event = utracefs.event('ev u32 a')\nwhile not event: pass\n"
+        "for a in range(4_000_000): event.emit(a)\nutracefs.flush(60)"
+    )
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, path) as recorder:
+        subprocess.run([sys.executable, "-c", more_than_fits], env=traced.env, check=True)
+        recorder.step()
         text = capsys.readouterr().err
-    assert text.startswith(f"utracefs: {path}: losing ") and text.count("\n") == 1
-    assert re.search(
-        r"losing \d.*% of [\d,]+ records/s, most in (data rings: UTRACEFS_RING_KB|the ring buffer: -b)", text
+        recorder.drain()
+        recorder.step()
+        assert capsys.readouterr().err == ""
+    assert re.fullmatch(
+        rf"utracefs: {path}: losing \d.*% of [\d,]+ records/s, most in"
+        r" (data rings: UTRACEFS_RING_KB|the ring buffer: -b).*\n",
+        text,
     )
