@@ -54,18 +54,25 @@ void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
 	syscall(SYS_nanosleep, &wait, NULL);
 }
 
+/* In a program with ThreadSanitizer, which knows pthread's locks only. */
+extern void __tsan_acquire(void *) __attribute__((weak));
+extern void __tsan_release(void *) __attribute__((weak));
+
 static void take_lock(void)
 {
 	uint32_t seen = 0;
 
-	if (__atomic_compare_exchange_n(&lock_word, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		return;
-	while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
-		ut_futex_wait(&lock_word, 2, UINT64_MAX);
+	if (!__atomic_compare_exchange_n(&lock_word, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
+			ut_futex_wait(&lock_word, 2, UINT64_MAX);
+	if (__tsan_acquire)
+		__tsan_acquire(&lock_word);
 }
 
 static void release_lock(void)
 {
+	if (__tsan_release)
+		__tsan_release(&lock_word);
 	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
 		futex(&lock_word, FUTEX_WAKE, 1, NULL);
 }
