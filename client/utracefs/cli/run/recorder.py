@@ -44,7 +44,8 @@ from utracefs_protocol.pages.subbuf import last_ts, without_missed
 POLL_S = 0.02
 """Time between rounds, without a ring of pages."""
 SYNC_S = 0.1
-"""How long pages stay in memory: a killed recorder loses these."""
+"""How long pages stay in memory: a killed recorder loses these. Those of a cpu with few records beside a busy
+one up to TEXTS_S."""
 TEXTS_S = 1.0
 REMEDIES = {
     "in data rings": "UTRACEFS_RING_KB=65536 for the program holds more",
@@ -159,7 +160,10 @@ class Recorder:
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._cpus = [_Cpu(cpu) for cpu in cpus]
         self._path = path
-        self._texts_due = self._sync_due = 0.0
+        self._texts_due = self._sync_due = self._ready_due = 0.0
+        self._kept_at_step = -1
+        """Value of `_kept`. While it grows, pages that are not full wait for up to TEXTS_S: beside a program
+        at full speed a request takes the daemon some 25 ms, in which it answers no other."""
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
@@ -263,7 +267,10 @@ class Recorder:
         if self._stream is None:
             return 0.0 if self._round(self._cpus) else POLL_S
         self._stream.start()
-        self._stream.take_ready()
+        if self._kept == self._kept_at_step or now >= self._ready_due:
+            self._stream.take_ready()
+            self._ready_due = now + TEXTS_S
+        self._kept_at_step = self._kept
         return SYNC_S
 
     def read_texts(self) -> None:
