@@ -137,10 +137,10 @@ class Part:
         while pages:
             written = 0
             if (extent := self._room(number)) is not None:
-                if cpu.missing:
-                    pages = memoryview(with_missed(bytes(pages[:size]), cpu.missing) + pages[size:])
                 at = extent.offset + extent.size
                 fitting = pages[: extent.end - at]
+                if cpu.missing:
+                    fitting = memoryview(with_missed(bytes(pages[:size]), cpu.missing) + fitting[size:])
                 try:
                     written = os.pwrite(self._file.fileno(), fitting, at)
                     if written < len(fitting):  # writing the rest raises the error

@@ -24,9 +24,12 @@ from tests.client.recordings.trace_dat.example import (
     report,
     write,
 )
+from utracefs.recordings.trace_dat._pages import count_events
+from utracefs.recordings.trace_dat.part import Part
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.pages.subbuf import missed_events
 
 
 def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
@@ -155,3 +158,22 @@ def test_an_error_while_pages_are_moved_keeps_both_halves(
         with TraceDatReader(tmp_path / name, recover=True) as reader:
             found += [record.ts for record in reader.records()]
     assert sorted(found) == [ts for ts, _ in records]
+
+
+def test_losses_on_a_full_disk_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page after them is written at the third attempt: it has the number of the two before it."""
+    part = Part(str(tmp_path / "t.dat"), nr_cpus=1, page_size=4096)
+    page, write, left = pages(many_records(0, 90))[0], os.pwrite, 2
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        nonlocal left
+        if len(data) % 4096 == 0 and left:
+            left -= 1
+            raise OSError(errno.ENOSPC, "full")
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    part.add_pages(0, memoryview(page * 3))
+    (written,) = part.pages_of(0)
+    assert missed_events(written) == part.given_up == 2 * count_events(page) > 0
+    part.remove()
