@@ -270,7 +270,8 @@ int ut_process_is_guest(void)
 }
 
 /* exit(3) calls functions of atexit(3) first and then destructors, dlclose(3) destructors first, except those
- * with a low priority. */
+ * with a low priority. But those of a library that the program is linked with come first in both: it began
+ * before the C library entered its destructors with atexit(3). So the end of session.c looks for threads. */
 enum ut_phase ut_phase;
 
 static void note_exit(void)

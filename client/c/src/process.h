@@ -55,7 +55,7 @@ void ut_process_look(void);
 int ut_process_is_own(void);
 
 /* At the exit of a process other threads may still emit, so nothing is freed from then on. If dlclose(3)
- * unloads this code, the last destructors free everything: no thread is in it. */
+ * unloads this code in a process of one thread, the last destructors free everything. */
 extern enum ut_phase { UT_RUNS, UT_EXITS, UT_UNLOADED } ut_phase;
 /* After this the library has no state. */
 void ut_process_end(void);

@@ -271,6 +271,32 @@ def test_a_library_with_events_comes_and_goes(
     assert lines(daemon, "c_loaded") == [f" n={n:#x} ({n})" for n in range(50)]
 
 
+EXITS = """
+#include <pthread.h>
+#include <unistd.h>
+void work(int);
+static void *emit(void *none) { for (;;) work(1); return none; }
+int main(void)
+{
+	pthread_t made;
+	for (int i = 0; i < 3; i++)
+		pthread_create(&made, 0, emit, 0);
+	return usleep(30000);
+}
+"""
+
+
+def test_the_exit_of_a_program_that_is_linked_with_a_library_whose_threads_emit(
+    built: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "loaded.c").write_text(LIBRARY)
+    (tmp_path / "exits.c").write_text(EXITS)
+    static = (str(built / "libutracefs.a"),)
+    library = compiled(tmp_path / "loaded.c", built, "-shared", "-fvisibility=hidden", library=static)
+    exits = compiled(tmp_path / "exits.c", built, f"-Wl,-rpath,{tmp_path}", library=(str(library),))
+    assert {subprocess.run([exits], timeout=60, check=False).returncode for _ in range(20)} == {0}
+
+
 BOTH = """
 import ctypes, sys, os
 import utracefs
