@@ -443,6 +443,10 @@ static int receive(struct ut_session *s)
 		if (got == 0)
 			return -ENOTCONN;
 		take_fds(s, &header);
+		if (header.msg_flags & MSG_CTRUNC) {
+			ut_warn(s, "events are off: this process has no free descriptor (ulimit -n)");
+			return -EMFILE;
+		}
 		s->in_size += (size_t)got;
 		for (;;) {
 			ssize_t size = ut_object_size(s->memory + done, s->in_size - done);
@@ -490,9 +494,10 @@ static int place(struct ut_session *s, struct ut_reg *reg)
 static int move_all(struct ut_session *s)
 {
 	void *at;
+	int error = s->ring ? 0 : ut_ring_make_local(s);
 
-	if (!s->ring)
-		ut_ring_make_local(s); /* without it events are off */
+	if (error)
+		ut_warn(s, "events are off: no memory for their records (%s)", ut_error_name(-error));
 	if (s->local) /* each thread gives its name on each connection, under a number that no ring of the
 		       * daemon has */
 		dr_ask_names(&s->taker, s->takes_writers ? ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1 : 0);
