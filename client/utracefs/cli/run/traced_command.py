@@ -6,6 +6,7 @@
 | of user_events_data | LD_PRELOAD: a library that wraps open, ioctl, write of it (`--no-preload`: not) |
 | of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
 | none: it reads the tree | `utracefs mount DIR -- COMMAND`: a namespace with a mount on DIR |
+| none: an ASGI application | `--asgi`: PYTHONPATH, a sitecustomize that wraps it (startup/sitecustomize.py) |
 
 `preload_check` finds in the program's file whether the preload library works for it. `mount/own_namespace`
 runs a mount in a namespace of its own and passes the namespace as descriptors; the command enters it between
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from utracefs import startup
 from utracefs.cli import Failure, c_client
 from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE
 from utracefs.cli.run.preload_check import obstacle
@@ -50,14 +52,15 @@ class Launch:
     kernel_abi: bool = False
     mountpoint: str | None = None
     """Where the command sees the tree, an absolute path; with kernel_abi it is /sys/kernel/tracing."""
+    asgi: bool = False
 
 
 def launch_options(function: F) -> F:
-    """`--no-preload` and `--kernel-abi`; the parameter `launch` is a Launch."""
+    """`--no-preload`, `--kernel-abi` and `--asgi`; the parameter `launch` is a Launch."""
 
     @functools.wraps(function)
-    def run(*args: Any, no_preload: bool, kernel_abi: bool, **options: Any) -> Any:
-        return function(*args, launch=Launch(not no_preload, kernel_abi), **options)
+    def run(*args: Any, no_preload: bool, kernel_abi: bool, asgi: bool, **options: Any) -> Any:
+        return function(*args, launch=Launch(not no_preload, kernel_abi, asgi=asgi), **options)
 
     made: Any = run
     for option in (
@@ -71,6 +74,12 @@ def launch_options(function: F) -> F:
             "--no-preload",
             is_flag=True,
             help="Do not preload the library for programs that use the kernel's user_events.",
+        ),
+        click.option(
+            "--asgi",
+            is_flag=True,
+            help="Make a span http_request for each request to uvicorn in COMMAND, and events python_log,"
+            " without a change of the program.",
         ),
     ):
         made = option(made)
@@ -92,8 +101,16 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
         )
         click.echo(text.encode("utf-8", "backslashreplace"), err=True)
     env = environment(tree.directory, preload=preload and not (found and found.ends_program))
+    if launch.asgi:
+        if not command:
+            raise click.UsageError("--asgi goes with a COMMAND")
+        (folder,) = startup.__path__
+        if os.pathsep in folder:
+            raise Failure(folder, "PYTHONPATH cannot name it, for a colon in its path")
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH")]))
     if not mounts:
-        yield Surroundings(env, hint=f"{command[0]} {found.text}" if found else "")
+        hint = "--asgi is for uvicorn, in a Python that has utracefs" if launch.asgi else ""
+        yield Surroundings(env, hint=f"{command[0]} {found.text}" if found else hint)
         return
     if not command:
         raise click.UsageError("--kernel-abi goes with a COMMAND")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually
 from tests.integration.mount.mounting import must_mount
+from utracefs import startup
 from utracefs.cli import Failure, c_client
 from utracefs.cli.run.traced_command import PATIENCE_S, ROOM_KB, Launch, environment, launched
 from utracefs.mount.own_namespace import MOUNTPOINT
@@ -308,9 +309,20 @@ def test_where_namespaces_are_not_allowed(traced: Cli) -> None:
     assert "no user namespace for the command" in said and "max_user_namespaces" in said
 
 
-def test_kernel_abi_needs_a_command(traced: Cli) -> None:
-    said = traced.run("record", "--kernel-abi", "--duration", "1", status=2).stderr
-    assert b"--kernel-abi goes with a COMMAND" in said
+@pytest.mark.parametrize("option", ["--kernel-abi", "--asgi"])
+def test_options_that_need_a_command(option: str, traced: Cli) -> None:
+    said = traced.run("record", option, "--duration", "1", status=2).stderr.decode()
+    assert f"{option} goes with a COMMAND" in said
+
+
+def test_a_folder_that_pythonpath_cannot_name(traced: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "__path__", ["/with:colon"])
+    with (
+        Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
+        pytest.raises(Failure, match="colon"),
+        launched(Launch(asgi=True), tree, ["true"]),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
