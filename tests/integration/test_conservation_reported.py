@@ -183,15 +183,13 @@ FLOOD = "emit(20000, 40)"
 FLUSH = "utracefs.flush(60)"
 SLOW = "for i in range(200): emit(1, 40, i); utracefs.flush(60)"
 
+MUCH = "for i in range(1500): emit(14, 3900); utracefs.flush(60)"
+"""More than the ring of a recorder, of 64 MiB at most."""
 WAYS = {
     "nothing": (["-b", "4096"], [SLOW], set()),
     "data ring": (["-b", "16384"], [FLOOD, FLOOD, SLOW, FLOOD, SLOW], {"in data rings"}),
-    "overwritten": (["-b", "8"], ["for i in range(40): emit(500, 40); utracefs.flush(60)"], {"overwritten"}),
-    "dropped": (
-        ["-b", "8", "--no-overwrite"],
-        ["for i in range(40): emit(500, 40); utracefs.flush(60)"],
-        {"dropped"},
-    ),
+    "overwritten": (["-b", "8"], [MUCH], {"overwritten"}),
+    "dropped": (["-b", "8", "--no-overwrite"], [MUCH], {"dropped"}),
     "too large": (["-b", "4096"], [SLOW, "emit(7, 5000)", FLUSH, SLOW], {"too large"}),
     "everything": (
         ["-b", "16"],

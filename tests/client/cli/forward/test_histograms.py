@@ -191,7 +191,7 @@ def test_no_forbidden_value_leaves(traced: Cli) -> None:
         login = session.event("login u32 id; u32 card; __rel_loc char[] user")
         okay = session.event("okay u32 id; u32 card")
         assert session.flush(60)
-        traced.run("write", "-a", "synthetic_events", "leak u32 v")
+        traced.run("write", "--append", "synthetic_events", "leak u32 v")
         for event, text in (
             ("user_events/login", "hist:keys=user"),
             ("user_events/login", "hist:name=shared:keys=id:vals=card"),
@@ -210,7 +210,7 @@ def test_no_forbidden_value_leaves(traced: Cli) -> None:
             ("user_events/okay", "hist:keys=common_pid if card == 77777001"),
             ("synthetic/leak", "hist:keys=v"),
         ):
-            traced.run("write", "-a", f"events/{event}/trigger", text)
+            traced.run("write", "--append", f"events/{event}/trigger", text)
         wait_for(lambda: login and okay, WAIT_S)
         for user in ("alicesecret", forged, "zoesecret"):
             login.emit(5, 77777001, user)

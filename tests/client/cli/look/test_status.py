@@ -143,22 +143,10 @@ def test_losses_in_every_place(traced: Cli) -> None:
     assert f"utracefs_lost_records_ratio {round(lost / 2000, 6)}\n" in metrics
     for name in ("mine", "/others"):
         assert (
-            f'lost_records_total{{ftrace_instance="{name}",cause="overwritten"}} {lost // 2}.0\n' in metrics
+            f'lost_records_total{{cause="overwritten",ftrace_instance="{name}"}} {lost // 2}.0\n' in metrics
         )
     error = interrupt(top)[1].decode()
     assert f"; of all consumers {lost} lost: " in error and percent in error
-
-
-def test_record_says_which_buffer_would_do(cli: Cli) -> None:
-    program = (
-        "import utracefs; e = utracefs.event('ev u64 n; char[500] text')\n"
-        "for n in range(30000): e.emit(n, 'x' * 499)"
-    )
-    error = cli.run("record", "-b", "4", "--", sys.executable, "-c", program).stderr.decode()
-    found = re.search(r"(\d+) records, .*; that is ([\d.]+) %, -b (\d+) would have held all\n", error)
-    assert found and float(found[2]) > 1
-    again = cli.run("record", "-b", found[3], "--", sys.executable, "-c", program).stderr.decode()
-    assert "overwritten" not in again
 
 
 def test_events_that_stay_off(traced: Cli) -> None:
