@@ -194,6 +194,9 @@ def _guarded(run: Callable[[], Any]) -> int:
             return 0  # the reader of our output (head, less) has closed it
         if isinstance(about, bytes):
             about = os.fsdecode(about)
+        if about is None and isinstance(error, FileNotFoundError) and not os.stat(".").st_nlink:
+            # The error of os.getcwd() has no name.
+            return _say("current directory", "it has been deleted; change to another one")
         return _say(str(about or ""), error.strerror or str(error))
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error, "daemon")):

@@ -146,6 +146,14 @@ def test_how_failures_are_reported(monkeypatch: pytest.MonkeyPatch, error: Excep
     assert result.output.count("\n") == 1
 
 
+def test_a_deleted_current_directory_is_named(cli: Cli, tmp_path: Path) -> None:
+    shell = 'cd "$1" && rmdir "$1" && exec "$2" -m utracefs --dir relative status'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", tmp_path, sys.executable], capture_output=True, check=False
+    )
+    assert done.stderr == b"utracefs: current directory: it has been deleted; change to another one\n"
+
+
 def test_a_traceback_on_request(cli: Cli) -> None:
     program = (
         "import utracefs.cli.convert.report as r; from utracefs.cli import main\n"
