@@ -9,6 +9,8 @@ import pytest
 
 import utracefs
 from tests.client.cli.kit import Cli, interrupt
+from utracefs.cli.instance_option import Place
+from utracefs.cli.losses import larger_buffer
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 
@@ -166,3 +168,19 @@ def test_events_that_stay_off(traced: Cli) -> None:
     assert re.search(f"^FAIL  {off}$", traced.run("doctor", "a", status=1).stdout.decode(), re.MULTILINE)
     traced.run("reg", "--delete", "a")
     assert "declares" not in traced.run(*record).stderr.decode() + traced.out("status")
+
+
+def test_the_buffer_that_would_have_held_all(traced: Cli) -> None:
+    for size in (4, 1 << 14):
+        traced.run("instance", "create", f"of{size}")
+        traced.run("write", "-B", f"of{size}", "buffer_size_kb", str(size))
+    program = "import utracefs; e = utracefs.event('ev u64 n; char[500] text')\n"
+    traced.run("reg", "ev u64 n; char[500] text")
+    for size in (4, 1 << 14):
+        traced.run("enable", "-B", f"of{size}", "ev")
+    run = [sys.executable, "-c", program + "for n in range(1000): e.emit(n, 'x')"]
+    subprocess.run(run, env=traced.env, check=True)
+    with Tracefs(traced.env["UTRACEFS_DIR"]) as tree:
+        found = re.fullmatch(r", -b (\d+) would have held all", larger_buffer(tree, Place("of4"), 516))
+        assert found and 500 < int(found[1]) <= 1024
+        assert larger_buffer(tree, Place(f"of{1 << 14}"), 516) == ""
