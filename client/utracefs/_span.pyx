@@ -463,8 +463,8 @@ cdef bint is_above(Running one, Running other):
 
 
 cdef str name_of(kind):
-    """Name of a class, read without attributes that the program may have replaced; of an exception, which some
-    callers give to `__exit__`, that of its class."""
+    """Name of a class, read without attributes that the program may have replaced; of an exception, which
+    some callers give to `__exit__`, that of its class."""
     if not isinstance(kind, type):
         kind = type(kind)
     return type.__dict__["__qualname__"].__get__(kind)

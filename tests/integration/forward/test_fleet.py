@@ -113,6 +113,7 @@ class Host:
         self.daemon = DaemonProcess(directory)
         self.daemon.within = self.within = within
         self.words = ["--dir", directory, "forward", f"parquet:{folder / 'events'}", "-O", "gather=0.05"]
+        self.words += ["--drain", "60s"]  # of a busy machine
         self.words += ["--fleet", f"nats://host@{server.address}:{server.port}"]
         self.words += [] if within else ["--host-name", name]
         self.words += ["--label", "site=north", "--secret", f"password={folder / 'host'}"]

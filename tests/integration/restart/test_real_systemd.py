@@ -286,9 +286,9 @@ except OSError as error:
 def test_the_metrics_service(machine: Machine) -> None:
     """Its hardening leaves it all that it needs; it stays when the daemon does not answer."""
     machine.run("systemctl", "start", "utracefs-metrics.service")
-    wait_for(lambda: "utracefs_up 1\n" in machine.run(PYTHON, "-c", SCRAPE), 20, what=machine.log)
+    wait_for(lambda: "utracefs_up 1.0\n" in machine.run(PYTHON, "-c", SCRAPE), 20, what=machine.log)
     machine.run("kill", "-STOP", machine.shown("MainPID"))
-    wait_for(lambda: "utracefs_up 0\n" in machine.run(PYTHON, "-c", SCRAPE), 20, what=machine.log)
+    wait_for(lambda: "utracefs_up 0.0\n" in machine.run(PYTHON, "-c", SCRAPE), 20, what=machine.log)
     machine.run("kill", "-CONT", machine.shown("MainPID"))
     machine.run("systemctl", "stop", "utracefs-metrics.service")
     found = machine.run("systemctl", "show", "--value", "-p", "Result", "utracefs-metrics.service")

@@ -132,8 +132,7 @@ def test_an_event_that_comes_later_and_renewing(traced: Cli, eventually: Eventua
     traced.run("emit", "later_one u16 status", "7")
     assert process.stdout is not None
     assert process.stdout.readline() == b"user_events:later_one by status\n"
-    assert process.stdout.readline() == b"STATUS  HITCOUNT\n"
-    assert process.stdout.readline() == b"     7         1\n"
+    assert b"     7         1\n" in iter(process.stdout.readline, b"")  # after tables without a record
     interrupt(process)
     assert process.returncode == 0
 
