@@ -25,7 +25,7 @@ def drop_unwritten() -> None:
     full disk, a closed pipe), and change the exit status to 120."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
-            stream.flush()
+            getattr(stream, "wrapped", stream).flush()  # click hides a closed pipe behind a wrapper
         except (OSError, ValueError):
-            with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())  # fails for a stream without a descriptor
