@@ -1,6 +1,7 @@
 # make demo   build, record examples/shop.py, print the trace
 # make test   lint, types and the suite on one Python, in minutes
-# make ci     everything: also the other Pythons, coverage, every judge, long tests, a minute of the soak
+# make ci     everything: also the oldest and newest Python, every judge, long tests, a minute of the soak, fresh
+# make coverage  the whole suite again, with branch coverage; before a release
 # make soak   attack a daemon by machine: SECONDS=600, SOAK='--only chaos --seed X'
 # make debug  the compiled modules for gdb, in place; EXT=module,module: only those. `make build` goes back
 # make docs   the documentation as a site, in build/docs, with every link checked
@@ -112,7 +113,7 @@ lint: build $(VENV)/.developer
 check: build $(VENV)/.developer test-tools
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
-# The whole suite.
+# The whole suite, which takes twice as long with it.
 coverage: build $(VENV)/.judges ci-tools
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q --ci -n $(WORKERS)
@@ -126,7 +127,7 @@ assertions: build $(VENV)/.judges ci-tools
 	$(BIN)/coverage combine -q --data-file=build/assertions build/assertions.*
 	$(BIN)/python -m tests.assertions build/assertions
 
-# What depends on the Python, on the others that this machine has, if it has any (noxfile.py).
+# What depends on the Python, on the oldest and the newest that this machine has beside .venv's (noxfile.py).
 others: build $(VENV)/.developer
 	$(BIN)/nox -- -n $(WORKERS)
 
@@ -141,7 +142,8 @@ test: lint check
 # A seed of its own, since whether a change passes must not be left to chance.
 ci:
 	$(MAKE) -j2 lint $(VENV)/.judges ci-tools
-	$(MAKE) coverage others
+	$(BIN)/python -m pytest -q --ci -n $(WORKERS)
+	$(MAKE) others
 	$(MAKE) soak SECONDS=60 SOAK='--seed test'
 	$(MAKE) fresh
 

@@ -1,6 +1,7 @@
-"""The tests that depend on the Python, on every Python that this machine has besides the one of .venv.
+"""The tests that depend on the Python, on Pythons that this machine has besides the one of .venv.
 
-    nox                  all of them, one after the other
+    nox                  the oldest and the newest that are supported
+    nox -s tests         all of them, one after the other
     nox -s 'tests(3.13)' one
 
 Each has an environment below .nox/, which is filled once and then works offline. The compiled modules lie in the
@@ -90,7 +91,11 @@ def find(version: str) -> str | None:
 
 
 HERE = "{}.{}".format(*sys.version_info)
-OTHERS = {version: found for version in SUPPORTED if version != HERE and (found := find(version))}
+FOUND = {version: sys.executable if version == HERE else find(version) for version in SUPPORTED}
+OTHERS = {version: found for version, found in FOUND.items() if found and version != HERE}
+_there = [version for version, found in FOUND.items() if found]
+_ends = sorted({_there[0], _there[-1]} - {HERE})
+nox.options.sessions = [f"tests({version})" for version in _ends] or ["tests"]
 
 
 @nox.session(venv_backend="none")
