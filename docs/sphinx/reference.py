@@ -22,7 +22,7 @@ API = {
     "Events": "utracefs -Recording -Record -attach -Stream -Batch -__version__",
     "Web applications with ASGI": "utracefs.asgi",
     "Web applications with WSGI": "utracefs.wsgi",
-    "Recordings": "utracefs.recordings.recording open Recording MergedRecording Reading Record",
+    "Recordings": "utracefs.recordings.recording open Recording Reading Record",
     "A running daemon": "utracefs attach Stream Batch",
     "Exports": "utracefs.export",
     "Columns of a recording": "utracefs.recordings.recording Batch",

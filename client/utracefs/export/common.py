@@ -8,9 +8,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
-from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs.recordings.partial_files import NoRoom
-from utracefs.recordings.recording import Record
+from utracefs.recordings.recording import Reading, Record, Recording
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
 
@@ -112,7 +111,7 @@ def write_pieces(
     return (0, None) if full is None else (reading.records.count - kept, full)
 
 
-def of_one_file(recording: AnyRecording, path: str | os.PathLike[str], kind: str) -> None:
+def of_one_file(recording: Recording, path: str | os.PathLike[str], kind: str) -> None:
     """TraceError(EINVAL) about the path: the format has records of one host."""
     if recording.is_merged:
         text = f"a {kind} has the records of one host: write one for each file"
@@ -122,8 +121,8 @@ def of_one_file(recording: AnyRecording, path: str | os.PathLike[str], kind: str
 
 
 def write_parts(
-    recording: AnyRecording,
-    write: Callable[[AnyRecording, Progress | None], Exported],
+    recording: Recording,
+    write: Callable[[Recording, Progress | None], Exported],
     progress: Progress | None,
 ) -> Exported:
     """Write the records of each file with `write`; the sums of what it returned. TraceError at invalid data

@@ -34,8 +34,8 @@ from typing import Final
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
 from utracefs.export.common import Exported, Progress, write_parts
 from utracefs.recordings._records import EventDecoder
-from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.partial_files import NoRoom, WholeFile, append
+from utracefs.recordings.recording import Recording
 from utracefs_protocol.text import clean
 
 _FAR_NS: Final = 1 << 62
@@ -92,7 +92,7 @@ stream {{
 
 
 def write_ctf(
-    recording: AnyRecording, directory: str | os.PathLike[str], *, progress: Progress | None = None
+    recording: Recording, directory: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Exported:
     """Write all records into a new directory; of several files a trace of each, in directories with the names
     of the hosts, which readers merge.
@@ -104,7 +104,7 @@ def write_ctf(
     if recording.is_merged:
         names = iter(_names(recording))
 
-        def write(part: AnyRecording, progress: Progress | None) -> Exported:
+        def write(part: Recording, progress: Progress | None) -> Exported:
             return write_ctf(part, os.path.join(directory, next(names)), progress=progress)
 
         return write_parts(recording, write, progress)
@@ -140,7 +140,7 @@ def write_ctf(
     return Exported.of(reading).without(no_room, full)
 
 
-def _names(recording: AnyRecording) -> Iterator[str]:
+def _names(recording: Recording) -> Iterator[str]:
     """Names of the directories, all different."""
     taken = set()
     for part in recording.parts:

@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 from utracefs.export._json_text import JsonText
 from utracefs.export.common import Exported, Progress, write_pieces
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 
 
-def write_json_lines(recording: AnyRecording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+def write_json_lines(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written."""
     reading = recording.reading()
     full = write_pieces(reading, JsonText(reading.records), out.write, progress)

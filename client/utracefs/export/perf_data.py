@@ -14,8 +14,8 @@ import attrs
 
 from utracefs.export._raw import PerfSamples
 from utracefs.export.common import Exported, Progress, of_one_file, write_pieces
-from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
+from utracefs.recordings.recording import Recording
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import format_text
@@ -34,7 +34,7 @@ def check_clock(path: str, clock: str) -> None:
 
 
 def write_perf_data(
-    recording: AnyRecording, path: str | os.PathLike[str], *, progress: Progress | None = None
+    recording: Recording, path: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Exported:
     """Write all records into the file `path`; an existing one becomes NAME.old, as with perf.
 

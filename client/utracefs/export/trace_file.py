@@ -14,7 +14,7 @@ import attrs
 
 from utracefs.export._trace_pages import RecordPages, WholePages, extent_of
 from utracefs.export.common import Exported, Progress, of_one_file
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 from utracefs.recordings.trace_dat.format import MAX_CPUS
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
@@ -31,7 +31,7 @@ _PAGES_A_REPORT: Final = 256
 
 
 def write_trace_dat(
-    recording: AnyRecording, path: str | os.PathLike[str], *, progress: Progress | None = None
+    recording: Recording, path: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Exported:
     """Write all records into the file `path`, which gets its name when it is complete. Reads the recording
     twice: first for its cpus and its largest record, or to check its pages.
@@ -62,7 +62,7 @@ def write_trace_dat(
 
 
 def _write(
-    recording: AnyRecording,
+    recording: Recording,
     path: str | os.PathLike[str],
     pages: RecordPages | WholePages,
     nr_cpus: int,

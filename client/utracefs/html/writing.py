@@ -29,7 +29,7 @@ import attrs
 
 from utracefs.export.common import Exported, Progress, json_text
 from utracefs.html._columns import Columns, EventColumns, Integers, Texts
-from utracefs.recordings.any_recording import AnyRecording, Reading
+from utracefs.recordings.recording import Reading, Recording
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
 
@@ -54,7 +54,7 @@ _READING: Final = 0.25
 """Reading's part of the time; the rest is packing."""
 
 
-def write_html(recording: AnyRecording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write the page. Its content is held in memory until then: MAX_RECORDS records, or those with
     MAX_TEXT_BYTES of text, and counts of the others.
 
@@ -94,7 +94,7 @@ def _read(reading: Reading, columns: Columns, progress: Progress | None) -> Trac
     return None
 
 
-def _name(recording: AnyRecording) -> str:
+def _name(recording: Recording) -> str:
     return recording.path if recording.is_merged else os.path.basename(recording.path)
 
 
@@ -108,7 +108,7 @@ class _Data:
         self._whole = 5 * columns.count + 2 * len(columns.lost)
         self._whole += sum(event.count * len(event.names) for event in columns.event_columns)
 
-    def head(self, recording: AnyRecording, reading: Reading, columns: Columns) -> dict[str, Any]:
+    def head(self, recording: Recording, reading: Reading, columns: Columns) -> dict[str, Any]:
         rest: dict[str, Integers] = {}
         if columns.rest is not None:
             names = ("rest_bin", "rest_event", "rest_task", "rest_count")

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from utracefs.recordings._report_text import ReportText
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 from utracefs.recordings.trace_dat.format import CLOCKS_IN_NS
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs_protocol.events._event_printer import EventPrinter
@@ -37,12 +37,12 @@ _PIECE_BYTES: Final = 64 << 10
 """Bytes of text at a time: it stays in the cache, and `| head` need not wait."""
 
 
-def report_text(recording: AnyRecording, *, full_ns: bool = False, one_line: bool = False) -> Iterator[bytes]:
+def report_text(recording: Recording, *, full_ns: bool = False, one_line: bool = False) -> Iterator[bytes]:
     """Yields the report of a trace.dat, many whole lines at a time; of several, lines begin with the host or
     file. full_ns: all nine digits of the time. one_line: `?` for LF and CR in strings and names;
     trace-cmd prints them. TraceError at an invalid page, after the lines before it."""
-    readers = [one.reader for one in recording.recordings if isinstance(one.reader, TraceDatReader)]
-    assert len(readers) == len(recording.recordings)
+    readers = [one.reader for one in recording.files if isinstance(one.reader, TraceDatReader)]
+    assert len(readers) == len(recording.files)
     shown = in_one_line if one_line else str
     labels = [shown(clean(label)) for label in recording.labels]
     label_width = max(map(len, labels), default=0)

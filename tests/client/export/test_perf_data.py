@@ -16,7 +16,7 @@ from utracefs_protocol.errors import TraceError
 
 
 def exported(source: Path, out: Path, **selection: object) -> Exported:
-    with utracefs.open(source, **selection) as recording:  # type: ignore[call-overload]
+    with utracefs.open(source, **selection) as recording:  # type: ignore[arg-type]
         return write_perf_data(recording, out)
 
 

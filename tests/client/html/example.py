@@ -78,7 +78,7 @@ def write_many(path: Path, count: int, *, cpus: int = 4, lost_every: int = 0) ->
 def page_of(recording: Path, **selection: object) -> Path:
     """The page, beside its recording."""
     path = recording.with_suffix(".html")
-    whole = utracefs.open(recording, **selection)  # type: ignore[call-overload]
+    whole = utracefs.open(recording, **selection)  # type: ignore[arg-type]
     with whole as opened, path.open("wb") as out:
         write_html(opened, out)
     return path

@@ -23,7 +23,7 @@ from utracefs_protocol.filter.errors import FIELD_NOT_FOUND, INVALID_OPERATOR, M
 
 def numbers(path: Path, text: str, **more: object) -> list[tuple[str, int]]:
     """Name and time of the records that pass, read in each of the ways that there are."""
-    with utracefs.open(path, filter=text, **more) as recording:  # type: ignore[call-overload]
+    with utracefs.open(path, filter=text, **more) as recording:  # type: ignore[arg-type]
         found = [(r.name, r.time_ns) for r in recording]
         batches = sum(batch.rows for batch in recording.batches())
     assert batches == len(found)

@@ -16,6 +16,7 @@ from tests.client.recordings.events import Events
 from tests.client.recordings.perf_data.example import lost, sample
 from tests.client.recordings.perf_data.example import write as write_perf_data
 from tests.client.recordings.trace_dat.example import CPU0, CPU1, EVENTS, many_records, pages, write
+from tests.judges import library
 from utracefs import Record, Recording
 from utracefs_protocol.errors import TraceError
 
@@ -77,6 +78,27 @@ def test_a_perf_data(tmp_path: Path) -> None:
         assert reading.done == 1
 
 
+def test_one_file_is_its_only_part(file: Path) -> None:
+    with utracefs.open(file) as recording:
+        (part,) = recording.parts
+        assert rows(part) == rows(recording) != []
+        assert (recording.is_merged, recording.labels, recording.ts_offsets, recording.notes) == (
+            False,
+            [""],
+            [0],
+            [],
+        )
+        assert repr(recording) == f"<Recording {file}: trace.dat, clock mono, 3 events>"
+
+
+def test_an_unknown_event_is_named(file: Path) -> None:
+    library("pyarrow")
+    with utracefs.open(file) as recording:
+        for ask in (recording.find_event, recording.to_arrow, recording.arrow_reader):
+            with pytest.raises(TraceError, match=r"trace\.dat: .*nothing"):
+                ask("nothing")
+
+
 def test_the_name_open_stays_the_builtin() -> None:
     program = (
         "from utracefs import *; import utracefs, builtins;"
@@ -97,7 +119,7 @@ def test_the_name_open_stays_the_builtin() -> None:
     ],
 )
 def test_selection(file: Path, selection: dict[str, object], chosen: list[int]) -> None:
-    with utracefs.open(file, **selection) as recording:  # type: ignore[call-overload]
+    with utracefs.open(file, **selection) as recording:  # type: ignore[arg-type]
         assert rows(recording) == [ALPHA[n] for n in chosen]
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import utracefs
 from tests.integration.conftest import DaemonProcess, own_directory
-from utracefs.recordings.recording import MergedRecording
 
 PROGRAM = """
 import sys, utracefs
@@ -64,6 +63,6 @@ def test_turns_stay_in_turn(tmp_path: Path, recorder: list[str]) -> None:
             _, told = process.communicate(timeout=120)
             assert process.returncode == 0, told.decode()
     with utracefs.open(files) as recording:
-        assert isinstance(recording, MergedRecording)
+        assert recording.is_merged
         found = [(r.fields["number"], Path(r.file)) for r in recording if r.name == "turn"]
     assert found == [(number, files[number % 2]) for number in range(2000)]

@@ -34,8 +34,8 @@ _QUIET_S: Final = 1.0
 
 if TYPE_CHECKING:
     from utracefs.export.common import Exported, Progress
-    from utracefs.recordings.any_recording import AnyRecording
     from utracefs.recordings.origin import Origin
+    from utracefs.recordings.recording import Recording
 
 
 class CpuList(ParamType[frozenset[int]]):
@@ -88,7 +88,7 @@ class Selection:
     raw_eventheader: bool = False
     """See `utracefs.open`."""
 
-    def open(self, path: str | Sequence[str], source: str, *, recover: bool) -> "AnyRecording":
+    def open(self, path: str | Sequence[str], source: str, *, recover: bool) -> "Recording":
         """Open the recording. Failure about `source`: the filter is invalid for all its events; other errors
         as `utracefs.open`."""
         with about_the_filter(source, self.filter):
@@ -103,7 +103,7 @@ class Selection:
                 recover=recover,
                 raw_eventheader=self.raw_eventheader,
             )
-        for one in recording.recordings:
+        for one in recording.files:
             tell_if_moved(one.path if recording.is_merged else source, one.origin)
         for note in recording.notes:
             tell(note)

@@ -43,8 +43,8 @@ from utracefs.export import (
 )
 from utracefs.export.common import Progress
 from utracefs.export.perf_data import check_clock
-from utracefs.recordings.any_recording import AnyRecording
 from utracefs.recordings.columns import library
+from utracefs.recordings.recording import Recording
 from utracefs_protocol.errors import TraceError
 
 
@@ -243,7 +243,7 @@ def export(
             paths[0], tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
         selection = selection.of_the_last(last_s, paths, recover=recover)
         recording = stack.enter_context(selection.open(paths, source, recover=recover))
-        for one in recording.recordings:
+        for one in recording.files:
             one.tgids = tgids
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)
@@ -281,7 +281,7 @@ def check_target(kind: str, output: str) -> None:
         raise Failure(output, os.strerror(errno.EISDIR))
 
 
-def convert(recording: AnyRecording, kind: str, output: str | None, tracks: Tracks) -> Exported:
+def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
     """Write a recording in that format; output: None is stdout, if the format allows it."""
     row = FORMATS[kind]
     if output is None or not row.makes:
@@ -322,7 +322,7 @@ def _buffer_of_the_daemon(
         yield path, recorder.texts.tgids
 
 
-def _tracks_of(path: str, recording: AnyRecording) -> Tracks:
+def _tracks_of(path: str, recording: Recording) -> Tracks:
     """Read them from a file. Events that the recording does not have are reported and skipped."""
     with open(path, "rb") as file:
         data = file.read(_TRACKS_BYTES + 1)
@@ -343,7 +343,7 @@ def _check_new(kind: str, path: str) -> None:
         raise Failure(path, f"exists; {kind} makes a new directory")
 
 
-def _only_event(row: Format, recording: AnyRecording, output: str) -> str | None:
+def _only_event(row: Format, recording: Recording, output: str) -> str | None:
     """The one event of the recording, or with records, if the path demands a single file."""
     if row.is_folder(output):
         return None
@@ -353,7 +353,7 @@ def _only_event(row: Format, recording: AnyRecording, output: str) -> str | None
     return events[0] if len(events) == 1 else None
 
 
-def _write_directory(row: Format, recording: AnyRecording, path: str, progress: Progress) -> Exported:
+def _write_directory(row: Format, recording: Recording, path: str, progress: Progress) -> Exported:
     """The file gets its name when it is complete, or complete up to an error in the input."""
     _check_new(row.name, path)
     real = os.path.realpath(path)

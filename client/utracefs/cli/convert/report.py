@@ -23,7 +23,7 @@ from utracefs.recordings.report import report_text
 from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
-    from utracefs.recordings.any_recording import AnyRecording
+    from utracefs.recordings.recording import Recording
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -106,9 +106,9 @@ def report(
     with (Selection() if show_stat else selection).open(paths, source, recover=recover) as recording:
         out = sys.stdout.buffer
         if show_stat:
-            for one, label in zip(recording.recordings, recording.labels, strict=True):
+            for one, label in zip(recording.files, recording.labels, strict=True):
                 head = f"{label}: " if label else ""
-                lines = [line for text in one.cpu_stats for line in text.splitlines()]
+                lines = [line for text in one.reader.cpu_stats for line in text.splitlines()]
                 out.write(bytes_of("".join(f"{head}{line}\n" for line in lines)))
             if recording.is_merged:
                 out.write(bytes_of(f"{_of_trace_cmd(recording)}\n"))
@@ -119,7 +119,7 @@ def report(
         _tell_losses(recording)
 
 
-def _of_trace_cmd(recording: "AnyRecording") -> str:
+def _of_trace_cmd(recording: "Recording") -> str:
     """The command by which trace-cmd merges the files; its times are the first file's."""
     words = ["trace-cmd", "report"]
     for path, offset in zip(recording.paths, recording.ts_offsets, strict=True):
@@ -127,9 +127,9 @@ def _of_trace_cmd(recording: "AnyRecording") -> str:
     return shlex.join(words)
 
 
-def _tell_losses(recording: "AnyRecording") -> None:
-    for one in recording.recordings:
-        lost = lost_in_file(one.cpu_stats)
+def _tell_losses(recording: "Recording") -> None:
+    for one in recording.files:
+        lost = lost_in_file(one.reader.cpu_stats)
         if any(lost.values()):
             tell(f"{one.path}: of all that was emitted {lost_text(lost)}")
 
@@ -140,7 +140,7 @@ def _is_perf_data(path: str) -> bool:
     return False
 
 
-def _write_html(recording: "AnyRecording", output: str | None) -> None:
+def _write_html(recording: "Recording", output: str | None) -> None:
     from utracefs.html import write_html
 
     if output is None:

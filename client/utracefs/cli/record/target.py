@@ -69,7 +69,7 @@ class Target:
 
         try:
             with interruptible(), utracefs.open(self.path) as recording:
-                recording.tgids = tgids
+                recording.files[0].tgids = tgids
                 tell_if_moved(self.output, recording.origin)
                 done = convert(recording, self._kind, self.output, Tracks())
             if done.error is not None:

@@ -14,13 +14,13 @@ from typing import BinaryIO, Final
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.export.tables._csv_text import CsvText
 from utracefs.recordings._columns import PLACE_COLUMNS
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 from utracefs_protocol.text import clean
 
 _COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
 
 
-def write_csv(recording: AnyRecording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written."""
     fields = dict.fromkeys(name for event in recording.events_with_records() for name in event.names)
     header = [*_COLUMNS, *(PLACE_COLUMNS if recording.is_merged else ())]

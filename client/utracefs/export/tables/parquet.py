@@ -29,8 +29,8 @@ from utracefs.export.common import Exported, Progress, write_parts
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder
-from utracefs.recordings.any_recording import AnyRecording, Reading
 from utracefs.recordings.partial_files import NO_ROOM, NoRoom, WholeFile
+from utracefs.recordings.recording import Reading, Recording
 from utracefs_protocol.text import bytes_of, clean
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _COLUMN_BYTES: Final = 4 << 10
 
 
 def write_parquet(
-    recording: AnyRecording,
+    recording: Recording,
     directory: str | os.PathLike[str],
     *,
     host: str | None = None,
@@ -81,7 +81,7 @@ def write_parquet(
 
 
 def _write_part(
-    files: "_Files", room: "_Room", host: str | None, recording: AnyRecording, progress: Progress | None
+    files: "_Files", room: "_Room", host: str | None, recording: Recording, progress: Progress | None
 ) -> Exported:
     where = partition("host", host or recording.host or "unknown")
     offset, day_guessed = _unix_offset(recording)
@@ -102,7 +102,7 @@ def _write_part(
 
 
 def write_parquet_file(
-    recording: AnyRecording, out: BinaryIO, *, event: str, progress: Progress | None = None
+    recording: Recording, out: BinaryIO, *, event: str, progress: Progress | None = None
 ) -> Exported:
     """Write the records of one event, named as for `Recording.find_event`. Errors as `write_parquet`."""
     parquet = columns.library("pyarrow.parquet")
@@ -208,7 +208,7 @@ def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:
             progress(reading.done)
 
 
-def _unix_offset(recording: AnyRecording) -> tuple[int | None, bool]:
+def _unix_offset(recording: Recording) -> tuple[int | None, bool]:
     """Offset from a time to nanoseconds since 1970 (None: times are no nanoseconds), and whether that is a
     guess."""
     if recording.unix_offset_ns is not None:

@@ -38,7 +38,7 @@ from utracefs.export.tables.parquet import PARTITIONS
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch
 from utracefs.recordings._records import EventDecoder
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 from utracefs.recordings.several.timeline import NotMergeableError
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.errors import TraceError
@@ -226,7 +226,7 @@ def open_tables(
         read = functools.partial(
             utracefs.recordings.recording.open, recover=recover, raw_eventheader=raw_eventheader
         )
-        opened: list[AnyRecording] = []
+        opened: list[Recording] = []
         try:
             opened += [stack.enter_context(read(recordings))] if recordings else []
         except NotMergeableError as error:
@@ -242,7 +242,7 @@ def open_tables(
 
 
 def _of_recording(
-    recording: AnyRecording, is_one_of_many: bool, failures: list[TraceError], notes: list[str]
+    recording: Recording, is_one_of_many: bool, failures: list[TraceError], notes: list[str]
 ) -> Iterator[tuple[EventName, Source]]:
     """is_one_of_many: there are other inputs, so the tables have PLACE_COLUMNS in the end."""
     taken = columns.PLACE_COLUMNS if is_one_of_many else ()
@@ -266,12 +266,12 @@ def _of_recording(
 
 
 def _batches(
-    recording: AnyRecording, layouts: Layouts, decoders: Iterable[EventDecoder]
+    recording: Recording, layouts: Layouts, decoders: Iterable[EventDecoder]
 ) -> "Iterator[pyarrow.RecordBatch]":
     return layouts.read(recording.reading(*decoders).batches())
 
 
-def _all_batches(recording: AnyRecording, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
+def _all_batches(recording: Recording, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
     reading = recording.reading()
     try:
         for batch in AllRecords(reading.records):

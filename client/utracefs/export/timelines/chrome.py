@@ -26,7 +26,7 @@ from typing import BinaryIO, Final
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.export.timelines._chrome_text import ChromeText
 from utracefs.export.timelines.tracks import Tracks
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 
 # A name for no process, so that all further objects may begin with a comma.
 _HEAD: Final = b'{"displayTimeUnit":"ns","traceEvents":[\n{"ph":"M","name":"utracefs","pid":0,"args":{}}'
@@ -34,7 +34,7 @@ _TAIL: Final = b"\n]}\n"
 
 
 def write_chrome(
-    recording: AnyRecording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
+    recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
 ) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written and
     the file is complete; for `tracks` see Tracks.check."""

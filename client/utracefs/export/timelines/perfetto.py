@@ -26,14 +26,14 @@ from typing import BinaryIO, Final
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.export.timelines._perfetto_packets import PerfettoPackets
 from utracefs.export.timelines.tracks import Tracks
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 
 _CLOCKS: Final = {"realtime": 1, "mono": 3, "mono_raw": 5, "boot": 6}
 """BuiltinClock of Perfetto; for all others that of `mono`, which readers show unchanged."""
 
 
 def write_perfetto(
-    recording: AnyRecording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
+    recording: Recording, out: BinaryIO, *, tracks: Tracks | None = None, progress: Progress | None = None
 ) -> Exported:
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written; for
     `tracks` see Tracks.check."""

@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
-from utracefs.recordings.any_recording import AnyRecording
+from utracefs.recordings.recording import Recording
 from utracefs.tree.event_names import EventName, matches
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Field, FieldKind
@@ -152,7 +152,7 @@ class Tracks:
             self.slices + other.slices, self.durations + other.durations, self.counters + other.counters
         )
 
-    def with_spans(self, recording: AnyRecording) -> "Tracks":
+    def with_spans(self, recording: Recording) -> "Tracks":
         """Besides these, the spans that the recording describes, unless their begin has a slice here."""
         fields = {
             EventName(system, text_of(event.name)): [(field.type, field.name) for field in event.fields]
@@ -189,12 +189,12 @@ class Tracks:
             tuple(one for one in self.counters if one.event not in gone),
         )
 
-    def missing(self, recording: AnyRecording) -> list[str]:
+    def missing(self, recording: Recording) -> list[str]:
         """The names that match no event of the recording."""
         there = recording.events
         return sorted(name for name in self.events() if not any(matches(name, event) for event in there))
 
-    def check(self, recording: AnyRecording) -> None:
+    def check(self, recording: Recording) -> None:
         """TraceError: ENOENT for an event or field that the recording does not describe, EINVAL for a field
         that is no number, and for keys that can never be equal."""
         gone = self.missing(recording)
@@ -236,7 +236,7 @@ def _is_number(field: Field) -> bool:
     return field.kind is FieldKind.INTEGER or field.is_float or field.is_bool
 
 
-def _fields(recording: AnyRecording, pattern: str, field: str) -> list[Field]:
+def _fields(recording: Recording, pattern: str, field: str) -> list[Field]:
     """The fields named `field` of all events that match the pattern. TraceError: none has it."""
     events = [
         event

@@ -12,11 +12,13 @@ says what is wrong with it.
 import contextlib
 import os
 import struct
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import attrs
 
 import utracefs.recordings.perf_data.format as layout
+from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.perf_data._samples import Samples
 from utracefs.recordings.perf_data.format import Feature
@@ -42,6 +44,8 @@ class PerfDataReader(FileReader):
     samples that are not of tracepoints.
     """
 
+    format = "perf.data"
+
     def __init__(
         self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
     ) -> None:
@@ -49,17 +53,11 @@ class PerfDataReader(FileReader):
         self._recover = recover
         self.clock = "perf"
         """The name of the samples' clock; all count nanoseconds."""
-        self.origin = Origin()
         self._sample_type = int(DEFAULT_SAMPLE_TYPE)
         self._sample_id_all = True
         self._data = (0, 0)
         is_part = self._map[: layout.HEADER.size] == _UNFINISHED
         self._parse("perf.data", self._read_part if is_part else self._read)
-
-    @property
-    def data_bytes(self) -> int:
-        """Size of the records."""
-        return self._data[1]
 
     def samples(self) -> Samples:
         """The samples in the order of time."""
@@ -74,6 +72,23 @@ class PerfDataReader(FileReader):
             )
         except ValueError as error:
             raise self._error(str(error)) from None
+
+    def source(
+        self,
+        cpus: Collection[int] | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        tgids: Mapping[int, int] | None = None,
+    ) -> tuple[Samples, Callable[[], float]]:
+        """All samples, like `TraceDatReader.source`."""
+        samples, size = self.samples(), self._data[1]
+        return samples, lambda: samples.read_bytes / size if size else 1.0
+
+    def last_ns(self) -> int:
+        """Reads all samples."""
+        records = Records(self.samples(), lambda _: EventDecoder("", "", ()))
+        records.events()
+        return records.last_ns
 
     def _read_part(self) -> None:
         """The descriptions of the samples are in the other file."""

@@ -1,8 +1,7 @@
-"""Several recordings as one, merged by time.
+"""The records of several files, merged by time.
 
 | module | |
 |---|---|
-| merged | `MergedRecording`: `utracefs.open` returns it for several files |
-| timeline | the times of one recording among those of others |
+| timeline | the times of one file among those of others |
 | _sources | the merge of their records, compiled |
 """

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import attrs
 
 import utracefs.recordings.trace_dat.format as layout
+from utracefs.recordings._records import MergedPages
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.trace_dat._merge import Merge
 from utracefs.recordings.trace_dat.compression import Compression, Packed, compression_of, unpacked
@@ -38,6 +39,18 @@ class FileReader(TraceTexts):
     A file above read_bytes (None: READ_BYTES) is mapped. Bytes read at once never change later; truncating a
     mapped file would kill us by SIGBUS.
     """
+
+    format: str
+    clock: str
+    clock_in_ns = True
+    offset_ns = 0
+    """Offset to add to all time stamps, which have 64 bits."""
+    nr_cpus = 0
+    """0: unknown."""
+    cpu_stats: Sequence[str] = ()
+    instances: Sequence[str] = ("",)
+    """The names of the buffers."""
+    origin = Origin()
 
     def __init__(self, path: str | os.PathLike[str], read_bytes: int | None) -> None:
         super().__init__()
@@ -100,6 +113,8 @@ class TraceDatReader(FileReader):
     cpus are separated where times go back, and numbered in the order of the file.
     """
 
+    format = "trace.dat"
+
     def __init__(
         self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
     ) -> None:
@@ -110,15 +125,14 @@ class TraceDatReader(FileReader):
         self.version = 0
         self.page_size = SUBBUF_SIZE
         self.buffers: list[layout.Buffer] = []
-        self.nr_cpus = 0
         self.trace_clock = b""
-        self.offset_ns = 0
-        """Offset to add to all time stamps, which have 64 bits."""
         self.cpu_stats: list[str] = []
         self.uname = ""
-        self.origin = Origin()
         self.producer = ""
         self._parse("trace.dat", self._read)
+        self.clock = self.buffers[0].clock if self.buffers else "mono"
+        self.clock_in_ns = self.clock in layout.CLOCKS_IN_NS - {"uptime"} | {"boot"}
+        self.instances = [buffer.name for buffer in self.buffers]
 
     def comm(self, tid: int) -> str:
         """In trace-cmd's words: `<idle>` for 0, `<...>` for a thread without a known name."""
@@ -152,6 +166,25 @@ class TraceDatReader(FileReader):
             ],
             recover=self._recover,
         )
+
+    def source(
+        self,
+        cpus: Collection[int] | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        tgids: Mapping[int, int] | None = None,
+    ) -> tuple[MergedPages, Callable[[], float]]:
+        """A source of all records of these cpus and times (and possibly of others), and a function that
+        returns the part read. tgids: thread id to process id, which the file does not have."""
+        merge = self.merge(
+            cpus,
+            None if since_ns is None else since_ns - self.offset_ns,
+            None if until_ns is None else until_ns - self.offset_ns,
+        )
+        source = MergedPages(merge, offset_ns=self.offset_ns, tgids=tgids)
+        source.comms = self.cmdlines
+        size = merge.size_bytes
+        return source, lambda: merge.read_bytes / size if size else 1.0
 
     def last_ns(self) -> int:
         """Time of the last record, in times of the report; 0 without one, or if it cannot be read."""

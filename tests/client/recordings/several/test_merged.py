@@ -21,7 +21,7 @@ from utracefs.cli.convert.report import report
 from utracefs.cli.convert.sql import sql
 from utracefs.export import write_csv, write_json_lines, write_perf_data, write_trace_dat
 from utracefs.recordings.origin import Origin
-from utracefs.recordings.recording import MergedRecording, Recording
+from utracefs.recordings.recording import Recording
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import FilterError
 
@@ -36,14 +36,14 @@ def two(folder: Path) -> list[Path]:
     ]
 
 
-def rows(recording: Recording | MergedRecording) -> list[tuple[int, str, int]]:
+def rows(recording: Recording) -> list[tuple[int, str, int]]:
     return [(r.time_ns - DAY, r.host, r.fields["n"]) for r in recording]
 
 
 def test_records_are_merged_by_the_time_of_day(tmp_path: Path) -> None:
     files = two(tmp_path)
     with utracefs.open(files) as recording:
-        assert isinstance(recording, MergedRecording)
+        assert recording.is_merged
         expected = [(SECOND, "a", 0), (2 * SECOND, "b", 0), (3 * SECOND, "a", 1), (4 * SECOND, "b", 1)]
         assert rows(recording) == expected
         assert [r.file for r in recording] == [str(files[n]) for n in (0, 1, 0, 1)]
@@ -376,3 +376,14 @@ def test_trace_cmd_merges_wall_clocks(tmp_path: Path) -> None:
     assert [line.split()[3] for line in text.splitlines()[2:]] == ["86407.000000:", "172800.000000:"]
     with utracefs.open(files) as recording:
         assert [(r.time_ns, r.host) for r in recording] == [(DAY + 7 * SECOND, "b"), (2 * DAY, "a")]
+
+
+def test_a_part_need_not_have_the_selected_events(tmp_path: Path) -> None:
+    other = Events(300, b"tock u32 m")
+    a, b = (
+        write(tmp_path / f"{n}.dat", origin(n, DAY), [SECOND], events=e)
+        for n, e in (("a", EVENTS), ("b", other))
+    )
+    for selection in ({"events": "tick"}, {"filter": "n == 0"}):
+        with utracefs.open([a, b], **selection) as recording:  # type: ignore[arg-type]
+            assert [[r.name for r in part] for part in recording.parts] == [["tick"], []]
