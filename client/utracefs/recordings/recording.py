@@ -124,13 +124,14 @@ class Recording:
 
     @property
     def notes(self) -> list[str]:
-        """Lines about how the files were merged, to be printed."""
-        if not self.timelines[0].tells_day:
-            return [f"{self.path}: of one boot, merged by its clock {self.clock}"] if self.is_merged else []
-        return [
-            f"{one.path}: {one.origin.host or 'unknown host'}, time of day {_known_to(timeline)}"
-            for one, timeline in zip(self.files, self.timelines, strict=True)
-        ]
+        """Lines to be printed: with `recover` about what cannot be read; about how the files were merged."""
+        notes = [note for one in self.files for note in getattr(one.reader, "notes", ())]
+        if self.timelines[0].tells_day:
+            return notes + [
+                f"{one.path}: {one.origin.host or 'unknown host'}, time of day {_known_to(timeline)}"
+                for one, timeline in zip(self.files, self.timelines, strict=True)
+            ]
+        return notes + [f"{self.path}: of one boot, merged by its clock {self.clock}"] * self.is_merged
 
     @property
     def parts(self) -> "Sequence[Recording]":

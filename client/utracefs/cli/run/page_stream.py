@@ -1,4 +1,5 @@
-"""The pages of an instance's ring buffer, read from the ring into which the daemon moves each full one.
+"""The pages of an instance's ring buffer, read from the ring into which the daemon moves each full one,
+behind the formats of its events.
 
     ring ── watermark ──▶ thread ─┐
                                   ├─▶ pass_on    many pages of a cpu at a time
@@ -13,7 +14,7 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from utracefs.cli.instance_option import Place
@@ -30,17 +31,28 @@ PART_OF_MEMORY = 256
 
 PassOn = Callable[[int, memoryview, int], None]
 """Called with a cpu, pages, and the number of their records of events."""
+Describe = Callable[[Mapping[int, bytes]], None]
+"""Called with event ids and system, NUL, format of each, before the first of their pages is passed on."""
 
 
 class PageStream:
     """OSError: the daemon, or this instance, gives no pages to a ring."""
 
-    def __init__(self, tree: Tracefs, place: Place, page_size: int, nr_cpus: int, pass_on: PassOn) -> None:
+    def __init__(
+        self,
+        tree: Tracefs,
+        place: Place,
+        page_size: int,
+        nr_cpus: int,
+        pass_on: PassOn,
+        describe: Describe = lambda _: None,
+    ) -> None:
         self._tree = tree
         self._place = place
         self._page_size = page_size
         self._nr_cpus = nr_cpus
         self._pass_on = pass_on
+        self._describe = describe
         self._handle, ring, self._bell = _open(tree, place)
         try:
             self._ring = StreamRing(ring)
@@ -134,6 +146,9 @@ class PageStream:
                 except ValueError as error:
                     reason = f"{error}: was it changed meanwhile?"
                     raise OSError(errno.EPROTO, reason, self._place.path("buffer_subbuf_size_kb")) from None
+                if self._ring.described:
+                    self._describe(self._ring.described)
+                    self._ring.described.clear()
                 pages = memoryview(self._pages)
                 for cpu, begin, end, records in runs:
                     self._pass_on(cpu, pages[begin:end], records)

@@ -1,7 +1,7 @@
 """Copies the records of an instance into a trace.dat while they are recorded.
 
     a ring of pages (page_stream) ──▶ TraceDatWriter
-    set_event, events/*/format  ──▶ formats, read repeatedly: an event may be removed before the end
+    the ring, set_event         ──▶ formats, each before its first page, for the file of a killed recorder
     events/*/stats              ──▶ counts of the records that are not in the pages
 
 The records in the file are counted as they are read, so other users of the instance do not make the summary
@@ -21,7 +21,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import attrs
@@ -34,7 +34,7 @@ from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.page_stream import PageStream
 from utracefs.cli.run.texts import Texts
 from utracefs.cli.tables import counted
-from utracefs.recordings.trace_dat._pages import count_events
+from utracefs.recordings.trace_dat._pages import count_events, unknown_ids
 from utracefs.recordings.trace_dat.compression import Compression
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs.tree.tracefs import Tracefs
@@ -235,7 +235,7 @@ class Recorder:
             return
         try:
             self._stream = PageStream(
-                self._tree, self._place, self._page_size, len(self._cpus), self._take_pages
+                self._tree, self._place, self._page_size, len(self._cpus), self._take_pages, self._describe
             )
         except ConnectionError:
             raise
@@ -279,7 +279,9 @@ class Recorder:
         self._stats = self._read_stats()
         self.account = self._ledger.read()
         with self._alone():
-            self._writer.add_texts(self.texts.contents)
+            lost = self._summary(is_end=False)
+            account = (lambda given_up: lost_lines(lost.without(given_up).losses)) if lost.lost else None
+            self._writer.add_texts(attrs.evolve(self.texts.contents, event_stats=account))
 
     def _tell_losses(self) -> None:
         """While records are lost, in a line a second."""
@@ -452,9 +454,19 @@ class Recorder:
             return
         if self._is_window and cpu not in self._begun:
             page = without_missed(page)  # records before a window are not lost
+        if unknown := unknown_ids(page, self._page_size, self.texts.ids):
+            self.texts.ids.update(unknown)
+            with contextlib.suppress(ConnectionError, TimeoutError):  # raised by the next request
+                self.read_texts()
         self._begun.add(cpu)
         self._writer.add_page(cpu, page)
         self._kept += count
+
+    def _describe(self, described: Mapping[int, bytes]) -> None:
+        """For the stream."""
+        for text in described.values():
+            self.texts.add_format(*text.split(b"\0", 1))
+        self._writer.add_texts(self.texts.contents)
 
     def _take_pages(self, cpu: int, pages: memoryview, records: int) -> None:
         """For the stream."""

@@ -14,7 +14,7 @@ from utracefs.recordings.trace_dat.writer import Contents
 from utracefs.tree.event_names import EventName, parse_event_list
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.pages.subbuf import MARKER_IP
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, text_of
 
 MARKER_SYMBOL = b"%x t tracing_mark_write\n" % MARKER_IP
 """The only line of the symbol table: readers resolve a marker's ip with it."""
@@ -43,7 +43,9 @@ class Texts:
             trace_clock=trace_clock,
             origin=self.origin,
         )
-        self._formats: dict[EventName, bytes] = {}
+        self._formats: dict[bytes, EventName] = {}
+        self.ids: set[int] = set()
+        """Their ids."""
         self.there: set[EventName] = set()
         """All events that existed at a `read`, enabled or not: a requested name may be misspelt."""
         self.tgids: dict[int, int] = {}
@@ -52,25 +54,34 @@ class Texts:
     @property
     def events(self) -> list[EventName]:
         """Events that were found enabled at some time."""
-        return list(self._formats)
+        return list(dict.fromkeys(self._formats.values()))
 
     @property
     def contents(self) -> Contents:
         formats: dict[bytes, list[bytes]] = {}
-        for event, text in self._formats.items():
+        for text, event in self._formats.items():
             formats.setdefault(bytes_of(event.system), []).append(text)
         return attrs.evolve(self._contents, formats=formats)
+
+    def add_format(self, system: bytes, text: bytes) -> None:
+        """Add a format that was not read from its file; with another id the same event may have several."""
+        name, number = text.split(b"\n", 2)[:2]
+        self._formats[with_small_signs(text)] = EventName(
+            text_of(system), text_of(name.removeprefix(b"name: "))
+        )
+        self.ids.add(int(number.removeprefix(b"ID: ")))
 
     def read(self) -> None:
         """Read the texts that may change or vanish."""
         tree = self._tree
         self.there.update(parse_event_list(tree.read_file("available_events")))
         events = parse_event_list(tree.read_file(self._events_file))
-        new = [event for event in events if event not in self._formats]
+        known = set(self.events)
+        new = [event for event in events if event not in known]
         contents = tree.read_files(f"{event.directory}/format" for event in new)
         for event, content in zip(new, contents, strict=True):
             if isinstance(content, bytes):
-                self._formats[event] = with_small_signs(content)
+                self.add_format(bytes_of(event.system), content)
         self._contents = attrs.evolve(self._contents, cmdlines=tree.read_file("saved_cmdlines"))
         for line in tree.read_file("saved_tgids").splitlines():
             tid, tgid = line.split()

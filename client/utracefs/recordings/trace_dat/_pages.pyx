@@ -55,6 +55,35 @@ cdef uint64_t count_in(const uint8_t *page, uint64_t size) except? -1:
     return n
 
 
+def unknown_ids(pages, size_t page_size, known):
+    """Ids of events that are not in `known`, to their number of records in these sub-buffers, of each up to
+    an invalid record."""
+    cdef Py_buffer view
+    cdef PageCursor cursor
+    cdef const uint8_t *page
+    cdef uint16_t id
+    cdef bytearray is_known = bytearray(1 << 16)
+    cdef dict found = {}
+    for id in known:
+        is_known[id] = 1
+    PyObject_GetBuffer(pages, &view, PyBUF_SIMPLE)
+    try:
+        for at in range(0, view.len - view.len % page_size, page_size):
+            page = <const uint8_t *>view.buf + <size_t>at
+            try:
+                open_page(&cursor, page, page_size)
+            except ValueError:
+                continue
+            while find_record(&cursor) == RECORD:
+                if cursor.length >= 2 and is_event(page + cursor.data):
+                    memcpy(&id, page + cursor.data, 2)
+                    if not is_known[id]:
+                        found[id] = found.get(id, 0) + 1
+        return found
+    finally:
+        PyBuffer_Release(&view)
+
+
 cdef inline bint is_event(const uint8_t *entry) noexcept:
     cdef uint16_t id
     memcpy(&id, entry, 2)

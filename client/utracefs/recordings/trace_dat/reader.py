@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -19,6 +20,7 @@ import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings._records import MergedPages
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings.trace_dat._pages import unknown_ids
 from utracefs.recordings.trace_dat.compression import Compression, Packed, compression_of, unpacked
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
@@ -129,6 +131,8 @@ class TraceDatReader(FileReader):
         self.cpu_stats: list[str] = []
         self.uname = ""
         self.producer = ""
+        self.notes: list[str] = []
+        """With `recover`: what cannot be read, or may be missing."""
         self._parse("trace.dat", self._read)
         self.clock = self.buffers[0].clock if self.buffers else "mono"
         self.clock_in_ns = self.clock in layout.CLOCKS_IN_NS - {"uptime"} | {"boot"}
@@ -243,6 +247,7 @@ class TraceDatReader(FileReader):
             self.nr_cpus = max((len(buffer.extents) for buffer in self.buffers), default=0)
         if self._recover:
             self.buffers = [self._clipped(buffer) for buffer in self.buffers]
+            self._note_unknown()
         for buffer in self.buffers:
             for extent in buffer.extents:
                 if extent.offset + extent.size > len(self._map) or extent.size % buffer.page_size:
@@ -260,6 +265,17 @@ class TraceDatReader(FileReader):
             there = min(extent.size, size - offset)
             extents.append(layout.Extent(extent.cpu, offset, there - there % buffer.page_size))
         return attrs.evolve(buffer, extents=tuple(extents))
+
+    def _note_unknown(self) -> None:
+        """Note the records of events without a format: a recorder that is killed may not have it yet."""
+        unknown: Counter[int] = Counter()
+        for buffer in self.buffers if self._compression is None else ():
+            for extent in buffer.extents:
+                pages = memoryview(self._map)[extent.offset : extent.offset + extent.size]
+                unknown.update(unknown_ids(pages, buffer.page_size, self.formats))
+        if unknown:
+            ids = ", ".join(f"id {number} ({count})" for number, count in sorted(unknown.items()))
+            self.notes.append(f"{self._path}: {unknown.total()} records of events without a format: {ids}")
 
     # Version 7: sections, found through the options.
 
@@ -335,7 +351,9 @@ class TraceDatReader(FileReader):
         if file.string() not in layout.COMPRESSIONS:
             raise self._error("is compressed; nothing can be recovered from it")
         file.string()
-        file.u64()
+        if not file.u64():
+            text = "was not finished: records and losses of its last second may be missing"
+            self.notes.append(f"{self._path}: {text}")
         read = {section.id: take_in for section, take_in in self._text_sections().items()}
         pages: list[layout.Extent] = []
         while file.left >= layout.SECTION_HEADER.size:

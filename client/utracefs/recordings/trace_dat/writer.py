@@ -157,7 +157,7 @@ class TraceDatWriter:
         """Write the present texts, for a reader of NAME.part; `finish` gets all of them again. Also writes
         the collected pages."""
         with errors_about(self._shown):
-            for key, make in _texts(contents, self._nr_cpus, self._page_size):
+            for key, make in _texts(contents, self._nr_cpus, self._page_size, self.given_up):
                 if key not in self._noted:
                     text = make()
                     if not self._part.add_text(text):
@@ -378,16 +378,18 @@ def _bodies(contents: Contents) -> list[tuple[layout.Section, bytes]]:
 
 
 def _texts(
-    contents: Contents, nr_cpus: int, page_size: int
+    contents: Contents, nr_cpus: int, page_size: int, given_up: int
 ) -> Iterator[tuple[tuple[bytes, bytes], Callable[[], bytes]]]:
     """Parts of a NAME.part besides pages: a name, and a function for the bytes. Each format and each name of
-    a thread is a section, so that new ones can be appended later."""
+    a thread is a section, so that new ones can be appended later; so is each new account of losses, with all
+    options."""
 
-    def head() -> bytes:
-        options = _pack_options(_options(contents, nr_cpus, 0))
-        return _head(page_size, 0) + _section(layout.OPTIONS, options)
+    def options() -> bytes:
+        return _section(layout.OPTIONS, _pack_options(_options(contents, nr_cpus, given_up)))
 
-    yield (b"", b""), head
+    yield (b"", b""), lambda: _head(page_size, 0) + options()
+    if contents.event_stats is not None:
+        yield (layout.OPTIONS.name, contents.event_stats(given_up)), options
     for section, body in _bodies(attrs.evolve(contents, formats={}, cmdlines=b"")):
         if section not in (layout.EVENT_FORMATS, layout.CMDLINES):
             yield (section.name, b""), functools.partial(_section, section, body)

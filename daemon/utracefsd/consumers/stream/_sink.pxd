@@ -43,6 +43,9 @@ cdef class StreamSink:
 
 cdef class StreamPages(PageReader):
     cdef readonly StreamSink sink
+    cdef list undescribed       # (event id, text of its SS_FORMAT)
+
+    cdef bint write_formats(self) noexcept
 
 cdef class StreamProbe(Probe):
     cdef readonly StreamSink sink

@@ -20,6 +20,7 @@ class StreamSink:
 class StreamPages(PageReader):
     sink: StreamSink
     def __init__(self, sink: StreamSink) -> None: ...
+    def describe(self, id: int, text: bytes) -> None: ...
 
 class StreamProbe(Probe):
     sink: StreamSink

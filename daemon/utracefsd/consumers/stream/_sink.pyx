@@ -202,16 +202,37 @@ cdef class StreamSink:
 
 
 cdef class StreamPages(PageReader):
-    """Moves the pages of a ring buffer into the ring. Pages that do not fit stay in the buffer, to be moved
-    later or overwritten."""
+    """Moves the pages of a ring buffer into the ring, behind the formats of their events. Pages that do not
+    fit stay in the buffer, to be moved later or overwritten."""
 
     def __init__(self, StreamSink sink not None):
         self.sink = sink
+        self.undescribed = []
+
+    def describe(self, uint16_t id, bytes text not None):
+        """Write an SS_FORMAT, at the latest before the next page. Too large a text is left out."""
+        if SS_RECORD_HEADER + SS_COMMON + len(text) <= <Py_ssize_t>self.sink.size // 4:
+            self.undescribed.append((id, text))
+
+    cdef bint write_formats(self) noexcept:
+        """Whether the ring had room for all."""
+        cdef ss_record *record
+        cdef bytes text
+        while self.undescribed:
+            id, text = self.undescribed[0]
+            record = self.sink.reserve(SS_FORMAT, SS_COMMON + len(text), 0, id)
+            if record == NULL:
+                return False
+            memcpy(record.entry + SS_COMMON, <const char *>text, len(text))
+            del self.undescribed[0]
+        return True
 
     cdef void take(self, rb_cpu *b, bint all_of_them) noexcept:
         cdef StreamSink sink = self.sink
         cdef ss_record *record
         cdef uint64_t before
+        if self.undescribed and not self.write_formats():
+            return
         while rb_has_full_page(b) or (all_of_them and not rb_is_empty(b)):
             before = sink.head
             record = sink.reserve(SS_PAGE, b.subbuf_size, 0, 0)

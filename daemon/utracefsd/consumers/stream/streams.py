@@ -9,9 +9,9 @@ Each reader has a stream of its own, so a reader that stalls loses only its own 
 event, and delays no other. An event for which a stream's filter is invalid is left out. An event kept only by
 a stream may be removed to make space for another one (events/idle_events.py).
 
-With `pages` the ring gets the pages of an instance's ring buffer instead, each when it is full. If the reader
-falls behind, they stay in the buffer, which then overwrites or drops records, with the counts and marks that
-every reader of it gets.
+With `pages` the ring gets the pages of an instance's ring buffer instead, each when it is full, and the
+format of each event in front of its first page. If the reader falls behind, they stay in the buffer, which
+then overwrites or drops records, with the counts and marks that every reader of it gets.
 
 Only administrators can open streams. The limits protect against mistakes.
 """
@@ -100,6 +100,8 @@ class PageStream(_Opened):
         super().__init__(attr, sink, handle, closed)
         self._instance = instance
         self._pages = StreamPages(sink)
+        self._described: dict[int, Event] = {}
+        """By id: events whose formats are in the ring."""
 
     def attach(self) -> None:
         """TraceError: EBUSY (another stream has the buffer's pages), EINVAL (they are too large)."""
@@ -110,6 +112,14 @@ class PageStream(_Opened):
         if self._instance.buffer.subbuf_size > self.size // 4:
             raise TraceError(errno.EINVAL, "size must be that of four sub-buffers at least")
         self._instance.sink.page_reader = self._pages
+        self._instance.events.followers.append(self._describe)
+        for file in self._instance.events:
+            self._describe(file.event)
+
+    def _describe(self, event: Event) -> None:
+        if self._described.get(event.id) is not event and self._instance.events.was_enabled(event):
+            self._described[event.id] = event
+            self._pages.describe(event.id, event.system + b"\0" + format_of(event))
 
     def publish(self) -> None:
         self._instance.buffer.hand_to(self._pages)
@@ -126,6 +136,7 @@ class PageStream(_Opened):
     def _detach(self) -> None:
         if self._instance.sink.page_reader is self._pages:
             self._instance.sink.page_reader = None
+            self._instance.events.followers.remove(self._describe)
 
 
 class Stream(_Opened):

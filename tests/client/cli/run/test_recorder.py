@@ -1,5 +1,6 @@
 """Pages and texts of a daemon become a trace.dat."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -59,6 +60,27 @@ def test_two_recorders_of_an_instance_take_from_each_other(traced: Cli, tmp_path
             recorder.drain()
             finish(recorder)
     assert [[line[-1] for line in records(path)] for path in paths] == [["1"], ["0", "2"]]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the ring", "over the socket"])
+def test_a_format_precedes_its_first_page(traced: Cli, tmp_path: Path, is_first: bool) -> None:
+    path = tmp_path / "trace.dat"
+    with (
+        Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
+        contextlib.nullcontext() if is_first else Recorder(tree, str(tmp_path / "other.dat")),
+        Recorder(tree, str(path)) as recorder,
+    ):
+        recorder.step()
+        traced.run("reg", "ev u32 a")
+        traced.run("enable", "ev")
+        traced.run("emit", "ev", "7")
+        (recorder._stream.take_ready if recorder._stream else recorder.step)()
+        recorder._writer.sync()
+        with utracefs.open(f"{path}.part", recover=True) as recording:
+            assert [(one.name, one.fields) for one in recording] == [("ev", {"a": 7})]
+            assert [note.partition(": ")[2] for note in recording.notes] == [
+                "was not finished: records and losses of its last second may be missing"
+            ]
 
 
 def test_an_event_that_is_gone_at_the_end_keeps_its_format(traced: Cli, tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 
+import utracefs
 from tests.client.recordings.events import trace_cmd
 from tests.client.recordings.trace_dat.example import (
     CPU0,
@@ -24,6 +27,7 @@ from tests.client.recordings.trace_dat.example import (
     report,
     write,
 )
+from utracefs.cli.losses import lost_in_file
 from utracefs.recordings.trace_dat._pages import count_events
 from utracefs.recordings.trace_dat.part import Part
 from utracefs.recordings.trace_dat.reader import TraceDatReader
@@ -62,6 +66,24 @@ def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
             assert sorted((r.ts, r.cpu, bytes(r.data), r.lost) for r in reader.records()) == whole
             assert (reader.nr_cpus, reader.buffers[0].clock, reader.uname) == (3, "boot", "Linux here")
             assert reader.cmdlines == {11: "alpha", 12: "beta task"}
+
+
+def test_what_cannot_be_read_is_noted(tmp_path: Path) -> None:
+    """Records without a format; and the last account of losses is there."""
+    known = contents(formats={b"user_events": EVENTS.formats()[:1]})
+    with TraceDatWriter(tmp_path / "t.dat", nr_cpus=1) as writer:
+        writer.add_texts(known)
+        for page in pages(CPU0):
+            writer.add_page(0, page)
+        writer.add_texts(attrs.evolve(known, event_stats=lambda _: b"lost in data rings: 3\n"))
+        writer.add_texts(attrs.evolve(known, event_stats=lambda _: b"lost in data rings: 5\n"))
+        writer.leave()
+    with utracefs.open(tmp_path / "t.dat.part", recover=True) as recording:
+        unknown = Counter(one.name for one in recording)["[UNKNOWN EVENT]"]
+        ends = [note.partition(": ")[2] for note in recording.notes]
+        assert unknown and ends[0].startswith("was not finished")
+        assert ends[1].startswith(f"{unknown} records of events without a format: id 2002 (")
+        assert lost_in_file(recording.cpu_stats) == {"in_rings": 5}
 
 
 def test_a_disk_that_is_full_at_the_beginning(tmp_path: Path, full_at: Callable[[int], None]) -> None:

@@ -287,6 +287,36 @@ def test_the_pages_of_an_instance() -> None:
     world.close()
 
 
+def test_formats_are_in_front_of_the_first_page() -> None:
+    """Those of events that were or are enabled, or only injected; also when there was no room."""
+    world = World()
+    top = world.instances.top
+    bench = Bench(world.table, instances=world.instances)
+    events = [bench.register(b"ev%d u32 a" % n) for n in range(4)]
+    top.events.enable(events[0])
+    top.events.disable(events[0])
+    stream, reader = bench.open(instances=(b"",), pages=True)
+    found = []
+    for event in events[1:3]:
+        top.events.enable(event)
+        emit(event, *range(30_000))
+    top.events.inject(events[3], b"a=7", 0, 1)
+    while stream.ready() or top.buffer.entries():
+        bench.streams.publish()
+        found += reader.take()
+    known: set[int] = set()
+    for one in found:
+        if isinstance(one, Format):
+            assert one.text.startswith(b"user_events\0name: ev") and one.id not in known
+            known.add(one.id)
+        elif isinstance(one, Page):
+            assert {int.from_bytes(r.data[:2], "little") for r in decode_page(one.data).records} <= known
+    assert known == {event.id for event in events}
+    stream.close()
+    reader.close()
+    world.close()
+
+
 def test_a_reader_of_pages_that_falls_behind() -> None:
     """The marks are in the pages, and add up."""
     world = World()

@@ -358,6 +358,7 @@ class EventFiles:
         if not event_id:
             raise TraceError(errno.EINVAL, "common_type 0 is no event")
         file.was_enabled = event.was_recorded = True
+        self._tell(file)
         probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
