@@ -93,6 +93,11 @@ static void *run(void *unused)
 		ut_say_warnings(); /* those of this step have woken us */
 		ut_lock();
 	}
+	if (is_ending) { /* and those of a program that ends at once */
+		ut_unlock();
+		ut_say_warnings();
+		ut_lock();
+	}
 	ut_unmap(polled, room * sizeof(*polled));
 	if (!ut_sessions) { /* no session left: the next one starts another thread */
 		is_wanted = 0;

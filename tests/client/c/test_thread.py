@@ -106,6 +106,7 @@ def test_the_end_of_a_process_waits_for_nothing(daemon: DaemonProcess, built: Pa
 SCARCE = {
     "address space": (resource.RLIMIT_AS, 120 << 20, {"UTRACEFS_RING_KB": "65536"}, 1),
     "little address space": (resource.RLIMIT_AS, 6 << 20, {}, None),
+    "no address space": (resource.RLIMIT_AS, 6 << 20, {"UTRACEFS_DATA_RING": "0"}, 0),
     "descriptors": (resource.RLIMIT_NOFILE, 4, {}, 0),
     "few descriptors": (resource.RLIMIT_NOFILE, 5, {}, None),
     "file size": (resource.RLIMIT_FSIZE, 4096, {"UTRACEFS_DATA_RING": "0"}, 1),
@@ -131,6 +132,8 @@ def test_there_is_little_of_something(daemon: DaemonProcess, built: Path, what: 
     if enabled is not None:
         assert done.stdout.startswith(f"enabled {enabled} ")
         assert len(lines(daemon, "c_small")) == enabled * 1000
+        reason = "no free descriptor" if limit == resource.RLIMIT_NOFILE else "no memory for their records"
+        assert enabled or reason in done.stderr
 
 
 SPACE = """
