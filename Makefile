@@ -108,6 +108,7 @@ lint: build $(VENV)/.developer
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(BIN)/python tests/test_sources.py
 
 # Without long tests, and without those whose judge is missing; the last line names them.
 check: build $(VENV)/.developer test-tools
