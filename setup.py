@@ -75,9 +75,7 @@ headers = sorted(
 )
 C_HEADERS = sorted([*(C_CLIENT / "src").rglob("*.h"), *C_CLIENT.glob("include/*.h")])
 BINDING = {
-    name
-    for name, path in MODULES.items()
-    if re.search(r"from utracefs\._(binding|span) cimport", Path(path).read_text())
+    name for name, path in MODULES.items() if "from utracefs._binding cimport" in Path(path).read_text()
 }
 
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import contextlib
 
-import utracefs._traced  # noqa: F401 - decorates
 from utracefs._span import BEGIN_FIELDS, END_FIELDS, Span, current
 from utracefs.declarations.defining import FIELDS, command_string, defaults_of
 from utracefs.process_session import process_session
