@@ -13,7 +13,7 @@ import errno
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import Declaration, Field, FieldKind, any_base
+from utracefs_protocol.events.declaration import INTEGERS, Declaration, Field, FieldKind, any_base
 from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefsd.events.event import Event, shown
@@ -32,19 +32,7 @@ BAD_DYNAMIC_COMMAND = "Command must be of the form: s or -:[synthetic/]<name> fi
 
 _SLOT = 8
 
-_SIZES = {
-    b"s64": 8,
-    b"u64": 8,
-    b"s32": 4,
-    b"u32": 4,
-    b"s16": 2,
-    b"u16": 2,
-    b"s8": 1,
-    b"u8": 1,
-    b"char": 1,
-    b"unsigned char": 1,
-    b"int": 4,
-    b"unsigned int": 4,
+_SIZES = {name: size for name, size in INTEGERS.items() if not name.endswith(b"short")} | {
     b"long": 8,
     b"unsigned long": 8,
     b"bool": 1,

@@ -82,17 +82,12 @@ INTEGERS: Final = {
 }
 """Types of integers, and their bytes."""
 
+NUMBER_SIZES: Final = frozenset(INTEGERS.values())
+"""Fields with other sizes are bytes, which no filter, histogram or text takes for a number."""
+
 _FLOATS: Final = {(b"struct double", 8), (b"struct float", 4)}
 
-_ELEMENTS: Final = {
-    b"u8": 1,
-    b"u16": 2,
-    b"u32": 4,
-    b"u64": 8,
-    b"s8": 1,
-    b"s16": 2,
-    b"s32": 4,
-    b"s64": 8,
+_ELEMENTS: Final = {name: size for name, size in INTEGERS.items() if name[1:].isdigit()} | {
     b"float": 4,
     b"double": 8,
     b"bool": 1,

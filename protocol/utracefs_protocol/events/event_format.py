@@ -25,7 +25,7 @@ from typing import Final
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import INTEGERS, Field, FieldKind
+from utracefs_protocol.events.declaration import INTEGERS, NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.text import shown
 
 _COMMON_FIELDS: Final = (
@@ -219,4 +219,4 @@ def _format_kind(type_: bytes, size: int) -> FieldKind:
         return FieldKind.CHAR_ARRAY if element in (b"char", b"unsigned char") else FieldKind.STRUCT
     if type_.startswith((b"struct ", b"union ")) and not type_.endswith(b"*"):
         return FieldKind.STRUCT
-    return FieldKind.INTEGER if size in (1, 2, 4, 8) else FieldKind.STRUCT
+    return FieldKind.INTEGER if size in NUMBER_SIZES else FieldKind.STRUCT

@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
@@ -142,7 +142,7 @@ def _conversion(before: str, conversion: re.Match[str], field: Field) -> Convers
         return Conversion(before, field, How.STRING, format=as_text)
     if field.element is not None:
         return _plain(before, field)
-    if field.is_loc or (field.kind is not FieldKind.INTEGER and field.size not in (1, 2, 4, 8)):
+    if field.is_loc or (field.kind is not FieldKind.INTEGER and field.size not in NUMBER_SIZES):
         return attrs.evolve(_plain(before, field), format=as_text)
     if field.is_float and kind in "diu":
         return Conversion(before, field, How.FLOAT)

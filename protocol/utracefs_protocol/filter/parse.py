@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.filter import errors
 from utracefs_protocol.filter._program import Filter, Names
 from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
@@ -121,7 +121,7 @@ def _of_field(field: Field) -> _Operand:
         return _Operand(Subject.REL_LOC, field, field.size)
     if b"[" in field.type and b"char" in field.type:
         return _Operand(Subject.ARRAY, field, field.size)
-    subject = Subject.NUMBER if field.size in (1, 2, 4, 8) else Subject.NOTHING
+    subject = Subject.NUMBER if field.size in NUMBER_SIZES else Subject.NOTHING
     is_mask = field.is_loc and b"cpumask_t" in field.type
     return _Operand(subject, field, field.size, field.signed, may_be_cpu=not (is_mask or field.is_float))
 

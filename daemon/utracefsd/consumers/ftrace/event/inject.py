@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import Field
+from utracefs_protocol.events.declaration import NUMBER_SIZES, Field
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 
 _MAX_TEXT = 256
@@ -94,7 +94,7 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
             if field is not None
             else _COMMON.get(name, (0, 0, False))
         )
-        if size not in (1, 2, 4, 8):
+        if size not in NUMBER_SIZES:
             raise TraceError(errno.EINVAL, f"{_shown(name)} is not a number")
         value = _integer(end[0], signed=signed)
         entry[offset : offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.hist.numbers import parse_unsigned
 from utracefsd.consumers.ftrace.hist.fields import (
@@ -347,7 +347,7 @@ def _typed(context: Context, result: HistField) -> HistField:
         result.type = field.type
         result.size = MAX_STRING if field.is_loc else field.size
     elif field is not None:
-        if field.size not in (1, 2, 4, 8):
+        if field.size not in NUMBER_SIZES:
             raise context.log.refused(
                 f"field {_shown(field.name)} has {field.size} bytes, which no number has", errno.ENOMEM
             )
