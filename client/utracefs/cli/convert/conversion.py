@@ -75,7 +75,7 @@ class Time(ParamType[int]):
 
 @attrs.frozen
 class Selection:
-    """Selection of records; defaults select all."""
+    """Selection of records; defaults select all. Named as parameters of `utracefs.open`."""
 
     events: tuple[str, ...] = ()
     cpus: frozenset[int] | None = None
@@ -86,23 +86,13 @@ class Selection:
     filter: str = ""
     """Empty: none."""
     raw_eventheader: bool = False
-    """See `utracefs.open`."""
 
     def open(self, path: str | Sequence[str], source: str, *, recover: bool) -> "Recording":
         """Open the recording. Failure about `source`: the filter is invalid for all its events; other errors
         as `utracefs.open`."""
         with about_the_filter(source, self.filter):
-            recording = utracefs.open(
-                path,
-                events=self.events,
-                cpus=self.cpus,
-                pids=self.pids,
-                since_ns=self.since_ns,
-                until_ns=self.until_ns,
-                filter=self.filter or None,
-                recover=recover,
-                raw_eventheader=self.raw_eventheader,
-            )
+            options = attrs.asdict(self, recurse=False) | {"filter": self.filter or None}
+            recording = utracefs.open(path, recover=recover, **options)
         for one in recording.files:
             tell_if_moved(one.path if recording.is_merged else source, one.origin)
         for note in recording.notes:
