@@ -1,4 +1,4 @@
-"""The parsers of control files: valid input, and the errno of other input."""
+"""The parsers of control files: valid input, and the errno of input that test_bad_input.py does not have."""
 
 import errno
 from collections.abc import Callable
@@ -15,50 +15,22 @@ def errno_of(parse: Callable[..., object], *args: object) -> int:
     return caught.value.errno
 
 
-@pytest.mark.parametrize(
-    ("data", "number"),
-    [
-        (b"0", 0),
-        (b"1\n", 1),
-        (b"+5", 5),
-        (b"007\n", 7),
-        (b"1\0", 1),
-        (b"1\0junk", 1),
-        (b"18446744073709551615", 2**64 - 1),
+def test_unsigned_decimal() -> None:
+    for data, number in (
+        *(
+            (b"0", 0),
+            (b"1\n", 1),
+            (b"+5", 5),
+            (b"007\n", 7),
+            (b"1\0junk", 1),
+            (b"%d" % (2**64 - 1), 2**64 - 1),
+        ),
         (b"0" * 70 + b"9", 0),  # only 66 bytes are copied
-    ],
-)
-def test_unsigned_decimal(data: bytes, number: int) -> None:
-    assert values.unsigned_decimal(data) == number
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\n",
-        b" 1",
-        b"1 ",
-        b"-1",
-        b"0x1",
-        b"on",
-        b"1\n\n",
-        b"1\r\n",
-        b"++1",
-        b"+",
-        b"\0",
-        b"1a",
-        b"\xb9",
-        b"X",
-    ],
-)
-def test_unsigned_decimal_refuses(data: bytes) -> None:
-    assert errno_of(values.unsigned_decimal, data) == errno.EINVAL
-
-
-@pytest.mark.parametrize("data", [b"18446744073709551616", b"9" * 66, b"99999999999999999999 x"])
-def test_unsigned_decimal_out_of_range(data: bytes) -> None:
-    assert errno_of(values.unsigned_decimal, data) == errno.ERANGE
+    ):
+        assert values.unsigned_decimal(data) == number
+    for data in (b"on", b"1\r\n", b"++1", b"+", b"1a"):
+        assert errno_of(values.unsigned_decimal, data) == errno.EINVAL
+    assert errno_of(values.unsigned_decimal, b"99999999999999999999 x") == errno.ERANGE
 
 
 def test_flag() -> None:
@@ -100,14 +72,10 @@ def test_cpumask(data: bytes, nr_cpus: int, mask: int) -> None:
     assert values.cpumask(data, nr_cpus) == mask
 
 
-@pytest.mark.parametrize("data", [b"", b"0-1", b"x", b"0x3", b"-1"])
-def test_cpumask_refuses(data: bytes) -> None:
-    assert errno_of(values.cpumask, data, 2) == errno.EINVAL
-
-
-@pytest.mark.parametrize("data", [b"4", b"f", b"100000003", b"1,3"])
-def test_cpumask_beyond_the_cpus(data: bytes) -> None:
-    assert errno_of(values.cpumask, data, 2) == errno.EOVERFLOW
+def test_cpumask_refuses() -> None:
+    assert errno_of(values.cpumask, b"0-1", 2) == errno.EINVAL
+    for data in (b"4", b"100000003", b"1,3"):
+        assert errno_of(values.cpumask, data, 2) == errno.EOVERFLOW
 
 
 @pytest.mark.parametrize(
@@ -132,19 +100,7 @@ def test_pids() -> None:
     assert values.pids(b"010 0x1F +7 1\0002 6\0") == [8, 31, 7, 1, 2, 6]
     assert values.pids(b"4194304 1073741823 4294967297") == [4194304, 1073741823, 1]
     assert values.pids(b"0" * 125 + b"7") == [7]
-    for data in (
-        b"x",
-        b"1 x",
-        b"-1",
-        b"1,2",
-        b"09",
-        b"0x",
-        b"0b1",
-        b"+",
-        b"99999999999999999999",
-        b"0" * 126 + b"7",
-        b"9" * 5000,
-    ):
+    for data in (b"1 x", b"1,2", b"09", b"0x", b"0b1", b"+", b"0" * 126 + b"7"):
         assert errno_of(values.pids, data) == errno.EINVAL
     for data in (b"1073741824", b"2147483648", b"4294967295"):
         assert errno_of(values.pids, data) == errno.EPERM
