@@ -1,8 +1,11 @@
 # cython: boundscheck=False, wraparound=False
 """The pages of a recording: those of a stream ring, and how many records they have."""
 
+import os
+
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -18,6 +21,10 @@ from utracefs_protocol.pages._subbuf cimport (
     open_page,
 )
 from utracefs_protocol.pages.stream_ring cimport SS_PAGE, ss_record
+
+cdef extern from "fcntl.h" nogil:
+    int fallocate(int fd, int mode, long long offset, long long length)
+    int FALLOC_FL_COLLAPSE_RANGE
 
 cdef enum:
     # The ids of ftrace's own records (kernel/trace/trace_entries.h) end below.
@@ -88,6 +95,15 @@ cdef inline bint is_event(const uint8_t *entry) noexcept:
     cdef uint16_t id
     memcpy(&id, entry, 2)
     return id >= FIRST_EVENT
+
+
+def take_out(int fd, long long offset, long long size):
+    """Remove a part of a file, whose rest moves up. OSError: the file system cannot, ..."""
+    cdef int code
+    with nogil:
+        code = fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, offset, size)
+    if code < 0:
+        raise OSError(errno, os.strerror(errno))
 
 
 def gather_pages(StreamRing ring not None, bytearray into not None, size_t page_size, uint32_t nr_cpus):

@@ -21,7 +21,9 @@ the options; options of the same id may occur several times.
 
 While a recording runs, its file NAME.part has the same head, without an offset of options, and then sections
 in the order of writing: 16, 17, 19 and options at the beginning; new formats of events and command lines;
-PAGES, of one cpu each. The unwritten rest of a cpu's last PAGES is zeros, or missing at the end.
+PAGES, of one cpu each. The unwritten rest of a cpu's last PAGES is zeros (a hole), or missing at the end.
+Where file systems can take out holes the file begins with these sections, the options refer to the pages in
+PAGES, and 3 is empty.
 
 Version 6 has the same parts in a fixed order and without section headers: file header up to the page size,
 16 to 21, u32 number of cpus, then KIND_OPTIONS and the options (each OPTION_ID, u32 size, data; id 0 ends

@@ -2,11 +2,13 @@
 twice.
 
     head, texts | PAGES cpu 0 ~~~~~~~~ | PAGES cpu 1 ~~~~~~~~ | texts | PAGES cpu 0 ~~~~   |
-                  extents of 1 MiB, filled one after the other; so each text and page is
+                  extents, filled one after the other; so each text and page is
                   written once, and a reader can read all of it at any moment
 
-A trace.dat has the pages of a cpu in one piece. They are moved there from the end of NAME.part to its
-beginning, step by step, and NAME.part is truncated each time: that works on every file system.
+A trace.dat has the pages of a cpu in one piece. Where a file system can take holes out of a file (ext4, XFS),
+a cpu's first extent has place for all that the disk can hold, and `squeeze` takes out what was not written:
+NAME.part becomes the trace.dat. Elsewhere extents have 1 MiB. Their pages are moved from the end of NAME.part
+to its beginning, step by step, and NAME.part is truncated each time: that works on every file system.
 
 The disk may be full at any time. A page without space is dropped, its records are counted, and the next page
 of its cpu has their number.
@@ -14,6 +16,7 @@ of its cpu has their number.
 
 import errno
 import os
+import resource
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
@@ -21,13 +24,15 @@ import attrs
 
 import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings.partial_files import NO_ROOM, open_part
-from utracefs.recordings.trace_dat._pages import count_events
+from utracefs.recordings.trace_dat._pages import count_events, take_out
 from utracefs_protocol.pages.subbuf import commit_of, join_pages, last_ts, missed_events, with_missed
 
 STEP: Final = 256 << 10
 """Bytes moved at a time, the space needed for it; less on a small disk."""
 
 _EXTENT: Final = 1 << 20
+_LARGEST_FILE: Final = 8 << 40
+"""Offsets that every file system has."""
 _WAITING: Final = 16
 """Pages of a cpu that are collected in memory to be written together."""
 
@@ -35,8 +40,10 @@ _WAITING: Final = 16
 @attrs.define
 class _Extent:
     cpu: int
+    head: int
+    """Offset of its section in the file."""
     offset: int
-    """Offset in the file."""
+    """Offset of its pages."""
     end: int
     size: int = 0
     """Bytes of pages."""
@@ -56,6 +63,7 @@ class Part:
         """Some pages have been moved out of this file."""
         self._page_size = page_size
         self._step = max(step // page_size, 1) * page_size
+        self._region = _region(self._file.fileno(), nr_cpus)
         self._end = 0
         self._extents: list[_Extent] = []
         self._cpus = [_Cpu(page_size) for _ in range(nr_cpus)]
@@ -164,14 +172,14 @@ class Part:
             head = layout.SECTION_HEADER.size + layout.U32.size
             offset = self._end + head
             offset += -offset % self._page_size
-            end = offset + max(_EXTENT // self._page_size, 1) * self._page_size
-            size = end - self._end - layout.SECTION_HEADER.size
-            section = layout.SECTION_HEADER.pack(layout.PAGES.id, 0, 0, size) + layout.U32.pack(number)
-            if not self.add_text(section):
+            wanted = self._region if extent is None else _EXTENT
+            end = offset + max(wanted // self._page_size, 1) * self._page_size
+            begin = self._end
+            if not self.add_text(_pages_section(begin, end, number)):
                 return None
             self._end = end
             self._size += extent.size if extent is not None else 0
-            extent = self._current[number] = _Extent(number, offset, end)
+            extent = self._current[number] = _Extent(number, begin, offset, end)
             self._extents.append(extent)
         return extent
 
@@ -181,6 +189,31 @@ class Part:
         self.error = self.error or error
 
     # The end.
+
+    def places(self) -> tuple[list[layout.Extent], int] | None:
+        """Where the pages of each cpu, and the end of the file, will be after `squeeze`; None: they are not
+        in one piece, or there is no head."""
+        in_one_piece = len({extent.cpu for extent in self._extents}) == len(self._extents)
+        has_head = os.pread(self._file.fileno(), len(layout.MAGIC), 0) == layout.MAGIC
+        if self._region == _EXTENT or not in_one_piece or not has_head:
+            return None
+        places = [layout.Extent(cpu, 0, 0) for cpu in range(len(self._cpus))]
+        removed = 0
+        for extent in self._extents:
+            places[extent.cpu] = layout.Extent(extent.cpu, extent.offset - removed, extent.size)
+            removed += extent.end - extent.offset - extent.size
+        return places, self._end - removed
+
+    def squeeze(self, head: bytes) -> None:
+        """Take out what was not written of each extent; then the file has this head. A reader of a file that
+        is left by a kill finds the next section behind the hole."""
+        fd = self._file.fileno()
+        for extent in reversed(self._extents):
+            if unwritten := extent.end - extent.offset - extent.size:
+                end = extent.end - unwritten
+                os.pwrite(fd, _pages_section(extent.head, end, extent.cpu), extent.head)
+                take_out(fd, end, unwritten)
+        os.pwrite(fd, head, 0)
 
     def give_up_last(self) -> bool:
         """Drop the last pages of the file, up to a step, to free space; False: there are none left."""
@@ -261,6 +294,27 @@ class _Cpu:
         if self.page is not None:
             self.full.append(bytes(self.page))
             self.page = None
+
+
+def _region(fd: int, nr_cpus: int) -> int:
+    """Size of the first extent of a cpu."""
+    disk = os.fstatvfs(fd)
+    size = min(disk.f_bavail * disk.f_frsize, _LARGEST_FILE // nr_cpus) // _EXTENT * _EXTENT
+    if size <= _EXTENT or resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+        return _EXTENT
+    try:
+        os.ftruncate(fd, 8192)
+        take_out(fd, 0, 4096)
+    except OSError:
+        size = _EXTENT
+    os.ftruncate(fd, 0)
+    return size
+
+
+def _pages_section(begin: int, end: int, cpu: int) -> bytes:
+    """Its beginning."""
+    size = end - begin - layout.SECTION_HEADER.size
+    return layout.SECTION_HEADER.pack(layout.PAGES.id, 0, 0, size) + layout.U32.pack(cpu)
 
 
 def _missing(count: int, page: bytes) -> int:

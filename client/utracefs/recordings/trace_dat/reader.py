@@ -357,14 +357,18 @@ class TraceDatReader(FileReader):
         read = {section.id: take_in for section, take_in in self._text_sections().items()}
         pages: list[layout.Extent] = []
         while file.left >= layout.SECTION_HEADER.size:
-            number, _, _, size = layout.SECTION_HEADER.unpack(file.take(layout.SECTION_HEADER.size))
+            header = file.take(layout.SECTION_HEADER.size)
+            if not any(header):  # killed before it took out this hole
+                file.at = self._next_data(file.at)
+                continue
+            number, _, _, size = layout.SECTION_HEADER.unpack(header)
             at, size = file.at, min(size, file.left)
             if number == layout.PAGES.id and size > layout.U32.size:
                 pages.append(self._written_extent(at, at + size))
             elif number == layout.OPTIONS.id:
                 with contextlib.suppress(struct.error, ValueError, OverflowError):
                     self._take_options(_options_in(Cursor(self._map[at : at + size]))[0])
-            elif number == layout.BUFFER.id:
+            elif number == layout.BUFFER.id and size:
                 padding = min(-at % self.page_size, size)
                 self.buffers.append(
                     layout.Buffer("", "mono", self.page_size, self._found_extents(at + padding, at + size))
@@ -372,7 +376,7 @@ class TraceDatReader(FileReader):
             elif number in read:
                 with contextlib.suppress(struct.error, ValueError, OverflowError):
                     read[number](Cursor(self._map[at : at + size]))
-            file.take(size)
+            file.at += size
         if pages:
             clock = layout.clock_in_use(self.trace_clock) or "mono"
             self.buffers.append(layout.Buffer("", clock, self.page_size, tuple(pages)))
@@ -380,15 +384,24 @@ class TraceDatReader(FileReader):
         if not self.formats:
             raise self._error("has no formats of events: nothing can be recovered from it")
 
+    def _next_data(self, at: int) -> int:
+        """The end of a hole."""
+        with contextlib.suppress(OSError), open(self._path, "rb") as file:
+            return os.lseek(file.fileno(), at, os.SEEK_DATA)
+        return len(self._map)
+
     def _written_extent(self, begin: int, end: int) -> layout.Extent:
         """Extent of a section PAGES, without the unwritten pages."""
         (cpu,) = layout.U32.unpack_from(self._map, begin)
         begin += layout.U32.size
         first = min(begin + -begin % self.page_size, end)
         last = end - (end - first) % self.page_size
-        while last > first and not any(self._map[last - self.page_size : last]):
-            last -= self.page_size
-        return layout.Extent(min(cpu, layout.MAX_CPUS - 1), first, last - first)
+        written = bisect_left(
+            range(first, last, self.page_size),
+            True,
+            key=lambda at: not any(self._map[at : at + self.page_size]),
+        )
+        return layout.Extent(min(cpu, layout.MAX_CPUS - 1), first, written * self.page_size)
 
     def _found_extents(self, begin: int, end: int) -> tuple[layout.Extent, ...]:
         """The pages from `begin` on; where the time goes back a new cpu begins."""

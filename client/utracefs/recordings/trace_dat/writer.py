@@ -1,8 +1,9 @@
 """Writes a trace.dat, version 7.
 
 While a recording runs all of it is in NAME.part (`part`), which `--recover` reads after a kill. `finish`
-writes the file beside it, and renames it when it is complete. Space for all but the pages is reserved from
-the beginning; the pages are moved. On a full disk pages without space are lost and counted.
+completes it where the file system allows, else writes the file beside it; then it is renamed. Space for all
+but the pages is reserved from the beginning; the pages are moved. On a full disk pages without space are lost
+and counted.
 
 NAME.part is never compressed, so a kill costs nothing: `finish` compresses a step of pages at a time. If the
 disk has no space for both files, the file is written uncompressed.
@@ -13,6 +14,7 @@ appended to those of the page before it, with a time extend between them.
 
 import contextlib
 import functools
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, BinaryIO, Final, Self
@@ -178,6 +180,8 @@ class TraceDatWriter:
             if os.path.lexists(temporary):  # also from a killed recorder
                 temporary = name_beside(self.path)
             size = self._finish_compressed(temporary, contents)
+            if size is None and (size := self._finish_in_place(contents)) is not None:
+                temporary = self._part.name
             while size is None:
                 size = self._finish(temporary, contents)
             os.rename(temporary, self.path if name is None else name())
@@ -185,8 +189,27 @@ class TraceDatWriter:
             self._part.leave()
             reason = f"{error.strerror}; {self._part.name} has the records until then, for --recover"
             raise OSError(error.errno, reason, self._shown) from None
-        self._part.remove()
+        if temporary == self._part.name:
+            self._part.leave()
+        else:
+            self._part.remove()
         return size
+
+    def _finish_in_place(self, contents: Contents) -> int | None:
+        """Write the rest behind the pages; returns the size. None: they are not in one piece, or there is no
+        space."""
+        found = self._part.places()
+        if found is None:
+            return None
+        places, end = found
+        rest = io.BytesIO()
+        _, options_at = self._add_sections(_Sections(rest, None, end), contents, lambda: places)
+        before = self._part.error
+        if not self._part.add_text(rest.getvalue()):
+            self._part.error = before
+            return None
+        self._part.squeeze(_head(self._page_size, options_at))
+        return end + len(rest.getvalue())
 
     def _finish_compressed(self, temporary: str, contents: Contents) -> int | None:
         """Its size; None: it is not to be compressed, or has no space for that."""
@@ -225,10 +248,26 @@ class TraceDatWriter:
         size of the file."""
         file.write(_head(self._page_size, 0, compression))
         sections = _Sections(file, compression)
+        extents, options_at = self._add_sections(
+            sections,
+            contents,
+            lambda: self._compress(sections, file) if compression else self._make_room(sections, file),
+        )
+        end = file.tell()
+        file.seek(0)
+        file.write(_head(self._page_size, options_at, compression))
+        return [extent.offset for extent in extents], end
+
+    def _add_sections(
+        self, sections: "_Sections", contents: Contents, add_pages: Callable[[], list[layout.Extent]]
+    ) -> tuple[list[layout.Extent], int]:
+        """Add all; returns the places of each cpu's pages, and the offset of the options. add_pages: begins
+        the section of the pages, unless they are in sections of NAME.part."""
         for section, body in _bodies(contents):
             sections.add(section, body)
-        extents = self._compress(sections, file) if compression else self._make_room(sections, file)
-
+        extents = add_pages()
+        if layout.BUFFER not in sections.offsets:
+            sections.begin(layout.BUFFER, 0)
         options = _options(contents, self._nr_cpus, self._part.given_up)
         options += [
             layout.section_option(section).pack(offset)
@@ -239,10 +278,7 @@ class TraceDatWriter:
         options.append(layout.OPTION_BUFFER.pack(buffer))
         sections.add(layout.OPTIONS, _pack_options(options))
         sections.end()
-        end = file.tell()
-        file.seek(0)
-        file.write(_head(self._page_size, sections.offsets[layout.OPTIONS], compression))
-        return [extent.offset for extent in extents], end
+        return extents, sections.offsets[layout.OPTIONS]
 
     def _make_room(self, sections: "_Sections", file: BinaryIO) -> list[layout.Extent]:
         """Begin the section of the pages and skip it."""
@@ -330,9 +366,10 @@ def _options(contents: Contents, nr_cpus: int, given_up: int) -> list[tuple[int,
 class _Sections:
     """Writes consecutive sections, and notes their offsets and names."""
 
-    def __init__(self, file: IO[bytes], compression: Compression | None) -> None:
-        """compression: of texts."""
+    def __init__(self, file: IO[bytes], compression: Compression | None, at: int = 0) -> None:
+        """compression: of texts. at: offset of this part of a file."""
         self._file = file
+        self._at = at
         self._compression = compression
         self._strings = bytearray()
         self.offsets: Final[dict[layout.Section, int]] = {}
@@ -340,7 +377,7 @@ class _Sections:
 
     def begin(self, section: layout.Section, size: int, *, is_compressed: bool = False) -> None:
         """Write the header; the caller writes the `size` bytes of the section."""
-        self.offsets[section] = self._file.tell()
+        self.offsets[section] = self._at + self._file.tell()
         flags = layout.SECTION_COMPRESSED if is_compressed else 0
         self._file.write(layout.SECTION_HEADER.pack(section.id, flags, len(self._strings), size))
         self._strings += section.name + b"\0"

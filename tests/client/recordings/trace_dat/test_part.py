@@ -1,5 +1,6 @@
 """The rest of a recording: after a kill of its writer, with a full disk, after an error at the end."""
 
+import contextlib
 import errno
 import os
 import pickle
@@ -28,7 +29,7 @@ from tests.client.recordings.trace_dat.example import (
     write,
 )
 from utracefs.cli.losses import lost_in_file
-from utracefs.recordings.trace_dat._pages import count_events
+from utracefs.recordings.trace_dat._pages import count_events, take_out
 from utracefs.recordings.trace_dat.part import Part
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
@@ -168,6 +169,7 @@ def test_an_error_while_pages_are_moved_keeps_both_halves(
             raise OSError(errno.EIO, "no")
         raise OSError(errno.EXDEV, "through memory")
 
+    monkeypatch.setattr("utracefs.recordings.trace_dat.part.take_out", cannot)
     with pytest.raises(OSError, match=str(path)), TraceDatWriter(path, nr_cpus=1) as writer:
         writer.add_texts(contents())
         for page in pages(records):
@@ -180,6 +182,45 @@ def test_an_error_while_pages_are_moved_keeps_both_halves(
         with TraceDatReader(tmp_path / name, recover=True) as reader:
             found += [record.ts for record in reader.records()]
     assert sorted(found) == [ts for ts, _ in records]
+
+
+def cannot(*_: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, "no")
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_file_is_finished_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """The holes are taken out from the last on. After a kill or an error between two all is recovered."""
+    path = tmp_path / "trace.dat"
+    calls = 0
+
+    def take_out_some(fd: int, at: int, size: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise OSError(errno.EIO, "no")
+        take_out(fd, at, size)
+
+    with contextlib.suppress(OSError), TraceDatWriter(path, nr_cpus=3) as writer:
+        writer.add_texts(contents(formats={}))
+        if writer._part.places() is None:
+            pytest.skip("this file system keeps holes")
+        for n, cpu in enumerate((0, 2, 0, 2)):
+            for page in pages(many_records(n, 600)):
+                writer.add_page(cpu, page)
+            writer.add_texts(contents())
+        monkeypatch.setattr("utracefs.recordings.trace_dat.part.take_out", take_out_some)
+        writer.finish(contents())
+    found = path.with_name("trace.dat.part") if failing else path
+    assert os.listdir(tmp_path) == [found.name]
+    expected = sum(len(many_records(n, 600)) for n in range(4))
+    for recover in (False, True)[bool(failing) :]:
+        with TraceDatReader(found, recover=recover) as reader:
+            assert len(list(reader.records())) == expected and reader.nr_cpus == 3
+    if not failing:
+        assert len(trace_cmd("report", "-i", str(path)).splitlines()) == expected + 1
+        assert len(report(path)) == expected + 1
+        assert os.stat(path).st_size < 1 << 21
 
 
 def test_losses_on_a_full_disk_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
