@@ -245,7 +245,8 @@ static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 
 	if (error)
 		return error;
-	if (reg->nr_locs && !is_valid(reg, p, size))
+	/* (One that is too long for a tracer is dropped before its content is looked at.) */
+	if (reg->nr_locs && size <= DR_MAX_PAYLOAD && !is_valid(reg, p, size))
 		return -EFAULT;
 	/* No space: taken and counted, as in the kernel. Or there is no daemon any more. */
 	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r))
@@ -305,5 +306,10 @@ __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const st
 		p.n--;
 	}
 	error = write_pieces(reg, &p, size - 4);
+	if (__builtin_expect(error == -EFAULT, 0)) {
+		struct ut_record record = {0, (uint32_t)size - 4, p.iov, p.n, p.skip};
+
+		error = ut_reg_ask(reg, &record);
+	}
 	return error ? error : (ssize_t)size;
 }

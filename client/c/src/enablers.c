@@ -46,7 +46,7 @@ static int is_done(void *arg)
 static void unregister(uint64_t token)
 {
 	struct ut_session *s = enablers_session;
-	struct ut_call waiting = {0, 0};
+	struct ut_call waiting = {.session = s};
 
 	if (ut_ask(s, UT_ABOUT_CALL, &waiting))
 		return; /* without a connection there is no token to remove */

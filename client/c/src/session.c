@@ -457,26 +457,36 @@ static int is_done(void *arg)
 	return ((struct ut_call *)arg)->done;
 }
 
-/* Sends a request, written by `put`, and waits for the answer. With the lock held. */
-static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const char *), const char *arg,
+static int has_asked(void *arg)
+{
+	struct ut_call *call = arg;
+
+	call->error = ut_ask(call->session, UT_ABOUT_CALL, call);
+	return call->error != -EAGAIN;
+}
+
+static int await(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+{
+	return until ? ut_drive(s, done, arg, until) : ut_await(s, done, arg);
+}
+
+/* Sends a request, written by `put`, and waits for the answer; until 0: as ut_await. With the lock held. */
+static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *), const void *arg,
 		uint64_t until)
 {
-	struct ut_call waiting = {0, 0};
+	struct ut_call waiting = {.session = s};
 	uint32_t msgid;
-	int error;
 
 	ut_begin(s, 1);
-	if (s->state != UT_UP && !ut_drive(s, is_up, s, until))
+	if (s->state != UT_UP && !await(s, is_up, s, until))
 		return ut_is_connected(s->state) ? -ETIMEDOUT : -ENOTCONN;
-	while ((error = ut_ask(s, UT_ABOUT_CALL, &waiting)) == -EAGAIN) {
-		if (ut_drive(s, is_done, &waiting, ut_clock_ns() + 1000000) || ut_clock_ns() >= until)
-			return -ETIMEDOUT;
-	}
-	if (error)
-		return error;
+	if (!await(s, has_asked, &waiting, until))
+		return -ETIMEDOUT;
+	if (waiting.error)
+		return waiting.error;
 	msgid = s->asked[s->nr_asked - 1].msgid;
 	put(&s->out, msgid, arg);
-	if (!ut_drive(s, is_done, &waiting, until)) {
+	if (!await(s, is_done, &waiting, until)) {
 		ut_forget_asked(s, &waiting);
 		return s->state == UT_UP ? -ETIMEDOUT : -ENOTCONN;
 	}
@@ -491,7 +501,30 @@ int ut_session_delete(struct ut_session *s, const char *name)
 		return -EINVAL;
 	ut_lock();
 	ut_process_look();
-	error = call(s, ut_put_delete, name, ut_clock_ns() + UT_ANSWER_NS);
+	error = call(s, ut_put_delete, name, 0);
+	ut_unlock();
+	errno = saved;
+	return error;
+}
+
+int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
+{
+	int saved = errno, error = -EFAULT;
+	struct ut_session *s;
+
+	if (ut_thread_is_current() || ut_process_is_guest() || ut_is_waiting || is_on_small_stack())
+		return error;
+	ut_lock();
+	ut_process_look();
+	s = reg->session;
+	if (s)
+		ut_begin(s, 0);
+	if (s && ut_await(s, is_answered, reg) && reg->state == UT_ANSWERED) {
+		record->write_index = reg->write_index;
+		error = call(s, ut_put_write, record, 0);
+		if (error == -ETIMEDOUT || error == -ENOTCONN)
+			error = -EFAULT;
+	}
 	ut_unlock();
 	errno = saved;
 	return error;

@@ -65,6 +65,7 @@ int ut_enabler_remove(void *addr, uint8_t bit);
 /* ---- for the layers above, with the lock held */
 
 struct ut_owner;
+struct ut_record;
 struct ut_reg;
 struct ut_settings;
 
@@ -89,6 +90,9 @@ int ut_reg_look(struct ut_reg *reg);
 /* Without the lock, of a registration without a place: whether a record is lost because this child cannot
  * connect. Then it is counted, in its parent's ring, too. Keeps errno. */
 int ut_reg_lose(struct ut_reg *reg);
+/* Without the lock: the result of a write of this record, whose location words point outside, by the daemon:
+ * it knows whether a tracer looks at them. 0 or negative errno; -EFAULT if it does not answer. */
+int ut_reg_ask(struct ut_reg *reg, struct ut_record *record);
 /* Send pending records and wait until the daemon has taken them in: 0 or negative errno. 0 at once if
  * nothing was emitted since the last flush. While there is no daemon it waits for one only if a ring has
  * records for it. */

@@ -42,11 +42,7 @@ EXPECTED_VIA: dict[str, dict[str, dict[int, str]]] = {
             **dict.fromkeys((165, 166, 167, 169, 171), UNREADABLE),
         }
     },
-    "preload": {
-        "08_writes": {
-            136: "the record is judged in the program, which does not know that tracing is off",
-        }
-    },
+    "preload": {},
 }
 """In addition to these."""
 

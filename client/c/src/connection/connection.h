@@ -99,6 +99,7 @@ struct ut_enabler {
 
 /* A request that a caller waits for; on the caller's stack. */
 struct ut_call {
+	struct ut_session *session;
 	int done;
 	int error; /* 0 or negative errno */
 };

@@ -41,7 +41,7 @@ int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 
 	if (!ut_is_connected(s->state))
 		return -ENOTCONN;
-	if (s->nr_asked == UT_ASKED || UT_OUT_BYTES - s->out.size < 4096)
+	if (s->nr_asked == UT_ASKED || UT_OUT_BYTES - s->out.size < DR_MAX_PAYLOAD + 1024)
 		return -EAGAIN;
 	*asked = (struct ut_asked){s->next_msgid++, about, what};
 	s->nr_asked++;

@@ -1,5 +1,6 @@
 #include "wire.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
@@ -86,7 +87,7 @@ static void end_message(struct ut_out *out, size_t began)
 		out->size = began;
 }
 
-void ut_put_plain(struct ut_out *out, uint32_t msgid, const char *method)
+void ut_put_plain(struct ut_out *out, uint32_t msgid, const void *method)
 {
 	size_t began = out->size;
 
@@ -138,12 +139,26 @@ void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, ui
 	end_message(out, began);
 }
 
-void ut_put_delete(struct ut_out *out, uint32_t msgid, const char *name)
+void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name)
 {
 	size_t began = out->size;
 
 	begin_request(out, msgid, "DIAG_IOCSDEL", 1);
 	put_str(out, name);
+	end_message(out, began);
+}
+
+void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record)
+{
+	const struct ut_record *r = record;
+	const uint32_t index = htole32(r->write_index);
+	size_t began = out->size, skip = r->skip;
+
+	begin_request(out, msgid, "write", 1);
+	put_number(out, 0xc6, sizeof(index) + r->size, 4);
+	put(out, &index, sizeof(index));
+	for (int i = 0; i < r->n; i++, skip = 0)
+		put(out, (const uint8_t *)r->iov[i].iov_base + skip, r->iov[i].iov_len - skip);
 	end_message(out, began);
 }
 

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define UT_NO_TOKEN UINT64_MAX
 #define UT_MAX_LOCS 128u    /* more location words than 511 bytes can declare */
@@ -65,14 +66,22 @@ struct ut_message {
 };
 
 /* A request without params: mmap_status, sync. */
-void ut_put_plain(struct ut_out *out, uint32_t msgid, const char *method);
+void ut_put_plain(struct ut_out *out, uint32_t msgid, const void *method);
 /* A request whose only param is an empty map: notify_enablers, adopt_ring. */
 void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method);
 void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size);
 /* event_id: of an earlier registration; 0: none is needed. token: UT_NO_TOKEN asks for a write index. */
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
 		     uint32_t event_id, uint64_t token);
-void ut_put_delete(struct ut_out *out, uint32_t msgid, const char *name);
+void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name);
+struct ut_record {
+	uint32_t write_index, size; /* of the payload */
+	const struct iovec *iov;
+	int n;
+	size_t skip; /* bytes of the first that are not payload */
+};
+/* record: a struct ut_record. */
+void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record);
 void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token);
 /* A notification. */
 void ut_put_enablers_written(struct ut_out *out, uint64_t seq);
