@@ -93,6 +93,7 @@ static void end_session(struct ut_session *s)
 		s->owner->is_closed = 1;
 	}
 	ut_lose_rest(s);
+	ut_session_give_up(s, &s->parents, NULL, NULL);
 	ut_disconnect(s);
 	ut_go(s, UT_CLOSE);
 	ut_futex_wake(&s->changes);

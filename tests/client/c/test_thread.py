@@ -160,6 +160,43 @@ def test_the_thread_takes_little_address_space(built: Path, tmp_path: Path) -> N
     assert subprocess.run([program], env=environment, check=False).returncode == 0
 
 
+CROWDED = """
+#include <utracefs.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+UTRACEFS_EVENT(c_count, (u32, n));
+int main(void)
+{
+	struct rlimit limit = {ROOM << 10, RLIM_INFINITY};
+	UTRACEFS_EMIT(c_count, 1);
+	if (utracefs_flush(20000) || setrlimit(RLIMIT_AS, &limit))
+		return 1;
+	for (int i = 0; i < 5; i++) {
+		if (fork() == 0) {
+			UTRACEFS_EMIT(c_count, 2);
+			UTRACEFS_EMIT(c_count, 3);
+			_exit(0);
+		}
+		wait(NULL);
+	}
+	return 0;
+}
+"""
+
+
+@WAYS
+@pytest.mark.parametrize("room_kb", [1, 5 << 10, 7 << 10])
+def test_children_without_address_space(
+    daemon: DaemonProcess, built: Path, tmp_path: Path, way: str, room_kb: int
+) -> None:
+    """Each record is stored, or counted as lost."""
+    (tmp_path / "crowded.c").write_text(CROWDED)
+    program = compiled(tmp_path / "crowded.c", built, f"-DROOM={room_kb}l")
+    subprocess.run([program], env={**os.environ, **of_way(way)}, check=True)
+    assert sum(numbers(daemon)) == 11
+
+
 LARGE = """
 #include <utracefs.h>
 #include <string.h>
@@ -380,6 +417,7 @@ SANDBOXED = """
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <unistd.h>
 UTRACEFS_EVENT(c_refused, (u32, n));
 static void refuse(int call, int error)
 {
@@ -446,6 +484,7 @@ CHILDREN = """
 #include <utracefs.h>
 #include <sched.h>
 #include <sys/wait.h>
+#include <unistd.h>
 #include <unistd.h>
 UTRACEFS_EVENT(c_children, (u32, n));
 int main(int argc, char **argv)

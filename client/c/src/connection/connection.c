@@ -51,11 +51,11 @@ static void give_up_waiting(struct ut_session *s)
 void ut_reg_count_cut_off(struct ut_reg *reg)
 {
 	const struct ut_session *s = reg->session;
-	uint32_t ring = s ? s->ring ? s->ring : s->local : 0;
+	uint32_t ring = !s ? 0 : s->parents ? s->parents : s->ring ? s->ring : s->local;
 	struct data_ring *counters = ut_ring_counters(ring);
 
 	if (counters)
-		dr_count_lost(counters, ut_outlets[ring].is_local ? reg->number : reg->write_index);
+		dr_count_lost(counters, s->parents ? reg->parents_index : s->ring ? reg->write_index : reg->number);
 	atomic_fetch_add(&reg->lost, 1);
 }
 
@@ -74,9 +74,9 @@ static void back_off(struct ut_session *s, uint64_t now)
 	ut_go(s, UT_LOST);
 	s->due = now + s->back_off;
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
-	/* A child that never had a connection and cannot connect. (If there is a socket that does not
-	 * answer, it may connect later.) */
-	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -ECONNREFUSED;
+	/* A child that never had a ring and gets none now. (If there is a socket that does not answer, it may
+	 * connect later.) */
+	s->is_cut_off = s->parents && s->error != -ECONNREFUSED;
 	if (s->is_cut_off) {
 		ut_session_give_up(s, &s->local, count_cut_off, s);
 		ut_held_free(s);
@@ -84,14 +84,6 @@ static void back_off(struct ut_session *s, uint64_t now)
 		unmap_status(s);
 	}
 	give_up_waiting(s);
-}
-
-static void give_up_rings_of_parent(struct ut_session *s)
-{
-	if (!ut_views[s->ring].header)
-		ut_session_give_up(s, &s->ring, NULL, NULL);
-	if (!ut_views[s->local].header)
-		ut_session_give_up(s, &s->local, NULL, NULL);
 }
 
 static void begin_enablers(struct ut_session *s)
@@ -128,8 +120,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		back_off(s, now);
 		return;
 	}
-	give_up_rings_of_parent(s);
-	s->error = s->is_cut_off = 0;
+	s->error = 0;
 	if (s->ring && !(s->flags & UT_TOKENS))
 		ut_go(s, UT_OLD_RING);
 	else
@@ -195,7 +186,8 @@ static void end_connection(struct ut_session *s)
 
 void ut_disconnect(struct ut_session *s)
 {
-	unmap_status(s);
+	if (!s->parents) /* otherwise it is its parent's, whose state it has */
+		unmap_status(s);
 	end_connection(s);
 }
 
@@ -496,6 +488,8 @@ static int move_all(struct ut_session *s)
 	void *at;
 	int error = s->ring ? 0 : ut_ring_make_local(s);
 
+	if (error && s->parents)
+		return error;
 	if (error)
 		ut_warn(s, "events are off: no memory for their records (%s)", ut_error_name(-error));
 	if (s->local) /* each thread gives its name on each connection, under a number that no ring of the
@@ -515,6 +509,8 @@ static int move_all(struct ut_session *s)
 	if (at == MAP_FAILED)
 		return -errno;
 	s->is_status_mapped = 1;
+	s->is_cut_off = 0;
+	ut_session_give_up(s, &s->parents, NULL, NULL);
 	ut_hear_all(s);
 	s->last_warning = 0;
 	ut_close(&s->status_fd);
@@ -656,13 +652,15 @@ void ut_connection_start_child(struct ut_session *s)
 	/* Close, no shutdown: the connection is the parent's. The rings' memory is replaced when the child
 	 * makes a ring of its own: most children never do. */
 	ut_close_connection(s);
-	if (s->ring) {
-		ut_close(&ut_outlets[s->ring].doorbell);
-		ut_close(&ut_outlets[s->ring].memory);
-	} else { /* the same, where its parent has no other */
-		s->ring = s->local;
-		s->local = 0;
+	if (!s->parents && (s->parents = s->ring ? s->ring : s->local)) {
+		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+			reg->parents_index = s->ring ? reg->write_index : reg->number;
+		ut_close(&ut_outlets[s->parents].doorbell);
+		ut_close(&ut_outlets[s->parents].memory);
 	}
+	if (s->local != s->parents)
+		ut_session_give_up(s, &s->local, NULL, NULL);
+	s->ring = s->local = 0;
 	s->is_cut_off = 0;
 	s->nr_asked = 0;
 	s->bytes_before = s->bytes_flushed = 0;

@@ -74,6 +74,7 @@ struct ut_reg {
 	_Atomic uint64_t refused;	    /* records that the daemon refused, or that are too long for it */
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
 	unsigned nr_refusals;
+	uint32_t parents_index;		    /* in ut_session.parents */
 	uint64_t pending; /* set by ut_count_pending */
 	int is_heard;		/* an answer has come, in this process */
 	uint64_t unheard_until; /* in a local ring: records before it precede an answer "off" */
@@ -142,7 +143,7 @@ struct ut_session {
 	uint64_t bytes_flushed; /* of all emitted bytes */
 	enum ut_state state;
 	int error;	  /* why the last attempt to connect failed: negative errno */
-	int is_cut_off;	  /* a child that cannot connect: it counts lost records in its parent's ring */
+	int is_cut_off;	  /* a child that gets no ring: it counts lost records in its parent's */
 	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect; or of is_full */
 	uint64_t back_off;
 	uint64_t patience; /* total time that tests of pending events may wait */
@@ -169,6 +170,7 @@ struct ut_session {
 	int is_notified;  /* notify_enablers was sent */
 	int takes_writers; /* records on the socket may name their writer */
 	uint32_t ring;	  /* of the daemon; outlives a connection. 0: none */
+	uint32_t parents; /* of a child without a ring of its own: its parent's, to count in. 0: none */
 	uint32_t local;	  /* local ring, if the daemon gives none, or not yet (local_ring.c). 0: none */
 	struct dr_consumer taker; /* of the local ring */
 	int is_full;		  /* the daemon's ring has no room for its records: again at `due` */

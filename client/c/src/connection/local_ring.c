@@ -30,8 +30,7 @@ void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void 
 	if (!*ring)
 		return;
 	s->bytes_before += ut_ring_position(*ring);
-	/* (A child's is its parent's, which still writes there.) */
-	ut_ring_give_up(*ring, ut_views[*ring].header ? lost : NULL, arg);
+	ut_ring_give_up(*ring, lost, arg);
 	*ring = 0;
 }
 
@@ -39,9 +38,8 @@ int ut_ring_make_local(struct ut_session *s)
 {
 	int made;
 
-	if (s->local && ut_views[s->local].header)
+	if (s->local)
 		return 0;
-	ut_session_give_up(s, &s->local, NULL, NULL); /* its parent's */
 	made = ut_ring_make(s->settings.local_bytes);
 	s->local = made > 0 ? (uint32_t)made : 0;
 	if (!s->local)
@@ -172,7 +170,7 @@ uint64_t ut_count_pending(struct ut_session *s, int with_ring)
 	for (reg = s->regs; reg; reg = reg->next)
 		reg->pending = 0;
 	/* (For a position of 0 dr_walk begins at the published tail: then nothing was taken yet.) */
-	while (s->local && ut_views[s->local].header && dr_walk(&s->taker.ring, &position, &index))
+	while (s->local && dr_walk(&s->taker.ring, &position, &index))
 		if ((reg = ut_reg_of(s, index)))
 			count_pending(reg);
 	for (size_t at = 0; next_unsent(s, &at, &object);)
@@ -398,7 +396,7 @@ static int send_at_last(struct ut_session *s)
 void ut_lose_rest(struct ut_session *s)
 {
 	const struct dr_taken taken = {.length = sizeof(uint32_t)};
-	int is_up = s->state == UT_UP && s->local && ut_views[s->local].header;
+	int is_up = s->state == UT_UP && s->local;
 
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 		reg->pending = 0;

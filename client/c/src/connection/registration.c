@@ -135,7 +135,7 @@ struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t fl
 	reg->session = s;
 	reg->flags = flags;
 	reg->room = room;
-	reg->number = UT_NO_NUMBER;
+	reg->number = reg->parents_index = UT_NO_NUMBER;
 	reg->old_index = -1;
 	atomic_store(&reg->status, &ut_off);
 	*s->end_of_regs = reg;
