@@ -1,5 +1,6 @@
 from typing import Final, Self
 
+DEADLINE_S: Final[float]
 MAX_BYTES: Final[int]
 
 class Memory:

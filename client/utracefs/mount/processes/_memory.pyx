@@ -1,17 +1,24 @@
 """Other processes' memory, by /proc/PID/mem. Compiled, since a bit is changed between two system calls
 (remote_memory.h).
 
-No call waits longer than DEADLINE_NS, whatever the other process does: each access runs on its own thread
-(deed.h). If it sleeps after that time, it is abandoned, and its Memory answers EFAULT until the access has
-ended.
+No call waits longer than DEADLINE_S, whatever the other process does: a page of a file whose server does not
+answer, or a lock of the address space, hangs as long as that process likes, in a call that cannot be
+cancelled. So each access runs on a thread of its own. If that sleeps after the time, it is abandoned, and its
+Memory answers EFAULT until the access has ended.
 """
 
+import os
+import signal
+import threading
+from queue import SimpleQueue
+
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EFAULT, EINVAL, ESRCH, errno
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.errno cimport EAGAIN, EFAULT, EINVAL, ESRCH, errno
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, strerror
 from posix.types cimport pid_t
-from posix.unistd cimport close
+from posix.unistd cimport close, pread
 
 cdef extern from "<sys/syscall.h>" nogil:
     long syscall(long number, ...)
@@ -23,57 +30,170 @@ cdef extern from "<linux/kcmp.h>" nogil:
 cdef extern from "process_list.h" nogil:
     int pl_find(uint64_t start_stack, pid_t *pids, int room)
 
-cdef extern from "deed.h" nogil:
-    struct rm_bit:
+cdef extern from "remote_memory.h" nogil:
+    struct rm_files:
         int mem
         int maps
+    struct rm_bit:
+        rm_files files
         pid_t pid
         uint64_t byte
         unsigned char mask
         int on
         int atomic
-    struct deed:
-        uint32_t at
-        uint32_t count
-        int result
-        pid_t tid
-        int mem
-        int maps
-        int closes
-        uint64_t address
-        uint64_t stack_address
-        rm_bit bit
-        size_t size
-        char *data
-    ctypedef void (*deed_work)(deed *) noexcept nogil
-    deed *deed_new(deed_work work, size_t size)
-    void deed_let_go(deed *d)
-    int deed_is_done(const deed *d)
-    int deed_run(deed *d, int64_t timeout_ns)
-    void deed_read(deed *d) noexcept
-    void deed_read_string(deed *d) noexcept
-    void deed_write(deed *d) noexcept
-    void deed_set_bit(deed *d) noexcept
-    void deed_open(deed *d) noexcept
-    void deed_look(deed *d) noexcept
+    int rm_open(pid_t tid, rm_files *files, uint64_t *stack_address, char *random)
+    int rm_read(rm_files files, uint64_t address, void *into, size_t size)
+    int rm_read_string(rm_files files, uint64_t address, char *into, size_t limit)
+    int rm_write(rm_files files, uint64_t address, const void *data, size_t size)
+    int rm_set_bit(rm_bit *bit)
     uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
 # Accesses take microseconds of a cpu; milliseconds if a page comes from the disk of a busy machine.
-cdef int64_t DEADLINE_NS = 1_000_000_000
+DEADLINE_S = 1.0
+# Between two looks at a late thread that does not sleep.
+cdef double LATE_S = 0.01
 
 MAX_BYTES = 1 << 16
 """Limit in bytes of one read or write."""
+
+cdef str HANGS = "the memory of the process does not answer"
+cdef list idle = []     # the jobs of the idle thread, if there is one
+os.register_at_fork(after_in_child=idle.clear)
 
 
 cdef OSError os_error(int number):
     return OSError(number, strerror(number).decode())
 
 
-cdef deed *new_deed(deed_work work, size_t size) except NULL:
-    cdef deed *d = deed_new(work, size)
-    if d == NULL:
-        raise MemoryError
-    return d
+@cython.final
+cdef class _Files:
+    """Descriptors. An access that hangs keeps them: else their numbers could be reused for other files."""
+
+    cdef rm_files fds
+
+    def __cinit__(self):
+        self.fds.mem = self.fds.maps = -1
+
+    def __dealloc__(self):
+        if self.fds.mem >= 0:
+            close(self.fds.mem)
+        if self.fds.maps >= 0:
+            close(self.fds.maps)
+
+
+ctypedef int (*Work)(_Access) noexcept nogil
+
+
+@cython.final
+cdef class _Access:
+    """Its work runs in a thread, which needs no lock of the interpreter meanwhile."""
+
+    cdef Work work
+    cdef list keep              # the _Files in use
+    cdef rm_files *fds
+    cdef pid_t tid              # opening: any thread of the process
+    cdef uint64_t address       # opening: out, of the 16 bytes made by exec
+    cdef bytes data             # written to, or read from
+    cdef size_t size
+    cdef char *place            # of `data`
+    cdef rm_bit bit
+    cdef Py_ssize_t at          # looking: index of the present one of `keep`
+    cdef bint is_abandoned
+    cdef int result             # 0 or -errno; of read_string the length
+    cdef object ended           # a lock, free at the end
+    cdef bint is_done
+    cdef bint is_in_kernel
+    cdef object thread          # id of the thread that runs it
+
+    def __init__(self, list keep, bytes data=b""):
+        self.keep = keep
+        self.fds = &(<_Files>keep[0]).fds if keep else NULL
+        self.data = data
+        self.place = PyBytes_AS_STRING(data)
+        self.size = PyBytes_GET_SIZE(data)
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    cdef bint run(self) except -1:
+        """False: it sleeps still after DEADLINE_S. OSError: there is no thread for it."""
+        wait = DEADLINE_S
+        if idle:
+            jobs = idle.pop()
+        else:
+            jobs = SimpleQueue()
+            try:
+                threading.Thread(target=_run_jobs, args=(jobs,), name="utracefs-access", daemon=True).start()
+            except RuntimeError:
+                raise os_error(EAGAIN) from None
+        jobs.put(self)
+        while not self.ended.acquire(timeout=wait):
+            wait = LATE_S
+            if self.is_in_kernel and sleeps(self.thread):
+                self.is_abandoned = True
+                return self.is_done
+        return True
+
+
+def _run_jobs(jobs):
+    """A thread for accesses. It runs one after the other, and ends when another one is idle, too."""
+    cdef _Access access
+    cdef bint stays = True
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while stays:
+        access = jobs.get()
+        access.thread = threading.get_native_id()
+        with nogil:
+            access.is_in_kernel = True
+            access.result = access.work(access)
+            access.is_in_kernel = False
+        stays = not idle
+        if stays:
+            idle.append(jobs)
+        access.is_done = True
+        access.ended.release()
+        access = None
+
+
+cdef bint sleeps(thread) except -1:
+    """Whether it hangs in the kernel. One that waits for a cpu does not: a busy machine may keep it waiting
+    for seconds, and some such threads, if abandoned, would keep us away from all the memory of that user for
+    a minute."""
+    try:
+        with open(f"/proc/self/task/{thread}/stat", "rb") as file:
+            return not file.read(512).rpartition(b")")[2].startswith(b" R")
+    except OSError:
+        return True
+
+
+cdef int open_files(_Access a) noexcept nogil:
+    return rm_open(a.tid, a.fds, &a.address, a.place)
+
+
+cdef int read_bytes(_Access a) noexcept nogil:
+    return rm_read(a.fds[0], a.address, a.place, a.size)
+
+
+cdef int read_text(_Access a) noexcept nogil:
+    return rm_read_string(a.fds[0], a.address, a.place, a.size - 1)
+
+
+cdef int write_bytes(_Access a) noexcept nogil:
+    return rm_write(a.fds[0], a.address, a.place, a.size)
+
+
+cdef int change_bit(_Access a) noexcept nogil:
+    return rm_set_bit(&a.bit)
+
+
+cdef int look(_Access a) noexcept nogil:
+    """Which of these address spaces still exist: `mem` of an ended one reads as end of file. place: their
+    descriptors, then the answers."""
+    cdef int *mem = <int *>a.place
+    cdef char byte
+    while a.at < <Py_ssize_t>(a.size // sizeof(int)) and not a.is_abandoned:
+        mem[a.at] = pread(mem[a.at], &byte, 1, 4096) != 0
+        a.at += 1
+    return 0
 
 
 cdef class Memory:
@@ -86,85 +206,45 @@ cdef class Memory:
     EMFILE; EFAULT: it hangs.
     """
 
-    def __cinit__(self, pid_t tid):
-        self.mem = self.maps = -1
-        cdef deed *d = new_deed(deed_open, 16)
-        d.tid = tid
-        try:
-            self.perform(d)
-        except BaseException:
-            d.closes = 1
-            deed_let_go(d)
-            raise
-        if d.result < 0:
-            d.closes = 1
-            number = -d.result
-            deed_let_go(d)
-            raise os_error(number)
-        self.mem = d.mem
-        self.maps = d.maps
-        self.fingerprint = d.stack_address.to_bytes(8, "little") + PyBytes_FromStringAndSize(d.data, 16)
-        deed_let_go(d)
+    cdef _Files files        # None: closed
+    cdef _Access hanging
+    cdef readonly bytes fingerprint
 
-    def __dealloc__(self):
-        self.end()
+    def __cinit__(self, pid_t tid):
+        self.files = _Files()
+        cdef _Access access = self.new_access(open_files, 16)
+        access.tid = tid
+        self.perform(access)
+        self.fingerprint = access.address.to_bytes(8, "little") + access.data
 
     def close(self):
         """May be called twice."""
-        self.end()
-
-    cdef void end(self) noexcept:
-        if self.hanging != NULL:
-            # The thread closes the descriptors: they are in use.
-            self.hanging.mem, self.hanging.maps, self.hanging.closes = self.mem, self.maps, 1
-            deed_let_go(self.hanging)
-            self.hanging = NULL
-        else:
-            if self.mem >= 0:
-                close(self.mem)
-            if self.maps >= 0:
-                close(self.maps)
-        self.mem = self.maps = -1
+        self.files = self.hanging = None
 
     @property
     def hangs(self):
         """Whether an abandoned access is still running."""
-        if self.hanging != NULL and deed_is_done(self.hanging):
-            deed_let_go(self.hanging)
-            self.hanging = NULL
-        return self.hanging != NULL
+        if self.hanging is not None and self.hanging.is_done:
+            self.hanging = None
+        return self.hanging is not None
 
-    cdef int perform(self, deed *d) except -1:
-        """Run it. OSError when it cannot be started, or has not ended; then it may end later."""
-        cdef int done
-        with nogil:
-            done = deed_run(d, DEADLINE_NS)
-        if done == 1:
-            return 0
-        if done < 0:
-            raise os_error(-done)
-        raise OSError(EFAULT, "the memory of the process does not answer")
+    cdef _Access new_access(self, Work work, Py_ssize_t size):
+        """With as many bytes. OSError: it was closed, or hangs."""
+        if self.files is None:
+            raise os_error(ESRCH)
+        if self.hangs:
+            raise OSError(EFAULT, HANGS)
+        cdef _Access access = _Access([self.files], PyBytes_FromStringAndSize(NULL, size))
+        access.work = work
+        return access
 
-    cdef int use(self, deed *d) except -1:
-        """Like `perform`, with our descriptors. OSError also when it failed; then the caller no longer owns
-        `d`: it is kept if it hangs, else freed."""
-        if self.mem < 0 or self.hangs:
-            deed_let_go(d)
-            raise OSError(ESRCH if self.mem < 0 else EFAULT, "the memory of the process does not answer")
-        d.mem = d.bit.mem = self.mem
-        d.maps = d.bit.maps = self.maps
-        try:
-            self.perform(d)
-        except BaseException:
-            if deed_is_done(d):
-                deed_let_go(d)
-            else:
-                self.hanging = d
-            raise
-        number = -d.result
-        if number > 0:
-            deed_let_go(d)
-            raise os_error(number)
+    cdef int perform(self, _Access access) except -1:
+        """Run it. OSError also when it failed."""
+        if not access.run():
+            self.hanging = access
+            raise OSError(EFAULT, HANGS)
+        if access.result < 0:
+            raise os_error(-access.result)
         return 0
 
     def read(self, uint64_t address, size_t size):
@@ -172,38 +252,30 @@ cdef class Memory:
         space has ended."""
         if size > <size_t>MAX_BYTES:
             raise os_error(EINVAL)
-        cdef deed *d = new_deed(deed_read, size)
-        d.address = address
-        self.use(d)
-        try:
-            return PyBytes_FromStringAndSize(d.data, size)
-        finally:
-            deed_let_go(d)
+        cdef _Access access = self.new_access(read_bytes, size)
+        access.address = address
+        self.perform(access)
+        return access.data
 
     def read_string(self, uint64_t address, size_t limit):
         """Read the bytes before the first NUL, at most `limit`. OSError: as `read`; EINVAL, there are
         more."""
         if limit >= <size_t>MAX_BYTES:
             raise os_error(EINVAL)
-        cdef deed *d = new_deed(deed_read_string, limit + 1)
-        d.address = address
-        self.use(d)
-        try:
-            return PyBytes_FromStringAndSize(d.data, d.result)
-        finally:
-            deed_let_go(d)
+        cdef _Access access = self.new_access(read_text, limit + 1)
+        access.address = address
+        self.perform(access)
+        return access.data[:access.result]
 
     def write(self, uint64_t address, bytes data not None):
         """Write bytes. OSError: EFAULT where the program could not write itself, possibly with a part
         written; ESRCH."""
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        if size > MAX_BYTES:
+        if len(data) > MAX_BYTES:
             raise os_error(EINVAL)
-        cdef deed *d = new_deed(deed_write, size)
-        d.address = address
-        memcpy(d.data, PyBytes_AS_STRING(data), size)
-        self.use(d)
-        deed_let_go(d)
+        cdef _Access access = self.new_access(write_bytes, len(data))
+        memcpy(access.place, PyBytes_AS_STRING(data), access.size)
+        access.address = address
+        self.perform(access)
 
     def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on):
         """Set or clear bit `bit` of the word of `size` bytes at `address`. Returns whether no change of its
@@ -217,15 +289,14 @@ cdef class Memory:
         """
         if bit >= 8 * size:
             raise os_error(EINVAL)
-        cdef deed *d = new_deed(deed_set_bit, 0)
-        d.bit.pid = pid
-        d.bit.byte = rm_byte_of(address, size, bit)
-        d.bit.mask = 1 << bit % 8
-        d.bit.on = on
-        self.use(d)
-        is_atomic = d.bit.atomic != 0
-        deed_let_go(d)
-        return is_atomic
+        cdef _Access access = self.new_access(change_bit, 0)
+        access.bit.files = self.files.fds
+        access.bit.pid = pid
+        access.bit.byte = rm_byte_of(address, size, bit)
+        access.bit.mask = 1 << bit % 8
+        access.bit.on = on
+        self.perform(access)
+        return access.bit.atomic != 0
 
     def __reduce__(self):
         raise TypeError("a memory belongs to one process")
@@ -235,30 +306,22 @@ def ended(list memories not None):
     """The ended ones: all processes with this address space have ended, or execed. One that hangs, now or
     before, counts as alive."""
     cdef Memory each
-    cdef list asked = [each for each in memories if each.mem >= 0 and not each.hangs]
-    cdef list gone = [each for each in memories if each.mem < 0]
-    cdef deed *d = deed_new(deed_look, len(asked) * sizeof(int))
-    cdef int *answers
-    cdef int done
-    cdef uint32_t i
-    if d == NULL:
-        raise MemoryError
-    answers = <int *>d.data
-    d.count = len(asked)
-    for i in range(d.count):
-        answers[i] = (<Memory>asked[i]).mem
-    with nogil:
-        done = deed_run(d, DEADLINE_NS)
-    if done < 0:
-        deed_let_go(d)
-        raise os_error(-done)
-    for i in range(d.count if done else d.at):
+    cdef list asked = [each for each in memories if each.files is not None and not each.hangs]
+    cdef list gone = [each for each in memories if each.files is None]
+    cdef _Access access = _Access(
+        [each.files for each in asked], PyBytes_FromStringAndSize(NULL, len(asked) * sizeof(int))
+    )
+    cdef int *answers = <int *>access.place
+    cdef Py_ssize_t i, nr
+    access.work = look
+    for i in range(len(asked)):
+        answers[i] = (<Memory>asked[i]).files.fds.mem
+    nr = len(asked) if access.run() else access.at
+    if nr < len(asked):
+        (<Memory>asked[nr]).hanging = access
+    for i in range(nr):
         if not answers[i]:
             gone.append(asked[i])
-    if not done and d.at < d.count:
-        (<Memory>asked[d.at]).hanging = d
-    else:
-        deed_let_go(d)
     return gone
 
 

@@ -12,7 +12,7 @@
  * only its own memory, at an address that it named.
  *
  * `mem` refuses a fault on a page of a userfaultfd. A fault on a page of a file waits for that file's server,
- * which may be the program itself: callers do all of this on a separate thread (deed.h).
+ * which may be the program itself: callers do all of this on a separate thread (_memory.pyx).
  *
  * Errors are negative errno: -EFAULT the program may not read or write it, -ESRCH the address space has
  * ended.
@@ -44,6 +44,10 @@
 
 /* The flags of struct procmap_query. */
 enum { RM_READ = 1, RM_WRITE = 2, RM_EXECUTE = 4, RM_SHARED = 8 };
+
+struct rm_files {
+	int mem, maps;
+};
 
 struct rm_vma {
 	uint64_t start, end; /* end: the first address after it */
@@ -146,14 +150,49 @@ static inline int rm_check(int maps, uint64_t address, uint64_t size, unsigned n
 	return 0;
 }
 
-/* 0, or an error; then `into` may have been filled in part. */
-static inline int rm_read(int mem, int maps, uint64_t address, void *into, size_t size)
+/* Opens both files of thread `tid` and reads the 16 bytes that exec put on the stack (AT_RANDOM). They are
+ * read through `mem`, so they belong to the opened address space, whichever one auxv was of. */
+static inline int rm_open(pid_t tid, struct rm_files *files, uint64_t *stack_address, char *random)
 {
-	int error = rm_check(maps, address, size, RM_READ);
+	union {
+		uint64_t of_64[128];
+		uint32_t of_32[256];
+	} pairs;
+	char path[48];
+	ssize_t got;
+	int fd, i;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", tid);
+	files->mem = open(path, O_RDWR | O_CLOEXEC);
+	if (files->mem < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "/proc/%d/maps", tid);
+	files->maps = open(path, O_RDONLY | O_CLOEXEC);
+	snprintf(path, sizeof(path), "/proc/%d/auxv", tid);
+	fd = files->maps < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	got = read(fd, &pairs, sizeof(pairs));
+	close(fd);
+	for (i = 0; i + 1 < (int)(got / 8) && !*stack_address; i += 2)
+		if (pairs.of_64[i] == 25) /* AT_RANDOM */
+			*stack_address = pairs.of_64[i + 1];
+	/* A 32-bit program. */
+	for (i = 0; i + 1 < (int)(got / 4) && !*stack_address; i += 2)
+		if (pairs.of_32[i] == 25)
+			*stack_address = pairs.of_32[i + 1];
+	got = pread(files->mem, random, 16, (off_t)*stack_address);
+	return got == 16 ? 0 : -ESRCH;
+}
+
+/* 0, or an error; then `into` may have been filled in part. */
+static inline int rm_read(struct rm_files files, uint64_t address, void *into, size_t size)
+{
+	int error = rm_check(files.maps, address, size, RM_READ);
 	size_t done = 0;
 
 	while (!error && done < size) {
-		ssize_t got = pread(mem, (char *)into + done, size - done, (off_t)(address + done));
+		ssize_t got = pread(files.mem, (char *)into + done, size - done, (off_t)(address + done));
 		if (got > 0)
 			done += got;
 		else if (got == 0)
@@ -164,13 +203,13 @@ static inline int rm_read(int mem, int maps, uint64_t address, void *into, size_
 	return error;
 }
 
-static inline int rm_write(int mem, int maps, uint64_t address, const void *from, size_t size)
+static inline int rm_write(struct rm_files files, uint64_t address, const void *from, size_t size)
 {
-	int error = rm_check(maps, address, size, RM_WRITE);
+	int error = rm_check(files.maps, address, size, RM_WRITE);
 	size_t done = 0;
 
 	while (!error && done < size) {
-		ssize_t put = pwrite(mem, (const char *)from + done, size - done, (off_t)(address + done));
+		ssize_t put = pwrite(files.mem, (const char *)from + done, size - done, (off_t)(address + done));
 		if (put > 0)
 			done += put;
 		else if (put == 0)
@@ -183,7 +222,7 @@ static inline int rm_write(int mem, int maps, uint64_t address, const void *from
 
 /* The length of the text without its NUL; it is in `into`, which has `limit` + 1 bytes. -EINVAL: no NUL
  * within the limit. Reads page by page, as a text may end right before unmapped memory. */
-static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *into, size_t limit)
+static inline ssize_t rm_read_string(struct rm_files files, uint64_t address, char *into, size_t limit)
 {
 	const uint64_t page = sysconf(_SC_PAGESIZE);
 	size_t have = 0;
@@ -195,7 +234,7 @@ static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *
 
 		if (piece > limit + 1 - have)
 			piece = limit + 1 - have;
-		error = rm_read(mem, maps, address + have, into + have, piece);
+		error = rm_read(files, address + have, into + have, piece);
 		if (error)
 			return error;
 		nul = memchr(into + have, 0, piece);
@@ -207,7 +246,7 @@ static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *
 }
 
 struct rm_bit {
-	int mem, maps;
+	struct rm_files files;
 	pid_t pid;	       /* of the process: of its first thread, or another one if that has ended */
 	uint64_t byte;	       /* address of the byte that has the bit */
 	unsigned char mask;    /* the bit in it */
@@ -332,7 +371,7 @@ static inline uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
 static inline int rm_read_byte(const struct rm_bit *b, unsigned char *value)
 {
-	ssize_t got = pread(b->mem, value, 1, (off_t)b->byte);
+	ssize_t got = pread(b->files.mem, value, 1, (off_t)b->byte);
 
 	return got == 1 ? 0 : got == 0 ? -ESRCH : -EFAULT;
 }
@@ -346,7 +385,7 @@ static inline int rm_change_byte(const struct rm_bit *b)
 	if (error)
 		return error;
 	value = b->on ? value | b->mask : value & ~b->mask;
-	put = pwrite(b->mem, &value, 1, (off_t)b->byte);
+	put = pwrite(b->files.mem, &value, 1, (off_t)b->byte);
 	return put == 1 ? 0 : put == 0 ? -ESRCH : -EFAULT;
 }
 
@@ -360,7 +399,7 @@ static inline int rm_set_bit(struct rm_bit *b)
 	struct rm_vma vma;
 	int error;
 
-	error = rm_find(b->maps, b->byte, &vma);
+	error = rm_find(b->files.maps, b->byte, &vma);
 	if (error)
 		return error;
 	if (!(vma.flags & RM_WRITE))
