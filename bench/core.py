@@ -11,7 +11,7 @@ from utracefsd.consumers.counts._count import CountProbe, CountTable
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger import Trigger
-from utracefsd.consumers.ftrace.trigger._actions import Stacktrace, TracingSwitch
+from utracefsd.consumers.ftrace.trigger._triggers import Stacktrace, TracingSwitch
 from utracefsd.events._tracepoint import Tracepoint
 
 RECORD = (200).to_bytes(8, "little") + (1834).to_bytes(8, "little")

@@ -15,7 +15,7 @@ from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable
 from utracefsd.consumers.ftrace.hist.program import compile_definition
-from utracefsd.consumers.ftrace.trigger._hist_triggers import HistTrigger
+from utracefsd.consumers.ftrace.trigger._triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 

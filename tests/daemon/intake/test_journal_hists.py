@@ -35,7 +35,7 @@ from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
-from utracefsd.consumers.ftrace.trigger._hist_triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 

@@ -32,7 +32,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
-from utracefsd.consumers.ftrace.trigger._actions import (
+from utracefsd.consumers.ftrace.trigger._triggers import (
     EventSwitch,
     SnapshotTrigger,
     Stacktrace,

@@ -4,6 +4,5 @@ commands        the file `trigger`: the table of kinds; reading, writing, restor
 kind            common to all kinds: place, command, filter, count
 simple_kinds    traceon, traceoff, snapshot, stacktrace, enable_event, disable_event
 hist_kinds      hist, enable_hist, disable_hist, and the file `hist`
-_actions        compiled: the simple kinds on the record path
-_hist_triggers  compiled: the hist kinds on the record path
+_triggers       compiled: the kinds on the record path
 """

@@ -28,7 +28,7 @@ from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
-from utracefsd.consumers.ftrace.trigger._hist_triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
 from utracefsd.consumers.ftrace.trigger.simple_kinds import EventSwitchKind
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event

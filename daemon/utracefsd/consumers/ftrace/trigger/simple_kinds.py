@@ -18,7 +18,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter
 from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger, count_text
-from utracefsd.consumers.ftrace.trigger._actions import (
+from utracefsd.consumers.ftrace.trigger._triggers import (
     EventSwitch,
     SnapshotTrigger,
     Stacktrace,

@@ -33,7 +33,7 @@
  * 0, that record has not changed the table, and the record before it was counted completely before step 1.
  *
  * A record may take a snapshot (the action `snapshot()`): then `taken` changes with its count. The snapshot
- * itself is taken after that, and _hist_triggers.pyx finds out whether it was. Clearing does not change
+ * itself is taken after that, and _triggers.pyx finds out whether it was. Clearing does not change
  * `taken`.
  *
  * Clearing is `clearing` = 1, zeroing, `clearing` = 0; a daemon that finds it 1 clears again.
