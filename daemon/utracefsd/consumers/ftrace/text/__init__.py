@@ -2,5 +2,4 @@
 
 headers   the lines before the records, and the options that shape the text
 _text     compiled: a record as a line
-_body     compiled: the part of a line that prints the fields
 """

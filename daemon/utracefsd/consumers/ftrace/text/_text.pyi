@@ -7,6 +7,9 @@ from utracefsd.consumers.ftrace.text.headers import TextOptions
 
 LINE_LIMIT: Final[int]
 
+class BodyPlan:
+    def __init__(self, event: tuple[bytes, Sequence[Field]] | None) -> None: ...
+
 class TextRenderer:
     def __init__(
         self,

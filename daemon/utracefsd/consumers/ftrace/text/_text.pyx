@@ -2,8 +2,27 @@
 """The records of `trace` and `trace_pipe` as text: one entry in, one line (sometimes more) out.
 
 A line is a context (task, cpu, flags, time) and a body. The context depends on the options alone; the part
-that names the task is formatted once per pid and kept for the rest of a `render` call. `BodyPlan` prints the
-body of a user event, this module that of any other record.
+that names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user
+event is printed by a BodyPlan: one step per field, made once per event id from its declaration.
+
+    step     prints                                 declared as
+    INT1     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
+    INT2     0xH (N), N unsigned                    of 2 bytes
+    INT4     0xH (N), N signed whatever is declared of 4 bytes
+    INT8     0xH (N), N signed                      of 8 bytes
+    NO_SIZE  <INVALID-SIZE>                         structs of other sizes
+    STRING   bytes up to a NUL or the size          char arrays
+             bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
+    ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
+
+    FLOAT    as Python does                         struct double, struct float (a kernel: INT8, INT4)
+
+    NUMBERS  JSON                                   arrays: Field.element (a kernel: as other structs)
+
+    UNSIGNED, SIGNED, HEXADECIMAL                   fields of synthetic events (print_synth_event())
+
+This follows print_fields() in kernel/trace/trace_output.c, not the event's print fmt. A field that reaches
+beyond the end of the entry (checked in `_fields` of the protocol) prints `<OVERFLOW>`.
 
 A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is the
 capacity of one `trace_seq` of the kernel: 8192 bytes less its header, 8156.
@@ -13,11 +32,13 @@ from utracefs_protocol.pages.subbuf import MARKER_IP
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from utracefs_protocol.events._fields cimport (
+    Elements, Place, find_bytes, put_elements, set_elements, set_place
+)
 from utracefs_protocol.events._line cimport *
-from utracefsd.consumers.ftrace.text._body cimport BodyPlan, put_field
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport Cursor
 
 cdef enum:
@@ -52,6 +73,169 @@ cdef enum Mode:
     RAW
     HEX
     BIN
+
+cdef enum Op:
+    INT1
+    INT2
+    INT4
+    INT8
+    NO_SIZE
+    STRING
+    ARRAY
+    UNSIGNED
+    SIGNED
+    HEXADECIMAL
+    FLOAT
+    NUMBERS
+
+cdef struct Step:
+    Op op
+    Place place
+    Elements elements
+    size_t label_size
+    const char *label     # " NAME="; borrowed from BodyPlan.labels
+
+
+cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, size_t size) noexcept nogil:
+    cdef uint16_t short_value
+    cdef uint32_t value
+    cdef const uint8_t *data
+    cdef size_t length
+    put(line, step.label, step.label_size)
+    if not find_bytes(&step.place, entry, size, &data, &length):
+        put(line, b"<OVERFLOW>", 10)
+        return
+    if step.op == INT4:
+        value = load32(data)
+        put(line, b"0x", 2)
+        put_hex(line, value, 0)
+        put(line, b" (", 2)
+        put_signed(line, <int32_t>value)
+        put_char(line, c')')
+    elif step.op == INT8:
+        put(line, b"0x", 2)
+        put_hex(line, load64(data), 0)
+        put(line, b" (", 2)
+        put_signed(line, <int64_t>load64(data))
+        put_char(line, c')')
+    elif step.op == INT2:
+        memcpy(&short_value, data, 2)
+        put(line, b"0x", 2)
+        put_hex(line, short_value, 0)
+        put(line, b" (", 2)
+        put_decimal(line, short_value, 0, c' ')
+        put_char(line, c')')
+    elif step.op == INT1:
+        if printable(data[0]):
+            put_char(line, c"'")
+            put_char(line, <char>data[0])
+            put_char(line, c"'")
+        put_char(line, c'(')
+        put_decimal(line, data[0], 0, c' ')
+        put_char(line, c')')
+    elif step.op == STRING:
+        put_string(line, data, length)
+    elif step.op == ARRAY:
+        put_hex_bytes(line, data, length, c',', False)
+    elif step.op == SIGNED:
+        put_signed(line, <int32_t>load32(data) if length == 4 else <int64_t>load64(data))
+    elif step.op == UNSIGNED:
+        put_decimal(line, load_unsigned(data, length), 0, c' ')
+    elif step.op == HEXADECIMAL:
+        put_hex(line, load_unsigned(data, length), 0)
+    elif step.op == FLOAT:
+        with gil:
+            put_float(line, load_float(data, length))
+    elif step.op == NUMBERS:
+        with gil:
+            put_elements(line, step.elements, data, length)
+    else:
+        put(line, b"<INVALID-SIZE>", 14)
+
+
+cdef inline uint64_t load_unsigned(const uint8_t *data, size_t length) noexcept nogil:
+    cdef uint16_t value
+    if length == 8:
+        return load64(data)
+    if length == 4:
+        return load32(data)
+    if length == 2:
+        memcpy(&value, data, 2)
+        return value
+    return data[0]
+
+
+cdef class BodyPlan:
+    """The steps of one event. `known` is False for an id that belongs to no event."""
+
+    cdef Step *steps
+    cdef Py_ssize_t count
+    cdef bint known
+    cdef uint32_t checked    # the last render call that compared name and fields with the event table
+    cdef object name
+    cdef object fields
+    cdef bint synthetic
+    cdef bytes title         # "NAME:"
+    cdef list labels         # owns the memory of Step.label
+
+    def __cinit__(self, event):
+        cdef Py_ssize_t i
+        cdef Step *step
+        cdef bytes label
+        self.known = event is not None
+        if event is None:
+            return
+        self.name, self.fields = event[:2]
+        self.synthetic = len(event) > 2 and event[2]
+        self.title = self.name + b":"
+        self.labels = [b" %s=" % field.name for field in self.fields]
+        self.count = len(self.labels)
+        self.steps = <Step *>malloc(sizeof(Step) * (self.count + 1))
+        if self.steps == NULL:
+            raise MemoryError
+        for i, field in enumerate(self.fields):
+            step = &self.steps[i]
+            label = self.labels[i]
+            step.label = PyBytes_AS_STRING(label)
+            step.label_size = <size_t>PyBytes_GET_SIZE(label)
+            set_place(&step.place, field)
+            set_elements(&step.elements, field)
+            step.op = self._op(field)
+
+    cdef Op _op(self, field) except *:
+        if field.is_string:
+            return STRING
+        if field.is_loc:
+            return ARRAY
+        if field.is_float:
+            return FLOAT
+        if field.element is not None:
+            return NUMBERS
+        size = field.size
+        if self.synthetic:
+            if field.type == b"gfp_t":
+                return HEXADECIMAL
+            # A smaller value is printed from its whole slot: -1 of an s8 is 255.
+            return SIGNED if field.signed and size in (4, 8) else UNSIGNED
+        if size == 1:
+            return INT1
+        if size == 2:
+            return INT2
+        if size == 4:
+            return INT4
+        return INT8 if size == 8 else NO_SIZE
+
+    def __dealloc__(self):
+        free(self.steps)
+
+    cdef bint same(self, event):
+        if event is None:
+            return not self.known
+        return self.known and (
+            (event[0] is self.name and event[1] is self.fields)
+            or (event[0] == self.name and event[1] == self.fields)
+        ) and self.synthetic == (len(event) > 2 and event[2])
+
 
 cdef inline void put_flags(Line *line, uint8_t flags, uint8_t counts) noexcept nogil:
     cdef char text[5]

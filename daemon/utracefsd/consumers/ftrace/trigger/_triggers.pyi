@@ -6,7 +6,10 @@ from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist._hist import Hist
 
-_Options = TypedDict("_Options", {"filter": Filter | None, "kept": tuple[int, int] | None}, total=False)  # noqa: UP013 - no class, which the module would have
+# A class would have to be in the module.
+_Options = TypedDict(  # noqa: UP013
+    "_Options", {"filter": Filter | None, "kept": tuple[int, int] | None}, total=False
+)
 
 class TracingSwitch(Trigger):
     def __init__(self, sink: FtraceSink, on: bool, count: int = ..., **options: Unpack[_Options]) -> None: ...
