@@ -124,7 +124,7 @@ def _wait(condition: Callable[[], object]) -> None:
 
 
 def _hosts(fleet: Fleet) -> list[Host]:
-    return [Host.of(value) for value in fleet.present(fleet.hosts)]
+    return [Host.of(value) for value in fleet.hosts.present()]
 
 
 def _number(fleet: Fleet, condition: Callable[[Host], object]) -> int:

@@ -20,12 +20,13 @@ import attrs
 
 import utracefs
 from utracefs.fleet import report
-from utracefs.fleet.buckets import Fleet, State, Value
+from utracefs.fleet.buckets import Fleet, State
 from utracefs.fleet.instance import PlannedInstance
 from utracefs.fleet.plan import Choice, Plan, choose
 from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
 from utracefs.forward.policy import Policy
 from utracefs.forward.target import reason
+from utracefs.nats.bucket import Value
 from utracefs.nats.connection import Subscription
 from utracefs.nats.errors import ApiError, NotFound
 from utracefs.tree.event_names import EventName, matches
@@ -229,7 +230,7 @@ class Agent:
             reading = _Reading(state.created)
         if reading.is_cut or (state.last == reading.after and reading is self._reading):
             return
-        for value in self._fleet.values(self._fleet.wishes, reading.after):
+        for value in self._fleet.wishes.values(reading.after):
             reading.after = value.sequence
             reading.keys[value.key] = value.sequence
             self._take(reading, value)

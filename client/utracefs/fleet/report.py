@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import attrs
 
-from utracefs.fleet.buckets import Value
 from utracefs.fleet.wish import name_of
+from utracefs.nats.bucket import Value
 
 VERSION: Final = 1
 

@@ -376,11 +376,6 @@ class Connection:
         if self._subscriptions.pop(sid, None) is not None:
             self._send(f"UNSUB {sid}\r\n".encode(), self._deadline())
 
-    def new_inbox(self) -> str:
-        """A subject for a subscription."""
-        self._request += 1
-        return f"{self._inbox}.{secrets.token_hex(4)}.{self._request}"
-
     def publish(
         self,
         subject: str,
@@ -388,11 +383,10 @@ class Connection:
         headers: Mapping[str, str] = {},
         *,
         reply: str = "",
-        timeout_s: float | None = None,
     ) -> None:
         """Publish without an acknowledgement. ValueError: the payload is larger than the server's limit."""
         self.open()
-        deadline = self._deadline(timeout_s)
+        deadline = self._deadline()
         line, head = publish_lines(checked_subject(subject), reply, headers, len(payload))
         if len(head) + len(payload) > self.info.max_payload:
             raise ValueError(

@@ -6,6 +6,7 @@ Requests go to subjects `$JS.API.VERB`, with JSON in both directions (docs.nats.
 import base64
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import attrs
@@ -33,6 +34,8 @@ class Stored:
     """In the stream: from 1 on."""
     headers: Mapping[str, str]
     payload: bytes = attrs.field(repr=False)
+    time_s: float = attrs.field(default=0.0, eq=False)
+    """When it was stored, by the server's clock: seconds since 1970."""
 
 
 class JetStream:
@@ -118,9 +121,8 @@ class JetStream:
                 headers = {
                     key: value for m in parser if isinstance(m, Message) for key, value in m.headers.items()
                 }
-            return Stored(
-                message["subject"], int(message["seq"]), headers, base64.b64decode(message.get("data", ""))
-            )
+            data = base64.b64decode(message.get("data", ""))
+            return Stored(message["subject"], int(message["seq"]), headers, data, _seconds(message["time"]))
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise WireError(f"no message in the answer: {error!r}") from None
 
@@ -137,3 +139,9 @@ def _checked(answer: Message) -> dict[str, Any]:
     if number == _WRONG_LAST_SEQUENCE:
         raise WrongLastSequence(text, code, number)
     raise (NotFound if code == 404 else ApiError)(text, code, number)
+
+
+def _seconds(text: str) -> float:
+    """RFC 3339, with up to 9 digits behind the point."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")

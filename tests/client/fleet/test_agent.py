@@ -56,7 +56,7 @@ class Operator:
 
     @property
     def host(self) -> Host:
-        return Host.of(self.fleet.last(self.fleet.hosts, key_of(HOST)))
+        return Host.of(self.fleet.hosts.last(key_of(HOST)))
 
     def wait(self, condition: Callable[[Host], Any]) -> Host:
         """For such a report."""
@@ -311,7 +311,7 @@ def test_deleted_and_ended_wishes_do_not_count(
         operator.wait(lambda one: one.wishes.get("newer") == one.wishes.get("new") == "obeyed")
         monkeypatch.setattr(buckets, "MAX_ENDED", 5)
         operator.fleet.sweep(time.time() + 2 * buckets.ENDED_S)
-        assert [value.key for value in operator.fleet.values(operator.fleet.wishes)] == []
+        assert [value.key for value in operator.fleet.wishes.values()] == []
         operator.wish("last", "work")
         operator.wait(lambda one: one.wishes == {"last": "obeyed"})
 
@@ -393,6 +393,6 @@ def test_the_daemon_is_killed(
 def test_two_operators(operator: Operator, server: NatsServer) -> None:
     operator.wish("w", "work")
     one = operator.fleet.wishes.get("w")
-    operator.fleet.wishes.update("w", Wish(("a",), 1).to_bytes(), one.revision)
+    operator.fleet.wishes.update("w", Wish(("a",), 1).to_bytes(), one.sequence)
     with pytest.raises(ApiError):
-        operator.fleet.wishes.update("w", Wish(("b",), 1).to_bytes(), one.revision)
+        operator.fleet.wishes.update("w", Wish(("b",), 1).to_bytes(), one.sequence)

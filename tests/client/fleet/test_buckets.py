@@ -15,11 +15,11 @@ import pytest
 from tests.client.forward.kit import EVENT, batch
 from tests.client.nats.server import WAIT_S, NatsServer, serving
 from tests.judges import library
-from utracefs.fleet.buckets import Fleet, Value, connection_of
+from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.fleet.wish import Wish
 from utracefs.forward.nats_messages import Reader
 from utracefs.forward.target import Settings, open_target
-from utracefs.nats.bucket import Bucket
+from utracefs.nats.bucket import Value
 from utracefs.nats.jetstream import JetStream
 
 CONFIG = Path("examples/fleet/nats.conf").read_text()
@@ -64,18 +64,18 @@ def test_what_each_is_for(as_: As) -> None:
     operator.wishes.add("w", WISH)
     bell = host.bell()
     host.connection.flush()
-    (value,) = host.values(host.wishes)
+    (value,) = host.wishes.values()
     assert value.data == WISH
     assert host.state(host.wishes).messages == 1
     assert abs(host.report("web1.example.org", b"{}") + 0) > 0
     operator.wishes.update("w", WISH, value.sequence)
     assert bell.next(20)
     for fleet in (operator, reader):
-        assert [value.key for value in fleet.values(fleet.hosts)] == ["web1=2Eexample=2Eorg"]
-        assert [value.key for value in fleet.values(fleet.wishes)] == ["w"]
+        assert [value.key for value in fleet.hosts.values()] == ["web1=2Eexample=2Eorg"]
+        assert [value.key for value in fleet.wishes.values()] == ["w"]
     operator.wishes.delete("w")
-    assert [value.is_deleted for value in reader.values(reader.wishes)] == [True]
-    assert reader.present(reader.wishes) == []
+    assert [value.is_deleted for value in reader.wishes.values()] == [True]
+    assert reader.wishes.present() == []
 
 
 def test_a_host_that_reports_while_all_are_read_is_there_once(
@@ -85,16 +85,16 @@ def test_a_host_that_reports_while_all_are_read_is_there_once(
     operator.create()
     for name in ("web", "shop"):
         host.hosts.put(name, b"first")
-    read = reader.values
+    read = reader.hosts.values
 
-    def values(bucket: Bucket) -> Iterator[Value]:
-        for value in read(bucket):
+    def values() -> Iterator[Value]:
+        for value in read():
             yield value
             if value.key == "web" and value.data == b"first":
                 host.hosts.put("web", b"second")
 
-    monkeypatch.setattr(reader, "values", values)
-    found = [(value.key, value.data) for value in reader.present(reader.hosts)]
+    monkeypatch.setattr(reader.hosts, "values", values)
+    found = [(value.key, value.data) for value in reader.hosts.present()]
     assert found == [("web", b"second"), ("shop", b"first")]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from utracefs.fleet.buckets import Value
 from utracefs.fleet.report import AWAY_S, MAX_BYTES, MAX_NAMES, Host, pack
+from utracefs.nats.bucket import Value
 
 
 def host(data: bytes) -> Host:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.nats.server import NatsServer
-from utracefs.nats.bucket import Bucket, Entry
+from utracefs.nats.bucket import Bucket, Value
 from utracefs.nats.errors import NotFound, WrongLastSequence
 from utracefs.nats.jetstream import JetStream
 
@@ -24,10 +24,10 @@ def test_a_value(bucket: Bucket) -> None:
     with pytest.raises(NotFound):
         bucket.get("a.b")
     first = bucket.put("a.b", b"one")
-    assert bucket.get("a.b") == Entry("a.b", b"one", first)
+    assert bucket.get("a.b") == Value("a.b", b"one", first)
     second = bucket.put("a.b", b"")
     assert second > first
-    assert bucket.get("a.b") == Entry("a.b", b"", second)
+    assert bucket.get("a.b") == Value("a.b", b"", second)
     bucket.delete("a.b")
     with pytest.raises(NotFound, match="deleted"):
         bucket.get("a.b")
@@ -35,19 +35,15 @@ def test_a_value(bucket: Bucket) -> None:
 
 def test_create_again_keeps_the_bucket(bucket: Bucket) -> None:
     bucket.put("a", b"1")
-    bucket.create(history=5)
-    assert bucket.get("a").value == b"1"
+    bucket.create(max_bytes=5)
+    assert bucket.get("a").data == b"1"
 
 
 def test_limits_are_stored(bucket: Bucket) -> None:
     other = Bucket(bucket._jetstream, "limited")
-    other.create(history=3, max_bytes=1 << 20, max_age_s=60)
+    other.create(max_bytes=1 << 20, max_age_s=60)
     config = bucket._jetstream.stream("KV_limited")["config"]
-    assert (config["max_msgs_per_subject"], config["max_bytes"], config["max_age"]) == (
-        3,
-        1 << 20,
-        60 * 10**9,
-    )
+    assert (config["max_bytes"], config["max_age"]) == (1 << 20, 60 * 10**9)
 
 
 def test_conflicts(bucket: Bucket) -> None:

@@ -99,7 +99,7 @@ def enable(
     fleet.create()
     try:
         if replace:
-            fleet.wishes.update(name, data, fleet.wishes.get(name).revision)
+            fleet.wishes.update(name, data, fleet.wishes.get(name).sequence)
         else:
             fleet.wishes.add(name, data)
     except NotFound:
@@ -116,7 +116,7 @@ def enable(
 
 def _owner(fleet: Fleet, name: str) -> str:
     try:
-        return f" by {Wish.from_bytes(fleet.wishes.get(name).value).owner}"
+        return f" by {Wish.from_bytes(fleet.wishes.get(name).data).owner}"
     except (NotFound, ValueError):
         return ""
 
@@ -129,7 +129,7 @@ def disable(fleet: Fleet, is_all: bool, names: tuple[str, ...]) -> None:
     """End the wishes of these NAMEs (`fleet enable` printed them)."""
     if is_all == bool(names):
         raise click.UsageError("give NAMEs of wishes, or --all")
-    known = {value.key for value in fleet.present(fleet.wishes)}
+    known = {value.key for value in fleet.wishes.present()}
     for name in known if is_all else names:
         if name not in known:
             raise Failure(name, "there is no such wish")

@@ -40,12 +40,12 @@ class _Shown:
 
 
 def _hosts(fleet: Fleet) -> list[Host]:
-    return sorted(map(Host.of, fleet.present(fleet.hosts)), key=lambda host: host.name)
+    return sorted(map(Host.of, fleet.hosts.present()), key=lambda host: host.name)
 
 
 def _wishes(fleet: Fleet, now_s: float) -> list[_Shown]:
     found = []
-    for value in fleet.present(fleet.wishes):
+    for value in fleet.wishes.present():
         try:
             wish = Wish.from_bytes(value.data)
         except ValueError as error:

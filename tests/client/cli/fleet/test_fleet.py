@@ -13,7 +13,7 @@ from utracefs.fleet.wish import Wish
 def wishes(server: NatsServer) -> dict[str, Wish]:
     with server.connection() as connection:
         fleet = Fleet(connection)
-        return {value.key: Wish.from_bytes(value.data) for value in fleet.present(fleet.wishes)}
+        return {value.key: Wish.from_bytes(value.data) for value in fleet.wishes.present()}
 
 
 def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
