@@ -15,6 +15,8 @@ def how_to_install(error: ImportError, extra: str = "") -> str | None:
     """One line for a missing package, with the extra that has it unless another is named. None: no extra has
     it."""
     package = (error.name or "").partition(".")[0]
+    if package in ("sqlite3", "_sqlite3"):
+        return "this Python has no sqlite3: install libsqlite3-dev and build Python again"
     if package not in _EXTRAS:
         return None
     return f"{package} is not installed: pip install 'utracefs[{extra or _EXTRAS[package]}]'"

@@ -19,6 +19,7 @@ def test_the_extra_that_has_a_package() -> None:
     assert how_to_install(missing("click"), "daemon") == (
         "click is not installed: pip install 'utracefs[daemon]'"
     )
+    assert "build Python again" in (how_to_install(missing("_sqlite3")) or "")
     assert how_to_install(missing("utracefs.nothing")) is how_to_install(missing(None)) is None
 
 

@@ -4,8 +4,6 @@ from utracefs.recordings._records import RecordSource
 from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.pages._stream_ring import StreamRing
 
-def crc32(data: bytes) -> int: ...
-
 class Edit:
     def __init__(self, field: Field, digest: Callable[[bytes], bytes] | None = None) -> None: ...
 

@@ -15,30 +15,8 @@ from utracefs_protocol.events._fields cimport find_bytes, set_place
 from utracefs_protocol.pages._stream_ring cimport StreamRing
 from utracefs_protocol.pages.stream_ring cimport *
 
-from zlib import crc32 as zlib_crc32
-
-cdef extern from "crc32.h" nogil:
-    enum:
-        CRC_LEAST
-        CRC_STEP
-    int crc_can_fold()
-    uint32_t crc_fold(uint32_t crc, const uint8_t *data, size_t size)
-
 cdef enum:
     NR_IDS = 65536
-
-
-def crc32(bytes data not None):
-    """The CRC-32 of zlib, which takes 15 ns for a record of 64 bytes; here 5 ns if the processor has the
-    instructions."""
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data) & ~(CRC_STEP - 1)
-    cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef uint32_t crc
-    if size < CRC_LEAST or not crc_can_fold():
-        return zlib_crc32(data)
-    with nogil:
-        crc = crc_fold(0, begin, size)
-    return zlib_crc32(data[size:], crc)
 
 
 cdef class Edit:

@@ -106,8 +106,6 @@ class Batch:
     is_after_gap: bool
     """An unknown number of records was lost in front of it; `losses` says that, too."""
     body: bytes = attrs.field(repr=False)
-    marks: Mapping[str, tuple[int, int]] | None = attrs.field(default=None, repr=False)
-    """Marks of the spool that changed (see `losses`); None: there are none."""
     formats: Formats = attrs.field(factory=Formats, eq=False, repr=False)
 
     @property
@@ -189,7 +187,6 @@ class Batch:
                 "losses": [[bytes_of(loss.event), loss.cause, loss.count] for loss in self.losses],
                 "times": [self.first_ns, self.last_ns],
                 "gap": self.is_after_gap,
-                "marks": self.marks and {bytes_of(event): mark for event, mark in self.marks.items()},
             }
         )
         return packed
@@ -201,7 +198,6 @@ class Batch:
             members: dict[str, Any] = msgpack.unpackb(header, strict_map_key=False)
             if members["version"] != VERSION:
                 raise KeyError(f"version {members['version']}, not {VERSION}")
-            marks = members.get("marks")
             return cls(
                 members["forwarder"],
                 members["sequence"],
@@ -216,9 +212,6 @@ class Batch:
                 members["times"][1],
                 members["gap"],
                 body,
-                None
-                if marks is None
-                else {text_of(event): (count, epoch) for event, (count, epoch) in marks.items()},
                 formats,
             )
         except (

@@ -157,6 +157,8 @@ class Forwarder:
     def run(self, duration_s: float | None = None) -> None:
         """Forward until `stop` is called, or for that time. OSError: the daemon refuses the stream."""
         end = None if duration_s is None else time.monotonic() + duration_s
+        if self._spool.error:
+            self._tell(self._spool.error)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reader, sender = (
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)

@@ -149,7 +149,7 @@ class NatsTarget:
                 self._forget()
                 raise TryAgain(
                     f"{self._at} has batch {self._stored.sequence} of another copy of this spool: stop this "
-                    "forwarder and remove state.json in its spool, which gets a new id then"
+                    "forwarder and remove spool.sqlite: its records are in the original, too"
                 )
             is_same = batch.sequence == self._stored.sequence
             is_stored = batch.sequence < self._stored.sequence or (is_same and self._stored.is_whole)

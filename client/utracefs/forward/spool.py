@@ -1,26 +1,24 @@
 """The spool: batches on disk until a target has them.
 
-    DIR/lock                  locked by the forwarder
-    DIR/state.json            the spool's id, the last batch that a target has, losses not in any batch yet,
-                              the segment that was dropped last, the marks (`losses`)
-    DIR/acked                 the spool's id, the last batch that a target has: mostly newer than the state,
-                              since it is written in its place
-    DIR/SEQUENCE.segment      entries; SEQUENCE is that of the first one
+    DIR/lock           locked by the forwarder
+    DIR/spool.sqlite   a database of SQLite (with -wal and -shm while it is open):
+        batch          a row for each: sequence number, number of records, crc, header and body (see `batch`)
+        mark           event, and JSON of its count and epoch (see `losses`)
+        state          one row of JSON: the spool's id, the next sequence number, losses that are in no batch
+                       yet, the other members of the marks
 
-    entry:  "UTFB", u32 size of the header, u32 size of the body, u32 crc of these sizes and the header,
-            u32 crc of the body; header, body (little-endian; see `batch`)
+Each change is one transaction: a batch with the losses that it reports and the marks that count it; the end
+of batches with the records that the target refused. A forwarder that is killed at any point leaves the state
+before a change or after it. A batch sent, but not yet deleted, is sent again. Memory keeps a change that
+fails, and it is part of the next transaction.
 
-Batches are appended to the last segment. One reader takes them in their order, in flight until `done`; recent
-ones are still in memory, so nothing is read from the disk for a target that keeps up. A segment is removed
-when the target has all its batches, or before, when the spool is full: the oldest one that has no batch in
-flight. Each loss is in `losses` of the next batch, and until then in the state. The state has all marks, each
-batch the ones that changed since the previous batch or the state; if a batch is missing, the marks behind it
-are unknown.
+One reader takes batches in their order, in flight until `done`; recent ones are still in memory, so nothing
+is read from the disk for a target that keeps up. When the spool is full, the oldest batches that are not in
+flight are dropped. Each loss is in `losses` of the next batch, and until then in the state.
 
-Killed at any point, the next forwarder finds all batches whose write was complete; an incomplete one is cut
-off, and counted if its header is there. A batch sent, but not yet stored as sent, is sent again. State and
-segments survive a crash of the system as far as they were synced: Sync.ALWAYS, or INTERVAL, which is up to a
-second before it.
+A crash of the system leaves the transactions that were synced: Sync.ALWAYS, or INTERVAL, which is up to a
+second before it. With Sync.NEVER it may damage the database. A damaged one is renamed to
+spool.sqlite.damaged, and its batches that can be read move to a new one.
 
 Disk errors, a full disk among them, lose batches and are counted; no method raises them but `__init__`."""
 
@@ -31,35 +29,45 @@ import fcntl
 import json
 import os
 import secrets
-import struct
+import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from utracefs.forward._body import crc32
 from utracefs.forward.batch import Batch, Formats
 from utracefs.forward.losses import ANY, AWAY, REFUSED, SPOOL, Loss, Losses, Marks
 from utracefs.forward.target import Limits
+from utracefs_protocol.text import bytes_of, text_of
 
 MIN_SIZE: Final = 1 << 20
 """Smallest size of a spool in bytes."""
 
 SEGMENTS: Final = 16
-"""Number of segments of a full spool: dropping the oldest one loses about that part."""
+"""A full spool drops this part of its batches at once; SQLite's log is about as large."""
 
 _IN_MEMORY: Final = 2
 """Limit of batches kept also in memory until they are taken, in units of the largest `take` of the target;
 one more may be kept."""
 
-_MAGIC: Final = b"UTFB"
-_ENTRY: Final = struct.Struct("<4sIIII")
-_SIZES: Final = struct.Struct("<II")
-_VERSION: Final = 1
+_VERSION: Final = 2
+"""Version of the tables. 1 was another format."""
+
+_PAGE: Final = 16384
+"""With SQLite's 4096 bytes a full batch takes 1.6 of the time. Even a small one writes four pages."""
+
+_SCHEMA: Final = f"""
+begin;
+create table batch (sequence integer primary key, records integer, crc integer, header blob, body blob);
+create table mark (event blob primary key, value blob) without rowid;
+create table state (value blob);
+pragma user_version = {_VERSION};
+commit;
+"""
 
 
 class Sync(enum.Enum):
@@ -71,86 +79,154 @@ class Sync(enum.Enum):
     NEVER = "never"
 
 
-@attrs.define
-class _Segment:
-    first: int
-    """Sequence number of its first entry."""
-    last: int
-    """Sequence number of its last entry; less than `first` without entries."""
-    size: int
-
-
-class _Damaged(ValueError):
-    """An entry is incomplete. header: it is complete, the body is not."""
-
-    def __init__(self, header: Batch | None = None) -> None:
-        super().__init__("an entry is damaged")
-        self.header = header
+_SYNCHRONOUS: Final = {Sync.ALWAYS: "full", Sync.INTERVAL: "normal", Sync.NEVER: "off"}
 
 
 class Spool:
     """Used by one process; its methods by several threads, `take` and `done` by one. Close it.
 
-    size: bytes on disk at most, without the state. OSError: the directory cannot be used; EBUSY: another
-    forwarder uses it."""
+    size: bytes of batches at most; the files take more (docs/forward.md). OSError: the directory cannot be
+    used; EBUSY: another forwarder uses it; EPROTO: another version wrote it."""
 
     def __init__(self, directory: Path, size: int, sync: Sync = Sync.INTERVAL) -> None:
         self.directory: Final = directory
         self.size: Final = max(size, MIN_SIZE)
-        self.is_new = True
-        """False: it was used before."""
         self.error = ""
         """Error of the last failed disk access; empty again when batches can be written again."""
-        self._is_failing = False
-        """Whether `error` is an error of the disk."""
+        self._failure: object = None
+        """Error of the disk; None: `error` is empty, or tells of damage."""
         self.lost: Final[dict[str, dict[str, int]]] = {}
         """Event to cause to number, since the start."""
         self.lost_unknown = 0
         """Number of losses of an unknown number of records."""
+        self.forwarder = secrets.token_hex(8)
+        self._path: Final = directory / "spool.sqlite"
         self._sync: Final = sync
         self._formats: Final = Formats()
         self._changed: Final = threading.Condition()
+        self._syncing: Final = threading.Lock()
+        """Taken by a thread that closes the database, or uses a connection of its own: SQLite removes the log
+        by its name when the last connection is closed."""
         self._losses: Final = Losses()
         self._marks: Marks | None = None
-        self._changed_marks: Final[set[str]] = set()
-        """Events whose marks are newer than those on the disk."""
-        self._has_marks_of = 0
-        """During recovery: the last batch whose marks are known."""
-        self._segments: list[_Segment] = []
-        self._file = -1
-        """The last segment, to write; -1: none is open."""
-        self._to_sync: list[int] = []
-        """Earlier ones that are not synced yet."""
+        self._changed_marks: set[str] | None = set()
+        """Events whose marks are newer than those on the disk; None: all are."""
         self._next = 1
-        self._acked = 0
-        self._dropped = 0
-        """The first number of the segment that was dropped last: the state has its records as losses, also
-        while its file is still there."""
-        self._damaged = 0
-        """The last batch of which only the header was found: its records are losses."""
+        self._taken = 0
+        """The last batch that was taken or dropped."""
+        self._peeked: tuple[Batch, int] | None = None
+        """The batch behind it, already read, and its size."""
+        self._recent: Final[dict[int, tuple[Batch, int]]] = {}
+        """Some of those to take, which need not be read from the disk."""
+        self._most_recent_bytes = 0
         self._unread_records = 0
         self._unread_bytes = 0
-        self._at = (0, 0)
-        """The next batch to take: the first number of its segment, and the offset."""
-        self._peeked: tuple[Batch, int] | None = None
-        """The batch behind that position, already read, and the size of its entry."""
-        self._recent: dict[tuple[int, int], tuple[Batch, int]] = {}
-        """Place to batch and size: some of those to take, which need not be read from the disk."""
-        self._recent_bytes = 0
-        self._most_recent_bytes = 0
         self._in_flight: list[Batch] = []
+        self._bytes_in_flight = 0
+        self._to_delete: Final[list[tuple[int, int]]] = []
+        """First and last sequence number: batches on the disk that were sent, dropped or found damaged."""
         self._is_closed = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock: Final = _lock(directory / "lock")
-        self._acked_file: Final = os.open(directory / "acked", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if (directory / "state.json").exists():
+            why = "an earlier version wrote this spool: let that version send its records, then remove "
+            raise OSError(errno.EPROTO, why + "state.json, acked and *.segment", str(directory))
+        self.is_new = not (directory / "lock").exists()
+        """False: it was used before."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, _lock(directory / "lock"))
+            self._db = sqlite3.connect(":memory:")  # until the file is open
+            stack.callback(lambda: self._db.close())
+            try:
+                self._open()
+            except sqlite3.Error as error:
+                raise OSError(errno.EIO, str(error), str(self._path)) from None
+            self._files: Final = stack.pop_all()
+
+    def _open(self) -> None:
         try:
-            found = Losses()
-            self.forwarder: Final = self._load(found)
-            self._recover(found)
-        except BaseException:
-            os.close(self._lock)
-            os.close(self._acked_file)
-            raise
+            self._connect()
+            self._load()
+        except sqlite3.Error as error:
+            if not _is_damage(error):
+                raise
+            self._replace(str(error))
+        except (ValueError, KeyError, TypeError) as error:
+            self._replace(f"its state is invalid: {error!r}")
+
+    def _connect(self) -> None:
+        self._db.close()
+        os.close(
+            os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        )  # its log has the same mode
+        self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        log = max(self.size // SEGMENTS, MIN_SIZE)
+        for pragma in (
+            f"page_size = {_PAGE}",
+            "journal_mode = wal",
+            "secure_delete = off",  # Debian's default overwrites what it deletes: 25 ns a record
+            # normal: fsync only before and after the log is copied into the database
+            f"synchronous = {_SYNCHRONOUS[self._sync]}",
+            f"wal_autocheckpoint = {log // _PAGE}",
+            f"journal_size_limit = {log}",
+        ):
+            self._db.execute(f"pragma {pragma}")
+        (version,) = self._db.execute("pragma user_version").fetchone()
+        if version == 0:
+            self._db.executescript(_SCHEMA)
+        elif version != _VERSION:
+            raise OSError(errno.EPROTO, f"is of version {version}, not {_VERSION}", str(self._path))
+
+    def _load(self) -> None:
+        row = self._db.execute("select value from state").fetchone()
+        if row is not None:
+            state = json.loads(row[0])
+            self.forwarder, self._next = str(state["forwarder"]), int(state["next"])
+            self._losses.extend(Loss(*loss) for loss in state["losses"])
+            if state["marks"] is not None:
+                rows = self._db.execute("select event, value from mark")
+                events = {text_of(event): json.loads(value) for event, value in rows}
+                self._marks = Marks.from_json({**state["marks"], "events": events})
+        self._count()
+
+    def _count(self) -> None:
+        """Count the batches to take."""
+        last, records, size = self._db.execute(
+            "select max(sequence), sum(records), sum(length(header) + length(body)) from batch "
+            "where sequence > ?",
+            (self._taken,),
+        ).fetchone()
+        self._next = max(self._next, (last or 0) + 1)
+        self._unread_records, self._unread_bytes = int(records or 0), int(size or 0)
+
+    def _replace(self, why: str = "") -> None:
+        """Set a damaged database aside; without `why`, remove one of which all was sent. sqlite3.Error."""
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        with self._syncing:
+            self._db.close()
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    Path(f"{self._path}{suffix}").replace(f"{aside}{suffix}")
+                    if not why:
+                        os.unlink(f"{aside}{suffix}")
+            self._connect()
+        if why:
+            self.error = f"{self._path} was damaged ({why}): it is {aside.name} now; batches may be lost"
+            self._lose(ANY, SPOOL, None)
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(aside)) as old:
+                self._move_batches(old)
+        self._recent.clear()
+        self._peeked = None
+        self._count()
+        self._changed_marks = None
+        self._store()
+
+    def _move_batches(self, old: sqlite3.Connection) -> None:
+        with self._db:
+            self._db.execute("begin")
+            for key in old.execute("select sequence from batch").fetchall():
+                with contextlib.suppress(sqlite3.Error):  # this one is damaged
+                    row = old.execute("select * from batch where sequence = ?", key).fetchone()
+                    self._db.execute("insert into batch values (?, ?, ?, ?, ?)", row)
 
     def close(self) -> None:
         """Close the files; calls of other threads no longer change the disk. May be called twice."""
@@ -159,25 +235,20 @@ class Spool:
                 return
             self._store()
             self._is_closed = True
-        self.sync()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        os.close(self._acked_file)
-        os.close(self._lock)
+        with self._syncing:
+            self._files.close()
 
     @property
     def used_bytes(self) -> int:
-        """On disk."""
-        with self._changed:
-            return sum(segment.size for segment in self._segments)
+        """Bytes of batches on disk."""
+        return self._unread_bytes + self._bytes_in_flight
 
     @property
     def lag_s(self) -> float:
         """Age of the oldest batch that the target has not accepted."""
         with self._changed:
-            oldest = self._in_flight[0] if self._in_flight else self._peek()
-            return 0.0 if oldest is None else max(0.0, time.time() - oldest.clock.unix_ns / 1e9)
+            oldest = self._in_flight or self._peek()
+            return max(0.0, time.time() - oldest[0].clock.unix_ns / 1e9) if oldest else 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -198,8 +269,8 @@ class Spool:
                 self._lose(*attrs.astuple(loss))
             self.is_new = False
             self._marks = marks
-            if not self._store():
-                self._marks = None  # no batch may be counted by the marks that are on the disk
+            self._changed_marks = None
+            self._store()
             return any(loss.count is None for loss in losses)
 
     def lose(self, event: str, cause: str, count: int | None) -> None:
@@ -218,7 +289,8 @@ class Spool:
             for event, count in counts.items():
                 if count:
                     self._marks.events[event] = self._marks.after(event, count)
-                    self._changed_marks.add(event)
+                    if self._changed_marks is not None:
+                        self._changed_marks.add(event)
 
     def _lose(self, event: str, cause: str, count: int | None) -> None:
         self._losses.add(event, cause, count)
@@ -227,6 +299,10 @@ class Spool:
         elif count:
             causes = self.lost.setdefault(event, {})
             causes[cause] = causes.get(cause, 0) + count
+
+    def _lose_records(self, batch: Batch, cause: str = SPOOL) -> None:
+        for event, count in batch.counts.items():
+            self._lose(event, cause, count)
 
     @property
     def has_losses(self) -> bool:
@@ -237,145 +313,113 @@ class Spool:
         """Store a batch, whose `forwarder`, `sequence` and `losses` are set here. False: there is no room for
         it, or the disk has failed; its records are losses now."""
         with self._changed:
+            self._advance(batch.counts)  # stored or lost, the marks count it
             while True:
                 batch = attrs.evolve(
                     batch,
                     forwarder=self.forwarder,
                     sequence=self._next,
                     losses=list(self._losses),
-                    marks=self._marks_after(batch.counts),
                     formats=self._formats,
                 )
-                parts = _entry(batch)
-                size = sum(map(len, parts))
-                if sum(segment.size for segment in self._segments) + size <= self.size:
+                header = batch.header()
+                size = len(header) + len(batch.body)
+                has_room = self.used_bytes + size <= self.size
+                if has_room or not self._drop_oldest():
                     break
-                if not self._drop_oldest():
-                    self._failed("the spool is full")
-                    parts = ()
-                    break
-            is_written = not self._is_closed and bool(parts) and self._write(parts)
-            self._advance(batch.counts)
-            if not is_written:
+            if not has_room:
+                self._failed("the spool is full")
+            if not has_room or not self._store(batch, header):
                 self._lose_records(batch)
                 self._store()
                 return False
-            if self._recent_bytes < self._most_recent_bytes:
-                self._recent[self._segments[-1].first, self._segments[-1].size - size] = batch, size
-                self._recent_bytes += size
+            if self._failure is not None:
+                self.error, self._failure = "", None
+            if self._unread_bytes < self._most_recent_bytes:
+                self._recent[self._next] = batch, size
             self._losses.clear()
-            self._changed_marks.clear()
             self._next += 1
             self._unread_records += batch.nr_records
             self._unread_bytes += size
             self._changed.notify_all()
         return True
 
-    def _marks_after(self, counts: Mapping[str, int]) -> dict[str, tuple[int, int]] | None:
-        """Marks of the events that a batch with these counts changes. The batch may not be written."""
-        marks = self._marks
-        events = self._changed_marks | counts.keys()
-        return (
-            None if marks is None else {event: marks.after(event, counts.get(event, 0)) for event in events}
-        )
+    def _drop_oldest(self) -> bool:
+        """Drop the oldest batches that are not in flight. False: there are none."""
+        least = self._unread_bytes - self.size // SEGMENTS
+        is_done = False
+        while self._unread_bytes > least and self._peek() is not None:
+            batch = self._pop()
+            self._losses.extend(batch.losses)
+            self._lose_records(batch)
+            self._to_delete.append((batch.sequence, batch.sequence))
+            is_done = True
+        return is_done
 
-    def _write(self, parts: Sequence[bytes]) -> bool:
-        try:
-            if self._file < 0 or self._segments[-1].size >= self.size // SEGMENTS:
-                self._begin_segment()
-            segment = self._segments[-1]
-            done = 0
-            try:
-                for part in parts:
-                    left = memoryview(part)
-                    while left:
-                        written = os.pwrite(self._file, left, segment.size + done)
-                        left = left[written:]
-                        done += written
-                if self._sync is Sync.ALWAYS:
-                    os.fsync(self._file)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._file, segment.size)
-                raise
-        except OSError as error:
-            self._failed(error.strerror)
+    def _store(self, batch: Batch | None = None, header: bytes = b"") -> bool:
+        """One transaction: changes since the last one, with a batch that has the losses. False: it failed."""
+        if self._is_closed:
             return False
-        if self._is_failing:
-            self.error, self._is_failing = "", False
-        segment.size += done
-        segment.last = self._next
+        marks = self._marks
+        state = {
+            "forwarder": self.forwarder,
+            "next": self._next + (batch is not None),
+            "losses": [attrs.astuple(loss) for loss in self._losses] if batch is None else [],
+            "marks": marks and attrs.evolve(marks, events={}).to_json(),
+        }
+        try:
+            with self._db:
+                self._db.execute("begin immediate")
+                self._db.executemany("delete from batch where sequence between ? and ?", self._to_delete)
+                if batch is not None:
+                    crc = zlib.crc32(batch.body, zlib.crc32(header))
+                    row = (batch.sequence, batch.nr_records, crc, header, batch.body)
+                    self._db.execute("insert into batch values (?, ?, ?, ?, ?)", row)
+                if (changed := self._changed_marks) is None:
+                    self._db.execute("delete from mark")
+                    changed = set() if marks is None else set(marks.events)
+                if marks is not None:
+                    rows = [(bytes_of(event), json.dumps(marks.events[event])) for event in changed]
+                    self._db.executemany("replace into mark values (?, ?)", rows)
+                self._db.execute("replace into state (rowid, value) values (1, ?)", (json.dumps(state),))
+        except sqlite3.Error as error:
+            self._failed(error)
+            return False
+        self._to_delete.clear()
+        self._changed_marks = set()
         return True
 
-    def _failed(self, why: str | None) -> None:
-        self.error = f"{self.directory}: {why}"
-        self._is_failing = True
-
-    def _begin_segment(self) -> None:
-        made = os.open(self._path(self._next), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if self._file >= 0:
-            self._to_sync.append(self._file)
-        self._file = made
-        self._segments.append(_Segment(self._next, self._next - 1, 0))
-
-    def _path(self, first: int) -> Path:
-        return self.directory / f"{first:020d}.segment"
-
-    def _lose_records(self, batch: Batch, cause: str = SPOOL) -> None:
-        for event, count in batch.counts.items():
-            self._lose(event, cause, count)
-
-    def _drop_oldest(self) -> bool:
-        """Remove the oldest segment without batches in flight; not the last segment."""
-        for number, segment in enumerate(self._segments[:-1]):
-            if any(segment.first <= batch.sequence <= segment.last for batch in self._in_flight):
-                continue
-            start = self._at[1] if self._at[0] == segment.first else 0
+    def _failed(self, why: object) -> bool:
+        """Returns whether a damaged database was replaced."""
+        if isinstance(why, sqlite3.Error) and _is_damage(why):
             try:
-                for batch, size in _entries(self._path(segment.first), start, self._formats):
-                    if batch.sequence <= self._acked:
-                        continue
-                    self._losses.extend(batch.losses)
-                    self._lose_records(batch)
-                    self._unread_records -= batch.nr_records
-                    self._unread_bytes -= size
-            except (OSError, _Damaged):
-                self._lose(ANY, SPOOL, None)
-            if self._at[0] == segment.first:
-                self._move_to(self._segments[number + 1])
-            del self._segments[number]
-            self._dropped = segment.first
-            is_stored = self._store()
-            self._remove(segment)
-            if not is_stored:  # there may be room now
-                self._store()
-            return True
+                self._replace(str(why))
+            except (sqlite3.Error, OSError) as error:
+                why = error
+            else:
+                return True
+        self.error = f"{self.directory}: {why}"
+        self._failure = why
         return False
 
-    def _move_to(self, segment: _Segment) -> None:
-        self._at = (segment.first, 0)
-        self._peeked = None
-
-    def _remove(self, segment: _Segment) -> None:
-        for place in [place for place in self._recent if place[0] == segment.first]:
-            self._recent_bytes -= self._recent.pop(place)[1]
-        try:
-            os.unlink(self._path(segment.first))
-        except OSError as error:
-            self._failed(error.strerror)
-
     def sync(self) -> None:
-        """fsync(2), unless Sync.NEVER."""
-        with self._changed:
-            earlier, self._to_sync = self._to_sync, []
-            last = [os.dup(fd) for fd in (self._file, self._acked_file) if fd >= 0]
-        for fd in [*earlier, *last]:
-            if self._sync is not Sync.NEVER:
-                try:
-                    os.fsync(fd)
-                except OSError as error:
-                    self._failed(error.strerror)
-            os.close(fd)
+        """fsync(2), unless Sync.NEVER. Give the disk space of a spool that was full back."""
+        try:
+            with self._syncing:
+                if self._is_closed:
+                    return
+                if self._sync is not Sync.NEVER:
+                    # Its own connection: `append` need not wait meanwhile.
+                    with contextlib.closing(sqlite3.connect(self._path)) as db:
+                        db.execute("pragma wal_checkpoint(passive)").fetchall()
+            with self._changed:
+                if not (self._is_closed or self.used_bytes or self._to_delete) and (
+                    self._path.stat().st_size > self.size // SEGMENTS
+                ):
+                    self._db.execute("vacuum")
+        except (sqlite3.Error, OSError) as error:
+            with self._changed:
+                self._failed(error)
 
     # Reading
 
@@ -394,19 +438,15 @@ class Spool:
         records = size = 0
         while True:
             with self._changed:
-                batch = self._peek()
-                if batch is None or self._peeked is None:
+                if (peeked := self._peek()) is None:
                     break
-                entry = self._peeked[1]
-                if found and (records + batch.nr_records > limits.records or size + entry > limits.bytes):
+                batch, more = peeked
+                if found and (records + batch.nr_records > limits.records or size + more > limits.bytes):
                     break
                 records += batch.nr_records
-                size += entry
-                self._at = (self._at[0], self._at[1] + entry)
-                self._peeked = None
-                self._unread_records -= batch.nr_records
-                self._unread_bytes -= entry
-                self._in_flight.append(batch)
+                size += more
+                self._bytes_in_flight += more
+                self._in_flight.append(self._pop())
                 found.append(batch)
         return found
 
@@ -418,37 +458,46 @@ class Spool:
         most = min(limits.bytes, self.size // 4)  # a small spool must not fill up while it gathers
         if at_once or self._unread_records >= limits.records or self._unread_bytes >= most:
             return 0
-        return limits.gather_s - abs(time.time() - oldest.clock.unix_ns / 1e9)
+        return limits.gather_s - abs(time.time() - oldest[0].clock.unix_ns / 1e9)
 
-    def _peek(self) -> Batch | None:
-        """The next batch to take."""
-        while self._peeked is None:
-            number = next((n for n, s in enumerate(self._segments) if s.first >= self._at[0]), None)
-            if number is None:
-                return None
-            segment = self._segments[number]
-            if segment.first != self._at[0]:
-                self._move_to(segment)
-            if self._at[1] < segment.size:
-                if (recent := self._recent.pop(self._at, None)) is not None:
-                    self._recent_bytes -= recent[1]
-                    self._peeked = recent
-                    break
-                try:
-                    self._peeked = next(_entries(self._path(segment.first), self._at[1], self._formats))
-                except (OSError, _Damaged, StopIteration):
-                    self._skip(segment)
-            elif number + 1 < len(self._segments):
-                self._move_to(self._segments[number + 1])
-            else:
-                return None
-        return self._peeked[0]
+    def _peek(self) -> tuple[Batch, int] | None:
+        """The next batch to take, and its size."""
+        while self._peeked is None and not self._is_closed:
+            if (recent := self._recent.pop(self._taken + 1, None)) is not None:
+                self._peeked = recent
+                break
+            sql = "select sequence, crc, header, body from batch where sequence > ? order by sequence limit 1"
+            try:
+                row = self._db.execute(sql, (self._taken,)).fetchone()
+                if row is None:
+                    return None
+                self._peeked = self._checked(*row)
+            except sqlite3.Error as error:
+                if not self._failed(error):
+                    return None
+        return self._peeked
 
-    def _skip(self, segment: _Segment) -> None:
-        """The rest of a segment cannot be read any more."""
-        self.error = f"{self._path(segment.first)} is damaged"
+    def _checked(self, sequence: int, crc: int, header: bytes, body: bytes) -> tuple[Batch, int] | None:
+        """A row as a batch. None: its bytes have changed, and its records are lost. sqlite3.Error."""
+        with contextlib.suppress(ValueError, TypeError):
+            if zlib.crc32(body, zlib.crc32(header)) == crc:
+                return Batch.of(header, body, self._formats), len(header) + len(body)
+        self.error = f"{self._path}: batch {sequence} is damaged"
         self._lose(ANY, SPOOL, None)
-        self._at = (segment.first, segment.size)
+        self._to_delete.append((sequence, sequence))
+        self._taken = sequence
+        self._count()
+        return None
+
+    def _pop(self) -> Batch:
+        """Move on to the batch behind `_peeked`."""
+        assert self._peeked is not None
+        batch, size = self._peeked
+        self._peeked = None
+        self._taken = batch.sequence
+        self._unread_records -= batch.nr_records
+        self._unread_bytes -= size
+        return batch
 
     def done(
         self, refused: Mapping[str, int | None] = {}, *, all_refused: bool = False, is_unknown: bool = False
@@ -466,158 +515,23 @@ class Spool:
                 self._lose_records(batch, REFUSED)
             for event, count in refused.items():
                 self._lose(event, REFUSED, count)
-            self._acked = max((batch.sequence for batch in self._in_flight), default=self._acked)
+            if self._in_flight:
+                self._to_delete.append((self._in_flight[0].sequence, self._in_flight[-1].sequence))
             self._in_flight = []
-            is_stored = self._store() if self._losses else self._store_acked()
-            self._remove_done()
-            if not is_stored:  # there may be room now
-                self._store()
+            self._bytes_in_flight = 0
+            code = 0 if self._store() else getattr(self._failure, "sqlite_errorcode", 0)
+            if code == sqlite3.SQLITE_FULL and not self.used_bytes:
+                # The disk has no room for the transaction that gives some back.
+                with contextlib.suppress(sqlite3.Error, OSError):
+                    self._replace()
 
-    def _remove_done(self) -> None:
-        """Remove the segments of which a target has all; but the last one, which has the highest number."""
-        done = [segment for segment in self._segments[:-1] if segment.last <= self._acked]
-        if done and self._marks is not None:
-            self._store()  # these batches have the marks
-        for segment in done:
-            self._segments.remove(segment)
-            self._remove(segment)
 
-    # State
-
-    def _store_acked(self) -> bool:
-        """In its place: to replace a file waits for the disk."""
-        try:
-            os.pwrite(self._acked_file, b"%s %020d\n" % (self.forwarder.encode(), self._acked), 0)
-            if self._sync is Sync.ALWAYS:
-                os.fsync(self._acked_file)
-        except OSError as error:
-            self._failed(error.strerror)
-            return False
-        return True
-
-    def _load_acked(self, forwarder: str) -> None:
-        """Load the file `acked`, after the state, if it is of this spool's id."""
-        words = os.pread(self._acked_file, 100, 0).split()
-        if len(words) == 2 and words[0] == forwarder.encode() and words[1].isdigit():
-            self._acked = max(self._acked, int(words[1]))
-
-    def _store(self) -> bool:
-        if self._is_closed:
-            return False
-        state = {
-            "version": _VERSION,
-            "forwarder": self.forwarder,
-            "acked": self._acked,
-            "next": self._next,
-            "dropped": self._dropped,
-            "damaged": self._damaged,
-            "losses": [attrs.astuple(loss) for loss in self._losses],
-            "marks": self._marks and self._marks.to_json(),
-        }
-        path = self.directory / "state.json"
-        try:
-            path.with_suffix(".tmp").write_text(json.dumps(state))
-            if self._sync is Sync.ALWAYS:
-                with path.with_suffix(".tmp").open() as file:
-                    os.fsync(file.fileno())
-            path.with_suffix(".tmp").replace(path)
-        except OSError as error:
-            self._failed(error.strerror)
-            return False
-        self._changed_marks.clear()
-        return True
-
-    def _load(self, found: Losses) -> str:
-        """Read the state. Returns the forwarder's id: a new one without a valid state. found: losses beside
-        those of the state."""
-        try:
-            state: dict[str, Any] = json.loads((self.directory / "state.json").read_bytes())
-            if state["version"] == _VERSION:
-                self._acked, self._next = int(state["acked"]), int(state["next"])
-                self._dropped = int(state.get("dropped", 0))
-                self._damaged = int(state.get("damaged", 0))
-                self._losses.extend(Loss(*loss) for loss in state["losses"])
-                if state.get("marks") is not None:
-                    self._marks = Marks.from_json(state["marks"])
-                self._load_acked(str(state["forwarder"]))
-                self.is_new = False
-                return str(state["forwarder"])
-            raise OSError(
-                errno.EPROTO, f"is of version {state['version']}", str(self.directory / "state.json")
-            )
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError):
-            found.add(ANY, SPOOL, None)
-        return secrets.token_hex(8)
-
-    def _recover(self, found: Losses) -> None:
-        """Find the batches that are there; cut off damaged ends, so that each is counted once."""
-        stored, last = self._next, 0
-        self._has_marks_of = stored - 1
-        if self._dropped:
-            self._path(self._dropped).unlink(missing_ok=True)
-        is_torn = False  # at the end: the marks do not count what is missing there
-        firsts = sorted(int(path.stem) for path in self.directory.glob("[0-9]" * 20 + ".segment"))
-        for first in firsts:
-            if last and first > last + 1 and first - 1 > max(self._acked, self._damaged):
-                found.add(ANY, SPOOL, None)
-            segment = _Segment(first, first - 1, 0)
-            self._segments.append(segment)
-            if is_torn:
-                found.add(ANY, SPOOL, None)
-            end, is_torn = self._scan(segment, found)
-            last = max(last, end)
-        if firsts:
-            self._file = os.open(self._path(firsts[-1]), os.O_RDWR | os.O_CLOEXEC)
-            self.is_new = False
-        if last >= stored:  # that batch has the losses of the state
-            self._losses.clear()
-        elif max(last, self._acked, self._damaged) < stored - 1:
-            found.add(ANY, SPOOL, None)
-        self._next = max(stored, last + 1, self._acked + 1)
-        if self._has_marks_of < self._next - 1:
-            self._marks = None
-        if is_torn and self._marks is None:
-            found.add(ANY, SPOOL, None)
-        self._losses.extend(found)
-        self._remove_done()
-        self._store()
-
-    def _scan(self, segment: _Segment, found: Losses) -> tuple[int, bool]:
-        """Read a segment. Returns the last sequence number, and whether an unknown number of records is
-        missing behind it."""
-        try:
-            for batch, size in _entries(self._path(segment.first), 0, self._formats):
-                segment.size += size
-                segment.last = batch.sequence
-                self._read_marks(batch)
-                if batch.sequence <= self._acked:
-                    self._at = (segment.first, segment.size)
-                else:
-                    self._unread_records += batch.nr_records
-                    self._unread_bytes += size
-        except _Damaged as error:
-            os.truncate(self._path(segment.first), segment.size)
-            if error.header is None:
-                return segment.last, True
-            self._read_marks(error.header)
-            self._damaged = error.header.sequence
-            if error.header.sequence > self._acked:
-                found.extend(error.header.losses)
-                for event, count in error.header.counts.items():
-                    found.add(event, SPOOL, count)
-            return error.header.sequence, False
-        return segment.last, False
-
-    def _read_marks(self, batch: Batch) -> None:
-        if batch.sequence != self._has_marks_of + 1:
-            return  # the state has them, or a batch is missing
-        self._has_marks_of = batch.sequence
-        if batch.marks is None:
-            self._marks = None
-        elif self._marks is not None:
-            self._marks.events.update(batch.marks)
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is damaged. SQLITE_ERROR: a table is missing; no code: a text is not UTF-8."""
+    codes = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    is_closed = isinstance(error, sqlite3.ProgrammingError)
+    return not is_closed and code & 0xFF in codes
 
 
 def _lock(path: Path) -> int:
@@ -630,37 +544,3 @@ def _lock(path: Path) -> int:
             errno.EBUSY, "another forwarder uses this spool; give each one its own", str(path.parent)
         ) from None
     return fd
-
-
-def _entry(batch: Batch) -> tuple[bytes, ...]:
-    """In parts."""
-    header = batch.header()
-    sizes = _SIZES.pack(len(header), len(batch.body))
-    crc = zlib.crc32(header, zlib.crc32(sizes))
-    start = _ENTRY.pack(_MAGIC, len(header), len(batch.body), crc, crc32(batch.body))
-    return start + header, batch.body
-
-
-def _entries(path: Path, at: int, formats: Formats) -> Iterator[tuple[Batch, int]]:
-    """The batches of a segment and the sizes of their entries, from an offset on. _Damaged: at the first
-    incomplete one. OSError."""
-    with path.open("rb", buffering=0) as file:
-        end = os.fstat(file.fileno()).st_size
-        file.seek(at)
-        while start := file.read(_ENTRY.size):
-            if len(start) < _ENTRY.size:
-                raise _Damaged
-            magic, header_size, body_size, header_crc, body_crc = _ENTRY.unpack(start)
-            if magic != _MAGIC or header_size > end - file.tell():
-                raise _Damaged
-            header = file.read(header_size)
-            if zlib.crc32(header, zlib.crc32(start[4:12])) != header_crc:
-                raise _Damaged
-            body = file.read(min(body_size, end - file.tell()))
-            try:
-                batch = Batch.of(header, body, formats)
-            except ValueError:
-                raise _Damaged from None
-            if len(body) < body_size or crc32(body) != body_crc:
-                raise _Damaged(batch)
-            yield batch, _ENTRY.size + header_size + body_size

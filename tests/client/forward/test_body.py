@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.client.forward.kit import record
 from tests.protocol.pages.stream_writer import PlainWriter
-from utracefs.forward._body import BodyRecords, Cutter, crc32
+from utracefs.forward._body import BodyRecords, Cutter
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.pages._stream_ring import StreamRing
@@ -111,12 +110,6 @@ def test_bodies_of_about_one_size(writer: PlainWriter) -> None:
     assert (len(sizes), sum(sizes)) == (3, 90 * len(record(1)))
     assert min(sizes) > max(sizes) // 2
     ring.close()
-
-
-@given(st.binary(max_size=300))
-def test_the_sum_of_a_body(body: bytes) -> None:
-    assert [crc32(body[:n]) for n in range(len(body))] == [zlib.crc32(body[:n]) for n in range(len(body))]
-    assert crc32(body * 300) == zlib.crc32(body * 300)
 
 
 @pytest.mark.parametrize("gap", [False, True])

@@ -105,7 +105,7 @@ FAMILIES: Final = {
             ("spool", "event", "cause"),
         ),
         Family("utracefs_forward_unknown_losses_total", "Times that an unknown number was lost.", _S),
-        Family("utracefs_forward_spool_bytes", "Size of the spool on disk.", _S),
+        Family("utracefs_forward_spool_bytes", "Bytes of batches in the spool.", _S),
         Family("utracefs_forward_spool_limit_bytes", "Its maximum.", _S),
         Family("utracefs_forward_lag_seconds", "Age of the oldest batch that is not sent.", _S),
         Family("utracefs_forward_failing", "Whether the status has an error of target or disk.", _S),
