@@ -117,65 +117,6 @@ def test_a_child_that_only_looks_makes_no_connection(daemon: FakeDaemon, tmp_pat
     assert len(daemon.clients) == 1
 
 
-def test_a_child_that_lives_longer_follows_the_next_daemon(daemon: FakeDaemon, tmp_path: Path) -> None:
-    """A worker that was forked before and has never emitted must not stay off for ever."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        textwrap.dedent(
-            PROLOGUE
-            + """
-    assert event
-    pid = os.fork()
-    if pid:
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    print("forked", flush=True)
-    sys.stdin.readline()
-    deadline = time.monotonic() + 60
-    while not event:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    event.emit(7, 0)
-    """
-        )
-    )
-    with subprocess.Popen(
-        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdin and process.stdout
-            assert process.stdout.readline() == "forked\n"
-            daemon.set_status(EVENT, 0)
-            daemon.stop()
-            daemon.start()
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
-    assert records(daemon) == expected(7, 1)
-
-
-def test_a_child_that_ends_with_os_exit_after_flush(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    assert event
-    pids = []
-    for who in range(4):
-        pid = os.fork()
-        if not pid:
-            for i in range(50):
-                event.emit(who, i)
-            os._exit(0 if utracefs.flush() else 1)
-        pids.append(pid)
-    for pid in pids:
-        assert os.waitpid(pid, 0)[1] == 0
-    """,
-    )
-    assert records(daemon) == sum((expected(who, 50) for who in range(4)), Counter())
-
-
 def test_children_of_children_and_events_of_their_own(daemon: FakeDaemon, tmp_path: Path) -> None:
     daemon.enabled_from_start.add(b"other u32 a")
     run(
@@ -340,18 +281,6 @@ def test_an_event_as_an_argument(daemon: FakeDaemon, tmp_path: Path) -> None:
 
 
 # ---- the end of the interpreter
-
-
-def test_a_script_that_just_ends(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    for i in range(1000):
-        event.emit(1, i)
-    """,
-    )
-    assert records(daemon) == expected(1, 1000)
 
 
 def test_emitting_from_everything_that_runs_at_the_end(daemon: FakeDaemon, tmp_path: Path) -> None:

@@ -180,13 +180,6 @@ def test_an_event_that_is_declared_by_text(
     assert int(emitted) == (1 if error else -22 if "u64" in command else 0)
 
 
-@WAYS
-@pytest.mark.usefixtures("events_on")
-def test_many_events(daemon: DaemonProcess, run: Run, way: str) -> None:
-    run("emitting", "many", 1000, **of_way(way))
-    assert len(lines(daemon, "c_many_999")) == len(lines(daemon, "c_many_0")) == 1
-
-
 DECLARE_MANY = """
 import ctypes, sys, time
 library = ctypes.CDLL(sys.argv[1])

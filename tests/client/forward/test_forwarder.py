@@ -100,13 +100,6 @@ def test_records_arrive(
     )
 
 
-def test_filter(utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]) -> None:
-    store = Store()
-    with forward(store, filter="a >= 50"):
-        emit(new_session(), *range(100))
-    assert store.arrived == {EVENT: 50}
-
-
 def test_an_event_with_other_fields(
     utracefsd: DaemonProcess,
     forward: Forward,
@@ -302,20 +295,6 @@ def test_the_end_reads_all_that_is_in_the_ring(
         emit(session, 1)
         wait_for(lambda: not late, WAIT_S)
     assert store.arrived == {EVENT: 4}
-
-
-def test_a_restart_of_the_daemon(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
-) -> None:
-    store = Store()
-    with forward(store):
-        session = new_session()
-        emit(session, *range(10))
-        utracefsd.stop()
-        utracefsd.start()
-        emit(session, *range(10))
-        wait_for(lambda: store.arrived.total() == 20, WAIT_S)
-    assert not store.lost
 
 
 def test_a_restart_of_the_daemon_without_its_state(utracefsd: DaemonProcess, forward: Forward) -> None:

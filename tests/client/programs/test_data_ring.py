@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -214,54 +212,6 @@ def test_a_child_forked_between_two_sessions_knows_its_own_id(
     assert re.search(rf"-{pid} +\[\d+\] .*ring: n=0x2 \(2\)", tree.read_file("trace").decode())
 
 
-def test_the_child_of_a_process_whose_threads_emit(session: Session, tree: Tracefs) -> None:
-    event = enabled(session, tree)
-    stop = threading.Event()
-
-    def busy() -> None:
-        while not stop.is_set():
-            event.emit(7)
-
-    threads = [threading.Thread(target=busy) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for n in range(5):
-            pid = os.fork()
-            if not pid:
-                event.emit(1000 + n)
-                os._exit(0 if session.flush(60) else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    stats = tree.read_file("events/user_events/ring/stats").decode()
-    emitted, recorded, lost = map(int, re.findall(STATS, stats)[0])
-    assert emitted == recorded + lost
-    assert emitted == event.emitted + 5
-
-
-def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
-    event = enabled(session, tree)
-
-    def handler(*_: object) -> None:
-        event.emit(1)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005)  # not before: a slow machine would do nothing else
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005)
-    try:
-        for _ in range(20_000):
-            event.emit(0)
-    finally:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # no handler that sets the timer again
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert session.flush(60)
-    assert len(numbers(tree)) == event.emitted - event.lost
-
-
 def test_a_full_ring_loses_and_counts(
     utracefsd: DaemonProcess, session: Session, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,27 +296,3 @@ def test_a_killed_producer_loses_nothing_that_it_committed(
     assert all_emitted == recorded + all_lost
     assert emitted <= all_emitted
     assert lost <= all_lost
-
-
-def worker(first: int) -> None:
-    import utracefs
-
-    event = utracefs.event("ring u64 n")
-    deadline = time.monotonic() + 60
-    while not event and time.monotonic() < deadline:
-        pass
-    for n in range(first, first + 100):
-        event.emit(n)
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_multiprocessing(utracefsd: DaemonProcess, tree: Tracefs, method: str) -> None:
-    tree.write_file("standing_events", b"ring\n")
-    context: Any = multiprocessing.get_context(method)
-    processes = [context.Process(target=worker, args=(k * 1000,)) for k in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    assert sorted(numbers(tree)) == [k * 1000 + n for k in range(3) for n in range(100)]

@@ -251,27 +251,6 @@ def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
     assert set(event.refused) <= {"EBADF"}
 
 
-def test_a_new_daemon(utracefsd: DaemonProcess, session: Session) -> None:
-    one, two = session.events(["one u32 a", "two u32 a"])
-    assert not one
-    with Tracefs(utracefsd.directory) as tree:
-        tree.write_file("events/user_events/enable", b"1")
-    assert one
-    one.emit(1)
-    assert session.flush()
-    utracefsd.stop()
-    wait_for(lambda: not one and not two)
-    two.emit(2)
-    utracefsd.start()
-    wait_for(lambda: session.stats().connected and one.registered, 60)
-    with Tracefs(utracefsd.directory) as tree:
-        tree.write_file("events/user_events/two/enable", b"1")
-        assert two
-        two.emit(3)
-        assert session.flush()
-        assert b"two: a=0x3 (3)" in tree.read_file("trace")
-
-
 def test_a_relative_directory(
     utracefsd: DaemonProcess, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,35 +267,6 @@ def test_a_relative_directory(
     assert os.waitpid(child, 0)[1] == 0
     session.close()
     assert b"step: n=0x5 (5)" in tree.read_file("trace")
-
-
-def test_registering_4000_events(session: Session) -> None:
-    first = session.event("first u8 a")
-    assert not first
-    texts = [f"many_{i} u64 a; u32 b" for i in range(4000)]
-    events = session.events(texts)
-    wait_for(lambda: all(event.registered for event in events), 60)
-
-
-def test_workers_that_are_forked(session: Session, utracefsd: DaemonProcess, tree: Tracefs) -> None:
-    event = session.event("worker u32 who")
-    assert not event
-    tree.write_file("events/user_events/worker/enable", b"1")
-    children = []
-    for who in range(5):
-        pid = os.fork()
-        if not pid:
-            event.emit(who)
-            os._exit(0 if session.flush(60) else 1)
-        children.append(pid)
-    for pid in children:
-        assert os.waitpid(pid, 0)[1] == 0
-    trace = tree.read_file("trace").decode()
-    for who, pid in enumerate(children):
-        assert any(
-            f"-{pid} " in line and line.endswith(f"worker: who={who:#x} ({who})")
-            for line in trace.splitlines()
-        )
 
 
 def test_logging(session: Session, tree: Tracefs) -> None:

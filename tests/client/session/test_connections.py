@@ -171,51 +171,6 @@ def test_events_are_off_while_the_daemon_is_away_and_come_back_with_new_indexes(
     assert numbers(daemon.last.payloads(TWO)) == [3]
 
 
-def test_what_was_not_sent_is_held_for_the_next_daemon(directory: Path, new_session: NewSession) -> None:
-    daemon = FakeDaemon(directory)
-    daemon.enabled_from_start = {ONE, TWO}
-    daemon.read_size = 4096
-    daemon.start()
-    session = new_session(buffer_kb=8192)
-    try:
-        filler = session.event("filler char[1000] x")
-        one, two = session.events([ONE, TWO])
-        assert one
-        daemon.enable(b"filler char[1000] x")
-        daemon.reading.clear()
-        # More than a socket takes. The filler will be refused by the next daemon.
-        count = 4000
-        for i in range(count):
-            filler.emit("")
-            one.emit(i)
-            two.emit(i, "x")
-        assert session.stats().lost == 0
-        wait_for(lambda: session.stats().pending < 3 * count)
-        daemon.stop()
-        daemon.refuse[b"filler char[1000] x"] = (errno.EINVAL, "no more of this")
-        logging.getLogger("utracefs").disabled = True
-        wait_for(lambda: not one)
-        held = session.stats().pending
-        assert 100 < held < 3 * count
-        daemon.start()
-        wait_for(lambda: bool(one))
-        assert session.flush()
-        second = daemon.clients[-1]
-        assert len(second.records) + filler.lost == held
-        # in order, without a gap of its own making
-        for event in (ONE, TWO):
-            got = numbers(second.payloads(event))
-            assert got == list(range(count - len(got), count))
-        assert one.lost == two.lost == 0
-        stats = session.stats()
-        assert stats.emitted == 3 * count == stats.sent + stats.pending + stats.lost
-        assert stats.lost == filler.lost
-    finally:
-        logging.getLogger("utracefs").disabled = False
-        session.close()
-        daemon.stop()
-
-
 def test_the_daemons_last_words_are_logged(
     daemon: FakeDaemon, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
