@@ -61,7 +61,7 @@ def test_no_fuse(number: int, says: str, monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError(number, os.strerror(number), path)
 
     monkeypatch.setattr(os, "open", no_device)
-    finding = kernel_abi._fuse()
+    finding = found("FUSE")
     assert finding.level == "note" and says in finding.text
 
 
@@ -69,16 +69,16 @@ def test_fuse_for_others_than_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(kernel_abi, "_FUSE", os.devnull)
     monkeypatch.setattr(kernel_abi, "has_cap_sys_admin", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "apt install fuse3" in kernel_abi._fuse().text
+    assert "apt install fuse3" in found("FUSE").text
 
 
 def test_no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_abi, "has_cap_sys_admin", lambda: False)
     monkeypatch.setattr(kernel_abi, "_try_user_namespace", lambda: errno.ENOSPC)
-    finding = kernel_abi._namespaces()
+    finding = found("namespaces")
     assert finding.level == "note" and "user.max_user_namespaces" in finding.text
     monkeypatch.setattr(kernel_abi, "_try_user_namespace", lambda: 0)
-    assert kernel_abi._namespaces().level == "ok"
+    assert found("namespaces").level == "ok"
 
 
 def test_user_namespaces_are_tried_in_a_child() -> None:
@@ -89,12 +89,12 @@ def test_user_namespaces_are_tried_in_a_child() -> None:
 
 def test_no_mount_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_abi, "MOUNTPOINT", str(tmp_path / "tracing"))
-    assert kernel_abi._mountpoint().level == "note"
-    assert kernel_abi._of_the_kernel().level == "ok"
+    assert found(kernel_abi.MOUNTPOINT).level == "note"
+    assert found("kernel").level == "ok"
     (tmp_path / "tracing").mkdir()
     (tmp_path / "tracing" / "user_events_data").touch()
-    assert kernel_abi._mountpoint().level == "ok"
-    assert "use the kernel's" in kernel_abi._of_the_kernel().text
+    assert found(kernel_abi.MOUNTPOINT).level == "ok"
+    assert "use the kernel's" in found("kernel").text
 
 
 @pytest.fixture
@@ -120,12 +120,9 @@ def test_a_daemon_in_a_pid_namespace_below_ours(listening: str, monkeypatch: pyt
     assert finding.level == "note" and "--pid=host" in finding.text
 
 
-def test_in_how_many_pid_namespaces_a_process_is() -> None:
-    assert kernel_abi._pid_namespaces(os.getpid()) == 1
-
-
 def test_a_daemon_that_is_gone(tmp_path: Path) -> None:
-    assert list(kernel_abi._pid_namespace(str(tmp_path / "none"))) == []
+    whats = [finding.what for finding in examine_kernel_abi(str(tmp_path / "none"))]
+    assert "kernel" in whats and "pid namespace" not in whats
 
 
 def test_yama(monkeypatch: pytest.MonkeyPatch) -> None:
