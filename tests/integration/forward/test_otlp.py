@@ -1,5 +1,7 @@
-"""`utracefs forward otlp://...` with a real agent between. Collectors that fail, are slow or away, and ends of
-forwarder and daemon: tests/client/forward, tests/client/cli/forward and test_away.py.
+"""`utracefs forward otlp://...` with a real agent between.
+
+Collectors that fail, are slow or away, and ends of forwarder and daemon: tests/client/forward,
+tests/client/cli/forward and test_away.py.
 """
 
 from __future__ import annotations
