@@ -11,8 +11,8 @@ import os
 import struct
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Self, TypeVar
 
 import attrs
 
@@ -90,19 +90,6 @@ class FileReader(TraceTexts):
         return TraceError(errno.EINVAL, f"{self._path}: {text}")
 
 
-class BufferRecord(NamedTuple):
-    """One record, of any cpu. A plain tuple, since there may be many millions."""
-
-    ts: int
-    """In units of the buffer's clock; TraceDatReader.offset_ns is not added yet."""
-    cpu: int
-    data: memoryview
-    """The entry and its padding; a part of the mapped file. Copy data that must outlive the reader."""
-    lost: int
-    """Number of records of this cpu lost just before this one, or -1 if unknown."""
-    buffer: layout.Buffer
-
-
 class TraceDatReader(FileReader):
     """Reads a trace.dat; a context manager that unmaps the file.
 
@@ -142,24 +129,19 @@ class TraceDatReader(FileReader):
         """In trace-cmd's words: `<idle>` for 0, `<...>` for a thread without a known name."""
         return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
 
-    def records(self, cpus: frozenset[int] | None = None) -> Iterator[BufferRecord]:
-        """All records of all buffers, merged by time, equal times in the order of cpus. `cpus`: only those.
-
-        ValueError at an invalid page, after all records before it on that cpu; records of other cpus may be
-        missing.
-        """
-        view = memoryview(self._map)
-        for ts, cpu, start, size, lost, buffer in self.merge(cpus):
-            yield BufferRecord(ts, cpu, view[start : start + size], lost, self.buffers[buffer])
-
     def merge(
         self,
         cpus: Collection[int] | None = None,
         since: int | None = None,
         until: int | None = None,
     ) -> Merge:
-        """The same for compiled readers; `buffer` is an index into `buffers`. since, until: in units of the
-        clock, before offset_ns is added; pages outside of these times are skipped."""
+        """All records of all buffers, merged by time, equal times in the order of cpus, each with an index
+        into `buffers`. cpus: only those. since, until: in units of the clock, before offset_ns is added;
+        pages outside of these times are skipped.
+
+        ValueError at an invalid page, after all records before it on that cpu; records of other cpus may be
+        missing.
+        """
         return Merge(
             self._map,
             [

@@ -76,9 +76,15 @@ def report(path: Path, *, full_ns: bool = True) -> list[str]:
         return text_of(b"".join(report_text(recording, full_ns=full_ns))).splitlines()
 
 
+def read_records(reader: TraceDatReader) -> list[tuple[int, int, bytes, int]]:
+    """Time, cpu, entry, lost."""
+    merged = reader.merge()
+    return [(ts, cpu, bytes(reader._map[at : at + size]), lost) for ts, cpu, at, size, lost, _ in merged]
+
+
 def records_of(path: Path) -> list[tuple[int, int, bytes, int]]:
     with TraceDatReader(path) as reader:
-        return [(r.ts, r.cpu, bytes(r.data), r.lost) for r in reader.records()]
+        return read_records(reader)
 
 
 CPU0 = [

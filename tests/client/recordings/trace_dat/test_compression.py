@@ -11,7 +11,15 @@ import pytest
 
 import utracefs.recordings.trace_dat.format as layout
 from tests.client.recordings.events import trace_cmd
-from tests.client.recordings.trace_dat.example import contents, many_records, pages, records_of, report, write
+from tests.client.recordings.trace_dat.example import (
+    contents,
+    many_records,
+    pages,
+    read_records,
+    records_of,
+    report,
+    write,
+)
 from tests.judges import judge, missing
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
 from utracefs.recordings.trace_dat.reader import TraceDatReader
@@ -50,13 +58,12 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     assert report(packed) == report(plain)
     assert packed.stat().st_size * 4 < plain.stat().st_size
     with TraceDatReader(packed, read_bytes=1000) as mapped, TraceDatReader(packed, recover=True) as recovered:
-        expected = [record[0] for record in records_of(plain)]
-        assert [record.ts for record in mapped.records()] == expected
-        assert [record.ts for record in recovered.records()] == expected
+        expected = records_of(plain)
+        assert read_records(mapped) == read_records(recovered) == expected
         with TraceDatReader(plain) as reader:
             assert mapped.last_ns() == reader.last_ns()
-            since = expected[len(expected) // 2]
-            assert [r[0] for r in mapped.merge(since=since)][-1] == expected[-1]
+            since = expected[len(expected) // 2][0]
+            assert [r[0] for r in mapped.merge(since=since)][-1] == expected[-1][0]
             assert len(list(mapped.merge(since=since))) == len(list(reader.merge(since=since)))
 
 

@@ -24,6 +24,7 @@ from tests.client.recordings.trace_dat.example import (
     contents,
     many_records,
     pages,
+    read_records,
     records_of,
     report,
     write,
@@ -64,7 +65,7 @@ def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
         with pytest.raises(TraceError, match="--recover"):
             TraceDatReader(tmp_path / name)
         with TraceDatReader(tmp_path / name, recover=True) as reader:
-            assert sorted((r.ts, r.cpu, bytes(r.data), r.lost) for r in reader.records()) == whole
+            assert sorted(read_records(reader)) == whole
             assert (reader.nr_cpus, reader.buffers[0].clock, reader.uname) == (3, "boot", "Linux here")
             assert reader.cmdlines == {11: "alpha", 12: "beta task"}
 
@@ -180,7 +181,7 @@ def test_an_error_while_pages_are_moved_keeps_both_halves(
     found = []
     for name in ("trace.dat.part", "trace.dat.part.end"):
         with TraceDatReader(tmp_path / name, recover=True) as reader:
-            found += [record.ts for record in reader.records()]
+            found += [ts for ts, *_ in read_records(reader)]
     assert sorted(found) == [ts for ts, _ in records]
 
 
