@@ -23,11 +23,6 @@ def test_no_daemon(cli: Cli, home: Path) -> None:
         )
 
 
-def test_no_such_group(cli: Cli, home: Path) -> None:
-    error = cli.fails("mount", "--group", "no-such-group", str(home))
-    assert error == "utracefs: no-such-group: no such group\n"
-
-
 @pytest.mark.parametrize("option", [["--wait"], ["--foreground"], ["--allow-other"], ["--group", "0"]])
 def test_options_of_a_mount_that_stays(option: list[str], cli: Cli, home: Path) -> None:
     assert "go without a COMMAND" in cli.fails("mount", *option, str(home), "--", "true", status=2)
@@ -53,9 +48,3 @@ def test_a_command_ends_with_a_killed_mount(cli: Cli, home: Path) -> None:
         process.kill()
         assert select.select([pidfd], [], [], ANSWER_S)[0]
         os.close(pidfd)
-
-
-def test_no_such_directory(traced: Cli, home: Path) -> None:
-    for options in ([], ["--foreground"]):
-        error = traced.fails("mount", *options, str(home / "none"))
-        assert error == f"utracefs: {home / 'none'}: No such file or directory\n"

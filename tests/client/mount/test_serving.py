@@ -7,16 +7,15 @@ import errno
 import os
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import must_mount
-from utracefs.mount import End, Mount, connect, signals
-from utracefs.mount.attaching import detach, is_attached
+from utracefs.mount import Mount, connect, signals
+from utracefs.mount.attaching import detach
 
 
 @pytest.fixture
@@ -54,36 +53,6 @@ class TestSignals:
                 assert not stop.wait(0)
         finally:
             signal.signal(signal.SIGHUP, before)
-
-
-class TestServing:
-    def serve(self, mount: Mount, finish: Callable[[], object]) -> tuple[End, list[str]]:
-        """Until the thread beside it calls `finish`."""
-        seen: list[str] = []
-
-        def look() -> None:
-            with open(f"{mount.mountpoint}/tracing_on") as file:
-                seen.append(file.read())
-            finish()
-
-        beside = threading.Thread(target=look)
-        with signals() as stop:
-            beside.start()
-            end = mount.serve(stop)
-        beside.join(60)
-        return end, seen
-
-    def test_until_a_signal(self, mount: Mount) -> None:
-        assert self.serve(mount, lambda: os.kill(os.getpid(), signal.SIGTERM)) == (End.SIGNAL, ["1\n"])
-        mount.close()
-        assert not is_attached(mount.mountpoint)
-        mount.close()
-
-    def test_until_it_is_unmounted(self, mount: Mount) -> None:
-        assert self.serve(mount, lambda: detach(mount.mountpoint)) == (End.UNMOUNTED, ["1\n"])
-
-    def test_until_the_daemon_goes(self, daemon: DaemonProcess, mount: Mount) -> None:
-        assert self.serve(mount, daemon.stop) == (End.DAEMON_GONE, ["1\n"])
 
 
 def test_nothing_is_left_where_it_cannot_be_mounted(daemon: DaemonProcess, tmp_path: Path) -> None:

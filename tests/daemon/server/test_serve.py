@@ -20,7 +20,6 @@ import trio
 
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
 from utracefsd.connections.accepted_connection import MAX_WAITING_BYTES
 from utracefsd.connections.port import PIECE_BYTES
 from utracefsd.server import runtime
@@ -252,21 +251,6 @@ class TestTheWayOfARecord:
         assert (await producer.message())[1:] == ["write_error", [errno.ENOENT, 5, 2]]
         assert trio.current_time() - began > 0.9
 
-    async def test_a_perf_ring_arrives_as_a_descriptor(self, daemon: Running) -> None:
-        producer, tree = await daemon.data(), await daemon.tree()
-        await producer.call("DIAG_IOCSREG", {"name_args": "hello u32 n"})
-        attr = {"name": "user_events:hello", "sample_period": 1, "data_pages": 1}
-        handle = (await tree.call("perf_event_open", attr))["handle"]
-        [fd] = tree.fds
-        assert await producer.call("write", bytes(8)) == 8
-        assert await tree.call("read", handle, 8) == (1).to_bytes(8, "little")
-        with mmap.mmap(fd, 2 * mmap.PAGESIZE) as ring:
-            assert int.from_bytes(ring[1024:1032], "little") > 0  # data_head
-        stats = await tree.call("read_file", "events/user_events/hello/stats")
-        assert b"perf:%d: recorded 1 filtered 0 lost 0\n" % handle in stats
-        await tree.call("close", handle)
-        assert await producer.fails("write", bytes(8)) == errno.EBADF
-
 
 class TestReadsThatWait:
     async def test_for_a_record(self, daemon: Running) -> None:
@@ -284,29 +268,6 @@ class TestReadsThatWait:
         await tree.call("stat", "trace")
         await other.call("write_file", "trace_marker", b"hello", False)
         assert b"tracing_mark_write: hello\n" in await tree.response(reading)
-
-    async def test_until_tracing_is_turned_off(self, daemon: Running) -> None:
-        producer, tree = await daemon.producer(), await daemon.tree()
-        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
-        await producer.send(record(5))
-        assert numbers(await tree.call("read", handle, 4096)) == [5]
-        reading = await tree.request("read", handle, 4096)
-        await tree.call("write_file", "tracing_on", b"0", True)
-        assert await tree.response(reading) == b""
-
-    async def test_nonblocking_does_not_wait(self, daemon: Running) -> None:
-        tree = await daemon.tree()
-        handle = await tree.call("open", "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
-        assert await tree.fails("read", handle, 4096) == errno.EAGAIN
-
-    async def test_closing_the_handle(self, daemon: Running) -> None:
-        tree = await daemon.tree()
-        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
-        reading = await tree.request("read", handle, 4096)
-        await tree.call("close", handle)
-        with pytest.raises(TraceError) as caught:
-            await tree.response(reading)
-        assert caught.value.errno == errno.EBADF
 
     async def test_a_client_that_is_gone_gives_the_pipe_free(self, daemon: Running) -> None:
         tree, other = await daemon.tree(), await daemon.tree()
@@ -394,38 +355,6 @@ class TestHostileClients:
             await client.send(garbage + bytes(100_000))
             number, _ = await client.last_words()
             assert number == errno.EPROTO
-            await good()
-
-    async def test_what_came_before_the_garbage_is_kept(self, daemon: Running, good: Emit) -> None:
-        producer, tree = await daemon.producer(), await daemon.tree()
-        await producer.send(record(1) + record(2) + b"\xc1" + record(3))
-        assert (await producer.last_words())[0] == errno.EPROTO
-        stats = await tree.call("read_file", "events/user_events/hello/stats")
-        assert stats.startswith(b"emitted: 2\n")
-        await tree.call("write_file", "events/user_events/hello/enable", b"0", True)
-
-    @pytest.mark.parametrize("tree", [False, True])
-    async def test_oversize(self, daemon: Running, good: Emit, tree: bool) -> None:
-        client = await (daemon.tree if tree else daemon.data)()
-        limit = MAX_TRACEFS_OBJECT if tree else MAX_DATA_OBJECT
-        # only the head of an object that would be too large: declared sizes are enough
-        await client.send(b"\x94\x00\x01\xa5write\x91\xc6" + limit.to_bytes(4, "big"))
-        assert (await client.last_words())[0] == errno.EMSGSIZE
-        await good()
-
-    async def test_deep_nesting(self, daemon: Running, good: Emit) -> None:
-        for connect in (daemon.data, daemon.tree):
-            client = await connect()
-            await client.send(b"\x94\x00\x01\xa5write" + b"\x91" * 50)
-            assert (await client.last_words())[0] == errno.EPROTO
-        await good()
-
-    async def test_wrong_shapes_and_unknown_methods_are_answered(self, daemon: Running, good: Emit) -> None:
-        for connect in (daemon.data, daemon.tree):
-            client = await connect()
-            assert await client.fails("nonsense") == errno.ENOSYS
-            assert await client.fails("write", 1, 2, 3) == errno.EINVAL
-            assert await client.fails("write", {}) == errno.EINVAL
             await good()
 
     async def test_a_thousand_at_once(self, daemon: Running, good: Emit) -> None:

@@ -138,13 +138,6 @@ class TestWait:
             daemon.stop()
             mount.close()
 
-    def test_without_it_there_must_be_one(self, directory: str, place: Path) -> None:
-        done = run([*CLI, "--dir", directory, "mount", str(place)], Path("/"))
-        assert done.returncode == 1
-        assert done.stderr == (
-            f"utracefs: {directory}/tracefs: no daemon is there; start one with `utracefs daemon`\n"
-        )
-
 
 class TestBackground:
     def test_it_returns_when_the_mount_is_there(self, daemon: DaemonProcess, place: Path) -> None:
