@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import utracefs
@@ -75,32 +73,3 @@ def test_hostile_and_stalled_readers(daemon: DaemonProcess, eventually: Eventual
         eventually(
             lambda: b"streams: 0 of" in tree.read_file("daemon_stats"), "streams end with their connections"
         )
-
-
-def test_a_reader_that_is_stopped(daemon: DaemonProcess, eventually: Eventually) -> None:
-    """It slows down no other reader: they get as many records as without it."""
-    program = (
-        "import sys, utracefs\nfor r in utracefs.attach('work', directory=sys.argv[1]): print(1, flush=True)"
-    )
-    reader = subprocess.Popen([sys.executable, "-c", program, daemon.directory], stdout=subprocess.PIPE)
-    try:
-        with utracefs.Session(daemon.directory) as session, Tracefs(daemon.directory) as tree:
-            event = session.event("work u64 n")
-            eventually(lambda: event, "the reader is there")
-            event.emit(1)
-            assert reader.stdout is not None
-            reader.stdout.readline()
-            reader.send_signal(signal.SIGSTOP)
-            with utracefs.attach("work", directory=daemon.directory, timeout_s=20) as stream:
-                begin = time.monotonic()
-                for number in range(COUNT):
-                    event.emit(number)
-                assert session.flush(60)
-                received = 0
-                while received + sum(stream.lost.values()) < COUNT:
-                    received += sum(next(stream.batches()).counts.values())
-                tree.stat("")
-                assert time.monotonic() - begin < 20
-    finally:
-        reader.kill()
-        reader.communicate()

@@ -188,43 +188,6 @@ def test_killed_again_and_again_while_it_takes_in(daemon: DaemonProcess, produce
     assert numbers(text) == list(range(producer.emitted))
 
 
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_events_and_settings_come_back(daemon: DaemonProcess, producer: Producer, kill: bool) -> None:
-    with daemon.tree() as tree:
-        tree.write_file("dynamic_events", b"u:kept u32 n\n", truncate=False)
-        tree.write_file("events/user_events/a/enable", b"1")
-        for path, data in {
-            "buffer_subbuf_size_kb": b"8",
-            "buffer_size_kb": b"128",
-            "trace_clock": b"boot",
-            "standing_events": b"user_events:later*\n",
-            "options/overwrite": b"0",
-            "set_event_pid": b"1 2",
-            "buffer_percent": b"25",
-            "tracing_on": b"0",
-        }.items():
-            tree.write_file(path, data)
-    paths = [
-        *(
-            "set_event",
-            "dynamic_events",
-            "buffer_subbuf_size_kb",
-            "buffer_size_kb",
-            "trace_clock",
-            "standing_events",
-        ),
-        *("trace_options", "set_event_pid", "buffer_percent", "tracing_on", "user_events_status"),
-    ]
-    before = read(daemon, *paths)
-    daemon.stop(kill)
-    daemon.start()
-    assert dict(zip(paths, read(daemon, *paths), strict=True)) == dict(zip(paths, before, strict=True))
-    producer.sock.close()
-    producer.connect()
-    producer.call("DIAG_IOCSREG", {"name_args": "later2"})
-    assert b"later2" in read(daemon, "set_event")[0]
-
-
 def test_the_socket_path_continues(daemon: DaemonProcess, producer: Producer) -> None:
     write(daemon, events__enable=b"1")
     for life in range(3):
@@ -286,18 +249,6 @@ def test_discard(daemon: DaemonProcess) -> None:
     daemon.options = ("--discard-state",)
     daemon.start()
     assert read(daemon, "dynamic_events") == [b""]
-
-
-def test_nonsense_does_not_stop_it(daemon: DaemonProcess) -> None:
-    folder = locate(daemon.directory).status_folder
-    daemon.stop(kill=True)
-    for name in ("state", "journal"):
-        (folder / name).write_bytes(b"nonsense")
-    daemon.start()
-    assert read(daemon, "dynamic_events") == [b""]
-    log = daemon.stop()
-    assert log.count(b"set-aside") == 1
-    assert log.count(b"journal is replaced") == 1
 
 
 def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Producer) -> None:
