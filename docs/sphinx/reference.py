@@ -23,6 +23,7 @@ API = {
     "Web applications with ASGI": "utracefs.asgi",
     "Web applications with WSGI": "utracefs.wsgi",
     "Recordings": "utracefs.recordings.recording open Recording Reading Record",
+    "A file of a recording": "utracefs.recordings.recorded_file RecordedFile",
     "A running daemon": "utracefs attach Stream Batch",
     "Exports": "utracefs.export",
     "Columns of a recording": "utracefs.recordings.recording Batch",

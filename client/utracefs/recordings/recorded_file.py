@@ -137,6 +137,7 @@ class RecordedFile:
 
     @property
     def clocked(self) -> Clocked:
+        """Description of its times."""
         reader = self.reader
         return Clocked(self.path, reader.origin, reader.clock, reader.clock_in_ns, reader.offset_ns)
 
