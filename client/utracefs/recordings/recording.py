@@ -270,8 +270,10 @@ class Recording:
         found = self._decoders_of(lambda name: event in (name.name, str(name)))
         if not found:
             raise self.no_such_event(event)
-        names = dict.fromkeys(f"{decoder.system}:{decoder.name}" for decoder in found)
-        if len(names) > 1 or (len(found) > 1 and not self.is_merged and any(d.opcode < 0 for d in found)):
+        names = [f"{decoder.system}:{decoder.name}" for decoder in found]
+        if self.is_merged or all(decoder.opcode >= 0 for decoder in found):
+            names = list(dict.fromkeys(names))  # layouts of one event
+        if len(names) > 1:
             text = f"{self.path}: several events are called {event}: {', '.join(names)}"
             raise TraceError(errno.EINVAL, text)
         return found

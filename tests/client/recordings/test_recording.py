@@ -99,6 +99,19 @@ def test_an_unknown_event_is_named(file: Path) -> None:
                 ask("nothing")
 
 
+def test_an_event_that_is_described_twice(tmp_path: Path) -> None:
+    """Deleted while it was recorded, and declared in another way."""
+    one, other = Events(300, b"ev u32 n"), Events(301, b"ev u64 n")
+    records = [(1, one.entry(300, 7, 1)), (2, other.entry(301, 7, 2))]
+    formats = {b"user_events": one.formats() + other.formats()}
+    path = write(tmp_path / "trace.dat", [pages(records)], formats=formats)
+    with utracefs.open(path, events=["ev"]) as recording:
+        assert list(map(str, recording.events)) == ["user_events:ev"]
+        assert [record.fields["n"] for record in recording] == [1, 2]
+        with pytest.raises(TraceError, match="are called ev: user_events:ev, user_events:ev"):
+            recording.find_events("ev")
+
+
 def test_the_name_open_stays_the_builtin() -> None:
     program = (
         "from utracefs import *; import utracefs, builtins;"
