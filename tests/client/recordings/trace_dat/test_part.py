@@ -217,7 +217,7 @@ def test_a_file_is_finished_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = sum(len(many_records(n, 600)) for n in range(4))
     for recover in (False, True)[bool(failing) :]:
         with TraceDatReader(found, recover=recover) as reader:
-            assert len(list(reader.records())) == expected and reader.nr_cpus == 3
+            assert len(read_records(reader)) == expected and reader.nr_cpus == 3
     if not failing:
         assert len(trace_cmd("report", "-i", str(path)).splitlines()) == expected + 1
         assert len(report(path)) == expected + 1
