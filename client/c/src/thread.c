@@ -47,8 +47,8 @@ static int timeout_ms(uint64_t due, uint64_t now)
 
 static void *run(void *unused)
 {
-	struct pollfd *polled = NULL;
-	size_t room = 0;
+	struct pollfd few[8], *polled = few, *more = NULL;
+	size_t room = 8;
 
 	(void)unused;
 	is_thread = 1;
@@ -71,13 +71,13 @@ static void *run(void *unused)
 			count++;
 		}
 		if (count > room) {
-			ut_unmap(polled, room * sizeof(*polled));
-			polled = ut_map(2 * count * sizeof(*polled));
-			room = polled ? 2 * count : 0;
+			ut_unmap(more, room * sizeof(*more));
+			more = ut_map(2 * count * sizeof(*more));
+			polled = more ? more : few;
+			room = more ? 2 * count : 8;
 		}
-		count = 0;
-		if (room)
-			polled[count++] = (struct pollfd){ut_bell.near_end.fd, POLLIN, 0};
+		polled[0] = (struct pollfd){ut_bell.near_end.fd, POLLIN, 0};
+		count = 1;
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
 			uint64_t of_session = ut_step_due(s);
 
@@ -98,7 +98,7 @@ static void *run(void *unused)
 		ut_say_warnings();
 		ut_lock();
 	}
-	ut_unmap(polled, room * sizeof(*polled));
+	ut_unmap(more, room * sizeof(*more));
 	if (!ut_sessions) { /* no session left: the next one starts another thread */
 		is_wanted = 0;
 		ut_bell_close(&ut_bell);
