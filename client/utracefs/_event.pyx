@@ -200,3 +200,9 @@ cdef class Event:
 
     def __reduce__(self):
         return self.session._reduce(self)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self

@@ -209,6 +209,16 @@ cdef class Span:
     def __repr__(self):
         return f"<utracefs.Span {self.name!r}, {'on' if self else 'off'}>"
 
+    def __reduce__(self):
+        values = None if self.values is None else self.values[:self.nr_begin]
+        return Span, (self.name, self.begin, self.end, self.fields, values)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
 
 cdef inline Running innermost(Span span):
     """The innermost `with span:` of this context, or None."""

@@ -17,6 +17,7 @@ only if the user owns it and its mode is 0700.
 
 from __future__ import annotations
 
+import errno
 import os
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
@@ -39,7 +40,11 @@ def chosen_directory(directory: str | None, environ: Mapping[str, str]) -> str |
     """The directory given by argument or UTRACEFS_DIR, absolute: a process may change its working directory
     before it connects again. None or an empty text is no directory."""
     chosen = directory or environ.get("UTRACEFS_DIR")
-    return os.path.abspath(chosen) if chosen else None
+    try:
+        return os.path.abspath(chosen) if chosen else None
+    except FileNotFoundError:  # of os.getcwd()
+        text = "the current directory has been deleted; change to another one, or give an absolute path"
+        raise OSError(errno.ESTALE, text, chosen) from None
 
 
 def xdg_runtime_dir(environ: Mapping[str, str]) -> str | None:

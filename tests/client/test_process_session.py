@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -26,6 +27,10 @@ def test_pickled_events_are_declared_again(daemon: FakeDaemon, monkeypatch: pyte
     try:
         event = utracefs.event("one u32 number", multi_format=True)
         assert pickle.loads(pickle.dumps(event)) is event
+        for span in (utracefs.span("step u32 n", "u8 status"), utracefs.span("step", n=1)):
+            again = pickle.loads(pickle.dumps(span))
+            assert (again.end, again.fields, again.values) == (span.end, span.fields, span.values)
+            assert copy.copy(span) is copy.deepcopy(span) is span
         assert utracefs.events([ONE]) == [utracefs.event(ONE)]
         assert utracefs.flush()
         assert utracefs.stats().emitted == 0
@@ -40,4 +45,5 @@ def test_events_of_other_sessions_cannot_be_pickled(daemon: FakeDaemon) -> None:
         Session() as other,
         pytest.raises(TypeError, match="cannot be pickled; declare it in the other process"),
     ):
+        assert copy.deepcopy(other.event(ONE)) is other.event(ONE)
         pickle.dumps(other.event(ONE))

@@ -48,6 +48,15 @@ def test_a_named_directory_is_the_only_one() -> None:
     assert candidates(None, environ, 5) == ["/u"]
 
 
+def test_a_deleted_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(OSError, match=r"current directory has been deleted.*'d'"):
+        chosen_directory("d", {})
+    assert chosen_directory("/d", {}) == "/d"
+
+
 def test_parts() -> None:
     assert temporary_directory(7) == "/tmp/utracefs-7"
     assert xdg_runtime_dir({"XDG_RUNTIME_DIR": "relative"}) is None
