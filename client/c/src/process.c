@@ -234,6 +234,14 @@ static void start_child(void)
 	become_child();
 }
 
+/* Whether it is not `process` that runs here; false where a sandbox refuses getpid(2). */
+static int is_another(void)
+{
+	pid_t here = getpid();
+
+	return here > 0 && here != process;
+}
+
 static sigset_t mask_of_fork;
 static int cancel_of_fork;
 
@@ -248,7 +256,7 @@ static void before_fork(void)
  * free.) */
 static void in_child(void)
 {
-	if (process != getpid()) {
+	if (is_another() || !ut_rings_are_marked()) {
 		/* Initialized before any thread can wait for it. */
 		lock_word = 1;
 		start_child();
@@ -266,7 +274,7 @@ void ut_process_look(void)
 
 int ut_process_is_guest(void)
 {
-	return process && ut_rings_are_marked() && process != getpid();
+	return process && ut_rings_are_marked() && is_another();
 }
 
 /* exit(3) calls functions of atexit(3) first and then destructors, dlclose(3) destructors first, except those
@@ -293,7 +301,7 @@ void ut_process_end(void)
 
 int ut_process_is_own(void)
 {
-	return process && process == getpid();
+	return process && !is_another();
 }
 
 int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t))

@@ -467,14 +467,22 @@ CALLS = {
 def test_a_sandbox_that_refuses_one_call(
     daemon: DaemonProcess, built: Path, tmp_path: Path, late: int
 ) -> None:
-    """The program ends as it does without tracing, and soon."""
+    """The program ends as it does without tracing, and soon. No record needs the process's id."""
+
+    def emitted() -> int:
+        with daemon.tree() as tree:
+            return stats(tree.read_file("events/user_events/c_refused/stats"))[0]
+
     (tmp_path / "refused.c").write_text(SANDBOXED)
     program = compiled(tmp_path / "refused.c", built)
     for name, numbers_of in CALLS.items():
         for error in (errno.EPERM, errno.ENOSYS):
             arguments = [str(n) for n in (late, error, *numbers_of)]
+            before = emitted() if name == "getpid" else 0
             done = subprocess.run([program, *arguments], timeout=20, check=False)
             assert done.returncode == 0, (name, error)
+            if name == "getpid":
+                assert emitted() - before == late + 200 + 1
 
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
