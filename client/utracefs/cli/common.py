@@ -388,14 +388,17 @@ def echo_json(value: Any) -> None:
 
 
 @contextlib.contextmanager
+def handling(call: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Meanwhile `call` handles these signals."""
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            stack.callback(signal.signal, number, signal.signal(number, call))
+        yield
+
+
+@contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
     """A list that is empty until SIGINT or SIGTERM."""
     numbers: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        numbers.append(number)
-
-    with contextlib.ExitStack() as stack:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            stack.callback(signal.signal, number, signal.signal(number, stop))
+    with handling(lambda number, _frame: numbers.append(number), signal.SIGINT, signal.SIGTERM):
         yield numbers

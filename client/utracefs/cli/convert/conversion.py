@@ -19,7 +19,7 @@ import click
 
 import utracefs
 from utracefs.cli import Failure, ParamType
-from utracefs.cli.common import events_option, tell
+from utracefs.cli.common import events_option, handling, tell
 from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.filter_errors import about_the_filter
 from utracefs.cli.losses import no_room
@@ -265,15 +265,11 @@ def ended_by_exceptions() -> Iterator[None]:
             came.append(number)
             raise _Ended
 
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
-    taken = [n for n, handler in before.items() if handler is signal.SIG_DFL]
+    taken = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
     try:
-        for number in taken:
-            signal.signal(number, end)
-        yield
+        with handling(end, *taken):
+            yield
     finally:
-        for number in taken:
-            signal.signal(number, before[number])
         if came:
             os.kill(os.getpid(), came[0])
 

@@ -6,9 +6,8 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -17,6 +16,7 @@ from utracefs.cli.common import (
     connect,
     directory_option,
     duration_option,
+    handling,
     seconds_option,
     tell,
     tell_absent,
@@ -254,21 +254,9 @@ def _histograms(
 
 @contextlib.contextmanager
 def _signals(forwarder: Forwarder) -> Iterator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        forwarder.stop()
-
-    def show(_number: int, _frame: FrameType | None) -> None:
-        forwarder.tell_status()
-
-    handlers: dict[int, Callable[[int, FrameType | None], None]] = {
-        signal.SIGINT: stop,
-        signal.SIGTERM: stop,
-        signal.SIGHUP: stop,
-        signal.SIGUSR1: show,
-    }
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with (
+        handling(lambda *_: forwarder.stop(), *ends),
+        handling(lambda *_: forwarder.tell_status(), signal.SIGUSR1),
+    ):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,7 +20,6 @@ import time
 import tty
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -32,6 +31,7 @@ from utracefs.cli.common import (
     directory_option,
     echo,
     events_option,
+    handling,
     json_option,
     seconds_option,
     tell,
@@ -403,19 +403,11 @@ class _Screen:
 @contextlib.contextmanager
 def _signals(handle: Callable[[int], None]) -> Iterator[int]:
     """Call `handle` for signals, and wake select(2) through the descriptor that it yields."""
-
-    def handler(number: int, _frame: FrameType | None) -> None:
-        handle(number)
-
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     taken = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP)
-    before = {number: signal.signal(number, handler) for number in taken}
-    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, reading)
+        stack.callback(os.close, writing)
+        stack.enter_context(handling(lambda number, _frame: handle(number), *taken))
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing, warn_on_full_buffer=False))
         yield reading
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, old in before.items():
-            signal.signal(number, old)
-        os.close(reading)
-        os.close(writing)

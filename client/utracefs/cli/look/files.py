@@ -17,6 +17,7 @@ from utracefs.cli.common import (
     directory_option,
     duration_option,
     echo,
+    handling,
     path_argument,
     tell,
     tell_absent,
@@ -231,17 +232,13 @@ def _ended_by_signals(after_s: float | None = None) -> Iterator[_End]:
     taken = [signal.SIGTERM, signal.SIGALRM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as with `&` in a script
         taken.append(signal.SIGINT)
-    before = {number: signal.signal(number, end) for number in taken}
-    try:
-        if after_s is not None:
-            signal.setitimer(signal.ITIMER_REAL, after_s)
-        yield end
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with contextlib.suppress(KeyboardInterrupt), handling(end, *taken):
+        try:
+            if after_s is not None:
+                signal.setitimer(signal.ITIMER_REAL, after_s)
+            yield end
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 
 from utracefs.cli import Failure
-from utracefs.cli.common import tell
+from utracefs.cli.common import handling, tell
 from utracefs.cli.metrics.families import Metrics
 
 MAX_CLIENTS: Final = 64
@@ -123,8 +123,7 @@ def _end(_number: int, _frame: object) -> NoReturn:
 def serve(address: Address, collect: Callable[[], Metrics]) -> None:
     """Serve until SIGTERM or SIGINT. Failure: the address cannot be used."""
     with contextlib.ExitStack() as stack, contextlib.suppress(_Ended):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            stack.callback(signal.signal, number, signal.signal(number, _end))
+        stack.enter_context(handling(_end, signal.SIGINT, signal.SIGTERM))
         sock = stack.enter_context(listening(address))
         name = sock.getsockname()
         tell(f"metrics at {Address(address.family, name if isinstance(name, str) else name[:2])}")
