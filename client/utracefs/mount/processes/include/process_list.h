@@ -7,22 +7,27 @@
 #define _GNU_SOURCE
 #endif
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
-
-#include "proc_file.h"
+#include <unistd.h>
 
 /* Field 28 of /proc/PID/stat; 0 without such a process, or without permission. */
 static inline uint64_t pl_start_stack(int proc, const char *pid)
 {
 	char path[32], text[1024], *at;
-	int field;
+	int field, fd;
+	ssize_t got;
 
 	snprintf(path, sizeof(path), "%.20s/stat", pid);
-	pf_read(proc, path, text, sizeof(text));
+	fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+	got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (fd >= 0)
+		close(fd);
+	text[got < 0 ? 0 : got] = 0;
 	at = strrchr(text, ')'); /* a name may have any characters; it is field 2 */
 	for (field = 2; at && field < 28; field++)
 		at = strchr(at + 1, ' ');

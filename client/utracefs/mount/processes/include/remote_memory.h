@@ -40,8 +40,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "proc_file.h"
-
 /* The flags of struct procmap_query. */
 enum { RM_READ = 1, RM_WRITE = 2, RM_EXECUTE = 4, RM_SHARED = 8 };
 
@@ -254,31 +252,6 @@ struct rm_bit {
 	int atomic; /* out: no change of the byte's other bits was undone */
 };
 
-/* The first thread of a process may end before the others. Then it has no memory and no mappings: those of a
- * living thread are used. */
-static inline pid_t rm_living_thread(pid_t pid)
-{
-	struct dirent *entry;
-	pid_t found = pid;
-	char path[32];
-	DIR *tasks;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	tasks = opendir(path);
-	while (tasks && (entry = readdir(tasks))) {
-		pid_t tid = atoi(entry->d_name);
-		char state = tid > 0 ? pf_state(dirfd(tasks), tid) : 0;
-
-		if (state && state != 'Z' && state != 'X') {
-			found = tid;
-			break;
-		}
-	}
-	if (tasks)
-		closedir(tasks);
-	return found;
-}
-
 /* Whether this is memory, as for get_user_pages(), and not a device (VM_IO, VM_PFNMAP), whose registers `mem`
  * might write. process_vm_readv() refuses devices. */
 static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
@@ -292,6 +265,26 @@ static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
 		return 1;
 	/* A container may forbid the call; programs have no private mappings of devices. */
 	return (errno == ENOSYS || errno == EPERM) && !(vma->flags & RM_SHARED);
+}
+
+/* The same, by a living thread: the first one of a process may end before the others, and then has no
+ * memory. */
+static inline int rm_is_memory_of_any(struct rm_bit *b, const struct rm_vma *vma)
+{
+	int found = rm_is_memory(b, vma);
+	struct dirent *entry;
+	char path[32];
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", b->pid);
+	tasks = found ? NULL : opendir(path);
+	while (tasks && !found && (entry = readdir(tasks))) {
+		b->pid = atoi(entry->d_name);
+		found = rm_is_memory(b, vma);
+	}
+	if (tasks)
+		closedir(tasks);
+	return found;
 }
 
 /* The file of a shared mapping, or -1. The target of the link in /proc is checked (fstatat, O_PATH) before it
@@ -407,11 +400,8 @@ static inline int rm_set_bit(struct rm_bit *b)
 	error = rm_read_byte(b, &first);
 	if (error)
 		return error;
-	if (!rm_is_memory(b, &vma)) {
-		b->pid = rm_living_thread(b->pid);
-		if (!rm_is_memory(b, &vma))
-			return -EFAULT;
-	}
+	if (!rm_is_memory_of_any(b, &vma))
+		return -EFAULT;
 	b->atomic = ((first & b->mask) != 0) == (b->on != 0) ||
 		    ((vma.flags & RM_SHARED) && rm_set_in_file(b, &vma));
 	return b->atomic ? 0 : rm_change_byte(b);
