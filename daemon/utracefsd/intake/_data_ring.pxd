@@ -6,7 +6,6 @@ from utracefs_protocol.pages.data_ring cimport dr_consumer, dr_taken
 from utracefsd.intake._index_table cimport IndexTable
 from utracefsd.intake._writers cimport Writers
 from utracefsd.intake.journal cimport jr_slot
-from utracefsd.machine.tsc_clock cimport tsc_clock
 
 cdef class DataRing:
     cdef dr_consumer c
@@ -20,8 +19,7 @@ cdef class DataRing:
     cdef readonly uint64_t taken        # records taken in, refused ones included
     cdef readonly uint64_t lost_of_unknown  # ring was full, of events without a counter of their own
     cdef uint64_t holes                 # reserved and never committed by a producer that died
-    cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
-    cdef bint has_head
+    cdef dr_taken head                  # the oldest record not yet dispatched, if it is in a round
     cdef unsigned char *copy            # its payload, where the producer cannot change it
     # (position, {sink: n}, {write_index: n}), in order: n records are missing in that sink's ring buffer
     # before the first record that ends behind the position. marked_at: the first position; UINT64_MAX without
@@ -40,7 +38,6 @@ cdef class DataRing:
     cdef set fired
 
     cdef int map_it(self, uint32_t size) except -1
-    cdef bint refill(self, const tsc_clock *clock) noexcept
     cdef int publish(self) except -1
     cdef int fold_lost(self, uint64_t position) except -1
     cdef int find_counted(self, uint64_t position) except -1

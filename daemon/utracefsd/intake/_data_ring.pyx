@@ -40,8 +40,6 @@ from utracefs_protocol.pages.data_ring cimport *
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake._writers cimport Writers
-from utracefsd.intake.journal cimport jr_done
-from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_ns
 
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine.closing import close_foreign
@@ -222,26 +220,6 @@ cdef class DataRing:
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or to stop that."""
         dr_want_wakeup(&self.c, wanted)
-
-    cdef bint refill(self, const tsc_clock *clock) noexcept:
-        """Load the next record of this round into `head`, with its time by the clock. False: none."""
-        cdef int state
-        cdef uint64_t before
-        self.has_head = False
-        if self.corrupt:
-            return False
-        before = self.c.tail
-        state = dr_next(&self.c, &self.head, self.copy, DR_MAX_PAYLOAD, self.dead, &self.holes)
-        if state == DR_CORRUPT:
-            self.corrupt = True
-            return False
-        if self.c.tail != before:
-            jr_done(self.slot, self.c.tail)     # space that was stepped over is zero already
-            self.judged = False
-        if state == DR_RECORD and self.head.flags & DR_TSC:
-            self.head.time = tsc_clock_ns(clock, self.head.time)
-        self.has_head = state == DR_RECORD
-        return self.has_head
 
     cdef int publish(self) except -1:
         """Give the consumed space back to the producers, and take their counts of losses."""

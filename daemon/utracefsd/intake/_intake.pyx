@@ -37,7 +37,13 @@ from utracefsd.intake._journal cimport Journal
 from utracefsd.intake._writers cimport KNOWN_TIDS
 from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
-from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_known_rate, tsc_clock_look, tsc_clock_now
+from utracefsd.machine.tsc_clock cimport (
+    tsc_clock,
+    tsc_clock_known_rate,
+    tsc_clock_look,
+    tsc_clock_now,
+    tsc_clock_ns,
+)
 
 cdef enum:
     # Give space back to the producer about this often, so that it can write to a full ring during a round.
@@ -195,19 +201,30 @@ cdef class Intake:
                         break
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
-                ring.has_head = False
                 ring.publish()
         finally:
             PyMem_Free(heads)
         return done
 
     cdef inline bint next_of(self, DataRing ring, uint64_t now) noexcept:
-        """Load the next record that this call may take into the ring's `head`."""
-        if not ring.refill(&self.clock):
+        """Load the next record that this call may take into the ring's `head`, with its time by the clock."""
+        cdef int state
+        cdef uint64_t before = ring.c.tail
+        if ring.corrupt:
             return False
+        state = dr_next(&ring.c, &ring.head, ring.copy, DR_MAX_PAYLOAD, ring.dead, &ring.holes)
+        if state == DR_CORRUPT:
+            ring.corrupt = True
+            return False
+        if ring.c.tail != before:
+            jr_done(ring.slot, ring.c.tail)     # space that was stepped over is zero already
+            ring.judged = False
+        if state != DR_RECORD:
+            return False
+        if ring.head.flags & DR_TSC:
+            ring.head.time = tsc_clock_ns(&self.clock, ring.head.time)
         if ring.head.time > now and ring.head.time <= machine_clock_ns(CLOCK_MONOTONIC):
             self.has_more = True
-            ring.has_head = False
             return False
         return True     # also one with a future time: a producer's wrong clock must not block its ring
 

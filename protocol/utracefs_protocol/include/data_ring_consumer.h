@@ -11,6 +11,7 @@
 #ifndef UTRACEFS_DATA_RING_CONSUMER_H
 #define UTRACEFS_DATA_RING_CONSUMER_H
 
+#include "copy.h"
 #include "data_ring.h"
 
 /* Prefetch distance in bytes. Lines are prefetched for writing, since they are cleared after reading. It
@@ -109,7 +110,7 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 		out->cpu = rec->cpu;
 		out->flags = rec->flags;
 		out->bytes = bytes;
-		memcpy(payload, rec->payload, length);
+		ut_copy(payload, rec->payload, length);
 		if (out->flags & DR_NAMED) {
 			if (length < DR_COMM) {
 				out->flags &= (uint16_t)~DR_NAMED;
@@ -125,7 +126,7 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 /* The record of dr_next is processed: clears its space, which may be reused after dr_publish. */
 static inline void dr_advance(struct dr_consumer *c, uint32_t bytes)
 {
-	memset(c->ring.data + (c->tail & (c->ring.size - 1)), 0, bytes);
+	ut_clear(c->ring.data + (c->tail & (c->ring.size - 1)), bytes);
 	c->tail += bytes;
 }
 

@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from utracefs_protocol.filter._program cimport Filter
@@ -7,6 +8,7 @@ from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.consumers.ftrace.event._trigger cimport Stage, Trigger
 from utracefsd.events._tracepoint cimport Probe
 
+@cython.final
 cdef class FtraceSink:
     cdef readonly RingBuffer _buffer
     cdef public PageReader page_reader  # None: readers of the files alone
@@ -31,6 +33,7 @@ cdef class FtraceSink:
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept
     cdef void switch(self, bint on) noexcept
     cdef bint wants_thread(self, int32_t pid) noexcept
+    cdef bint lists(self, int32_t pid) noexcept
     cdef void ask(self, int32_t pid) noexcept
     cdef bint wants(self, int cpu, int32_t pid) noexcept
     cdef bint is_too_large(self, size_t size) noexcept
@@ -44,6 +47,7 @@ cdef class FtraceSink:
     cdef bint has_taken_snapshot(self, uint64_t trigger, uint64_t serial) noexcept
     cdef int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept
 
+@cython.final
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
     cdef public bint soft_disabled

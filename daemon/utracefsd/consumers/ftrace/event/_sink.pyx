@@ -4,6 +4,7 @@ buffer."""
 
 import sys
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EFAULT
@@ -74,6 +75,7 @@ cdef enum:
     MAX_STRANGERS = 32768
 
 
+@cython.final
 cdef class FtraceSink:
     """The common sink of all FtraceProbes of one instance.
 
@@ -191,7 +193,7 @@ cdef class FtraceSink:
             self.offset_at_ns = ts_ns
         return ts_ns + self.offset_ns  # mod 2^64: mono_raw may lie behind
 
-    cdef bint cpu_is_on(self, int cpu) noexcept:
+    cdef inline bint cpu_is_on(self, int cpu) noexcept:
         if cpu < 64:
             return self._cpumask_low >> cpu & 1
         return self._cpumask is None or bool(self._cpumask >> cpu & 1)
@@ -201,10 +203,16 @@ cdef class FtraceSink:
         self.on = on
         self.records = on and not self._paused
 
-    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+    cdef inline bint wants(self, int cpu, int32_t pid) noexcept:
         return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
 
     cdef inline bint wants_thread(self, int32_t pid) noexcept:
+        if self.inherits is None and self._pids is None and self._notrace_pids is None:
+            return True
+        return self.lists(pid)
+
+    cdef bint lists(self, int32_t pid) noexcept:
+        """Whether the pid lists let this thread pass."""
         if self.inherits is not None and pid not in <set>self.strangers:
             self.ask(pid)
         if self._pids is not None and pid not in <frozenset>self._pids:
@@ -223,8 +231,8 @@ cdef class FtraceSink:
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
-        cdef RingBuffer buffer = self._buffer
-        return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
+        # (a variable for the buffer would count references, for each record)
+        return &self._buffer.cpus[cpu if cpu < self._buffer.nr_cpus else cpu % self._buffer.nr_cpus]
 
     cdef inline bint is_too_large(self, size_t size) noexcept:
         return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
@@ -247,7 +255,7 @@ cdef class FtraceSink:
         if self.is_too_large(size):
             return RB_TOO_LARGE
         while True:
-            code = rb_reserve(ring, self.stamp(ts_ns), size, place)
+            code = rb_reserve(ring, ts_ns if self._clock == MONO else self.stamp(ts_ns), size, place)
             if code != RB_AGAIN:
                 return code
             if self.page_reader is not None:
@@ -280,6 +288,7 @@ cdef class FtraceSink:
         return code
 
 
+@cython.final
 cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
@@ -337,13 +346,11 @@ cdef class FtraceProbe(Probe):
 
     cdef inline int store(self, Record *r) noexcept:
         """An invalid record is refused after `reserve`: when that fails, its fault is not noticed."""
-        cdef FtraceSink sink = self.sink
-        cdef rb_cpu *ring
+        cdef rb_cpu *ring = self.sink.ring_of(r.cpu)
         cdef rb_place place
-        ring = sink.ring_of(r.cpu)
         if r.origin:
             rb_note_origin(ring, r.origin, r.origin_at)
-        if sink.reserve(ring, r.ts_ns, r.size, &place) != RB_RESERVED:
+        if self.sink.reserve(ring, r.ts_ns, r.size, &place) != RB_RESERVED:
             return LOST
         if not r.valid:
             return -EFAULT  # the place is discarded

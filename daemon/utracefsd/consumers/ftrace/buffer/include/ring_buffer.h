@@ -53,6 +53,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "copy.h"
+
 #define RB_MAGIC 0x4655424752545455ull /* "UTTRGBUF" as little-endian bytes */
 #define RB_VERSION 3u
 #define RB_POPULATE_BYTES (128u << 10)
@@ -402,7 +404,7 @@ static inline void rb_fill(const rb_place *place, uint64_t common, const void *p
 {
     memcpy(place->entry, &common, 8);
     if (size)
-        memcpy(place->entry + 8, payload, size);
+        ut_copy(place->entry + 8, payload, size);
 }
 
 static inline void rb_commit(rb_cpu *b, const rb_place *place)
