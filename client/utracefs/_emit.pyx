@@ -261,10 +261,16 @@ cdef inline unsigned char *reserve(
 cdef unsigned char *reserve_later(
     Event event, uint32_t flag, size_t size, utb_reserved *reserved
 ) except? NULL:
-    """There is no ring yet, as in a forked child; or no longer."""
+    """There is no ring yet, as in a forked child; or no longer; or it is full, and a lossless reader lets us
+    wait."""
     cdef unsigned char *payload
-    event.settle()
-    payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
+    cdef bint is_full
+    while True:
+        is_full = reserved.half
+        event.settle(<uint32_t>size)
+        payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
+        if payload != NULL or not reserved.must_settle or not is_full:
+            break
     if payload != NULL or not reserved.must_settle:
         event.counted += 1
     return payload
@@ -709,7 +715,7 @@ One value per field, by position or by name:
     other data         bytes
 
 All values together have at most 65,529 bytes. emit never blocks: a record for which there is no space is
-counted in `lost`.
+counted in `lost`, unless an administrator lets programs wait for it (`utracefs record --lossless`).
 
 TypeError: the number of values is wrong, or a name is unknown, also while the event is off. A value that does
 not fit its field is no error: the record is not written but counted in `refused`, and one RuntimeWarning per

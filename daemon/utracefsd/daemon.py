@@ -203,6 +203,7 @@ class Daemon:
         names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
+        self._connect_lossless()
         self.plugins = Plugins(self.table, entry_points=Installed(plugins), options=plugin_options)
         self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
@@ -259,6 +260,11 @@ class Daemon:
         self.cells.drop_the_rest()
         tables.remove_the_rest()
         return instances
+
+    def _connect_lossless(self) -> None:
+        if self.rings is not None:
+            self.rings.wait_us = self.streams.wait_us
+            self.streams.on_lossless = self.rings.look_at_waits
 
     def _make_rings(
         self, former: "_Former", nr_cpus: int, store: DescriptorStore | None, stored: Sequence[int]

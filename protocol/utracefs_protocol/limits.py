@@ -123,6 +123,9 @@ MIN_STREAM_RING: Final = 256 << 10
 MAX_STREAM_RING: Final = 64 << 20
 """Largest stream ring in bytes. The daemon allocates all of it."""
 
+MAX_LOSSLESS_US: Final = 10_000_000
+"""Longest time for which a program may wait for room."""
+
 MAX_STREAM_EVENTS: Final = 64
 """Event patterns of one stream; each is matched against every newly registered event. Above: E2BIG."""
 

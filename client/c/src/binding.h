@@ -9,11 +9,14 @@
  *
  *         struct utb_reserved r;
  *         unsigned char *payload = utb_reserve(&event, 0, size, &r);
- *         if (!payload && r.must_settle) {
+ *         while (!payload && r.must_settle) {
+ *             int is_full = r.half;
  *             ... release the interpreter's lock ...
- *             utb_settle(&event, interrupted, arg);
+ *             utb_settle(&event, size, interrupted, arg);
  *             ... take it again ...
- *             payload = utb_reserve(&event, 0, size, &r); // must_settle now: off, there is no daemon
+ *             payload = utb_reserve(&event, 0, size, &r);
+ *             if (!is_full)
+ *                 break; // must_settle now: off, there is no daemon
  *         }
  *         if (payload) {
  *             ... fill all `size` bytes ...
@@ -44,6 +47,7 @@
 
 #define UT_THREAD utb_thread
 #define UT_CPU_OFFSET utb_cpu_offset
+#define DR_WAITS dr_may_wait
 #include "producer.h"
 
 #include "emit.h"
@@ -80,8 +84,9 @@ void utb_detach(struct utracefs_event *event);
  * parent's answer, without waiting. 1, 0, or -EINTR. Allowed in signal handlers. */
 int utb_look(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
 
-/* Finds a place for records of this event: 1 if there is one, else 0. -EINTR. */
-int utb_settle(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
+/* Finds a place for records of this event, or waits for room for one of `size` bytes, as a lossless reader
+ * asks: 1 if there is one, else 0. -EINTR. */
+int utb_settle(struct utracefs_event *event, uint32_t size, utb_interrupted interrupted, void *arg);
 
 /* Wait until all records emitted before have reached the consumers: 0, -ETIMEDOUT, -ENOTCONN, -EINTR,
  * -EDEADLK from the native thread. 0 at once if nothing was emitted since the last flush. Allowed in
@@ -158,7 +163,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 	struct ut_target *target = (struct ut_target *)__atomic_load_n(&event->registration, __ATOMIC_ACQUIRE);
 	uint64_t place;
 	struct data_ring view;
-	int half;
+	int half = 0;
 
 	r->must_settle = 0;
 	r->reg = (struct ut_reg *)target;
@@ -176,6 +181,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 			return r->record->payload;
 		}
 	}
+	r->half = (uint8_t)half;
 	return utb_reserve_slowly(r, size, place);
 }
 

@@ -5,9 +5,11 @@
  */
 #define UT_THREAD ut_own
 #define UT_CPU_OFFSET ut_own_cpu
+#define DR_WAITS dr_may_wait
 #include "producer.h"
 
 #include <limits.h>
+#include <sys/syscall.h>
 
 #include "connection.h"
 #include "emit.h"
@@ -20,11 +22,14 @@ static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, 
 	struct data_ring view = ut_views[place >> 32];
 	int half;
 
+	r->half = 0;
 	if (__builtin_expect(!view.header, 0))
 		return 0;
 	r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
-	if (__builtin_expect(!r->record, 0))
+	if (__builtin_expect(!r->record, 0)) {
+		r->half = (uint8_t)half;
 		return 0;
+	}
 	r->header = view.header;
 	r->reg = reg;
 	r->size = size;
@@ -51,9 +56,69 @@ static int has_no_place(struct ut_reg *reg, uint64_t place)
 	return 0;
 }
 
+/* The ring is full, and that was not counted. */
+static void lose(struct ut_reg *reg, uint64_t place, uint32_t flag)
+{
+	struct data_ring view = ut_views[place >> 32];
+
+	if (view.header)
+		dr_count_lost(&view, (uint32_t)place | flag);
+	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+}
+
+int ut_wait_for_room(uint32_t ring, uint32_t size, uint64_t *until)
+{
+	const struct timespec pause = {.tv_nsec = 50000};
+	uint64_t stuck_at = 1;
+	int error = errno, has_room = 0;
+
+	ut_own.waits = 1;
+	for (unsigned polls = 0;; polls++) {
+		struct data_ring view = ut_views[ring]; /* again: a handler may fork */
+		uint64_t now = ut_now_ns(), tail;
+		struct dr_record *oldest;
+		uint32_t word;
+
+		if (!view.header || !dr_may_wait(&view, size) || dr_has_room(&view, size)) {
+			has_room = 1;
+			break;
+		}
+		if (!*until)
+			*until = now + view.header->wait_us * UINT64_C(1000);
+		tail = atomic_load(&view.header->tail);
+		if (tail != stuck_at)
+			polls = 0;
+		stuck_at = tail;
+		oldest = (struct dr_record *)(view.data + (tail & (view.size - 1)));
+		word = atomic_load(&oldest->length_word);
+		/* The daemon waits for this record of our own (without a thread id yet, that is likely). */
+		if (now >= *until || (word && !(word & DR_COMMITTED) &&
+				      (oldest->tid == ut_tid() || (!oldest->tid && polls > 20)))) {
+			atomic_store(&view.header->waited_at, tail + 1);
+			break;
+		}
+		/* Not nanosleep(3), where a thread may be cancelled. */
+		if (syscall(SYS_nanosleep, &pause, NULL) < 0 && ut_is_interrupted())
+			break;
+	}
+	ut_own.waits = 0;
+	errno = error;
+	return has_room;
+}
+
 static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uint32_t flag, uint32_t size,
 							 uint64_t place, struct utb_reserved *r)
 {
+	uint64_t until = 0;
+
+	while (r->half) {
+		if (ut_own.waits || !ut_wait_for_room((uint32_t)(place >> 32), size, &until)) {
+			lose(reg, place, flag);
+			return 0;
+		}
+		if (reserve_at(reg, place, flag, size, r))
+			return 1;
+	}
 	if (!has_no_place(reg, place))
 		return 0;
 	if (!ut_reg_settle(reg)) {
@@ -63,7 +128,9 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	if (reserve_at(reg, place, flag, size, r))
 		return 1;
-	if (has_no_place(reg, place)) /* twice: a ring that was closed at once */
+	if (r->half)
+		lose(reg, place, flag);
+	else if (has_no_place(reg, place)) /* twice: a ring that was closed at once */
 		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
@@ -131,6 +198,10 @@ unsigned char *ut_emit_fail(struct utb_reserved *r, uint32_t size, uint64_t plac
 {
 	if (size > DR_MAX_PAYLOAD)
 		ut_emit_refuse(r->reg, "payload", "was too long");
+	else if (r->half && ut_own.waits)
+		lose(r->reg, place, 0);
+	else if (r->half)
+		r->must_settle = 1;
 	else if (has_no_place(r->reg, place))
 		r->must_settle = !ut_reg_lose(r->reg);
 	return NULL;

@@ -26,6 +26,9 @@ struct utb_reserved {
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *reserved);
 /* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or must_settle. */
 unsigned char *ut_emit_fail(struct utb_reserved *reserved, uint32_t size, uint64_t place);
+/* Wait for room in a full ring as its `wait_us` says, until `*until` (0: not known yet). 0: in vain. Not if
+ * this thread is in the middle of a record there, as a signal handler may be. */
+int ut_wait_for_room(uint32_t ring, uint32_t size, uint64_t *until);
 /* In place of a record: the daemon counts it as refused (data_ring.h); without room, as lost. 0. */
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what);
 void ut_emit_commit(const struct utb_reserved *reserved);

@@ -146,7 +146,7 @@ struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
 }
 
 /* Without the lock. */
-static int is_interrupted(void)
+int ut_is_interrupted(void)
 {
 	if (interruption.call && !interruption.has_said)
 		interruption.has_said = interruption.call(interruption.arg) != 0;
@@ -191,7 +191,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
 			ut_poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
 		}
-		must_end = is_interrupted();
+		must_end = ut_is_interrupted();
 		ut_lock();
 	}
 }

@@ -110,5 +110,6 @@ struct ut_interruption {
 	int has_said;
 };
 struct ut_interruption ut_interrupt_by(struct ut_interruption interruption);
+int ut_is_interrupted(void);
 
 #endif

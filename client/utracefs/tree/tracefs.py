@@ -174,11 +174,15 @@ class Tracefs:
         self._rpc.call(messages.Close(handle), self._about(handle))
         self._paths.pop(handle, None)
 
-    def open_pages(self, instance: str, *, size: int, watermark: int) -> tuple[int, int, int]:
+    def open_pages(
+        self, instance: str, *, size: int, watermark: int, lossless_us: int = 0
+    ) -> tuple[int, int, int]:
         """A stream of the instance's pages; returns (handle, ring, doorbell), descriptors for the caller to
-        close. size, watermark: bytes."""
+        close. size, watermark: bytes. lossless_us: how long programs may wait for room."""
         about = f"the pages of {instance or 'the top instance'}"
-        attr = messages.StreamAttr((), (bytes_of(instance),), None, size, watermark, pages=True)
+        attr = messages.StreamAttr(
+            (), (bytes_of(instance),), None, size, watermark, pages=True, lossless_us=lossless_us
+        )
         opened = checked(messages.StreamOpened.from_wire, self._rpc.call(attr, about), about)
         self._paths[opened.handle] = about
         ring, doorbell = self._rpc.take_fds()

@@ -137,7 +137,7 @@ class StreamHandle(Protocol):
 class Streams(Protocol):
     """The stream consumer (consumers.stream.streams.Streams)."""
 
-    def open(self, attr: messages.StreamAttr, *, handle: int) -> StreamHandle: ...
+    def open(self, attr: messages.StreamAttr, *, handle: int, uid: int) -> StreamHandle: ...
 
 
 class Reply(NamedTuple):
@@ -546,7 +546,7 @@ class TracefsConnection:
         if len(self._stream_handles) >= MAX_STREAMS:
             raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
         number = self._services.new_handle()
-        stream = self._services.streams.open(attr, handle=number)
+        stream = self._services.streams.open(attr, handle=number, uid=self._opened_by.uid)
         try:
             fds = stream.descriptors()
         except BaseException:

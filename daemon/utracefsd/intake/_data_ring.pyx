@@ -79,6 +79,7 @@ cdef class DataRing:
 
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
+    is_held: The next record waits for room in the ring of a lossless reader.
     dead: The process is gone: take in committed records, step over the others.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, refused ones included.
@@ -216,6 +217,11 @@ cdef class DataRing:
     def close(self):
         """Stop the producer from reserving: nobody would read records behind the last look."""
         dr_close(&self.c, True)
+
+    def set_wait(self, uint32_t wait_us):
+        """How long producers may wait for room; 0: not at all."""
+        self.wait_us = wait_us
+        dr_set_wait(&self.c, wait_us)
 
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or to stop that."""

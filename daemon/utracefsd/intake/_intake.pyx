@@ -29,6 +29,7 @@ from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.pages.data_ring cimport *
 from utracefs_protocol.pages.record cimport Record
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport PageReader, nr_holding
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_deferred, nr_deferred
@@ -153,6 +154,7 @@ cdef class Intake:
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.writers.begin_round()
+                ring.is_held = False
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
                 if self.next_of(ring, now):
@@ -226,7 +228,23 @@ cdef class Intake:
         if ring.head.time > now and ring.head.time <= machine_clock_ns(CLOCK_MONOTONIC):
             self.has_more = True
             return False
+        if nr_holding and ring.wait_us and self.is_held(ring):
+            ring.is_held = self.has_more = True
+            ring.has_head = False
+            return False
         return True     # also one with a future time: a producer's wrong clock must not block its ring
+
+    cdef bint is_held(self, DataRing ring) noexcept:
+        """Whether an instance that gets its next record has a lossless reader without room."""
+        cdef list tracepoints = ring.table.tracepoints
+        cdef PageReader reader
+        if ring.head.write_index < <uint32_t>PyList_GET_SIZE(tracepoints):
+            for probe in (<Tracepoint>PyList_GET_ITEM(tracepoints, ring.head.write_index))._probes:
+                if isinstance(probe, FtraceProbe):
+                    reader = (<FtraceProbe>probe).sink.page_reader
+                    if reader is not None and reader.holds:
+                        return True
+        return False
 
     cdef inline int dispatch(self, DataRing ring, uint64_t now) except -1:
         cdef Record r

@@ -176,6 +176,8 @@ class Rings:
         self.on_grown: Callable[[Key, int], None] = _ignore
         self.on_gone: Callable[[Key], None] = _ignore
         """Called with each ring that is given up, or no longer waited for."""
+        self.wait_us: Callable[[int], int] = lambda uid: 0
+        """Returns how long a user's programs may wait for room."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """Raises TraceError when the state has no space for so many bytes, for a new ring."""
         self._awaited = dict(known or {})
@@ -405,7 +407,8 @@ class Rings:
                 if ring.pending_bytes and not self._may_be_filling(owned):
                     ring.dead = True
                     self.take_in()
-                is_left = ring.pending_bytes > 0 and not (ring.dead or ring.corrupt) and self._leave(owned)
+                is_finished = ring.corrupt or (ring.dead and not ring.is_held)
+                is_left = ring.pending_bytes > 0 and not is_finished and self._leave(owned)
             finally:
                 if not is_left:
                     self._forget(owned)
@@ -482,7 +485,8 @@ class Rings:
         if ended:
             self.round()
             for owned in ended:
-                is_unfinished = owned.ring.pending_bytes and not owned.ring.dead and owned.looks >= 0
+                ring = owned.ring
+                is_unfinished = ring.pending_bytes and (ring.is_held or (not ring.dead and owned.looks >= 0))
                 if owned in self._orphans and not is_unfinished:
                     self._forget(owned)
 
@@ -556,6 +560,11 @@ class Rings:
     def answer_doorbells(self) -> None:
         """Reset the doorbells that rang, so that each can wake the edge again."""
         self._epoll.poll(0, len(self._owned) + 1)
+
+    def look_at_waits(self) -> None:
+        """`wait_us` has changed."""
+        for owned in self._owned.values():
+            owned.ring.set_wait(self.wait_us(owned.uid))
 
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After True, run one more `round` before sleeping."""
@@ -649,6 +658,7 @@ class Rings:
         ring = owned.ring
         ring.writers = self._all_writers.of(ring.pid, owned.start_time, owned.share, lives)
         self._intake.add(ring)
+        ring.set_wait(self.wait_us(owned.uid))
         self._owned[ring] = self._by_key[owned.key] = owned
         self._shares.add(Resource.RING_BYTES, owned.share, ring.size)
         self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)

@@ -46,6 +46,8 @@
  *                   that reserved it. Afterwards: the daemon. Never another thread or process.
  *   lost, lost[]    producers add; the daemon exchanges with 0 and counts the result.
  *   counted[]       the daemon only, for its successor (dr_forget_lost_of).
+ *   wait_us         the daemon, while a lossless reader is attached; the producer clears it when the daemon
+ *                   is gone. waited_at: producers.
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
  *
@@ -168,6 +170,8 @@ struct dr_header {
 	_Atomic uint32_t clock;
 	_Atomic uint32_t names;
 	_Atomic uint64_t tsc_rate; /* 2^32 times nanoseconds per tick of the TSC; 0: not known, or not used */
+	_Atomic uint32_t wait_us;  /* how long a producer may wait for room; 0: not at all, a full ring loses */
+	_Atomic uint64_t waited_at; /* tail + 1 where one has waited in vain: none waits until tail has moved */
 };
 
 /* In `clock`, set by the daemon: the clocks a record may use. */
@@ -197,6 +201,8 @@ _Static_assert(offsetof(struct dr_header, need_wakeup) == 256, "need_wakeup");
 _Static_assert(offsetof(struct dr_header, clock) == 260, "clock");
 _Static_assert(offsetof(struct dr_header, names) == 264, "names");
 _Static_assert(offsetof(struct dr_header, tsc_rate) == 272, "tsc_rate");
+_Static_assert(offsetof(struct dr_header, wait_us) == 280, "wait_us");
+_Static_assert(offsetof(struct dr_header, waited_at) == 288, "waited_at");
 _Static_assert(sizeof(struct dr_record) == DR_RECORD_HEADER, "record header");
 _Static_assert(offsetof(struct dr_record, time) == 8 && offsetof(struct dr_record, cpu) == 20, "record");
 

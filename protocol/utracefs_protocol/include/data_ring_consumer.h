@@ -220,6 +220,12 @@ static inline void dr_set_clock(struct dr_consumer *c, uint32_t clock, uint64_t 
 	atomic_store_explicit(&c->ring.header->clock, clock, memory_order_relaxed);
 }
 
+/* Lets producers wait for room for so long; 0: not at all. */
+static inline void dr_set_wait(struct dr_consumer *c, uint32_t wait_us)
+{
+	atomic_store_explicit(&c->ring.header->wait_us, wait_us, memory_order_relaxed);
+}
+
 /* Requests the name of each thread with its next record. */
 static inline void dr_ask_names(struct dr_consumer *c, uint32_t names)
 {

@@ -10,6 +10,7 @@
  *     }
  *
  * Any thread and any signal handler may do this at any time; nothing here waits. producer.h fills a record.
+ * A caller that itself waits for room where the daemon asks for that defines DR_WAITS as dr_may_wait.
  */
 #ifndef UTRACEFS_DATA_RING_PRODUCER_H
 #define UTRACEFS_DATA_RING_PRODUCER_H
@@ -80,15 +81,29 @@ static inline struct dr_record *dr_try_reserve(struct data_ring *r, uint32_t wri
 	return rec;
 }
 
+/* Whether to wait for room in a full ring. */
+static inline int dr_may_wait(const struct data_ring *r, uint32_t payload)
+{
+	return atomic_load_explicit(&r->header->wait_us, memory_order_relaxed) && !dr_is_closed(r) &&
+	       dr_need(payload) <= r->size &&
+	       atomic_load_explicit(&r->header->waited_at, memory_order_relaxed) !=
+		       atomic_load_explicit(&r->header->tail, memory_order_relaxed) + 1;
+}
+
+#ifndef DR_WAITS
+#define DR_WAITS(r, payload) 0
+#endif
+
 /* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost, or the ring
  * is closed (dr_is_closed): then the record is for the next connection. `*half` is set when this reservation
- * made the ring more than half full: ring the doorbell after the commit. */
+ * made the ring more than half full: ring the doorbell after the commit. With NULL: it is not counted, since
+ * the caller waits. */
 static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
 					   int *half)
 {
 	struct dr_record *rec = dr_try_reserve(r, write_index, payload, half);
 
-	if (!rec)
+	if (!rec && !(*half = DR_WAITS(r, payload)))
 		dr_count_lost(r, write_index);
 	return rec;
 }

@@ -112,6 +112,7 @@ struct ut_own_thread {
 	uint32_t tid;
 	uint32_t named; /* dr_header.names of the ring of its last record, which has its name */
 	uint32_t others[UT_REMEMBERED], next;
+	uint32_t waits; /* for room: a signal handler then does not */
 };
 
 /* One for each file that includes this; or the one that a library has under the name UT_THREAD. */

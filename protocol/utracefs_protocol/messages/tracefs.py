@@ -34,6 +34,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import (
     MAX_EVENT_ID,
     MAX_FILTER,
+    MAX_LOSSLESS_US,
     MAX_PERF_DATA_PAGES,
     MAX_STREAM_EVENTS,
     MAX_STREAM_RING,
@@ -409,6 +410,8 @@ class StreamAttr(_Attr, method="stream_open", takes="attr"):
     """Only records that pass their event's filter in the instance; there is one, and no `filter`."""
     pages: bool = member(BOOL, default=False)
     """Instead of records the sub-buffers of one instance's ring buffer, which it consumes; no `events`."""
+    lossless_us: int = member(INT, 0, MAX_LOSSLESS_US, default=0)
+    """With `pages`: how long programs may wait for room, instead of losing records; 0: not at all."""
 
     @classmethod
     def from_map(cls, attr: WireMap) -> Self:
@@ -420,6 +423,8 @@ class StreamAttr(_Attr, method="stream_open", takes="attr"):
             raise TraceError(errno.EINVAL, text)
         if made.pages and (made.events or made.filter or made.filtered or len(made.instances) != 1):
             raise TraceError(errno.EINVAL, "pages: name one instance, and neither events nor filters")
+        if made.lossless_us and not made.pages:
+            raise TraceError(errno.EINVAL, "lossless_us is for pages")
         if made.filtered and (len(made.instances) != 1 or made.filter is not None):
             raise TraceError(errno.EINVAL, "filtered: name the one instance with the filters, and no filter")
         return made

@@ -57,6 +57,7 @@ cdef extern from "data_ring_producer.h" nogil:
     int dr_walk(data_ring *r, uint64_t *position, uint32_t *write_index)
 
 cdef extern from "data_ring_consumer.h" nogil:
+    void dr_set_wait(dr_consumer *c, uint32_t wait_us)
     const int DR_EMPTY
     const int DR_RECORD
     const int DR_CORRUPT

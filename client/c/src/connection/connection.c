@@ -177,6 +177,8 @@ static void end_connection(struct ut_session *s)
 	fail_calls(s);
 	if (s->flags & UT_TOKENS)
 		ut_enablers_lost(s);
+	if (s->ring && ut_views[s->ring].header)
+		atomic_store(&ut_views[s->ring].header->wait_us, 0); /* nobody makes room */
 	if (s->ring && !ut_ring_is_ours(s->ring)) {
 		/* Records in it belong to that daemon; no other one may get them. */
 		lose_places(s);

@@ -1,5 +1,5 @@
 """The options of `utracefs record` for long recordings: `--flight`, `--switch-output`, `--max-files`,
-`--compress`."""
+`--compress`, `--lossless`."""
 
 import functools
 from collections.abc import Callable
@@ -10,10 +10,12 @@ import click
 
 from utracefs.cli.record.amount import Amount, AmountType
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
+from utracefs_protocol.limits import MAX_LOSSLESS_US
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIGNAL: Final = "signal"
+LOSSLESS_MS: Final = 1000
 
 
 @attrs.frozen
@@ -22,6 +24,7 @@ class Long:
     switch_output: Amount | None = None
     most: int | None = None
     compression: Compression | None = None
+    lossless_us: int = 0
 
 
 def long_options(function: F) -> F:
@@ -34,17 +37,32 @@ def long_options(function: F) -> F:
         switch_output: Amount | None,
         max_files: int | None,
         compress: str | None,
+        lossless: bool,
+        lossless_ms: int | None,
         **options: Any,
     ) -> Any:
         if flight and switch_output:
             raise click.UsageError("--flight writes when something happens, --switch-output always: take one")
         if max_files and not (flight or switch_output):
             raise click.UsageError("--max-files goes with --switch-output or --flight")
-        long = Long(flight, switch_output, max_files, _compression(compress))
+        lossless_us = 1000 * (lossless_ms or LOSSLESS_MS) if lossless or lossless_ms else 0
+        long = Long(flight, switch_output, max_files, _compression(compress), lossless_us)
         return function(*args, long=long, **options)
 
     made: Any = run
     for option in (
+        click.option(
+            "--lossless-ms",
+            metavar="MS",
+            type=click.IntRange(1, MAX_LOSSLESS_US // 1000),
+            help=f"--lossless with another bound. [default: {LOSSLESS_MS}]",
+        ),
+        click.option(
+            "--lossless",
+            is_flag=True,
+            help="Let programs wait for room in full buffers instead of losing records; not for a recorder or"
+            " a daemon that makes no room for the time of --lossless-ms.",
+        ),
         click.option(
             "--compress",
             metavar="[zstd|zlib]",

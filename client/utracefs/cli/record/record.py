@@ -169,7 +169,14 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
     tree, place, wanted, target = job.tree, job.place, job.wanted, job.target
     with contextlib.ExitStack() as stack:
         recorder = stack.enter_context(
-            Recorder(tree, target.path, place, snapshot=snapshot, compression=job.long.compression)
+            Recorder(
+                tree,
+                target.path,
+                place,
+                snapshot=snapshot,
+                compression=job.long.compression,
+                lossless_us=job.long.lossless_us,
+            )
         )
         target.check_clock(recorder.texts.clock)
         about = job.about(recorder.texts)
@@ -193,6 +200,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         status = watch.run(job, rotation.ask if rotation else dump if snapshot else None)
         with watch.until_the_daemon_goes():
             if not keep:
+                recorder.catch_up()
                 tree.write_file(place.path("tracing_on"), b"0\n")
             if takes_snapshot:
                 tree.write_file(place.path("snapshot"), b"1\n")
@@ -233,6 +241,8 @@ def _check_long(
         raise click.UsageError(
             "--flight has a ring buffer of its own: without --keep, --snapshot, --no-overwrite"
         )
+    if long.lossless_us and (long.flight or snapshot):
+        raise click.UsageError("--flight and --snapshot overwrite the oldest records: without --lossless")
     if long.flight and long.flight.size and buffer_size_kb:
         raise click.UsageError("--flight SIZE says how large the ring buffer is: without -b")
     if long.switch_output and snapshot:

@@ -46,6 +46,8 @@ class PageStream:
         nr_cpus: int,
         pass_on: PassOn,
         describe: Describe = lambda _: None,
+        *,
+        lossless_us: int = 0,
     ) -> None:
         self._tree = tree
         self._place = place
@@ -53,7 +55,7 @@ class PageStream:
         self._nr_cpus = nr_cpus
         self._pass_on = pass_on
         self._describe = describe
-        self._handle, ring, self._bell = _open(tree, place)
+        self._handle, ring, self._bell = _open(tree, place, lossless_us)
         try:
             self._ring = StreamRing(ring)
         finally:
@@ -156,11 +158,11 @@ class PageStream:
         return found
 
 
-def _open(tree: Tracefs, place: Place) -> tuple[int, int, int]:
+def _open(tree: Tracefs, place: Place, lossless_us: int) -> tuple[int, int, int]:
     size = fitting_ring_bytes()
     while True:
         try:
-            return tree.open_pages(place.name, size=size, watermark=WATERMARK)
+            return tree.open_pages(place.name, size=size, watermark=WATERMARK, lossless_us=lossless_us)
         except OSError as error:
             if error.errno != errno.ENOMEM or size == MIN_STREAM_RING:
                 raise

@@ -145,17 +145,20 @@ class Recorder:
         ledger: Ledger | None = None,
         reported: Account | None = None,
         compression: Compression | None = None,
+        lossless_us: int = 0,
     ) -> None:
         """snapshot: leave the records in the ring buffer, and read the snapshot at the end. peek: copy the
         content of the ring buffer at the end, of all events, without consuming it. texts: of this instance,
         read by the caller. since: leave out pages whose last record is earlier, in units of the clock.
-        ledger, reported: of a flight recorder: of this instance, and its losses that an earlier file has."""
+        ledger, reported: of a flight recorder: of this instance, and its losses that an earlier file has.
+        lossless_us: how long programs may wait for room; Failure if the daemon does not let them."""
         self._tree = tree
         self._place = place
         self._at_end = "snapshot_raw" if snapshot else "trace_raw" if peek else ""
         self._page_size = int(tree.read_file(place.path("buffer_subbuf_size_kb"))) * 1024
         self._since = since
         self._compression = compression
+        self._lossless_us = lossless_us
         self.texts = Texts(tree, place, of_all_events=peek) if texts is None else texts
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._cpus = [_Cpu(cpu) for cpu in cpus]
@@ -235,11 +238,19 @@ class Recorder:
             return
         try:
             self._stream = PageStream(
-                self._tree, self._place, self._page_size, len(self._cpus), self._take_pages, self._describe
+                self._tree,
+                self._place,
+                self._page_size,
+                len(self._cpus),
+                self._take_pages,
+                self._describe,
+                lossless_us=self._lossless_us,
             )
         except ConnectionError:
             raise
-        except OSError:  # see above
+        except OSError as error:  # see above
+            if self._lossless_us:
+                raise Failure("--lossless", f"needs the pages of a newer daemon: {error.strerror}") from None
             self._open("trace_pipe_raw")
 
     def _end_stream(self) -> None:
@@ -305,6 +316,12 @@ class Recorder:
     def _read_all(self) -> bool:
         """Read what there is; whether there may be more."""
         return self._round(self._cpus) if self._stream is None else self._stream.take_ready()
+
+    def catch_up(self) -> None:
+        """Read what was emitted until now: behind a lossless recorder it may wait in data rings."""
+        for _ in range(MAX_ROUNDS if self._lossless_us else 0):
+            if not self._read_all():
+                break
 
     def drain(self) -> None:
         """Read all pages. Recording should have stopped, or this may never end."""

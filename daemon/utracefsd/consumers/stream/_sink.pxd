@@ -44,6 +44,9 @@ cdef class StreamSink:
 cdef class StreamPages(PageReader):
     cdef readonly StreamSink sink
     cdef list undescribed       # (event id, text of its SS_FORMAT)
+    cdef uint64_t lossless_ns, full_since_ns, full_at
+
+    cdef void be_full(self) noexcept
 
     cdef bint write_formats(self) noexcept
 

@@ -15,6 +15,7 @@ import os
 
 from libc.errno cimport EFAULT
 from libc.string cimport memcmp, memcpy, memset
+from posix.time cimport CLOCK_MONOTONIC
 from posix.unistd cimport close as close_fd
 from posix.unistd cimport write as c_write
 
@@ -29,6 +30,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
     rb_is_empty,
     rb_read_page,
 )
+from utracefsd.machine.machine cimport machine_clock_ns
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
@@ -205,9 +207,20 @@ cdef class StreamPages(PageReader):
     """Moves the pages of a ring buffer into the ring, behind the formats of their events. Pages that do not
     fit stay in the buffer, to be moved later or overwritten."""
 
-    def __init__(self, StreamSink sink not None):
+    def __init__(self, StreamSink sink not None, uint64_t lossless_ns=0):
+        """lossless_ns: how long the intake is held where the reader makes no room; 0: not at all."""
         self.sink = sink
         self.undescribed = []
+        self.lossless_ns = lossless_ns
+        self.full_at = <uint64_t>-1
+
+    cdef void be_full(self) noexcept:
+        cdef uint64_t tail, now
+        if self.lossless_ns and self.sink.header != NULL:
+            tail, now = ss_load(&self.sink.header.tail), machine_clock_ns(CLOCK_MONOTONIC)
+            if tail != self.full_at:
+                self.full_at, self.full_since_ns = tail, now
+            self.set_holds(now - self.full_since_ns < self.lossless_ns)
 
     def describe(self, uint16_t id, bytes text not None):
         """Write an SS_FORMAT, at the latest before the next page. Too large a text is left out."""
@@ -232,11 +245,13 @@ cdef class StreamPages(PageReader):
         cdef ss_record *record
         cdef uint64_t before
         if self.undescribed and not self.write_formats():
+            self.be_full()
             return
         while rb_has_full_page(b) or (all_of_them and not rb_is_empty(b)):
             before = sink.head
             record = sink.reserve(SS_PAGE, b.subbuf_size, 0, 0)
             if record == NULL:
+                self.be_full()
                 return
             record.cpu = <uint16_t>rb_cpu_number(b)
             if rb_read_page(b, b.subbuf_size, record.entry) <= 0:

@@ -99,7 +99,7 @@ class PageStream(_Opened):
     ) -> None:
         super().__init__(attr, sink, handle, closed)
         self._instance = instance
-        self._pages = StreamPages(sink)
+        self._pages = StreamPages(sink, attr.lossless_us * 1000)
         self._described: dict[int, Event] = {}
         """By id: events whose formats are in the ring."""
 
@@ -122,11 +122,13 @@ class PageStream(_Opened):
             self._pages.describe(event.id, event.system + b"\0" + format_of(event))
 
     def publish(self) -> None:
+        self._pages.go_on()
         self._instance.buffer.hand_to(self._pages)
         super().publish()
 
     def ready(self) -> bool:
         """Also hands over pages that are not full."""
+        self._pages.go_on()
         self._instance.buffer.hand_to(self._pages, all_of_them=True)
         return super().ready()
 
@@ -134,6 +136,7 @@ class PageStream(_Opened):
         raise TraceError(errno.EINVAL, "a stream of pages has the counts of its instance's files")
 
     def _detach(self) -> None:
+        self._pages.go_on()
         if self._instance.sink.page_reader is self._pages:
             self._instance.sink.page_reader = None
             self._instance.events.followers.remove(self._describe)
@@ -278,13 +281,23 @@ class Streams:
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
         self._streams: dict[Stream | PageStream, list[Callable[[], None]]] = {}
         """With functions that release the stream's instances."""
+        self._lossless: dict[Stream | PageStream, tuple[int, int]] = {}
+        """Users of the lossless ones, and `lossless_us`."""
+        self.on_lossless: Callable[[], None] = lambda: None
+        """Called after a change of `wait_us`."""
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, attr: StreamAttr, *, handle: int) -> Stream | PageStream:
+    def wait_us(self, uid: int) -> int:
+        """How long this user's programs may wait for room in their data rings: for streams of an
+        administrator, or of the same user."""
+        ours = (0, os.geteuid(), uid)
+        return max((us for its_uid, us in self._lossless.values() if its_uid in ours), default=0)
+
+    def open(self, attr: StreamAttr, *, handle: int, uid: int = -1) -> Stream | PageStream:
         """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
-        it.
+        it. uid: of the user who opens it.
 
         TraceError: EINVAL (a word that matches no event, a filter that is invalid for all events), ENOENT (no
         such instance), EMFILE (too many streams), ENOMEM (no memory for the ring), EBUSY (another stream of
@@ -319,6 +332,9 @@ class Streams:
         except BaseException:
             stream.close()
             raise
+        if attr.lossless_us:
+            self._lossless[stream] = (uid, attr.lossless_us)
+            self.on_lossless()
         return stream
 
     def publish(self) -> None:
@@ -335,6 +351,8 @@ class Streams:
         assert isinstance(stream, Stream | PageStream)
         for let_go in self._streams.pop(stream):
             let_go()
+        if self._lossless.pop(stream, None):
+            self.on_lossless()
 
     def _instance(self, name: bytes) -> Instance:
         instances = self._instances

@@ -287,6 +287,21 @@ def test_the_pages_of_an_instance() -> None:
     world.close()
 
 
+def test_whose_programs_a_lossless_reader_lets_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root and the daemon's own user those of all, an administrator by his group his own."""
+    monkeypatch.setattr(os, "geteuid", lambda: 50)
+    world = World()
+    world.instances.make(b"web")
+    bench = Bench(world.table, instances=world.instances)
+    for uid, waits in ((0, {7: 9, 8: 9}), (50, {7: 9, 8: 9}), (7, {7: 9, 8: 0})):
+        attr = StreamAttr((), (b"web",), None, 1 << 20, 1, pages=True, lossless_us=9)
+        stream = bench.streams.open(attr, handle=99, uid=uid)
+        assert {of: bench.streams.wait_us(of) for of in (7, 8)} == waits
+        stream.close()
+        assert bench.streams.wait_us(7) == 0
+    world.close()
+
+
 def test_formats_are_in_front_of_the_first_page() -> None:
     """Those of events that were or are enabled, or only injected; also when there was no room."""
     world = World()

@@ -59,6 +59,11 @@ cdef class PageReader:
     # Consume the cpu's pages that the writer has left, as far as there is room for them; all_of_them: also
     # the one that it is on.
     cdef void take(self, rb_cpu *b, bint all_of_them) noexcept
+    # It has no room, and the intake keeps back records for this buffer.
+    cdef readonly bint holds
+    cdef void set_holds(self, bint on) noexcept
+
+cdef int nr_holding     # page readers that do
 
 cdef class RingBuffer:
     cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each

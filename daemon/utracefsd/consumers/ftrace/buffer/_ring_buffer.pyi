@@ -2,7 +2,9 @@ from collections.abc import Iterator
 
 from utracefsd.consumers.ftrace.buffer.stats import BufferStats
 
-class PageReader: ...
+class PageReader:
+    holds: bool
+    def go_on(self) -> None: ...
 
 class RingBuffer:
     nr_cpus: int

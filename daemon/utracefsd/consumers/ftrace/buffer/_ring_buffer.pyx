@@ -130,6 +130,15 @@ cdef class PageReader:
     cdef void take(self, rb_cpu *b, bint all_of_them) noexcept:
         pass
 
+    cdef void set_holds(self, bint on) noexcept:
+        global nr_holding
+        nr_holding += on - self.holds
+        self.holds = on
+
+    def go_on(self):
+        """Hold nothing, until there is no room again."""
+        self.set_holds(False)
+
 
 cdef class RingBuffer:
     """A ring of sub-buffers of `subbuf_size` bytes for each of `nr_cpus` cpus.
