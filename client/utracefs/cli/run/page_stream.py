@@ -61,8 +61,10 @@ class PageStream:
         finally:
             os.close(ring)
         self._pages = bytearray(BATCH + 2 * page_size)
-        self._turn = threading.RLock()
-        self._lock = threading.RLock()
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._owner = 0
+        """The thread that has the lock."""
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -70,11 +72,16 @@ class PageStream:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Nothing is passed on in its block, but by its own calls. It nests."""
+        if self._owner == threading.get_ident():  # the other thread may have the turn, and wait for the lock
+            yield
+            return
         with self._turn:
             self._lock.acquire()
+        self._owner = threading.get_ident()
         try:
             yield
         finally:
+            self._owner = 0
             self._lock.release()
 
     def start(self) -> None:

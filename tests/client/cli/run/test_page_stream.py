@@ -151,3 +151,24 @@ def test_the_caller_is_not_kept_out(traced: Cli, tree: Tracefs) -> None:
         assert not inside.wait(0.05)
     stream.close()
     tree.close()
+
+
+def test_a_nested_block_while_the_other_thread_waits(tree: Tracefs) -> None:
+    stream = PageStream(tree, TOP, 4096, 512, Taken())
+    entered = threading.Event()
+
+    def enter() -> None:
+        with stream.exclusive():
+            entered.set()
+
+    other = threading.Thread(target=enter, daemon=True)
+    with stream.exclusive():
+        other.start()
+        while not stream._turn.locked():  # the other one has the turn, and waits for this block
+            time.sleep(0.001)
+        with stream.exclusive():
+            assert not entered.is_set()
+    assert entered.wait(60)
+    other.join()
+    stream.close()
+    tree.close()
