@@ -9,8 +9,9 @@ import json
 
 import cython
 
+from libc.string cimport memcpy
 from libc.math cimport isfinite, isnan
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport *
@@ -19,6 +20,10 @@ from utracefs_protocol.events._fields cimport find_bytes, put_elements
 from utracefs_protocol.events._line cimport *
 
 from utracefs_protocol.text import bytes_of
+
+
+cdef enum:
+    MIDDLE = 512
 
 
 cdef class _EventText:
@@ -34,7 +39,12 @@ cdef class JsonText(RecordWriter):
     cdef dict _events
     cdef JsonCache _cache
     cdef _EventText _event
+    cdef EventDecoder _of
+    cdef str _thread
     cdef bytes _comm
+    cdef int32_t _pid, _tid
+    cdef char _middle[MIDDLE]  # from pid to fields, as of the last record: most have the same
+    cdef size_t _middle_size   # 0: none
     cdef str _instance
     cdef bytes _place         # its host and file, of merged recordings
     cdef dict _places
@@ -46,10 +56,17 @@ cdef class JsonText(RecordWriter):
         self._cache = JsonCache()
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
-        self._event = self._events.get(event)
-        if self._event is None:
-            self._event = self._events[event] = self._event_text(event)
-        self._comm = self._cache.json(self._records.comm(raw.tid))
+        cdef str thread = self._records.comm(raw.tid)
+        if (
+            event is not self._of or thread is not self._thread
+            or raw.tid != self._tid or raw.pid != self._pid
+        ):
+            self._of, self._thread, self._tid, self._pid = event, thread, raw.tid, raw.pid
+            self._event = self._events.get(event)
+            if self._event is None:
+                self._event = self._events[event] = self._event_text(event)
+            self._comm = self._cache.json(thread)
+            self._middle_size = 0
         self._instance = self._records.instance(raw.buffer)
         if self._records.is_merged:
             self._place = self._places.get(raw.recording)
@@ -59,6 +76,7 @@ cdef class JsonText(RecordWriter):
         return 0
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
+        cdef char *begin
         if raw.lost:
             put(line, b'{"lost":', 8)
             if raw.lost > 0:
@@ -70,13 +88,20 @@ cdef class JsonText(RecordWriter):
         put_decimal(line, raw.time_ns, 0, c' ')
         put(line, b',"cpu":', 7)
         put_decimal(line, raw.cpu, 0, c' ')
-        put(line, b',"pid":', 7)
-        put_signed(line, raw.pid)
-        put(line, b',"tid":', 7)
-        put_signed(line, raw.tid)
-        put(line, b',"comm":', 8)
-        put_bytes(line, self._comm)
-        put_bytes(line, self._event.head)
+        begin = line.p
+        if self._middle_size:
+            put(line, self._middle, self._middle_size)
+        else:
+            put(line, b',"pid":', 7)
+            put_signed(line, raw.pid)
+            put(line, b',"tid":', 7)
+            put_signed(line, raw.tid)
+            put(line, b',"comm":', 8)
+            put_bytes(line, self._comm)
+            put_bytes(line, self._event.head)
+            if not line.full and line.p - begin <= MIDDLE:
+                self._middle_size = line.p - begin
+                memcpy(self._middle, begin, self._middle_size)
         if with_fields:
             put_fields(line, event, self._event.keys, raw, False)
         put_char(line, c'}')

@@ -209,7 +209,7 @@ cdef class BodyRecords(RecordSource):
         self._body = body
         self.comms = comms
         self._gap = gap
-        self.is_steady = True
+        self.is_steady = self.keeps_comms = True
 
     cdef bint next(self, Raw *raw) except -1:
         cdef Py_ssize_t left

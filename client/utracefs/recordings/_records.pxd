@@ -49,7 +49,8 @@ cdef struct EventSlot:
 cdef class RecordSource:
     cdef public dict comms
     cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted
-    cdef bint is_steady       # entries are valid as long as the source, and `comms` never change
+    cdef bint keeps_comms     # `comms` never change
+    cdef bint is_steady       # nor do entries, as long as the source is there
     cdef bint next(self, Raw *raw) except -1
     cdef int original(self, Raw *raw) except -1
 
@@ -96,6 +97,8 @@ cdef class Records:
     cdef list _apart
     cdef int32_t _shift       # of the present record's ids
     cdef dict _labelled
+    cdef str _comm            # of the thread `_tid`
+    cdef int32_t _tid
     cdef object _pids
     cdef object _cpus
     cdef uint64_t _since

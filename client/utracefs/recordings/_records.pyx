@@ -54,6 +54,7 @@ cdef class MergedPages(RecordSource):
         self._merge = merge
         self._tgids = dict(tgids) if tgids else None
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
+        self.keeps_comms = True
 
     cdef bint next(self, Raw *raw) except -1:
         cdef Stream *stream = self._merge.next()
@@ -455,15 +456,21 @@ cdef class Records:
 
     cdef str comm(self, int32_t tid):
         """Name of the present record's thread, or of its process."""
-        cdef str comm = comm_of(self._source.comms, tid - self._shift)
+        cdef str comm = self._comm
+        if comm is None or tid != self._tid or not self._source.keeps_comms:
+            comm = self._comm = comm_of(self._source.comms, tid - self._shift)
+            self._tid = tid
         if self._apart is None:
             return comm
         found = self._labelled.get((self._shift, comm))
         if found is None:
             if len(self._labelled) > KNOWN_NAMES:
                 self._labelled.clear()
-            label = next(label for shift, label in self._apart if shift == self._shift)
-            found = self._labelled[self._shift, comm] = f"{label}{comm}"
+            # No generator expression: each call would make an object for its scope.
+            for shift, label in self._apart:
+                if shift == self._shift:
+                    found = self._labelled[self._shift, comm] = f"{label}{comm}"
+                    break
         return found
 
     cdef str instance(self, uint32_t buffer):

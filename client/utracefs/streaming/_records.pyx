@@ -25,6 +25,7 @@ cdef class RingRecords(RecordSource):
         self._generation = ring.generation
         self._release = release
         self.comms = ring.comms
+        self.keeps_comms = True
 
     cdef bint next(self, Raw *raw) except -1:
         cdef StreamRing ring = self._ring

@@ -75,10 +75,10 @@ class Batch:
         """Each iteration starts from the beginning."""
         return self.records()
 
-    def records(self) -> Records:
-        """The same, for compiled readers."""
+    def records(self, *, release: bool = False) -> Records:
+        """The same, for compiled readers. release: free their space while they are read, once."""
         self._check()
-        return self._stream._records_of(self._ring)
+        return self._stream._records_of(self._ring, release=release)
 
     @property
     def ring(self) -> StreamRing:
