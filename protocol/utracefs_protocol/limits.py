@@ -99,8 +99,9 @@ MAX_PERF_ENTRY: Final = 8192
 """PERF_MAX_TRACE_SIZE of include/linux/trace_events.h: perf drops a larger entry, which is a payload of more
 than 8184 bytes."""
 
-MAX_PERF_DATA_PAGES: Final = 1024
-"""4 MiB of the daemon's memory for one perf event; perf(1) asks for 128 to 512 pages. Above: EINVAL."""
+MAX_PERF_DATA_PAGES: Final = 16384
+"""64 MiB of the daemon's memory for one perf event; perf(1) asks for 128 to 512 pages. Above: EINVAL.
+Older daemons have 1024."""
 
 DATA_RING_SIZE: Final = 1 << 20
 """Default size of a data ring in bytes: some ten thousand records, which the daemon takes in within

@@ -24,7 +24,7 @@ load of data_head and that of the record is enough in practice. A reader in C us
 import enum
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import attrs
@@ -211,13 +211,17 @@ class PerfRingReader:
         ):
             words[0] = tail
 
-    def take(self) -> bytearray:
-        """Copy and free all records in the ring, without parsing them."""
+    def take(self, whole: Callable[[bytearray], int] = len, size: int | None = None) -> Iterator[bytearray]:
+        """Copy and free the records that are in the ring now, without parsing them, `size` bytes at a time
+        (None: all at once). whole: returns how many bytes of a piece are whole records; the rest is in the
+        next one."""
         head, tail = self._counters()
-        data = bytearray(self._copy(tail, head - tail))
-        if data:
-            self._store_tail(head)
-        return data
+        while tail < head:
+            data = bytearray(self._copy(tail, min(size or head, head - tail)))
+            del data[whole(data) :]
+            tail += len(data)
+            self._store_tail(tail)
+            yield data
 
     @property
     def filled(self) -> float:

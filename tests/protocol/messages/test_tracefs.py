@@ -201,7 +201,7 @@ def test_perf_attr_defaults() -> None:
         ({"cpu": "all"}, errno.EINVAL),
         ({"data_pages": 3}, errno.EINVAL),
         ({"data_pages": 0}, errno.EINVAL),
-        ({"data_pages": 2048}, errno.EINVAL),
+        ({"data_pages": 32768}, errno.EINVAL),
         ({"wakeup_watermark": 1 << 32}, errno.EINVAL),
         ({"disabled": 2}, errno.EINVAL),
         ({"disabled": "yes"}, errno.EINVAL),

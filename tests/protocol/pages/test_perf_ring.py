@@ -284,15 +284,20 @@ def test_all_that_is_there_is_taken_at_once() -> None:
     ring = Ring()
     ring.start_at(4096 * 3 - 100)  # wraps
     reader = PerfRingReader(ring.memory)
-    assert not reader.take()
+    assert not list(reader.take())
     assert reader.filled == 0.0
     for _ in range(3):
         ring.write(RPC)
     assert reader.filled == 3 * len(RPC) / 4096
-    assert reader.take() == RPC * 3
+    assert list(reader.take()) == [RPC * 3]
     assert ring.tail == ring.head
-    assert not reader.take()
+    assert not list(reader.take())
+    for _ in range(3):
+        ring.write(RPC)
+    in_pieces = reader.take(lambda data: len(data) // len(RPC) * len(RPC), 2 * len(RPC) + 1)
+    assert list(in_pieces) == [RPC * 2, RPC]
+    assert ring.tail == ring.head
     ring.start_at(5)
     struct.pack_into("<Q", ring.memory, 1032, 9)
     with pytest.raises(ValueError, match="data_head 5"):
-        reader.take()
+        next(reader.take())

@@ -229,7 +229,13 @@ class Attached:
         )
         path = f"{event.directory}/format"
         text = self.tree.read_file(path)
-        handle, fd = self.tree.perf_event_open(attr)
+        try:
+            handle, fd = self.tree.perf_event_open(attr)
+        except OSError as error:
+            if error.errno != errno.EINVAL or "data_pages" not in str(error.strerror):
+                raise
+            # An older daemon allows 1024.
+            handle, fd = self.tree.perf_event_open(attr.evolve(data_pages=min(attr.data_pages, 1024)))
         mapping = reader = None
         if fd is not None:
             try:

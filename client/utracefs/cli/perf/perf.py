@@ -44,6 +44,7 @@ from utracefs.cli.losses import no_room
 from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
 from utracefs.cli.perf.sampling import Line, PerfRecorder, PerfTop, PerfTrace, Written
 from utracefs.cli.run.choose_daemon import running_or_own
+from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.cli.tables import counted, table_lines
@@ -133,9 +134,10 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
     """The function gets `sampling`: members of a PerfAttr."""
 
     @functools.wraps(function)
-    def run(*, period: int | None, freq: int | None, pages: int, **options: Any) -> int:
+    def run(*, period: int | None, freq: int | None, pages: int | None, **options: Any) -> int:
         if period and freq:
             raise click.UsageError("-c and -F exclude each other")
+        pages = pages or fitting_ring_bytes() // 4096
         if pages & (pages - 1):
             raise click.UsageError(f"{pages} is not a power of two")
         sampling = {
@@ -153,9 +155,7 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
             "pages",
             metavar="PAGES",
             type=click.IntRange(min=1, max=MAX_PERF_DATA_PAGES),
-            default=1024,
-            show_default=True,
-            help="Ring of each event with samples, in pages of 4 KiB.",
+            help="Ring of each event with samples, in pages of 4 KiB. [default: by the machine's memory]",
         ),
         click.option(
             "-F",

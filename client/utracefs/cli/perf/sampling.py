@@ -5,6 +5,7 @@ the threads of the samples, and replaces the identifiers by the file's own, sinc
 again.
 """
 
+import functools
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ from utracefs_protocol.pages.perf_ring import Lost, Sample
 from utracefs_protocol.terminal import in_one_line
 from utracefs_protocol.text import bytes_of, text_of
 
+PIECE = 512 << 10
+"""Bytes read at a time: they are copied, counted and written while the cpu's cache has them."""
 BUSY_AT = 0.25
 """A ring filled to this part is read again at once."""
 BUSY_S = 0.005
@@ -214,14 +217,15 @@ class PerfRecorder:
         with self._lock:
             for one, filled in _drained(self._attached):
                 assert one.reader is not None
-                data = one.reader.take()
-                if data:
-                    lost = self._tally.lost
-                    self._tally.add(data, self._id(one))
-                    self._reported[one.event] += self._tally.lost - lost
+                lost = self._tally.lost
+                for data in one.reader.take(functools.partial(self._count, one), PIECE):
                     self._writer.add(data)
+                self._reported[one.event] += self._tally.lost - lost
                 fullest = max(fullest, filled)
         return fullest
+
+    def _count(self, one: Opened, data: bytearray) -> int:
+        return self._tally.add(data, self._id(one))
 
     def _name_tasks(self) -> None:
         """Not in the thread: it may ask the daemon."""
@@ -382,7 +386,8 @@ class PerfTop:
         for one, filled in _drained(self._attached):
             assert one.reader is not None
             tally = Tally()
-            tally.add(one.reader.take(), 1)
+            for _ in one.reader.take(functools.partial(tally.add, id=1), PIECE):
+                pass
             self._reported += tally.lost
             for (pid, tid), count in tally.take_tasks().items():
                 self._counts[str(one.event), self._comms.name(tid), pid] += count

@@ -66,6 +66,7 @@ cdef class Tally:
     def add(self, bytearray data not None, uint64_t id):
         """Add whole records of a ring, with sample_type 0x10587; sets their identifiers to `id`.
 
+        Returns their bytes: less than all if `data` ends within a record, but not within the first one.
         ValueError: invalid `data`; records before the error are counted.
         """
         cdef uint8_t *bytes = data
@@ -75,6 +76,8 @@ cdef class Tally:
         while at < end:
             if not read_header(bytes + at, end - at, &header):
                 self.flush(last_task, run)
+                if at and (end - at < 8 or end - at < header.size):
+                    return at
                 raise ValueError(f"no perf record at byte {at} of {end}")
             if header.type == RECORD_SAMPLE:
                 memcpy(bytes + at + ID_AT, &id, 8)
@@ -97,6 +100,7 @@ cdef class Tally:
                     memcpy(bytes + at + TRAILER_ID_AT, &id, 8)
             at += header.size
         self.flush(last_task, run)
+        return at
 
     cdef int flush(self, uint64_t task, uint64_t run) except -1:
         if run:

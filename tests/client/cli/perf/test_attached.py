@@ -1,5 +1,6 @@
 """Perf events that are opened as events appear, and again after a restart of the daemon."""
 
+import errno
 import shutil
 import signal
 import time
@@ -51,6 +52,27 @@ def attached_to(
 def looked(attached: Attached) -> bool:
     attached.look()
     return WORK in attached.opened
+
+
+def test_an_older_daemon_has_smaller_rings(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        attached_to(daemon, Wanted("work"), attr=PerfAttr(sample_period=1, data_pages=2048)) as attached,
+        Session(str(daemon.directory)) as session,
+    ):
+        opened = attached.tree.perf_event_open
+
+        def as_before(attr: PerfAttr) -> tuple[int, int | None]:
+            if attr.data_pages > 1024:
+                raise OSError(errno.EINVAL, f"data_pages {attr.data_pages}; at most 1024")
+            return opened(attr)
+
+        monkeypatch.setattr(attached.tree, "perf_event_open", as_before)
+        session.event("work u32 n")
+        until(lambda: looked(attached))
+        mapping = attached.opened[WORK].mapping
+        assert mapping is not None
+        assert len(mapping) == 1025 * 4096
+        attached.tree.close()
 
 
 def test_events_are_found_as_they_come(daemon: DaemonProcess) -> None:

@@ -270,7 +270,7 @@ def test_ctrl_c_ends_a_recording_in_order(traced: Cli, eventually: Eventually) -
     ("words", "says"),
     [
         (["record", "-o", "-"], "-o needs a file"),
-        (["record", "-m", "2048"], "2048"),
+        (["record", "-m", "32768"], "32768"),
         (["record", "-F", "100001"], "100001"),
         (["stat", "-I", "1"], "-I"),
         (["stat", "--json", "-I", "100"], "--json"),

@@ -54,12 +54,10 @@ def test_counts(records: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"1234567",
         struct.pack("<IHH", 9, 2, 56) + bytes(48),
         struct.pack("<IHH", 2, 0, 16) + bytes(8),
         struct.pack("<IHH", 99, 0, 0),
         struct.pack("<IHH", 99, 0, 12) + bytes(8),
-        struct.pack("<IHH", 99, 0, 24) + bytes(8),
     ],
 )
 def test_what_is_no_record(bad: bytes) -> None:
@@ -68,3 +66,13 @@ def test_what_is_no_record(bad: bytes) -> None:
     with pytest.raises(ValueError, match=f"at byte {len(good)}"):
         tally.add(bytearray(good + bad), 5)
     assert tally.samples == 1
+
+
+def test_a_record_that_continues_in_the_next_piece() -> None:
+    one = sample(1, bytes(8), pid=1, tid=1, time=1, cpu=0)
+    tally = Tally()
+    for size in range(len(one)):
+        assert tally.add(bytearray(one + one[:size]), 5) == len(one)
+    assert tally.samples == len(one)
+    with pytest.raises(ValueError, match="at byte 0"):
+        tally.add(bytearray(one[:-1]), 5)

@@ -175,7 +175,7 @@ def test_multi_format_events_have_a_system_of_their_own(perf: PerfEvents, table:
         ({"name": ""}, errno.ENOENT),
         ({"name": "test", "data_pages": 3}, errno.EINVAL),
         ({"name": "test", "data_pages": -1}, errno.EINVAL),
-        ({"name": "test", "data_pages": 2048}, errno.EINVAL),
+        ({"name": "test", "data_pages": 32768}, errno.EINVAL),
         ({"name": "test", "data_pages": 1 << 40}, errno.EINVAL),
         ({"name": "test", "sample_period": 1}, errno.EINVAL),  # samples without a ring
         ({"name": "test", "sample_period": -1, "data_pages": 1}, errno.EINVAL),
