@@ -54,6 +54,9 @@ _IN_MEMORY: Final = 2
 """Limit of batches kept also in memory until they are taken, in units of the largest `take` of the target;
 one more may be kept."""
 
+_LEAST_LOG: Final = 16 << 20
+"""If the log becomes larger before `sync`, the thread that appends copies it into the database, and waits."""
+
 _VERSION: Final = 2
 """Version of the tables. 1 was another format."""
 
@@ -101,6 +104,7 @@ class Spool:
         """Number of losses of an unknown number of records."""
         self.forwarder = secrets.token_hex(8)
         self._path: Final = directory / "spool.sqlite"
+        self._log_size: Final = max(self.size // SEGMENTS, _LEAST_LOG)
         self._sync: Final = sync
         self._formats: Final = Formats()
         self._changed: Final = threading.Condition()
@@ -159,15 +163,14 @@ class Spool:
             os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         )  # its log has the same mode
         self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        log = max(self.size // SEGMENTS, MIN_SIZE)
         for pragma in (
             f"page_size = {_PAGE}",
             "journal_mode = wal",
             "secure_delete = off",  # Debian's default overwrites what it deletes: 25 ns a record
             # normal: fsync only before and after the log is copied into the database
             f"synchronous = {_SYNCHRONOUS[self._sync]}",
-            f"wal_autocheckpoint = {log // _PAGE}",
-            f"journal_size_limit = {log}",
+            f"wal_autocheckpoint = {self._log_size // _PAGE}",
+            f"journal_size_limit = {self._log_size}",
         ):
             self._db.execute(f"pragma {pragma}")
         (version,) = self._db.execute("pragma user_version").fetchone()
@@ -404,18 +407,22 @@ class Spool:
 
     def sync(self) -> None:
         """fsync(2), unless Sync.NEVER. Give the disk space of a spool that was full back."""
+        pages = 0
         try:
             with self._syncing:
+                if self._sync is not Sync.NEVER and not self._is_closed:
+                    # Its own connection: `append` need not wait.
+                    uri = f"{self._path.absolute().as_uri()}?mode=rw"
+                    with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+                        _, pages, _ = db.execute("pragma wal_checkpoint(passive)").fetchone()
+            with self._changed:
                 if self._is_closed:
                     return
-                if self._sync is not Sync.NEVER:
-                    # Its own connection: `append` need not wait meanwhile.
-                    with contextlib.closing(sqlite3.connect(self._path)) as db:
-                        db.execute("pragma wal_checkpoint(passive)").fetchall()
-            with self._changed:
-                if not (self._is_closed or self.used_bytes or self._to_delete) and (
-                    self._path.stat().st_size > self.size // SEGMENTS
-                ):
+                if pages * _PAGE > self._log_size // 2:
+                    # The rest: SQLite begins the log anew only if all of it is in the database.
+                    self._db.execute("pragma wal_checkpoint(passive)").fetchall()
+                is_unused = not self.used_bytes and not self._to_delete
+                if is_unused and self._path.stat().st_size > self.size // SEGMENTS:
                     self._db.execute("vacuum")
         except (sqlite3.Error, OSError) as error:
             with self._changed:
