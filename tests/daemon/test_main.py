@@ -271,39 +271,6 @@ def test_it_ends_without_a_reader_of_ready(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
-def test_idle_it_sleeps(start: Callable[..., Process]) -> None:
-    """With producers connected and events enabled, but nothing to do: no wake-up in half a second."""
-    process = start()
-    socks = []
-    try:
-        for i in range(10):
-            sock = socket.socket(socket.AF_UNIX)
-            socks.append(sock)
-            sock.settimeout(DEADLINE_S)
-            sock.connect(os.fspath(process.place.data_socket))
-            sock.sendall(encode_request(1, "DIAG_IOCSREG", [{"name_args": f"e{i} u32 n"}]))
-            sock.recv(1000)
-        call(process.place.tracefs_socket, "write_file", "events/enable", b"1", True)
-
-        def switches() -> int:
-            text = Path(f"/proc/{process.popen.pid}/status").read_text()
-            return sum(int(count) for count in re.findall(r"ctxt_switches:\s+(\d+)", text))
-
-        seen: list[int] = []
-
-        def settled() -> bool:
-            seen.append(switches())
-            return len(seen) > 20 and seen[-20] == seen[-1]  # 100 ms
-
-        until(settled)
-        before = switches()
-        select.select([], [], [], 0.5)
-        assert switches() == before
-    finally:
-        for sock in socks:
-            sock.close()
-
-
 STRANGER = """
 import errno, msgpack, os, socket, sys
 directory = sys.argv[1]

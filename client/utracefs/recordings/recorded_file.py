@@ -127,13 +127,10 @@ class RecordedFile:
 
     def whole_pages(self) -> tuple[MergedPages, Callable[[], float]] | None:
         """See `Recording.whole_pages`."""
-        if (
-            self.reader.offset_ns
-            or attrs.evolve(self._selected, cpus=None, raw_eventheader=False) != Selected()
-        ):
+        others = attrs.evolve(self._selected, cpus=None, raw_eventheader=False)
+        if not isinstance(self.reader, TraceDatReader) or self.reader.offset_ns or others != Selected():
             return None
-        source, done = self.reader.source(self._selected.cpus, tgids=self.tgids)
-        return (source, done) if isinstance(source, MergedPages) else None
+        return self.reader.source(self._selected.cpus, tgids=self.tgids)
 
     @property
     def clocked(self) -> Clocked:

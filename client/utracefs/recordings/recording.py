@@ -72,6 +72,7 @@ class Recording:
         self, files: Sequence[RecordedFile], selected: Selected, placed: Sequence[Timeline] = ()
     ) -> None:
         self.files: Final = tuple(files)
+        """Each with its own reader."""
         self._selected: Final = selected
         self.paths: Final = tuple(one.path for one in files)
         """Paths of all files."""

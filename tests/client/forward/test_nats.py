@@ -270,21 +270,6 @@ def test_an_answer_lost_for_longer_than_any_window(server: NatsServer) -> None:
     assert values(arrived(server)) == expected(sent)
 
 
-def test_killed_servers(server: NatsServer) -> None:
-    sent = batches(*range(1, 41))
-    with target(server.at) as nats:
-        for number, one in enumerate(sent):
-            if number % 10 == 5:
-                server.kill()
-                with pytest.raises(OSError):
-                    nats.send([one])
-                server.start()
-            nats.send([one])
-    found = arrived(server)
-    assert [one.sequence for one in found] == list(range(1, 41))
-    assert values(found) == expected(sent)
-
-
 def test_killed_in_the_middle(server: NatsServer) -> None:
     """At any moment: the batch is stored, or it is not."""
     sent = batches(*[300] * 300)
