@@ -37,11 +37,6 @@ static void remove_enabler(struct ut_enabler **at)
 	ut_free_later(enabler);
 }
 
-static int is_done(void *arg)
-{
-	return ((struct ut_call *)arg)->done;
-}
-
 /* Removes the token at the daemon. */
 static void unregister(uint64_t token)
 {
@@ -51,7 +46,7 @@ static void unregister(uint64_t token)
 	if (ut_ask(s, UT_ABOUT_CALL, &waiting))
 		return; /* without a connection there is no token to remove */
 	ut_put_unregister(&s->out, s->asked[s->nr_asked - 1].msgid, token);
-	if (!ut_await(s, is_done, &waiting))
+	if (!ut_await(s, ut_is_done, &waiting))
 		ut_forget_asked(s, &waiting);
 }
 

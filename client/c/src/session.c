@@ -453,11 +453,6 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 	return error;
 }
 
-static int is_done(void *arg)
-{
-	return ((struct ut_call *)arg)->done;
-}
-
 static int has_asked(void *arg)
 {
 	struct ut_call *call = arg;
@@ -487,7 +482,7 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 		return waiting.error;
 	msgid = s->asked[s->nr_asked - 1].msgid;
 	put(&s->out, msgid, arg);
-	if (!await(s, is_done, &waiting, until)) {
+	if (!await(s, ut_is_done, &waiting, until)) {
 		ut_forget_asked(s, &waiting);
 		return s->state == UT_UP ? -ETIMEDOUT : -ENOTCONN;
 	}

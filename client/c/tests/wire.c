@@ -58,7 +58,7 @@ static void parse(const uint8_t *bytes, size_t size)
 static void put(const char *what)
 {
 	uint8_t room[1024];
-	struct ut_out out = {room, 0, sizeof(room), 0};
+	struct ut_out out = {.data = room, .room = sizeof(room)};
 
 	if (strcmp(what, "status") == 0)
 		ut_put_plain(&out, 0, "mmap_status");

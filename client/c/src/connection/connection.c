@@ -127,7 +127,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		ut_go(s, s->settings.ring_bytes && !(s->flags & UT_TOKENS) ? UT_NEW_RING : UT_NO_RING);
 	s->has_answered = s->is_notified = 0;
 	s->in_size = 0;
-	s->out = (struct ut_out){s->memory + UT_IN_BYTES, 0, UT_OUT_BYTES, 0};
+	s->out = (struct ut_out){.data = s->memory + UT_IN_BYTES, .room = UT_OUT_BYTES};
 	s->out_sent = 0;
 	ut_ask_anew(s);
 	if (s->flags & UT_TOKENS)

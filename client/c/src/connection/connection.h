@@ -105,6 +105,11 @@ struct ut_call {
 	int error; /* 0 or negative errno */
 };
 
+static inline int ut_is_done(void *call)
+{
+	return ((struct ut_call *)call)->done;
+}
+
 enum ut_about {
 	UT_ABOUT_STATUS,
 	UT_ABOUT_RING,

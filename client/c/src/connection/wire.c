@@ -73,6 +73,7 @@ static void put_map(struct ut_out *out, unsigned count)
 
 static void begin_request(struct ut_out *out, uint32_t msgid, const char *method, unsigned nr_params)
 {
+	out->began = out->size;
 	put_array(out, 4);
 	put_uint(out, 0);
 	put_uint(out, msgid);
@@ -81,45 +82,37 @@ static void begin_request(struct ut_out *out, uint32_t msgid, const char *method
 }
 
 /* Completes the message or removes it. */
-static void end_message(struct ut_out *out, size_t began)
+static void end_message(struct ut_out *out)
 {
 	if (out->failed)
-		out->size = began;
+		out->size = out->began;
 }
 
 void ut_put_plain(struct ut_out *out, uint32_t msgid, const void *method)
 {
-	size_t began = out->size;
-
 	begin_request(out, msgid, method, 0);
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method)
 {
-	size_t began = out->size;
-
 	begin_request(out, msgid, method, 1);
 	put_map(out, 0);
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size)
 {
-	size_t began = out->size;
-
 	begin_request(out, msgid, "mmap_ring", 1);
 	put_map(out, 1);
 	put_str(out, "size");
 	put_uint(out, size);
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
 		     uint32_t event_id, uint64_t token)
 {
-	size_t began = out->size;
-
 	begin_request(out, msgid, "DIAG_IOCSREG", 1);
 	put_map(out, 1 + (flags != 0) + (event_id != 0) + (token != UT_NO_TOKEN));
 	put_str(out, "name_args");
@@ -136,53 +129,48 @@ void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, ui
 		put_str(out, "enable_token");
 		put_uint(out, token);
 	}
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name)
 {
-	size_t began = out->size;
-
 	begin_request(out, msgid, "DIAG_IOCSDEL", 1);
 	put_str(out, name);
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record)
 {
 	const struct ut_record *r = record;
 	const uint32_t index = htole32(r->write_index);
-	size_t began = out->size, skip = r->skip;
+	size_t skip = r->skip;
 
 	begin_request(out, msgid, "write", 1);
 	put_number(out, 0xc6, sizeof(index) + r->size, 4);
 	put(out, &index, sizeof(index));
 	for (int i = 0; i < r->n; i++, skip = 0)
 		put(out, (const uint8_t *)r->iov[i].iov_base + skip, r->iov[i].iov_len - skip);
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token)
 {
-	size_t began = out->size;
-
 	begin_request(out, msgid, "DIAG_IOCSUNREG", 1);
 	put_map(out, 1);
 	put_str(out, "disable_token");
 	put_uint(out, token);
-	end_message(out, began);
+	end_message(out);
 }
 
 void ut_put_enablers_written(struct ut_out *out, uint64_t seq)
 {
-	size_t began = out->size;
-
+	out->began = out->size;
 	put_array(out, 3);
 	put_uint(out, 2);
 	put_str(out, "enablers_written");
 	put_array(out, 1);
 	put_uint(out, seq);
-	end_message(out, began);
+	end_message(out);
 }
 
 /* ---- reading */

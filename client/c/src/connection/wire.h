@@ -22,6 +22,7 @@ struct ut_out {
 	uint8_t *data;
 	size_t size;
 	size_t room;
+	size_t began; /* the last message */
 	int failed;
 };
 
