@@ -321,7 +321,7 @@ def _decoded(payload: bytes) -> tuple[dict[str, int], tuple[Loss, ...], dict[str
 class Reader:
     """Messages of a stream in their order. A context manager. after: begin behind this message."""
 
-    def __init__(self, jetstream: JetStream, stream: str, subject: str = ">", *, after: int = 0) -> None:
+    def __init__(self, jetstream: JetStream, stream: str, *, after: int = 0) -> None:
         self.vanished: Counter[str] = Counter()
         """Host to number of gaps: the server had stored batches and lost them, or discarded them while this
         was reading. Their number of records is unknown."""
@@ -331,7 +331,6 @@ class Reader:
         """Most messages that are not read yet, as the server last reported."""
         self._jetstream: Final = jetstream
         self._stream: Final = stream
-        self._subject: Final = subject
         self._at = after
         self._created = ""
         """The stream."""
@@ -362,7 +361,7 @@ class Reader:
         while True:
             if self._generation != self._jetstream.connection.generation:
                 self._look()
-            stored = self._jetstream.next(self._stream, self._subject, self._at)
+            stored = self._jetstream.next(self._stream, ">", self._at)
             if stored is None:
                 self._look()
                 self.pending = 0

@@ -45,10 +45,6 @@ class Node:
     lookups: int = 0
 
     @property
-    def is_directory(self) -> bool:
-        return stat.S_ISDIR(self.mode)
-
-    @property
     def name(self) -> bytes:
         return self.path.rpartition(b"/")[2]
 

@@ -375,10 +375,5 @@ def divided(value: int, divisor: int) -> int:
     return (value * ((1 << _DIV_SHIFT) // divisor) + (1 << _DIV_SHIFT) - 1) >> _DIV_SHIFT
 
 
-def log2_of(value: int) -> int:
-    """`.log2`: rounded up; 0 for 0."""
-    return (value - 1).bit_length() if value else 0
-
-
 def _shown(text: bytes) -> str:
     return repr(text[:200].decode("utf-8", "backslashreplace"))

@@ -7,7 +7,7 @@ import pytest
 from tests.daemon.consumers.ftrace.histograms import EVENT, defined
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.hist.errors import HistError, Log
-from utracefsd.consumers.ftrace.hist.expressions import Context, divided, log2_of, parse_expression
+from utracefsd.consumers.ftrace.hist.expressions import Context, divided, parse_expression
 from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, Operator, field_text
 
 
@@ -137,7 +137,3 @@ def test_division_by_a_constant_is_off_by_one_at_most(divisor: int) -> None:
         assert 0 <= divided(value, divisor) - value // divisor <= 1
         if value >= 1 << 20 or not divisor & (divisor - 1):
             assert divided(value, divisor) == value // divisor
-
-
-def test_log2() -> None:
-    assert [log2_of(n) for n in (0, 1, 2, 3, 4, 5, 1 << 63, (1 << 64) - 1)] == [0, 0, 1, 2, 2, 3, 63, 64]
