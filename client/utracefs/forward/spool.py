@@ -159,9 +159,8 @@ class Spool:
 
     def _connect(self) -> None:
         self._db.close()
-        os.close(
-            os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        )  # its log has the same mode
+        # SQLite gives its log the same mode.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         for pragma in (
             f"page_size = {_PAGE}",
@@ -208,9 +207,10 @@ class Spool:
             self._db.close()
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
-                    Path(f"{self._path}{suffix}").replace(f"{aside}{suffix}")
-                    if not why:
-                        os.unlink(f"{aside}{suffix}")
+                    if why:
+                        os.replace(f"{self._path}{suffix}", f"{aside}{suffix}")
+                    else:
+                        os.unlink(f"{self._path}{suffix}")
             self._connect()
         if why:
             self.error = f"{self._path} was damaged ({why}): it is {aside.name} now; batches may be lost"
