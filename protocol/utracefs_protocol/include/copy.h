@@ -28,13 +28,12 @@ static inline void ut_copy(void *to, const void *from, size_t n)
 		memcpy(to, from, n);
 }
 
-/* n: at least 16. */
 static inline void ut_clear(void *at, size_t n)
 {
-	if (n <= 32) {
+	if (n - 16 <= 16) {
 		memset(at, 0, 16);
 		memset((char *)at + n - 16, 0, 16);
-	} else if (n <= 64) {
+	} else if (n - 32 <= 32) {
 		memset(at, 0, 32);
 		memset((char *)at + n - 32, 0, 32);
 	} else {
