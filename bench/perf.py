@@ -44,7 +44,11 @@ def every_record() -> Iterator[Row]:
             sink.filter = parse_filter(filter_text, fields)
         with mmap.mmap(sink.fd, 0) as mapping:
             reader = PerfRingReader(mapping)
-            rate = taken_in_s(event(sink), ROOM, lambda reader=reader: list(reader.take()))
+
+            def take(reader: PerfRingReader = reader) -> None:
+                list(reader.take())
+
+            rate = taken_in_s(event(sink), ROOM, take)
         assert not sink.lost
         assert sink.count
         sink.close()
