@@ -30,6 +30,8 @@ cdef class DataRing:
     cdef uint64_t marked_at
     cdef dict unmarked
     cdef bint look_for_lost             # a killed daemon may have seen losses that it did not mark
+    cdef bint has_lost                  # its producer counted losses since this was last set to False
+    cdef uint64_t narrow_until          # by Intake.narrow
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot

@@ -236,6 +236,7 @@ cdef class DataRing:
             self.find_counted(min(full_at, dr_head(&self.c)))
             self.fold_lost(min(full_at, dr_head(&self.c)))
         elif dr_take_lost(&self.c):
+            self.has_lost = True
             self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
 

@@ -5,6 +5,8 @@ class Intake:
     rings: list[DataRing]
     nr_cpus: int
     has_more: bool
+    is_behind: bool
+    nr_narrow: int
     tsc: bool
     clock_jumped: bool
     @property

@@ -8,7 +8,8 @@ A call takes records up to the moment at which it began. Records committed later
 after the other, wait for the next call: taken now, they would overtake older records of rings that it had
 already looked at. (A record committed before the call has a time before it, so it is taken.)
 
-Bounded: one call takes at most the records reserved when it began, and at most `budget` of them. A producer's
+Bounded: one call takes at most the records reserved when it began; with a `budget` at most so many of them,
+and for ROUND_NS. A request waits for a call without, so rings must not stay full (`narrow`). A producer's
 claims are not trusted (`DataRing`); here: the write_index is looked up in the table of its own connection,
 the time stamp may not be in the future, the cpu must exist.
 
@@ -49,6 +50,14 @@ from utracefsd.machine.tsc_clock cimport (
 cdef enum:
     # Give space back to the producer about this often, so that it can write to a full ring during a round.
     PUBLISH_BYTES = 65536
+    # Longest round, until requests are answered.
+    ROUND_NS = 4000000
+    # Bytes, of all rings, that wait for longer than after a burst: some milliseconds' work. See `narrow`.
+    STANDING_BYTES = 8 << 20
+    STANDING_NS = 20000000
+    # A narrow ring has at least so many bytes, until nothing was lost in it for so long.
+    NARROW_BYTES = 128 << 10
+    NARROW_NS = 100000000
     # Checking that known threads are still the peer's reads /proc for each.
     KNOWN_NS = 1000000000
     # Producers get a rate of the TSC again when it changed by more than 1 ppm: 2^11 of some 2^31.
@@ -68,6 +77,9 @@ cdef class Intake:
     cdef readonly list rings
     cdef readonly int nr_cpus
     cdef readonly bint has_more     # a record was seen and left for the next call
+    cdef readonly bint is_behind    # the budget ended the last call
+    cdef uint64_t standing_ns       # since when more than STANDING_BYTES wait
+    cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
     cdef tsc_clock clock
@@ -124,6 +136,7 @@ cdef class Intake:
     def remove(self, DataRing ring not None):
         """Forget a ring whose records were taken in."""
         self.rings.remove(ring)
+        self.widen(ring)
         ring.mark_lost(UINT64_MAX)  # its last losses come before any next record
 
     def want_wakeup(self, bint wanted):
@@ -131,18 +144,21 @@ cdef class Intake:
         sleeping."""
         cdef DataRing ring
         for ring in self.rings:
+            if wanted:
+                self.widen(ring)
             dr_want_wakeup(&ring.c, wanted)
 
     def take_in(self, Py_ssize_t budget=1 << 62):
         """Take in the records committed before this call, oldest first over all rings; returns how many.
 
-        At most `budget` records. Rings found `corrupt` are ignored from then on.
+        At most `budget` records, for ROUND_NS. Rings found `corrupt` are ignored from then on.
         """
         cdef Py_ssize_t n = PyList_GET_SIZE(self.rings), i, live = 0, done = 0
         cdef DataRing ring, best
         cdef PyObject **heads
-        cdef uint64_t now, until
-        self.has_more = False
+        cdef uint64_t now, until, waiting = 0
+        cdef bint is_round = budget < 1 << 62
+        self.has_more = self.is_behind = False
         self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
             return 0
@@ -157,6 +173,8 @@ cdef class Intake:
                 ring.is_held = False
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
+                else:
+                    waiting += ring.c.head - ring.c.tail
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
@@ -172,6 +190,7 @@ cdef class Intake:
                     ring.known_since = now
                     ring.writers.check_known()
                     ring.ask_names()
+            self.narrow(now, waiting)
             while live and done < budget:
                 # The ring with the oldest record; a linear search, because few producers write at one moment.
                 # Records come from it until that of another ring is older.
@@ -193,20 +212,50 @@ cdef class Intake:
                     if nr_deferred:
                         emit_deferred()
                     dr_advance(&best.c, best.head.bytes)
-                    if best.c.tail - best.c.published >= PUBLISH_BYTES:
+                    if best.c.tail - best.c.published >= PUBLISH_BYTES + best.c.withheld:
                         best.publish()
+                        if is_round and machine_clock_ns(CLOCK_MONOTONIC) - now > ROUND_NS:
+                            budget = done
                     if not self.next_of(best, now):
                         live -= 1
                         heads[at] = heads[live]
                         break
                     if best.head.time > until or done >= budget:
                         break
+            self.is_behind = live > 0
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.publish()
         finally:
             PyMem_Free(heads)
         return done
+
+    cdef void narrow(self, uint64_t now, uint64_t waiting) noexcept:
+        """Give programs that are too fast, and lose records, less of their rings.
+
+        A large ring is for bursts. If it stays full it loses as much as a small one, and every request, and
+        each record of another ring, waits until all of it is taken in.
+        """
+        cdef DataRing ring
+        cdef uint64_t size = STANDING_BYTES // <uint64_t>max(self.nr_narrow, 1)
+        size = max(size, <uint64_t>NARROW_BYTES)
+        if self.nr_narrow == 0 and waiting <= STANDING_BYTES:
+            self.standing_ns = now
+        self.nr_narrow = 0
+        for ring in self.rings:
+            if ring.has_lost:
+                ring.has_lost = False
+                ring.narrow_until = now + NARROW_NS
+            ring.c.withheld = 0
+            if now < ring.narrow_until and now - self.standing_ns > STANDING_NS:
+                self.nr_narrow += 1
+                if size < ring.c.ring.size:
+                    ring.c.withheld = ring.c.ring.size - size
+
+    cdef int widen(self, DataRing ring) except -1:
+        """Give back all of it: programs, and the next daemon, find in its memory how far it is consumed."""
+        ring.c.withheld = 0
+        return ring.publish()
 
     cdef inline bint next_of(self, DataRing ring, uint64_t now) noexcept:
         """Load the next record that this call may take into the ring's `head`, with its time by the clock."""

@@ -63,7 +63,7 @@ POLL_S = 0.002
 # milliseconds then costs neither itself a system call per record nor the daemon a wake-up.
 LINGER_ROUNDS = 10
 
-# Records per round, some milliseconds; then other tasks run.
+# Records per round, at most some milliseconds; then other tasks run.
 ROUND_RECORDS = 50_000
 
 # Part of the ring memory left to a user that a ring larger than the default may take.
@@ -536,6 +536,11 @@ class Rings:
     def has_more(self) -> bool:
         """The last `take_in` saw a record that was committed during the call, and left it."""
         return self._intake.has_more
+
+    @property
+    def is_behind(self) -> bool:
+        """The last `take_in` ended at its budget, or after some milliseconds, before it had everything."""
+        return self._intake.is_behind
 
     @property
     def lost_of_unknown(self) -> int:

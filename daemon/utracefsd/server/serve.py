@@ -235,7 +235,7 @@ class Server:
                 rings.answer_doorbells()
                 taken = self._round(rings, ROUND_RECORDS)
                 self.step_done()
-                if taken == ROUND_RECORDS:
+                if rings.is_behind:
                     await trio.lowlevel.checkpoint()
                     continue
                 empty_rounds = 0 if taken else empty_rounds + 1

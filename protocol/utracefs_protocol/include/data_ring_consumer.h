@@ -29,6 +29,7 @@ struct dr_consumer {
 	struct data_ring ring;
 	uint64_t tail;
 	uint64_t published; /* tail as last published */
+	uint64_t withheld; /* consumed bytes that producers do not get back for now */
 	uint64_t head; /* as dr_look found it; tail <= head <= tail + size */
 };
 
@@ -130,12 +131,12 @@ static inline void dr_advance(struct dr_consumer *c, uint32_t bytes)
 	c->tail += bytes;
 }
 
-/* Returns the consumed space to the producers. */
+/* Returns the consumed space to the producers, but for `withheld`. */
 static inline void dr_publish(struct dr_consumer *c)
 {
-	if (c->published != c->tail) {
-		atomic_store_explicit(&c->ring.header->tail, c->tail, memory_order_release);
-		c->published = c->tail;
+	if (c->tail - c->published > c->withheld) {
+		c->published = c->tail - c->withheld;
+		atomic_store_explicit(&c->ring.header->tail, c->published, memory_order_release);
 	}
 }
 

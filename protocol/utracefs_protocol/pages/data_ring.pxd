@@ -66,6 +66,7 @@ cdef extern from "data_ring_consumer.h" nogil:
         data_ring ring
         uint64_t tail
         uint64_t published
+        uint64_t withheld
         uint64_t head
 
     ctypedef struct dr_taken "struct dr_taken":

@@ -38,8 +38,10 @@ class Producer:
         struct.pack_into("<Q", self.memory, offset, value % (1 << 64))
 
     def put(self, position: int, data: bytes) -> None:
-        for i, byte in enumerate(data):
-            self.memory[DATA + (position + i) % self.size] = byte
+        at = position % self.size
+        room = min(len(data), self.size - at)
+        self.memory[DATA + at : DATA + at + room] = data[:room]
+        self.memory[DATA : DATA + len(data) - room] = data[room:]
 
     def emit(
         self,

@@ -10,7 +10,19 @@ import time
 
 import pytest
 
-from tests.daemon.intake.producing import CLOCK, DATA, HEAD, SIZE, TAIL, TSC, TSC_RATE, World, number
+from tests.daemon.intake.producing import (
+    CLOCK,
+    DATA,
+    HEAD,
+    SIZE,
+    TAIL,
+    TSC,
+    TSC_RATE,
+    Producer,
+    World,
+    number,
+)
+from utracefsd.events._tracepoint import Probe
 from utracefsd.intake._data_ring import DataRing
 
 
@@ -153,3 +165,45 @@ def test_a_ring_that_was_removed_is_left_alone() -> None:
     assert world.seen.numbers() == [1]
     with pytest.raises(ValueError):
         world.intake.remove(world.rings[0])
+
+
+@pytest.mark.parametrize("end", ["none", "removed", "asleep"])
+def test_a_program_that_is_too_fast_gets_less_of_its_ring(end: str) -> None:
+    """So a request, which waits for all that is in the rings, waits for little of it. No record is lost by
+    that, no other ring is affected, and a program that is slower again has its whole ring."""
+    world = World()
+    world.seen.tracepoint.attach(Probe("all", 0))
+    world.seen.tracepoint.detach(world.seen.probe)
+    ring = DataRing.create(world.tables[0], os.getpid(), 32 << 20)
+    world.intake.add(ring)
+    producer = Producer(ring)
+
+    def fill() -> None:
+        while producer.emit(0, bytes(65000), time.monotonic_ns()):
+            pass
+
+    until = time.monotonic() + 10
+    while not world.intake.nr_narrow and time.monotonic() < until:
+        fill()
+        world.intake.take_in(10)
+    for _ in range(2):  # the first one takes in what had room before
+        fill()
+        world.intake.take_in()
+    fill()
+    assert 7 << 20 < ring.pending_bytes <= 8 << 20
+    if end != "none":  # the program and the next daemon find in the memory how far it is consumed
+        world.intake.take_in()
+        assert producer.u64(TAIL) < producer.u64(HEAD)
+        if end == "removed":
+            world.intake.remove(ring)
+        else:
+            world.intake.want_wakeup(True)
+        assert producer.u64(TAIL) == producer.u64(HEAD)
+        return
+    assert world.producers[0].emit(0, bytes(SIZE - 100), time.monotonic_ns())
+    while world.intake.nr_narrow and time.monotonic() < until:
+        world.intake.take_in()
+    fill()
+    assert ring.pending_bytes > 31 << 20
+    world.intake.take_in()
+    assert ring.taken * 65024 == producer.u64(HEAD) == producer.u64(TAIL)
