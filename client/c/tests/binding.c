@@ -58,7 +58,7 @@ static int reserve(struct utracefs_event *event, uint32_t value, struct utb_rese
 		return 0;
 	payload = utb_reserve(event, 0, 4, r);
 	if (!payload && r->must_settle) {
-		utb_settle(event, size, interrupted, NULL);
+		utb_settle(event, 4, interrupted, NULL);
 		payload = utb_reserve(event, 0, 4, r);
 	}
 	if (!payload)
