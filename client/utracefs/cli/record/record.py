@@ -218,6 +218,11 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         larger = ""
         if watch.error is None and summary.dropped + summary.overwritten:
             larger = larger_buffer(tree, place, summary.size / max(1, summary.records))
+        if (
+            not (snapshot or job.long.lossless_us)
+            and summary.in_rings + summary.dropped + summary.overwritten
+        ):
+            larger += "; --lossless lets programs wait instead"
     status = status or asked.finish()
     _convert(target, watch, summary, wanted, job.surroundings.hint, larger, own=own, snapshot=snapshot)
     full = None

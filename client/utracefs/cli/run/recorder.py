@@ -309,9 +309,9 @@ class Recorder:
             rate = emitted / max(self._told[0] - before, 0.001)
             where = max(lost, key=lambda name: lost[name])
             share = f"{total / max(emitted, total):.1%} of {rate:,.0f} records/s"
-            tell(
-                f"{self._path}: losing {share}, most {where}: {REMEDIES[where]}; -e and --filter record less"
-            )
+            waits = not (self._lossless_us or self._at_end or where == "for the disk")
+            remedy = f"{'--lossless lets programs wait, ' if waits else ''}{REMEDIES[where]}"
+            tell(f"{self._path}: losing {share}, most {where}: {remedy}; -e and --filter record less")
 
     def _read_all(self) -> bool:
         """Read what there is; whether there may be more."""
