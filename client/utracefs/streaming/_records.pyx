@@ -16,11 +16,12 @@ cdef enum:
 cdef class RingRecords(RecordSource):
     """The records of a ring's present batch; RuntimeError after its end.
 
-    release: free their space while they are read; then they can be read only once.
+    release: free their space while they are read; the batch is then over for all other readers.
     """
 
     def __init__(self, StreamRing ring not None, bint release=False):
         self._ring = ring
+        ring.generation += release
         self._at = self._released = ring.begin
         self._generation = ring.generation
         self._release = release

@@ -76,7 +76,8 @@ class Batch:
         return self.records()
 
     def records(self, *, release: bool = False) -> Records:
-        """The same, for compiled readers. release: free their space while they are read, once."""
+        """The same, for compiled readers. release: free their space while they are read; the batch is then
+        over for all others."""
         self._check()
         return self._stream._records_of(self._ring, release=release)
 

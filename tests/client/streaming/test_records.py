@@ -125,10 +125,13 @@ def test_room_is_given_back_while_records_are_read(writer: PlainWriter) -> None:
         writer.record(20, word(number) + bytes(2000))
     writer.publish()
     assert ring.next_batch()
+    others = Records(RingRecords(ring), DECODERS.get)
     records = Records(RingRecords(ring, release=True), DECODERS.get)
     for _ in range(50):
         next(records)
     assert 0 < writer.tail < writer.head // 2
+    with pytest.raises(RuntimeError, match="over"):
+        next(others)
 
 
 def test_a_batch_that_is_over(writer: PlainWriter) -> None:
