@@ -29,7 +29,8 @@ _PIECE_MAX = 1 << 20
 """Bytes of text rendered at once: large enough to be fast, small enough to let other tasks run."""
 
 _PIPE_TEXT_MAX = 8155
-"""A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one."""
+"""A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one.
+With ONE_LINE, which the kernel does not have, it returns as much as wanted."""
 
 
 def _is_filled(instance: Instance, buffer: RingBuffer | None, cpu: int) -> bool:
@@ -161,13 +162,13 @@ class TracePipe(OpenFile):
     def _read(self, size: int) -> bytes:
         if size == 0:
             return b""
-        wanted = min(size, _PIPE_TEXT_MAX)
-        if not self._text:
+        wanted = size if self._one_line else min(size, _PIPE_TEXT_MAX)
+        if not self._text or (self._one_line and len(self._text) < wanted):
             # A renderer whose text was read only in part may hold a record; only an empty one can be
             # replaced.
             if self._drained and self._generation != self._instance.text_generation:
                 self._renew()
-            self._text = self._renderer.render(self._cursor, wanted)
+            self._text += self._renderer.render(self._cursor, wanted - len(self._text))
             self._drained = len(self._text) < wanted
         if not self._text:
             if self._at_end():

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
+from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.pages.subbuf import decode_page
 from utracefsd.events.event import Event
 
@@ -190,6 +191,15 @@ def test_pipe_reads_are_short_and_lose_nothing(world: World, event: Event) -> No
         got += piece
     assert got == whole
     assert errno_of(file.read, 100) == errno.EAGAIN
+
+
+def test_reads_of_whole_lines_are_as_long_as_wanted(world: World, event: Event) -> None:
+    file = world.open(b"trace_pipe", os.O_NONBLOCK | ONE_LINE)
+    emit(world, event, *range(1, 600))
+    whole = b"".join(line(number) for number in range(1, 600))
+    assert file.read(10_001) + file.read(10_001) == whole[:20_002]
+    emit(world, event, 600)
+    assert file.read(1_000_000) == whole[20_002:] + line(600)
 
 
 def test_small_reads_leave_records_in_the_buffer(world: World, event: Event) -> None:

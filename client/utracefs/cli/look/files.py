@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
@@ -31,6 +32,8 @@ from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.text import bytes_of
 
 _PIECE_BYTES = 1 << 16
+_RECORDS_BYTES = 1 << 18
+_GATHER_S = 0.01
 _ANSWER_S = 10.0
 _LOST = re.compile(rb"CPU:\d+ \[LOST \d+ EVENTS\]")
 
@@ -200,18 +203,24 @@ def _print_records(tree: Tracefs, path: str, end: _End) -> None:
     try:
         end.is_busy = True
         while True:
-            asked = tree.ask_read(handle, _PIECE_BYTES)
+            asked = tree.ask_read(handle, _RECORDS_BYTES)
             end.wait(tree.fileno(), select.POLLIN)
             piece, asked = tree.finish_read(asked, handle), None
+            if len(piece) < _RECORDS_BYTES // 2:
+                time.sleep(_GATHER_S)  # fewer requests
             if not piece:
                 break
-            data += piece
-            while b"\n" in data:  # whole lines: a piece may end in one
-                end.wait(out.fileno(), select.POLLOUT)
-                size = data.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF
-                out.write(data[:size])  # a pipe that is writable has room for it
-                out.flush()
-                data = data[size:]
+            data, done = data + piece, 0
+            try:
+                while data.find(b"\n", done) >= 0:  # whole lines: a piece may end in one
+                    end.wait(out.fileno(), select.POLLOUT)
+                    most = done + select.PIPE_BUF  # a pipe that is writable has room for it
+                    size = (data.rfind(b"\n", done, most) + 1 or most) - done
+                    out.write(data[done : done + size])
+                    out.flush()
+                    done += size
+            finally:
+                data = data[done:]
         out.write(data)
         out.flush()
         tree.close_handle(handle)
