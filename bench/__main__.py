@@ -28,6 +28,7 @@ NAMES = [
     "rings",
     "spans",
     "stream",
+    "sustained",
     "told",
     "tree",
 ]
