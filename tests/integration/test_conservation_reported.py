@@ -485,6 +485,7 @@ def _of_stream(out: str, error: str) -> tuple[int, int]:
 
 def _of_json_stream(out: str, error: str) -> tuple[int, int]:
     kept = sum("name" in json.loads(line) for line in out.splitlines())
+    kept += _first(r"not printed when it ended: (\d+) more", error)
     return kept, _first(r"records, (\d+) lost", error)
 
 

@@ -3,11 +3,12 @@ daemon for `status`, `top` and `doctor`. Also the refused records."""
 
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from utracefs.cli import Failure
-from utracefs.cli.common import EventStats, numbers
+from utracefs.cli.common import EventStats, numbers, tell
 from utracefs.cli.instance_option import Place
 
 if TYPE_CHECKING:
@@ -21,6 +22,36 @@ IN_RINGS: Final = (
 
 AS_FAR_AS_REPORTED: Final = " as far as the daemon had reported before it ended"
 """After `lost_text`, if the daemon ended."""
+
+
+IN_DATA_RINGS: Final = ("in data rings", "UTRACEFS_RING_KB=65536 for the program holds more")
+"""A place of losses, and its remedy."""
+
+
+class Losing:
+    """Tells that records are lost, in a line a second, while they are."""
+
+    def __init__(self, what: str, *places: tuple[str, str]) -> None:
+        """what: the output. places: of losses, with their remedies."""
+        self._what = what
+        self._remedies = dict(places)
+        self._due = time.monotonic() + 1
+        self._before: tuple[int, Mapping[str, int]] = (0, {})
+
+    def look(self, emitted: int, lost: Mapping[str, int]) -> None:
+        """Numbers since the beginning, lost by place; again from 0 after a restart of the daemon."""
+        took_s = time.monotonic() - self._due + 1
+        if took_s < 1:
+            return
+        (emitted_before, lost_before), self._before = self._before, (emitted, lost)
+        self._due += took_s
+        new = {place: max(0, count - lost_before.get(place, 0)) for place, count in lost.items()}
+        if total := sum(new.values()):
+            of = max(emitted - emitted_before, total)
+            where = max(new, key=lambda place: new[place])
+            share = f"{total / of:.1%} of {of / took_s:,.0f} records/s"
+            remedy = f"{self._remedies[where]}; -e and --filter record less"
+            tell(f"{self._what}: losing {share}, most {where}: {remedy}")
 
 
 class Loss(NamedTuple):

@@ -1,9 +1,15 @@
 """Losses in words, and the losses that a file reports."""
 
+import time
+
+import pytest
+
 from utracefs.cli.common import EventStats
 from utracefs.cli.losses import (
+    IN_DATA_RINGS,
     LOSSES,
     OF_ALL,
+    Losing,
     all_lost,
     lost_in_file,
     lost_lines,
@@ -53,3 +59,25 @@ def test_all_consumers_and_instances() -> None:
     assert of == 3 + 10 + 60 + 2 * 50
     assert lost_text(lost, of, kinds=OF_ALL).startswith("73 lost: 20 in data rings (")
     assert lost_text(lost, of, kinds=OF_ALL).endswith("; that is 42.2 %")
+
+
+def test_a_line_a_second_while_records_are_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    losing = Losing("x.dat", IN_DATA_RINGS, ("for the disk", "it is full"))
+    for step_s, emitted, in_rings, on_disk in (
+        (0.5, 10, 5, 0),  # too early
+        (1.5, 1000, 10, 90),
+        (1.0, 2000, 10, 90),  # nothing new
+        (1.0, 0, 0, 0),  # another daemon
+        (1.0, 5, 20, 0),  # more than emitted: its numbers are of different moments
+    ):
+        now += step_s
+        losing.look(emitted, {"in data rings": in_rings, "for the disk": on_disk})
+    advice = "-e and --filter record less"
+    assert capsys.readouterr().err.splitlines() == [
+        f"utracefs: x.dat: losing 10.0% of 500 records/s, most for the disk: it is full; {advice}",
+        f"utracefs: x.dat: losing 100.0% of 20 records/s, most in data rings: {IN_DATA_RINGS[1]}; {advice}",
+    ]

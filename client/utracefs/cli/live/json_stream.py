@@ -13,12 +13,13 @@ import utracefs
 from utracefs.cli.common import connect, stop_signals, tell, tell_absent
 from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.instance_option import TOP, Place
+from utracefs.cli.losses import Losing
 from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
 from utracefs.tree.event_names import ALL_USER_EVENTS
 
-_PIECE_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 64 << 10
 _LOOK_S: Final = 0.2
 """Maximum delay of records below the watermark."""
 
@@ -43,6 +44,9 @@ def write_live(
         found = tree.directory
         tell_absent(tree, events, "yet; waiting for it")
     count = lost = times = 0
+    losing = Losing(
+        "live", ("before they were printed", "a faster reader, or UTRACEFS_RING_KB=65536 for the program")
+    )
     with (
         stop_signals() as stopped,
         utracefs.attach(
@@ -62,7 +66,7 @@ def write_live(
                 if stream.attached_again != times:
                     times = stream.attached_again
                     tell("the daemon was restarted; records of that time may be missing")
-                records = batch.records()
+                records = batch.records(release=True)
                 text = JsonText(records)
                 while piece := text.read(_PIECE_BYTES):
                     out.write(piece)
@@ -72,6 +76,14 @@ def write_live(
                     out.write(b'{"lost":%d}\n' % (missing - records.lost))
                 out.flush()
                 lost += max(missing, records.lost)
+                losing.look(count + lost, {"before they were printed": lost})
                 if stopped or (end is not None and time.monotonic() >= end):
                     break
+        stream.timeout_s = 0
+        if (rest := next(stream.batches(), None)) is not None:
+            records = rest.records()
+            records.events()  # counts them
+            lost += max(sum(rest.lost.values()), records.lost)
+            if records.count:
+                tell(f"not printed when it ended: {records.count} more")
     return Exported(count, lost, times > 0)

@@ -25,6 +25,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.tree.tracefs import Tracefs
@@ -112,33 +113,38 @@ def stream(
             asked.begin()
             if sys.stderr.isatty():
                 tell_absent(control, patterns, "yet; waiting for it")
-            stack.enter_context(_checked(asked))
+        stack.enter_context(_checked(asked, ledger))
         tree = stack.enter_context(Tracefs(control.directory))
         _print_records(tree, place.path(file), end)
     return asked.finish()
 
 
 @contextlib.contextmanager
-def _checked(asked: WantedEvents) -> Iterator[None]:
-    """Check options meanwhile, in a thread, since this one waits for records; the connection of `asked`
-    belongs to that thread until the end."""
+def _checked(asked: WantedEvents, ledger: Ledger) -> Iterator[None]:
+    """Check options and losses meanwhile, in a thread, since this one waits for records; the connection of
+    both belongs to that thread until the end."""
     over = threading.Event()
+    losing = Losing("stream", IN_DATA_RINGS, ("in the ring buffer", "--json is faster"))
 
     def check() -> None:
         # An error that ends the connection ends the stream, too, and is reported there.
         with contextlib.suppress(OSError):
-            while not over.wait(CHECK_S):
+            while not over.wait(CHECK_S if asked.has_settings else 1):
                 asked.check()
+                account = ledger.read()
+                lost = account.lost - account.in_rings + account.overrun
+                losing.look(
+                    account.recorded + account.lost,
+                    {"in data rings": account.in_rings, "in the ring buffer": lost},
+                )
 
     thread = threading.Thread(target=check, name="check", daemon=True)
-    if asked.has_settings:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        if asked.has_settings:
-            thread.join()
+        thread.join()
 
 
 def _tell_what_is_missing(

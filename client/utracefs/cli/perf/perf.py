@@ -188,14 +188,17 @@ class _Run(Protocol):
 
 @contextlib.contextmanager
 def _attached(
-    common: _Common, attr: PerfAttr, missed: Callable[[Opened, int], None] = lambda _one, _count: None
+    common: _Common,
+    attr: PerfAttr,
+    missed: Callable[[Opened, int], None] = lambda _one, _count: None,
+    what: str = "",
 ) -> Iterator[tuple[Attached, _Run]]:
-    """The selected events, not opened yet; and how to run the command meanwhile."""
+    """The selected events, not opened yet; how to run the command meanwhile. missed, what: for Attached."""
     with (
         signals_blocked() as taken,
         running_or_own(common.directory, has_command=bool(common.command)) as (tree, _own),
         launched(common.launch, tree, common.command) as surroundings,
-        Attached(tree, common.wanted, attr, missed=missed) as attached,
+        Attached(tree, common.wanted, attr, missed=missed, what=what) as attached,
     ):
         yield (
             attached,
@@ -360,7 +363,7 @@ def record(common: _Common, sampling: dict[str, int], output: str) -> int:
     if output == "-":
         raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
     attr = common.attr(**sampling)
-    with _attached(common, attr, lambda one, count: recorder.missed(one, count)) as (attached, run):
+    with _attached(common, attr, lambda one, count: recorder.missed(one, count), output) as (attached, run):
         with PerfRecorder(attached, output, attr) as recorder:
             status = _sampled(attached, run, recorder.step, lambda: _tell_written(recorder.dump(sys.argv)))
             recorder.drain()
@@ -442,7 +445,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
-    with _attached(common, common.attr(**sampling)) as (attached, run):
+    with _attached(common, common.attr(**sampling), what="perf trace") as (attached, run):
         printer = PerfTrace(attached)
         status = _sampled(attached, run, printer.step)
         printer.print()

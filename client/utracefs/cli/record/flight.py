@@ -26,7 +26,7 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.common import numbers, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
-from utracefs.cli.losses import AS_FAR_AS_REPORTED, lost_text, refused_text
+from utracefs.cli.losses import AS_FAR_AS_REPORTED, IN_DATA_RINGS, Losing, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.kept_files import KeptFiles
@@ -97,6 +97,7 @@ class Flight:
         self._about = job.about(self.texts)
         self._files = KeptFiles(job.long.most or _DEFAULT_MOST)
         self._ledger = Ledger(tree, place)
+        self._losing = Losing(self._output, IN_DATA_RINGS)
         self._account = Account()
         self._reported = Account()
         self._taken: _Taken | None = None
@@ -154,6 +155,8 @@ class Flight:
     def _read_texts(self) -> None:
         self.texts.read()
         self._account = self._ledger.read()
+        emitted = self._account.recorded + self._account.lost
+        self._losing.look(emitted, {"in data rings": self._account.in_rings})
 
     def dump(self) -> str:
         """Write the records since the last file; returns the text of the summary, which is also printed.

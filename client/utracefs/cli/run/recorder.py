@@ -29,7 +29,7 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.common import numbers, tell
 from utracefs.cli.instance_option import TOP, Place
-from utracefs.cli.losses import LOSSES, lost_lines
+from utracefs.cli.losses import IN_DATA_RINGS, LOSSES, Losing, lost_lines
 from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.page_stream import PageStream
 from utracefs.cli.run.texts import Texts
@@ -47,12 +47,6 @@ SYNC_S = 0.1
 """How long pages stay in memory: a killed recorder loses these. Those of a cpu with few records beside a busy
 one up to TEXTS_S."""
 TEXTS_S = 1.0
-REMEDIES = {
-    "in data rings": "UTRACEFS_RING_KB=65536 for the program holds more",
-    "in the ring buffer": "-b 65536 holds more",
-    "for the disk": "it is full",
-}
-"""Places of losses."""
 MAX_ROUNDS = 32
 """Rounds at the end of a file before the last one."""
 MAX_PAGES = 32
@@ -178,8 +172,13 @@ class Recorder:
         self._ledger = ledger or Ledger(tree, place)
         self.account = Account()
         """The account at the last reading of the texts."""
-        self._told = (time.monotonic(), Account(), 0)
-        """Time, account, and losses on the disk at the last look at losses."""
+        waiting = "" if self._lossless_us or self._at_end else "--lossless lets programs wait, "
+        self._losing = Losing(
+            path,
+            (IN_DATA_RINGS[0], waiting + IN_DATA_RINGS[1]),
+            ("in the ring buffer", f"{waiting}-b 65536 holds more"),
+            ("for the disk", "it is full"),
+        )
         self._reported = _Reported(account=reported or Account())
         self._kept = 0
         self.left_out = 0
@@ -295,23 +294,13 @@ class Recorder:
             self._writer.add_texts(attrs.evolve(self.texts.contents, event_stats=account))
 
     def _tell_losses(self) -> None:
-        """While records are lost, in a line a second."""
-        before, account, no_room = self._told
-        self._told = (time.monotonic(), self.account, self._writer.given_up)
-        new = self.account.since(account)
+        account = self.account
         lost = {
-            "in data rings": new.in_rings,
-            "in the ring buffer": 0 if self._at_end else new.lost - new.in_rings + new.overrun,
-            "for the disk": max(0, self._writer.given_up - no_room),
+            "in data rings": account.in_rings,
+            "in the ring buffer": 0 if self._at_end else account.lost - account.in_rings + account.overrun,
+            "for the disk": self._writer.given_up,
         }
-        if total := sum(lost.values()):
-            emitted = new.recorded + new.lost
-            rate = emitted / max(self._told[0] - before, 0.001)
-            where = max(lost, key=lambda name: lost[name])
-            share = f"{total / max(emitted, total):.1%} of {rate:,.0f} records/s"
-            waits = not (self._lossless_us or self._at_end or where == "for the disk")
-            remedy = f"{'--lossless lets programs wait, ' if waits else ''}{REMEDIES[where]}"
-            tell(f"{self._path}: losing {share}, most {where}: {remedy}; -e and --filter record less")
+        self._losing.look(account.recorded + account.lost, lost)
 
     def _read_all(self) -> bool:
         """Read what there is; whether there may be more."""
