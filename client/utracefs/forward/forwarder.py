@@ -75,9 +75,9 @@ class Wanted:
 
 
 class Forwarder:
-    """tell: gets lines for people. drain_s: at the end, how long to send. host: its name, if not the
-    system's. sample: event to n, of which one of n records is forwarded. The spool and the target remain the
-    caller's."""
+    """tell: gets lines for people. watch: gets the status each second. drain_s: at the end, how long to send.
+    host: its name, if not the system's. sample: event to n, of which one of n records is forwarded. The spool
+    and the target remain the caller's."""
 
     def __init__(
         self,
@@ -91,6 +91,8 @@ class Forwarder:
         host: str = "",
         sample: Callable[[EventName], int] | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        watch: Callable[[dict[str, Any]], None] = lambda _: None,
+        ring_bytes: int = RING_BYTES,
     ) -> None:
         self._target: Final = target
         self._spool: Final = spool
@@ -103,6 +105,8 @@ class Forwarder:
         self._boot_id: Final = here.boot_id
         self._sample: Final = sample
         self._tell: Final = tell
+        self._watch: Final = watch
+        self._ring_bytes: Final = ring_bytes
         self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())
         self._described: dict[int, tuple[str, bytes]] = {}
         self._events: dict[int, tuple[EventName, Verdict]] = {}
@@ -201,6 +205,7 @@ class Forwarder:
             for name, value in self.status().items():
                 self._tell(f"{name}: {_shown(value)}")
         self._spool.sync()
+        self._watch(self.status())
         path = self._spool.directory / STATUS_FILE
         with contextlib.suppress(OSError):  # the disk is full: the last status is old
             path.with_suffix(".new").write_text(json.dumps(self.status()) + "\n")
@@ -236,7 +241,7 @@ class Forwarder:
             filter=self._wanted.filter,
             instances=self._wanted.instances,
             directory=self._wanted.directory,
-            ring_bytes=RING_BYTES,
+            ring_bytes=self._ring_bytes,
             watermark=max(1, min(self._target.limits.bytes * 7 // 8, RING_BYTES // 8)),  # mostly one batch
             timeout_s=GATHER_S,
             filtered=self._wanted.filtered,

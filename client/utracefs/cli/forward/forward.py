@@ -26,11 +26,14 @@ from utracefs.cli.completion import complete_of_target
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
 from utracefs.cli.forward.server_options import Pair, pairs, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
+from utracefs.cli.losses import Losing
+from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.fleet.agent import Agent
 from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.fleet.instance import instance_name
 from utracefs.forward.forwarder import Forwarder
 from utracefs.forward.forwarder import Wanted as Records
+from utracefs.forward.losses import RING, SPOOL
 from utracefs.forward.policy import Policy
 from utracefs.forward.spool import MIN_SIZE, Spool, Sync
 from utracefs.forward.target import Settings, open_target
@@ -174,13 +177,11 @@ def forward(
             policy = Policy() if policy_file is None else Policy.read(Path(policy_file))
             if fleet_address is not None:
                 agent = _agent(fleet_address, settings, policy, host, labels, directory)
-            others = () if fleet_address is None else SECRETS
-            target = open_target(address, settings, others=others)
+            target = open_target(address, settings, others=SECRETS if fleet_address else ())
         except (LookupError, ValueError) as error:
             raise Failure("", str(error.args[0])) from None
         stack.callback(target.close)
-        kept = Spool(spool, spool_size, Sync(fsync))
-        stack.callback(kept.close)
+        kept = stack.enter_context(contextlib.closing(Spool(spool, spool_size, Sync(fsync))))
         forwarder = Forwarder(
             target,
             kept,
@@ -191,6 +192,8 @@ def forward(
             host=host,
             sample=agent.sample if agent is not None else None,
             tell=tell,
+            watch=_losses_told(),
+            ring_bytes=fitting_ring_bytes(),
         )
         if agent is not None:
             stack.enter_context(agent.running(forwarder))
@@ -211,6 +214,25 @@ def _tell_absent(directory: str | None, patterns: Iterable[str]) -> None:
     """They may be misspelt."""
     with contextlib.suppress(Failure), connect(directory) as tree:
         tell_absent(tree, patterns, "yet")
+
+
+def _losses_told() -> Callable[[dict[str, Any]], None]:
+    """Tell losses before the target while they happen."""
+    rings, spool = "in rings", "in the spool"
+    losing = Losing(
+        "forward",
+        (rings, "UTRACEFS_RING_KB=65536 for the program may hold more"),
+        (spool, "a larger --spool-size holds more"),
+    )
+
+    def watch(status: dict[str, Any]) -> None:
+        lost = {
+            place: sum(n.get(cause) or 0 for n in status["lost"].values())
+            for place, cause in ((rings, RING), (spool, SPOOL))
+        }
+        losing.look(status["records_read"] + lost[rings], lost)
+
+    return watch
 
 
 def _keep_memory() -> None:
