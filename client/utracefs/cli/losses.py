@@ -32,7 +32,7 @@ class Losing:
     """Tells that records are lost, in a line a second, while they are."""
 
     def __init__(self, what: str, *places: tuple[str, str]) -> None:
-        """what: the output. places: of losses, with their remedies."""
+        """what: the output; empty: tell nothing. places: of losses, with their remedies."""
         self._what = what
         self._remedies = dict(places)
         self._due = time.monotonic() + 1
@@ -46,7 +46,7 @@ class Losing:
         (emitted_before, lost_before), self._before = self._before, (emitted, lost)
         self._due += took_s
         new = {place: max(0, count - lost_before.get(place, 0)) for place, count in lost.items()}
-        if total := sum(new.values()):
+        if self._what and (total := sum(new.values())):
             of = max(emitted - emitted_before, total)
             where = max(new, key=lambda place: new[place])
             share = f"{total / of:.1%} of {of / took_s:,.0f} records/s"

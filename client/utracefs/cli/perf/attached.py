@@ -62,8 +62,8 @@ def _ignore(_opened: Opened, _count: int) -> None:
 class Attached:
     """A context manager that closes the connections that it opened, but not the tree given to it.
 
-    missed: called after a restart of the daemon with each event and a minimum of missed records. what: tell
-    losses of this output while they happen.
+    missed: called after a restart of the daemon with each event and a minimum of missed records. what: for
+    Losing.
     """
 
     def __init__(
@@ -82,11 +82,7 @@ class Attached:
         self._wanted = wanted
         self._attr = attr
         self._missed = missed
-        self._losing = (
-            Losing(what, IN_DATA_RINGS, ("in rings of samples", "-c N or -F HZ sample fewer"))
-            if what
-            else None
-        )
+        self._losing = Losing(what, IN_DATA_RINGS, ("in rings of samples", "-c N or -F HZ sample fewer"))
         self._orphans: list[Opened] = []
         self._seen: set[EventName] = set()
         self._there: set[EventName] = set()
@@ -159,11 +155,9 @@ class Attached:
         try:
             parts = gained(read_stats(self.tree, self.opened), lambda event: _consumer(self.opened[event]))
             self._lost |= Counter({event: one.lost for event, one in parts.items()})
-            if self._losing is not None:
-                lost, in_rings = sum(self._lost.values()), sum(one.in_rings for one in parts.values())
-                emitted = lost + sum(one.recorded for one in parts.values())
-                where = {"in data rings": in_rings, "in rings of samples": lost - in_rings}
-                self._losing.look(emitted, where)
+            lost, in_rings = sum(self._lost.values()), sum(one.in_rings for one in parts.values())
+            where = {"in data rings": in_rings, "in rings of samples": lost - in_rings}
+            self._losing.look(lost + sum(one.recorded for one in parts.values()), where)
         except (ConnectionError, TimeoutError):
             self._lose()
         return self._lost + self._lost_before
