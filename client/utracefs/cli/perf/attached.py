@@ -25,6 +25,7 @@ from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, tell
 from utracefs.cli.event_options import Wanted, filter_of
 from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import gained, read_stats
+from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.tree.event_names import EventName, is_glob, select, similar_event
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader
@@ -232,7 +233,9 @@ class Attached:
     def _open(self, event: EventName) -> None:
         filter_text = filter_of(self._wanted, event)
         attr = self._attr.evolve(
-            name=bytes_of(str(event)), filter=bytes_of(filter_text) if filter_text else None
+            name=bytes_of(str(event)),
+            filter=bytes_of(filter_text) if filter_text else None,
+            data_pages=self._pages(),
         )
         path = f"{event.directory}/format"
         text = self.tree.read_file(path)
@@ -256,6 +259,13 @@ class Attached:
         again = self.tree.read_file(path)
         if again != text:
             self.opened[event] = attrs.evolve(one, format=again)
+
+    def _pages(self) -> int:
+        """Size of the next ring, which gets all its memory with the first sample: smaller for more events."""
+        attr = self._attr
+        if attr.data_pages or not (attr.sample_period or attr.sample_freq):
+            return attr.data_pages
+        return max(1024, fitting_ring_bytes() // 4096 >> len(self.opened).bit_length())
 
     def _lose(self) -> None:
         if self._gone_since is None:

@@ -44,7 +44,6 @@ from utracefs.cli.losses import no_room
 from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
 from utracefs.cli.perf.sampling import Line, PerfRecorder, PerfTop, PerfTrace, Written
 from utracefs.cli.run.choose_daemon import running_or_own
-from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
 from utracefs.cli.tables import counted, table_lines
@@ -137,11 +136,10 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
     def run(*, period: int | None, freq: int | None, pages: int | None, **options: Any) -> int:
         if period and freq:
             raise click.UsageError("-c and -F exclude each other")
-        pages = pages or fitting_ring_bytes() // 4096
-        if pages & (pages - 1):
+        if pages and pages & (pages - 1):
             raise click.UsageError(f"{pages} is not a power of two")
         sampling = {
-            "data_pages": pages,
+            "data_pages": pages or 0,
             "sample_freq": freq or 0,
             "sample_period": 0 if freq else period or 1,
         }
@@ -155,7 +153,7 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
             "pages",
             metavar="PAGES",
             type=click.IntRange(min=1, max=MAX_PERF_DATA_PAGES),
-            help="Ring of each event with samples, in pages of 4 KiB. [default: by the machine's memory]",
+            help="Ring of each event with samples, in pages of 4 KiB. [default: by memory and events]",
         ),
         click.option(
             "-F",

@@ -75,6 +75,21 @@ def test_an_older_daemon_has_smaller_rings(daemon: DaemonProcess, monkeypatch: p
         attached.tree.close()
 
 
+def test_rings_of_many_events_are_smaller(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utracefs.cli.perf.attached.fitting_ring_bytes", lambda: 16 << 20)
+    with (
+        attached_to(daemon, Wanted("work_*"), attr=PerfAttr(sample_period=1)) as attached,
+        Session(str(daemon.directory)) as session,
+    ):
+        for n in range(5):
+            session.event(f"work_{n} u32 n")
+        assert session.flush(60)
+        attached.look()
+        sizes = [one.mapping and (len(one.mapping) - 4096) >> 20 for one in attached.opened.values()]
+        assert sizes == [16, 8, 4, 4, 4]
+        attached.tree.close()
+
+
 def test_events_are_found_as_they_come(daemon: DaemonProcess) -> None:
     with (
         attached_to(daemon, Wanted("wo*", "n > 2"), Wanted("other"), attr=PerfAttr()) as attached,
