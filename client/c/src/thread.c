@@ -93,7 +93,7 @@ static void *run(void *unused)
 		ut_say_warnings(); /* those of this step have woken us */
 		ut_lock();
 	}
-	if (is_ending) { /* and those of a program that ends at once */
+	if (is_ending) { /* those of a step that the program's own thread did last */
 		ut_unlock();
 		ut_say_warnings();
 		ut_lock();

@@ -103,6 +103,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 	struct ut_session *session;
 	struct known *found;
 	struct ut_reg *reg;
+	int error;
 
 	if (events->owner.is_closed)
 		return -ECANCELED;
@@ -138,10 +139,23 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 		ut_go(session, UT_WANTED);
 		session->due = 0;
 	}
-	if (ut_thread_start() && atomic_load(&reg->status) == &ut_pending)
+	error = ut_thread_start();
+	if (error && atomic_load(&reg->status) == &ut_pending) {
 		ut_reg_point(reg, &ut_off);
+		if (error != -ECANCELED)
+			ut_warn(session, "events are off: no thread for them can start (%s; ulimit -u, -v)",
+				ut_error_name(-error));
+	}
 	ut_wake();
 	return 0;
+}
+
+static void attach(struct utracefs_event *event)
+{
+	if (ut_events_attach(&ut_process_events, event) == -ENOMEM)
+		ut_warn(NULL, "events are off: no memory for them");
+	if (!ut_thread_is_running())
+		ut_say_warnings_here();
 }
 
 void utracefs_attach(struct utracefs_event *event)
@@ -151,7 +165,7 @@ void utracefs_attach(struct utracefs_event *event)
 	ut_lock();
 	ut_warnings_are_said();
 	if (!event->registration)
-		ut_events_attach(&ut_process_events, event);
+		attach(event);
 	ut_unlock();
 	errno = saved;
 }
@@ -197,7 +211,7 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 	made = know(&ut_process_events, command, flags);
 	if (made && !made->is_declared) {
 		made->is_declared = 1;
-		ut_events_attach(&ut_process_events, &made->event);
+		attach(&made->event);
 	}
 	ut_unlock();
 	errno = saved;

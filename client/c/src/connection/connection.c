@@ -69,8 +69,19 @@ static void count_cut_off(void *session, uint32_t number)
 	atomic_store(&reg->place, 0);
 }
 
+/* The reasons that have nothing to do with whether there is a daemon, and whether it serves this user. */
+static void warn_of_limits(struct ut_session *s)
+{
+	if (s->error == -EMFILE)
+		ut_warn(s, "events are off: this process has no free descriptor (ulimit -n)");
+	else if (s->error == -ENOMEM || s->error == -ENOBUFS || s->error == -ENFILE || s->error == -EAFNOSUPPORT)
+		ut_warn(s, "events are off: no memory or socket for the connection to the daemon (%s)",
+			ut_error_name(-s->error));
+}
+
 static void back_off(struct ut_session *s, uint64_t now)
 {
+	warn_of_limits(s);
 	ut_go(s, UT_LOST);
 	s->due = now + s->back_off;
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
@@ -437,10 +448,8 @@ static int receive(struct ut_session *s)
 		if (got == 0)
 			return -ENOTCONN;
 		take_fds(s, &header);
-		if (header.msg_flags & MSG_CTRUNC) {
-			ut_warn(s, "events are off: this process has no free descriptor (ulimit -n)");
+		if (header.msg_flags & MSG_CTRUNC)
 			return -EMFILE;
-		}
 		s->in_size += (size_t)got;
 		for (;;) {
 			ssize_t size = ut_object_size(s->memory + done, s->in_size - done);

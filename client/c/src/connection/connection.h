@@ -327,7 +327,7 @@ int ut_write_enabler(struct ut_enabler *enabler, int on);
 
 /* ---- warnings.c: with the lock held */
 
-/* A warning for the program's user. */
+/* A warning for the program's user. `session` may be NULL. */
 void ut_warn(struct ut_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int ut_next_warning(char *text, size_t size);
 /* "EINVAL"; where the C library has no names, as musl, its description. */
@@ -337,6 +337,8 @@ void ut_on_warning(void (*hook)(void));
  * the lock. */
 void ut_warnings_are_said(void);
 void ut_say_warnings(void);
+/* With the lock held, where no thread can start to say them: only to standard error. */
+void ut_say_warnings_here(void);
 
 /* Status bytes of events without a place: off, or not known yet. */
 extern const uint8_t ut_off, ut_pending;

@@ -17,9 +17,11 @@ static void (*hook)(void);
 static void (*call_with_text)(const char *text);
 static struct ut_descriptor standard_error = {.fd = -1}; /* as it was when C code declared its first event */
 static int are_said;
+static uint32_t last_without_session;
 
 void ut_warn(struct ut_session *s, const char *format, ...)
 {
+	uint32_t *last = s ? &s->last_warning : &last_without_session;
 	char *text = texts[(first + count) % NR_TEXTS];
 	uint32_t hash = 2166136261u; /* FNV-1a */
 	va_list values;
@@ -31,9 +33,9 @@ void ut_warn(struct ut_session *s, const char *format, ...)
 	va_end(values);
 	for (const char *at = text; *at; at++)
 		hash = (hash ^ (unsigned char)*at) * 16777619u;
-	if (hash == s->last_warning)
+	if (hash == *last)
 		return;
-	s->last_warning = hash;
+	*last = hash;
 	__atomic_store_n(&count, count + 1, __ATOMIC_RELAXED);
 	(hook ? hook : ut_wake)();
 }
@@ -73,6 +75,14 @@ void ut_say_warnings(void)
 			return;
 		call(text);
 	}
+}
+
+void ut_say_warnings_here(void)
+{
+	char text[TEXT_BYTES];
+
+	while (!hook && are_said && !call_with_text && ut_next_warning(text, sizeof(text)))
+		say(text);
 }
 
 void utracefs_on_warning(void (*call)(const char *text))
