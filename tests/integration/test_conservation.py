@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from tests.integration.conftest import DaemonProcess
 from utracefs.tree.tracefs import PerfAttr
+
+ROOT = Path(__file__).parents[2]
 
 PRODUCER = """
 import signal, sys, utracefs
@@ -110,3 +117,59 @@ def test_two_consumers_one_of_them_off(daemon: DaemonProcess, environment: dict[
         assert int.from_bytes(tree.read(perf, 8), "little") == emitted
         if fd is not None:
             os.close(fd)
+
+
+FLOOD = """
+#include <stdio.h>
+#include <time.h>
+#include <utracefs.h>
+UTRACEFS_EVENT(flood, (u64, n), (u64, m));
+int main(void)
+{
+	struct utracefs_event_stats stats;
+	struct timespec now, end;
+	unsigned long long emitted = 0;
+	while (!utracefs_enabled(&flood))
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	do {
+		for (int i = 0; i < 10000 && utracefs_enabled(&flood); i++)
+			UTRACEFS_EMIT(flood, emitted++, 5);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec < end.tv_sec + 2);
+	if (utracefs_flush(60000))
+		return 1;
+	utracefs_event_stats(&flood, &stats);
+	printf("%llu %llu\\n", emitted, (unsigned long long)stats.lost);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_floods_and_a_daemon_that_is_killed(daemon: DaemonProcess, tmp_path: Path, seed: int) -> None:
+    """Two programs at full speed, whose rings become narrow: each record is taken in once, or told lost."""
+    rng = random.Random(seed)
+    (tmp_path / "flood.c").write_text(FLOOD)
+    client = ROOT / "client" / "utracefs" / "c"
+    options = [f"-I{client}/include", f"{client}/lib/libutracefs.a", "-pthread"]
+    subprocess.run(["gcc", "-O2", "-o", "flood", "flood.c", *options], cwd=tmp_path, check=True)
+    environment = {**os.environ, "UTRACEFS_DIR": daemon.directory, "UTRACEFS_RING_KB": "32768"}
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"flood")
+    programs = [
+        subprocess.Popen([tmp_path / "flood"], env=environment, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    for _ in range(2):
+        time.sleep(rng.uniform(0.2, 0.8))
+        daemon.stop(kill=True)
+        daemon.start()
+    printed = [program.communicate()[0].split() for program in programs]
+    taken = 0
+    with daemon.tree() as tree:
+        for cpu in range(os.cpu_count() or 1):
+            text = tree.read_file(f"per_cpu/cpu{cpu}/stats").decode()
+            numbers = re.findall(r"^(?:entries|overrun|dropped events): (\d+)", text, re.MULTILINE)
+            taken += sum(map(int, numbers))
+    assert taken == sum(int(emitted) - int(lost) for emitted, lost in printed)
+    assert sum(int(lost) for _, lost in printed) > 0
