@@ -81,9 +81,8 @@ def test_rings_of_many_events_are_smaller(daemon: DaemonProcess, monkeypatch: py
         attached_to(daemon, Wanted("work_*"), attr=PerfAttr(sample_period=1)) as attached,
         Session(str(daemon.directory)) as session,
     ):
-        for n in range(5):
-            session.event(f"work_{n} u32 n")
-        assert session.flush(60)
+        events = [session.event(f"work_{n} u32 n") for n in range(5)]
+        until(lambda: all(event.registered for event in events))
         attached.look()
         sizes = [one.mapping and (len(one.mapping) - 4096) >> 20 for one in attached.opened.values()]
         assert sizes == [16, 8, 4, 4, 4]
