@@ -161,7 +161,7 @@ bench: build $(VENV)/.developer
 # systemd-socket-activate starts, because that passes no LD_PRELOAD on, and how much memory is in use, because
 # what is freed is kept there for a while.
 SANITIZED := build/sanitize
-SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_event.py tests/client/test_emit.py \
+SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/producer/test_event.py tests/client/producer/test_emit.py \
 	tests/client/programs/test_data_ring.py tests/client/recordings tests/client/export \
 	tests/client/html/test_columns.py tests/client/mount/processes/test_memory.py
 sanitize: build $(VENV)/.judges

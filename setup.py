@@ -6,7 +6,7 @@ AddressSanitizer and UndefinedBehaviorSanitizer (see `make sanitize`), `DEBUG=1`
 A module in place that was built with the flags of the other is built again.
 
 The C client (client/c) is built first, by its own Makefile, and installed into the package, as utracefs/c.
-The modules that bind it (they cimport utracefs._binding) find it there when they are loaded, unless a library
+The modules that bind it (they cimport utracefs.producer._binding) find it there when they are loaded, unless a library
 with its soname is in the process already. For a distribution's package `UTRACEFS_LIBRARY=DIR` binds the
 libutracefs.so in DIR instead, which the loader then must find by itself, and nothing is installed as utracefs/c.
 
@@ -45,8 +45,8 @@ if DEBUG:
 LINK: list[str] = [] if DEBUG else ["-Wl,--strip-all", "-Wl,-z,noseparate-code"]
 # They run nothing per record: small (a third less) instead of fast.
 COLD = {
-    "utracefs._session",
-    "utracefs.fallback._interpreter",
+    "utracefs.producer._session",
+    "utracefs.producer.fallback._interpreter",
     "utracefs.mount.processes._memory",
     "utracefsd.events._enable_word",
     "utracefsd.machine._sealed_memory",
@@ -83,7 +83,9 @@ headers = sorted(
 )
 C_HEADERS = sorted([*(C_CLIENT / "src").rglob("*.h"), *C_CLIENT.glob("include/*.h")])
 BINDING = {
-    name for name, path in MODULES.items() if "from utracefs._binding cimport" in Path(path).read_text()
+    name
+    for name, path in MODULES.items()
+    if "from utracefs.producer._binding cimport" in Path(path).read_text()
 }
 
 
@@ -217,7 +219,7 @@ def extension(name, path):
         extra_compile_args=flags_of(name),
         extra_link_args=[
             *LINK,
-            *(["-Wl,--enable-new-dtags,-rpath,$ORIGIN/c/lib"] if binds and not LIBRARY else []),
+            *(["-Wl,--enable-new-dtags,-rpath,$ORIGIN/../c/lib"] if binds and not LIBRARY else []),
         ],
         depends=headers_of(path),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import utracefs
 from bench.application import emitting
 from bench.measure import Row, daemon, in_turns, left_out, ratio_row, statement_ns
-from utracefs.tracing.spans import declare
+from utracefs.producer.tracing.spans import declare
 from utracefs.tree.tracefs import Tracefs
 
 MANY = 100_000

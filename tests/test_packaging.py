@@ -37,7 +37,11 @@ def setup(folder: Path, *words: str) -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder), *words],
         cwd=ROOT,
-        env={**os.environ, "EXT": "utracefs.c,utracefs.fallback._interpreter", "PYTHONWARNINGS": "ignore"},
+        env={
+            **os.environ,
+            "EXT": "utracefs.c,utracefs.producer.fallback._interpreter",
+            "PYTHONWARNINGS": "ignore",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -152,7 +156,11 @@ def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "client" / "c" / "src").rglob("*.[ch]")}
     assert sources and sources <= names
-    assert {"client/c/Makefile", "client/c/include/utracefs.h", "client/utracefs/_event.pyx"} <= names
+    assert {
+        "client/c/Makefile",
+        "client/c/include/utracefs.h",
+        "client/utracefs/producer/_event.pyx",
+    } <= names
     assert {f"client/utracefs/html/page/page.{ending}" for ending in ("html", "css")} <= names
     made = [name for name in names if name.endswith((".so", ".o", ".a", ".so.0"))]
     made += [name for name in names if name.startswith(("client/utracefs/c/", "client/c/build"))]

@@ -103,4 +103,4 @@ def test_signatures() -> None:
     node = ast.parse("def f(self, a: 'int' = 1, *, b: bytes) -> 'str': ...").body[0]
     assert reference().arguments(node, True) == "(a: int=1, *, b: bytes) -> str"
     assert reference().arguments(node, False) == "(self, a: int=1, *, b: bytes) -> str"
-    assert {"Event"} <= set(reference().sources_of("utracefs._event"))
+    assert {"Event"} <= set(reference().sources_of("utracefs.producer._event"))

@@ -25,7 +25,7 @@ MODULES = {
     for suffix in ("*.py", "*.pyx")
     for path in folder.rglob(suffix)
 }
-DECLARATIONS = {"utracefs._binding"}
+DECLARATIONS = {"utracefs.producer._binding"}
 """Declarations of a C header alone: no module imports them."""
 C_CLIENT = ROOT / "client" / "c"
 MADE = [C_CLIENT / "build", ROOT / "client" / "utracefs" / "c"]

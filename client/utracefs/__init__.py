@@ -17,7 +17,7 @@ needs its own creates a `Session`. `utracefs.open` reads recordings, `utracefs.a
 Importing this module starts nothing and changes nothing.
 """
 
-from utracefs.fallback.available import CAN_TRACE
+from utracefs.producer.fallback.available import CAN_TRACE
 
 TYPE_CHECKING = (
     False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from utracefs._event import Event
-    from utracefs.declarations.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
     from utracefs.logging_handler import LoggingHandler
+    from utracefs.producer._event import Event
+    from utracefs.producer.declarations.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
+    from utracefs.producer.session import Session
+    from utracefs.producer.totals import Stats
+    from utracefs.producer.tracing.contexts import context
+    from utracefs.producer.tracing.spans import current_span, span
     from utracefs.recordings.recording import Record, Recording
     from utracefs.recordings.recording import open as open
-    from utracefs.session import Session
     from utracefs.streaming import Batch, Stream, attach
-    from utracefs.totals import Stats
-    from utracefs.tracing.contexts import context
-    from utracefs.tracing.spans import current_span, span
     from utracefs_protocol.errors import TraceError
 
     __version__: str
 
 
 if TYPE_CHECKING or CAN_TRACE:
-    from utracefs._emit import strict  # it gives Event its `emit`
-    from utracefs._event import Event
+    from utracefs.producer._emit import strict  # it gives Event its `emit`
+    from utracefs.producer._event import Event
 
 else:
-    from utracefs.fallback.without_tracing import Event, strict
+    from utracefs.producer.fallback.without_tracing import Event, strict
 
 __all__ = [
     "Batch",
@@ -91,15 +91,17 @@ _LAZY = {
     "Stream": "utracefs.streaming",
     "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
-    "context": "utracefs.tracing.contexts",
-    "current_span": "utracefs.tracing.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
-    "span": "utracefs.tracing.spans" if CAN_TRACE else "utracefs.fallback.without_tracing",
-    "Session": "utracefs.session" if CAN_TRACE else "utracefs.fallback.without_tracing",
-    "Stats": "utracefs.totals",
+    "context": "utracefs.producer.tracing.contexts",
+    "current_span": "utracefs.producer.tracing.spans"
+    if CAN_TRACE
+    else "utracefs.producer.fallback.without_tracing",
+    "span": "utracefs.producer.tracing.spans" if CAN_TRACE else "utracefs.producer.fallback.without_tracing",
+    "Session": "utracefs.producer.session" if CAN_TRACE else "utracefs.producer.fallback.without_tracing",
+    "Stats": "utracefs.producer.totals",
     "TraceError": "utracefs_protocol.errors",
     **dict.fromkeys(
         ("define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
-        "utracefs.declarations.defining",
+        "utracefs.producer.declarations.defining",
     ),
 }
 
@@ -131,9 +133,9 @@ def __getattr__(name: str) -> "Any":
 def default_session() -> "Session":
     """The session behind the functions of this module."""
     if TYPE_CHECKING or CAN_TRACE:
-        from utracefs.process_session import process_session
+        from utracefs.producer.process_session import process_session
     else:
-        from utracefs.fallback.without_tracing import process_session
+        from utracefs.producer.fallback.without_tracing import process_session
     return process_session()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from contextlib import suppress
 from typing import Any
 
-from utracefs.tracing.http_requests import begin, request_span
+from utracefs.producer.tracing.http_requests import begin, request_span
 
 __all__ = ["Middleware"]
 

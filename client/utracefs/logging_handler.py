@@ -10,16 +10,16 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from utracefs.fallback.available import CAN_TRACE
-from utracefs.tracing.texts import cut, json_object, shown
+from utracefs.producer.fallback.available import CAN_TRACE
+from utracefs.producer.tracing.texts import cut, json_object, shown
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
 if TYPE_CHECKING or CAN_TRACE:
-    from utracefs.process_session import process_session
+    from utracefs.producer.process_session import process_session
 else:
-    from utracefs.fallback.without_tracing import process_session
+    from utracefs.producer.fallback.without_tracing import process_session
 if TYPE_CHECKING:
-    from utracefs.session import Session
+    from utracefs.producer.session import Session
 
 __all__ = ["LoggingHandler"]
 
@@ -81,7 +81,7 @@ class LoggingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             logger, pathname, func = _text(record.name), _text(record.pathname), _text(record.funcName or "")
-            contexts = sys.modules.get("utracefs.tracing.contexts")
+            contexts = sys.modules.get("utracefs.producer.tracing.contexts")
             values = {} if contexts is None else contexts.present()
             given = record.__dict__
             own = [_text(shown(given.get(name, values.get(name)))) for name in self._fields]

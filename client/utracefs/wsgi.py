@@ -15,7 +15,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from utracefs.tracing.http_requests import begin, request_span
+from utracefs.producer.tracing.http_requests import begin, request_span
 
 __all__ = ["Middleware"]
 

@@ -13,7 +13,7 @@ PROGRAM = f"""
 import asyncio
 import utracefs
 from utracefs.asgi import Middleware
-from utracefs.tracing.http_requests import traceparent
+from utracefs.producer.tracing.http_requests import traceparent
 
 class Route:
     path = "/items/{{id}}"
@@ -80,7 +80,7 @@ ANY_SCOPE = """
 import asyncio, copy, types
 import utracefs
 from utracefs.asgi import Middleware
-from utracefs.tracing.contexts import present
+from utracefs.producer.tracing.contexts import present
 
 HEADERS = [(b"x-request-id", b"a"), [bytearray(b"accept"), memoryview(b"*/*")]]
 

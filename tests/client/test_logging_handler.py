@@ -10,8 +10,8 @@ import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import LoggingHandler, Session, context
-from utracefs.declarations.checking import check_declaration
 from utracefs.logging_handler import FIELDS, OFF
+from utracefs.producer.declarations.checking import check_declaration
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
@@ -125,7 +125,7 @@ def test_a_bad_name(session: Session) -> None:
 
 def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session() as session:
-        monkeypatch.setattr("utracefs.process_session._sessions", {"session": session})
+        monkeypatch.setattr("utracefs.producer.process_session._sessions", {"session": session})
         handler = LoggingHandler()
         assert session.event(DECLARATION) is handler.event
 

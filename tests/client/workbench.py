@@ -9,8 +9,8 @@ from unittest import mock
 
 from tests.client.daemons.fake_daemon import REFUSED, FakeDaemon, wait_for
 from utracefs import Event, Session
-from utracefs.declarations.checking import check_declaration
-from utracefs.declarations.declaring import name_args
+from utracefs.producer.declarations.checking import check_declaration
+from utracefs.producer.declarations.declaring import name_args
 
 __all__ = ["REFUSED", "Workbench"]
 

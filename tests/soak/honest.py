@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.soak.crew import Job, Notes
 from tests.soak.house import ROOT
 from tests.soak.plain import PlainConnection
-from utracefs.session import Session
+from utracefs.producer.session import Session
 
 FIELDS = "u32 who; u64 n"
 

@@ -20,8 +20,8 @@ from opentelemetry.sdk import _logs, trace
 from opentelemetry.trace import StatusCode
 
 import utracefs
-from utracefs._span import BEGIN_FIELDS, END_FIELDS
-from utracefs.tracing.texts import cut, json_object, shown
+from utracefs.producer._span import BEGIN_FIELDS, END_FIELDS
+from utracefs.producer.tracing.texts import cut, json_object, shown
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

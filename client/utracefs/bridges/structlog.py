@@ -15,8 +15,8 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import utracefs
-from utracefs.tracing.contexts import present
-from utracefs.tracing.texts import cut, json_object, shown
+from utracefs.producer.tracing.contexts import present
+from utracefs.producer.tracing.texts import cut, json_object, shown
 
 __all__ = ["Processor"]
 

@@ -2,7 +2,7 @@
 
     caller ── call(ReadFile(b"trace"), "trace") ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
 
-Applications do not use this module: they emit through `utracefs.session`, which never blocks. Tools need
+Applications do not use this module: they emit through `utracefs.producer`, which never blocks. Tools need
 blocking calls, errors as exceptions, and for whole directories or many pages many requests at once
 (`call_many`), which saves a round trip each.
 

@@ -48,11 +48,12 @@ def test_importing_the_package_imports_nothing_but_its_core() -> None:
     found = brought_by("import utracefs")
     assert {name for name in found if "cython" not in name} == {
         "utracefs",
-        "utracefs._emit",
-        "utracefs._event",
-        "utracefs.fallback",
-        "utracefs.fallback._interpreter",
-        "utracefs.fallback.available",
+        "utracefs.producer._emit",
+        "utracefs.producer._event",
+        "utracefs.producer",
+        "utracefs.producer.fallback",
+        "utracefs.producer.fallback._interpreter",
+        "utracefs.producer.fallback.available",
     }
 
 
@@ -88,4 +89,4 @@ def test_a_program_that_emits_needs_no_other_distribution(daemon: FakeDaemon) ->
 def test_statistics_are_there_with_the_first_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may have lost its right to import them when it asks."""
     monkeypatch.setenv("UTRACEFS_DIR", str(tmp_path))
-    assert "utracefs.totals" in modules_after(FIRST)
+    assert "utracefs.producer.totals" in modules_after(FIRST)

@@ -108,7 +108,7 @@ def _examine_daemon(found: list[str], chosen: str, patterns: tuple[str, ...]) ->
 
 def _compiled() -> str:
     try:
-        import utracefs._event  # noqa: F401
+        import utracefs.producer._event  # noqa: F401
     except ImportError as error:
         return f"but its compiled module is missing ({error})"
     return "compiled module there"

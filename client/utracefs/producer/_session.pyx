@@ -1,0 +1,237 @@
+"""A session of libutracefs, its warnings, and its thread at Python's forks.
+
+The library (client/c) has one native thread per process, which never needs the GIL. Waiting calls here
+release it.
+
+**Warnings.** The library stores the texts and adds a pending call to the interpreter: the main thread fetches
+them between two instructions. Signals are blocked meanwhile, so that exceptions of the program's signal
+handlers are not taken for those of its logging handlers.
+
+**fork.** The library's own fork handlers maintain its state. But Python 3.12 and later warn when a process
+with several threads forks, so the thread ends before the fork and starts again afterwards. Some versions
+(3.13.0) count the threads after the hooks for the parent, so the thread is started by a pending call: the
+interpreter makes it when os.fork() has returned to its caller's frame, before the next instruction there.
+While that frame is not the current one, hooks of others are running; then the call is delayed, for some
+milliseconds at most. The main thread makes pending calls, and may be waiting long while another thread forks:
+then there are two threads anyway, the warning comes with or without ours, and our thread is started at once.
+The same applies to a process forked by another than the main thread, and its children: Python 3.13.0 expects
+pending calls from the parent's thread there, so none is made.
+"""
+
+import os
+
+from cpython.version cimport PY_VERSION_HEX
+from libc.errno cimport ENOMEM
+from libc.stdint cimport uint64_t
+
+from utracefs.producer._binding cimport (
+    check_signals,
+    raise_what_is_set,
+    run_handlers,
+    ut_now_ns,
+    utb_attach,
+    utb_close,
+    utb_end,
+    utb_flush,
+    utb_next_warning,
+    utb_on_warning,
+    utb_pause,
+    utb_process_session,
+    utb_resume,
+    utb_session,
+    utb_session_free,
+    utb_session_new,
+    utb_stats,
+    utb_stats_of,
+)
+from utracefs.producer._event cimport Event
+
+cdef extern from "<signal.h>" nogil:
+    ctypedef struct sigset_t:
+        pass
+    int sigfillset(sigset_t *signals)
+    int sigdelset(sigset_t *signals, int number)
+    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *before)
+    int SIG_SETMASK, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP
+
+cdef extern from "<unistd.h>" nogil:
+    int getpid()
+    int gettid()
+
+cdef extern from "Python.h":
+    void *PyEval_GetFrame()
+    int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg) nogil
+
+cdef enum:
+    # How long hooks of others may delay our thread. They take microseconds.
+    HOOKS_NS = 10_000_000
+
+
+cdef class NativeSession:
+    """directory: of the daemon's sockets; None: by the environment. buffer_bytes: space for records not yet
+    sent; 0: by the environment. Making one starts nothing; the first `declare` does."""
+
+    cdef utb_session *own
+    cdef bint is_the_process
+    cdef list wanted        # declared, and not attached yet
+
+    def __cinit__(self, bytes directory=None, uint64_t buffer_bytes=0, *, bint of_the_process=False):
+        cdef const char *path = NULL
+        if directory is not None:
+            path = directory
+        self.is_the_process = of_the_process
+        self.wanted = []
+        self.own = utb_process_session() if of_the_process else utb_session_new(path, buffer_bytes)
+        if self.own == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.own != NULL and not self.is_the_process:
+            utb_session_free(self.own)
+
+    def declare(self, Event event not None):
+        """Register an event, on this and all later connections. False: the session is closed. If memory is
+        short, the event stays off until the next call."""
+        cdef Event one
+        cdef int error = 0
+        self.wanted.append(event)
+        while self.wanted and error == 0:
+            one = self.wanted[0]
+            error = utb_attach(self.own, &one.own)
+            if error != -ENOMEM:
+                del self.wanted[0]
+        return error == 0 or error == -ENOMEM
+
+    def flush(self, double timeout_s):
+        """Wait until all records emitted before have reached the consumers; False after the timeout. May be
+        called from signal handlers; exceptions of signal handlers propagate."""
+        cdef uint64_t timeout_ns = <uint64_t>(min(max(timeout_s, 0.0), 1e9) * 1e9)
+        cdef int error
+        with nogil:
+            error = utb_flush(self.own, timeout_ns, run_handlers, NULL)
+        raise_what_is_set()
+        return error == 0
+
+    def close(self):
+        """Send pending records, within half a second, and end; may be called more than once."""
+        with nogil:
+            utb_close(self.own)
+        _tell_warnings()
+
+    @property
+    def is_connected(self):
+        """Also updates each event's pending count."""
+        cdef utb_stats stats
+        utb_stats_of(self.own, &stats)
+        return stats.is_connected
+
+    @property
+    def ring_bytes(self):
+        """Size of the data ring; 0: there is none now."""
+        cdef utb_stats stats
+        utb_stats_of(self.own, &stats)
+        return stats.ring_bytes
+
+
+def end():
+    """Called at the interpreter's exit: end all sessions, and start no new ones."""
+    with nogil:
+        utb_end()
+        utb_on_warning(NULL)
+    _tell_warnings()
+
+
+# ------------------------------------------------------------------------------------------------ warnings
+
+cdef object call_with_warning = None
+cdef bint is_noted = False
+
+
+cdef void note_warning() noexcept nogil:
+    # One call at a time: with two, Python 3.11 loops forever in the first in a program with a trace function.
+    global is_noted
+    if not is_noted:
+        is_noted = Py_AddPendingCall(tell_noted_warnings, NULL) == 0
+
+
+cdef int tell_noted_warnings(void *_) noexcept:
+    global is_noted
+    _tell_warnings()
+    is_noted = False
+    return 0
+
+
+def _tell_warnings():
+    cdef char text[400]
+    cdef sigset_t blocked, before
+    if not utb_next_warning(text, sizeof(text)):
+        return
+    sigfillset(&blocked)
+    for fault in (SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP):
+        sigdelset(&blocked, fault)
+    check_signals()
+    raise_what_is_set()
+    pthread_sigmask(SIG_SETMASK, &blocked, &before)
+    try:
+        while True:
+            call_with_warning((<bytes>text).decode("utf-8", "replace"))
+            if not utb_next_warning(text, sizeof(text)):
+                return
+    finally:
+        pthread_sigmask(SIG_SETMASK, &before, NULL)
+
+
+# ---------------------------------------------------------------------------------------------------- fork
+
+cdef extern from *:
+    """
+    /* Whether the main thread forks: thread-local, so that the child knows it of its only thread. */
+    static __thread int is_main_thread_forking;
+    """
+    int is_main_thread_forking
+
+cdef void *forking_frame = NULL
+cdef uint64_t forked_at_ns = 0
+cdef bint makes_pending_calls = True
+
+
+def _before_fork():
+    global forking_frame, is_main_thread_forking
+    is_main_thread_forking = gettid() == getpid()
+    with nogil:
+        utb_pause()
+    # Not a reference: it is only compared.
+    forking_frame = PyEval_GetFrame()
+
+
+def _after_fork_in_parent():
+    global forked_at_ns
+    forked_at_ns = ut_now_ns()
+    if not makes_pending_calls or gettid() != getpid() or Py_AddPendingCall(start_again, NULL) != 0:
+        utb_resume()
+
+
+cdef int start_again(void *_) noexcept:
+    if PyEval_GetFrame() != forking_frame and ut_now_ns() - forked_at_ns < HOOKS_NS:
+        if Py_AddPendingCall(start_again, NULL) == 0:
+            return 0
+    utb_resume()
+    return 0
+
+
+def _after_fork_in_child():
+    global makes_pending_calls, is_noted
+    is_noted = False
+    if PY_VERSION_HEX >= 0x030D0000 and not is_main_thread_forking:
+        makes_pending_calls = False
+
+
+def install(tell, before_fork, in_child):
+    """tell(text): prints a warning. before_fork, in_child: called at every fork from now on. Call once."""
+    global call_with_warning
+    call_with_warning = tell
+    utb_on_warning(note_warning)
+    if PY_VERSION_HEX >= 0x030C0000:
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+    os.register_at_fork(before=before_fork, after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=in_child)

@@ -1,0 +1,124 @@
+"""A process's sessions at a fork, at its end, and in processes of multiprocessing.
+
+| event | action |
+|---|---|
+| a fork | libutracefs has its own handlers; `_session` has those for Python |
+| in the child | every watched session resets its counts (`Watched._start_child`) |
+| the interpreter exits | every session is closed, by atexit; from then on none starts |
+| a process of multiprocessing ends, without atexit | every watched session is flushed |
+
+Nothing is installed before the first session is watched, which is when its first event is declared.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from utracefs.producer import _session
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from typing import Any, Final, Protocol
+
+    class Watched(Protocol):
+        """The methods of a session used here."""
+
+        def _start_child(self) -> None: ...
+        def flush(self, timeout_s: float) -> bool: ...
+
+
+CLOSE_S: Final = 0.5
+"""Longest time to send pending records at the end of a session or a process."""
+
+
+_watched: dict[int, Watched] = {}
+"""By id(). Strong references: a session lives until it is closed or the process ends."""
+
+_hooks: list[str] = []
+_for_multiprocessing: list[object] = []
+
+
+def watch(session: Watched) -> bool:
+    """Register a session for forks and the end of the process. False: the interpreter is exiting, and no
+    session may begin."""
+    if "ended" in _hooks:
+        return False
+    _watched[id(session)] = session
+    _hook_multiprocessing()
+    if not _hooks:
+        _hooks.append("installed")
+        _session.install(_warn, _hook_multiprocessing, _in_child)
+        atexit.register(_end)
+    return True
+
+
+def forget(session: Watched) -> None:
+    """Unregister a closed session. It need not be registered."""
+    _watched.pop(id(session), None)
+
+
+def _in_child() -> None:
+    for session in list(_watched.values()):
+        session._start_child()
+
+
+def _end() -> None:
+    _hooks.append("ended")
+    _session.end()
+    _watched.clear()
+
+
+def _warn(text: str) -> None:
+    """Print to the program's log, else to its standard error, like unconfigured `logging`. An error in either
+    loses the message. Imports nothing: the program may have lost its rights or its modules (chroot), or
+    another user may have placed modules there."""
+    try:
+        logging = sys.modules.get("logging")
+        if logging is None:
+            _say(text)
+        else:
+            logging.getLogger("utracefs").warning("%s", text)
+    except BaseException as error:  # noqa: BLE001 - any exception of the program's handlers
+        _say(f"{text} (and logging failed: {error!r})")
+
+
+def _say(text: str) -> None:
+    """Print on standard error, if possible."""
+    try:
+        sys.stderr.write(f"utracefs: {text}\n")
+    except BaseException:  # noqa: BLE001 - closed, replaced, or none
+        return
+
+
+# ---- multiprocessing
+
+
+class _Anchor:
+    """multiprocessing references its after-fork functions weakly, by this object."""
+
+
+def _hook_multiprocessing() -> None:
+    """Processes of multiprocessing end with os._exit(), without atexit, but run the finalizers of
+    multiprocessing.util; each such process first clears these, and then calls the after-fork functions. If it
+    was never imported, this process has no such children and is none."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is None or _for_multiprocessing:
+        return
+    anchor = _Anchor()
+    _for_multiprocessing.append(anchor)
+    util.register_after_fork(anchor, _flush_at_end_of_child)
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        _flush_at_end_of_child(anchor)
+
+
+def _flush_at_end_of_child(_anchor: object) -> None:
+    util: Any = sys.modules["multiprocessing.util"]
+    # Priority: after all others. No obj: kept until it runs.
+    util.Finalize(None, _flush_all, exitpriority=-1000)
+
+
+def _flush_all() -> None:
+    for session in list(_watched.values()):
+        session.flush(CLOSE_S)

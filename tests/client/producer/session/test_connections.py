@@ -1,0 +1,466 @@
+"""Connections that come and go under a session, against a daemon that the test controls."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.client.producer.test_session import ONE, TWO, NewSession, numbers
+from utracefs import Session
+from utracefs_protocol.connection import encode_response
+
+PATIENCE_S = 0.25
+"""The total wait of all tests of pending events, per connection attempt."""
+
+# ---- the first connection
+
+
+def test_without_a_daemon_events_are_off_at_once(
+    new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "1000")
+    session = new_session()
+    event = session.event(ONE)
+    assert not event
+    event.emit("whatever")
+    assert not session.event(TWO)
+    assert session.flush(1000)
+    session.close()
+    assert not session.stats().connected
+
+
+def test_an_event_comes_alive_when_a_daemon_appears(directory: Path, new_session: NewSession) -> None:
+    session = new_session()
+    one, two = session.events([ONE, TWO])
+    assert not one
+    daemon = FakeDaemon(directory)
+    daemon.enabled_from_start = {ONE}
+    daemon.start()
+    try:
+        wait_for(lambda: bool(one) and two.registered)
+        assert not two
+        daemon.enable(TWO)
+        assert two
+        daemon.set_status(ONE, 0)
+        assert not one
+    finally:
+        session.close()
+        daemon.stop()
+
+
+def test_a_daemon_that_does_not_answer_costs_a_quarter_of_a_second_in_all(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each of its events, which would be 15 seconds here."""
+    monkeypatch.delenv("UTRACEFS_PATIENCE_S")
+    session = new_session()
+    daemon.answering.clear()
+    daemon.enabled_from_start = {b"e%d u32 a" % i for i in range(60)}
+    events = session.events([f"e{i} u32 a" for i in range(60)])
+    begin = time.monotonic()
+    assert not any(events)
+    assert time.monotonic() - begin > PATIENCE_S * 0.9
+    late = session.event("late u32 a")
+    assert not late
+    assert time.monotonic() - begin < 12
+    wait_for(lambda: len(daemon.last.requests) == 62)
+    daemon.answering.set()
+    daemon.kick()
+    wait_for(lambda: all(events))
+    assert late.registered
+
+
+def test_a_program_with_patience_waits_for_a_slow_daemon(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
+    daemon.answering.clear()
+    daemon.enabled_from_start = {ONE}
+    event = new_session().event(ONE)
+
+    def answer() -> None:
+        daemon.answering.set()
+        daemon.kick()
+
+    timer = threading.Timer(PATIENCE_S * 2, answer)
+    timer.start()
+    event.emit(1)
+    timer.join()
+    assert event
+    wait_for(lambda: numbers(daemon.last.payloads(ONE)) == [1])
+
+
+def test_4000_events_with_never_too_many_requests_at_once(daemon: FakeDaemon, session: Session) -> None:
+    daemon.answering.clear()
+    events = session.events([f"e{i} u64 a; u32 b" for i in range(4000)])
+    # the fake daemon fails above MAX_UNANSWERED
+    for _ in range(3):
+        wait_for(lambda: daemon.clients and daemon.last.most_at_once)
+        daemon.kick()
+    daemon.answering.set()
+    daemon.kick()
+    wait_for(lambda: all(event.registered for event in events), 60)
+    assert [event.index for event in events] == list(range(4000))
+
+
+# ---- connections come and go
+
+
+def test_a_refused_event_stays_off_and_says_why_once(
+    daemon: FakeDaemon, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.refuse[ONE] = (errno.EADDRINUSE, "one exists with other fields")
+    daemon.enabled_from_start = {TWO}
+    one, two = session.events([ONE, TWO])
+    assert not one
+    assert two
+    assert one.error is not None
+    assert (one.error.errno, one.error.text) == (errno.EADDRINUSE, "one exists with other fields")
+    assert session.stats().events[ONE.decode()].error is one.error
+    assert "refused" in repr(one)
+    daemon.drop(daemon.last)
+    wait_for(lambda: len(daemon.clients) == 2 and bool(two))
+    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
+        ("utracefs", logging.WARNING, "event one is off: one exists with other fields (EADDRINUSE)")
+    ]
+    del daemon.refuse[ONE]
+    daemon.enabled_from_start.add(ONE)
+    daemon.drop(daemon.last)
+    wait_for(lambda: bool(one))
+    assert one.error is None
+
+
+def test_events_are_off_while_the_daemon_is_away_and_come_back_with_new_indexes(
+    daemon: FakeDaemon, session: Session
+) -> None:
+    daemon.enabled_from_start = {ONE, TWO}
+    one, two = session.events([ONE, TWO])
+    assert one
+    one.emit(1)
+    assert session.flush()
+    daemon.stop()
+    wait_for(lambda: not one and not two)
+    one.emit(2)
+    assert not session.stats().connected
+    # the next daemon does not want the first event
+    daemon.refuse[ONE] = (errno.EMFILE, "too many")
+    logging.getLogger("utracefs").disabled = True
+    try:
+        daemon.start()
+        wait_for(lambda: bool(two))
+    finally:
+        logging.getLogger("utracefs").disabled = False
+    assert two.index == 0
+    assert not one
+    two.emit(3, "")
+    assert session.flush()
+    assert numbers(daemon.last.payloads(TWO)) == [3]
+
+
+def test_the_daemons_last_words_are_logged(
+    daemon: FakeDaemon, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = session.event(ONE)
+    assert not event
+    daemon.notify(daemon.last, "error", [errno.EPROTO, "I do not like this"])
+    wait_for(lambda: len(daemon.clients) == 2)
+    wait_for(lambda: "I do not like this" in caplog.text)
+
+
+def warned_of(session: Session, daemon: FakeDaemon) -> None:
+    """Something to warn of; the session continues."""
+    daemon.refuse[ONE] = (errno.EADDRINUSE, "one exists with other fields")
+    daemon.enabled_from_start = {TWO}
+    one = session.event(ONE)
+    wait_for(lambda: one.error)
+    assert session.event(TWO)
+    daemon.drop(daemon.last)
+    wait_for(lambda: len(daemon.clients) == 2 and bool(session.event(TWO)))
+
+
+@pytest.mark.parametrize("raised", [ValueError("broken"), SystemExit(3), KeyboardInterrupt()])
+def test_a_logging_handler_that_fails_costs_the_message(
+    daemon: FakeDaemon, session: Session, raised: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise raised
+
+    logger, failing = logging.getLogger("utracefs"), Failing()
+    logger.addHandler(failing)
+    try:
+        warned_of(session, daemon)
+    finally:
+        logger.removeHandler(failing)
+    assert (
+        f"event one is off: one exists with other fields (EADDRINUSE) (and logging failed: {raised!r})"
+        in (capsys.readouterr().err)
+    )
+
+
+@pytest.mark.parametrize("logging_there", [None, object()], ids=["not imported", "half imported"])
+def test_a_program_without_logging_is_warned_on_its_standard_error(
+    daemon: FakeDaemon,
+    session: Session,
+    logging_there: object,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "logging", logging_there)
+    warned_of(session, daemon)
+    assert sys.modules["logging"] is logging_there
+    said = capsys.readouterr().err
+    assert said.startswith("utracefs: event one is off: one exists with other fields (EADDRINUSE)")
+    assert said.count("\n") == 1
+
+
+def test_a_program_without_logging_and_standard_error(
+    daemon: FakeDaemon, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "logging", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    warned_of(session, daemon)
+
+
+def test_back_off(directory: Path, new_session: NewSession) -> None:
+    """A listener that hangs up at once: 50 ms, 100 ms, 200 ms..."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "user_events_data"))
+        listener.listen()
+        listener.settimeout(60)
+        session = new_session()
+        session.event(ONE)
+        times = []
+        for _ in range(4):
+            listener.accept()[0].close()
+            times.append(time.monotonic())
+        pauses = [b - a for a, b in itertools.pairwise(times)]
+        assert pauses[0] > 0.04
+        assert pauses[1] > 0.09
+        assert pauses[2] > 0.19
+        session.close()
+
+
+# ---- a daemon that is none
+
+
+def garbage(sock: socket.socket) -> None:
+    sock.sendall(b"\xc1")
+
+
+def a_map(sock: socket.socket) -> None:
+    fd = os.memfd_create("map")
+    os.ftruncate(fd, 4096)
+    socket.send_fds(sock, [encode_response(0, {"size": 4096})], [fd])
+    os.close(fd)
+
+
+def map_too_short(sock: socket.socket) -> None:
+    fd = os.memfd_create("short")
+    os.ftruncate(fd, 4096)
+    socket.send_fds(sock, [encode_response(0, {"size": 8192})], [fd])
+    os.close(fd)
+
+
+def map_of_a_pipe(sock: socket.socket) -> None:
+    ends = os.pipe()
+    socket.send_fds(sock, [encode_response(0, {"size": 4096})], [ends[0]])
+    for fd in ends:
+        os.close(fd)
+
+
+def index_behind_the_map(sock: socket.socket) -> None:
+    a_map(sock)
+    sock.sendall(encode_response(1, {"status_index": 4096, "write_index": 0, "id": 20}))
+
+
+def too_many_descriptors(sock: socket.socket) -> None:
+    fds = [os.memfd_create(str(i)) for i in range(6)]
+    socket.send_fds(sock, [b"\xc1"], fds)
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [garbage, map_too_short, map_of_a_pipe, index_behind_the_map, too_many_descriptors],
+)
+def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
+    directory: Path,
+    new_session: NewSession,
+    nonsense: Callable[[socket.socket], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(directory / "user_events_data"))
+        listener.listen()
+        listener.settimeout(60)
+        session = new_session()
+        event = session.event(ONE)
+        sock, _ = listener.accept()
+        with sock:
+            assert sock.recv(1 << 16)
+            nonsense(sock)
+            while sock.recv(1 << 16):
+                pass
+        assert not event
+        again, _ = listener.accept()
+        again.close()
+        wait_for(lambda: "cannot be understood" in caplog.text or "no free descriptor" in caplog.text)
+        session.close()
+    finally:
+        listener.close()
+
+
+# ---- flush and close
+
+
+def test_flush_waits_for_the_daemon_at_most_its_timeout(daemon: FakeDaemon, session: Session) -> None:
+    daemon.enabled_from_start = {ONE}
+    event = session.event(ONE)
+    assert session.flush(0)  # nothing emitted
+    event.emit(1)
+    daemon.answering.clear()
+    begin = time.monotonic()
+    assert not session.flush(0.05)
+    assert time.monotonic() - begin > 0.04
+    daemon.answering.set()
+    daemon.kick()
+    assert session.flush()
+    assert session.flush(0)
+    event.emit(2)
+    daemon.answering.clear()
+    threading.Timer(0.05, lambda: daemon.drop(daemon.last)).start()
+    assert not session.flush(5)
+    daemon.answering.set()
+
+
+def test_close_does_not_wait_for_ever(daemon: FakeDaemon, session: Session) -> None:
+    daemon.enabled_from_start = {ONE}
+    event = session.event(ONE)
+    event.emit(1)
+    assert session.flush()
+    daemon.reading.clear()
+    try:
+        for i in range(200_000):
+            event.emit(i)
+        session.close()
+        stats = session.stats()
+        assert stats.emitted == 200_001 == stats.sent + stats.lost
+        assert stats.pending == 0
+        assert event.lost == stats.lost
+    finally:
+        daemon.reading.set()
+
+
+# ---- threads and signals
+
+
+def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, session: Session) -> None:
+    daemon.enabled_from_start = {ONE, TWO}
+    one, two = session.events([ONE, TWO])
+    assert one
+    counter = itertools.count()
+    depth = 0
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        # Handlers interrupt handlers, but only so deep: a slow machine would do nothing else.
+        nonlocal depth
+        depth += 1
+        if depth < 4:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+        count = next(counter)
+        two.emit(count, "from the handler")
+        session.event(f"handler_{count % 5} u32 a").emit(count)
+        if count % 50 == 0:
+            session.flush(0.5)
+        depth -= 1
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    try:
+        number = 0
+        while two.emitted < 200:
+            one.emit(number)
+            number += 1
+            if number % 64 == 0:
+                session.flush(1)
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # no handler that sets the timer again
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert session.flush()
+    assert one.lost == two.lost == 0
+    assert numbers(daemon.last.payloads(ONE)) == list(range(number))
+    # a handler may be interrupted by the next one
+    assert sorted(numbers(daemon.last.payloads(TWO))) == list(range(next(counter)))
+
+
+def test_when_no_thread_can_be_started_events_are_off(tmp_path: Path, daemon: FakeDaemon) -> None:
+    """RLIMIT_NPROC does not hold for root: too little room for a stack does."""
+    daemon.enabled_from_start = {ONE}
+    program = """
+import resource, time, utracefs.producer.process_session
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 10), resource.RLIM_INFINITY))
+event = utracefs.event("one u32 number")
+assert not event
+event.emit(1)
+assert not utracefs.stats().connected
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+other = utracefs.event("two u32 number")
+assert not other
+deadline = time.monotonic() + 60
+while not event: assert time.monotonic() < deadline
+assert utracefs.stats().connected
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0 and re.fullmatch(rb"(utracefs: events are off: no .*\n)*", done.stderr), done
+
+
+# ---- a program that the thread must not change
+
+
+WAITS_FOR_A_SIGNAL = """
+import os, signal, sys, threading, time, utracefs
+utracefs.event("ticks u32 n")
+deadline = time.monotonic() + 60
+while len(os.listdir("/proc/self/task")) < 2 and time.monotonic() < deadline:
+    time.sleep(0.01)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+for _ in range(100):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.sigtimedwait([signal.SIGUSR1], 5).si_signo == signal.SIGUSR1
+print(len(os.listdir("/proc/self/task")), threading.active_count())
+"""
+
+
+def test_a_signal_that_the_program_waits_for_does_not_find_the_thread(directory: Path) -> None:
+    """The kernel gives it to any thread that has not blocked it, and its default action ends the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITS_FOR_A_SIGNAL],
+        env={**os.environ, "UTRACEFS_DIR": str(directory)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"2 1\n"), done.stderr

@@ -1,0 +1,450 @@
+"""Processes that are forked, by hand and by multiprocessing: each emits, none loses, none hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+EVENT = b"work u32 who; u32 number"
+
+
+def run(tmp_path: Path, program: str, timeout_s: float = 100, *, bare: bool = False) -> str:
+    """Run a program of its own; the daemon is found by UTRACEFS_DIR. bare: without what coverage would import
+    and register in it."""
+    environ = {k: v for k, v in os.environ.items() if not (bare and k.startswith("COVERAGE_PROCESS"))}
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=environ,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout
+
+
+def records(daemon: FakeDaemon) -> Counter[tuple[int, int]]:
+    """(who, number) of all records that all connections brought."""
+    wait_for(lambda: not any(client.open for client in daemon.clients))
+    return Counter(
+        (int.from_bytes(payload[:4], "little"), int.from_bytes(payload[4:8], "little"))
+        for client in daemon.clients
+        for name, payload in client.records
+        if name == EVENT
+    )
+
+
+def expected(who: int, count: int) -> Counter[tuple[int, int]]:
+    return Counter((who, number) for number in range(count))
+
+
+@pytest.fixture
+def daemon(daemon: FakeDaemon) -> FakeDaemon:
+    daemon.enabled_from_start = {EVENT}
+    return daemon
+
+
+PROLOGUE = """
+    import os, sys, threading, time
+    import utracefs
+    event = utracefs.event("work u32 who; u32 number")
+"""
+
+
+def test_parent_and_child_emit_each_on_its_own_connection(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    assert event
+    for i in range(100):
+        event.emit(1, i)
+    # what the parent has pending is not the child's to send
+    pid = os.fork()
+    who = 1 if pid else 2
+    if not pid:
+        assert event, "the status map is shared"
+        assert utracefs.stats().emitted == 0
+    for i in range(100 if pid else 0, 200):
+        event.emit(who, i)
+    if pid:
+        assert os.waitpid(pid, 0)[1] == 0
+    """,
+    )
+    assert records(daemon) == expected(1, 200) + expected(2, 200)
+    assert len(daemon.clients) == 2
+    assert daemon.clients[1].names == [EVENT]
+
+
+def test_a_child_that_only_looks_makes_no_connection(daemon: FakeDaemon, tmp_path: Path) -> None:
+    daemon.enabled_from_start = set()
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    assert not event
+    for _ in range(3):
+        pid = os.fork()
+        if not pid:
+            threads = os.listdir("/proc/self/task")
+            for _ in range(1000):
+                assert not event
+                event.emit(1, 2)
+            assert not utracefs.stats().connected
+            assert utracefs.flush()
+            assert len(os.listdir("/proc/self/task")) == len(threads) == 1
+            sockets = [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")
+                       and os.readlink(f"/proc/self/fd/{fd}").startswith(("socket", "anon_inode:[eventfd]"))]
+            assert not sockets, sockets
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    """,
+    )
+    assert len(daemon.clients) == 1
+
+
+def test_children_of_children_and_events_of_their_own(daemon: FakeDaemon, tmp_path: Path) -> None:
+    daemon.enabled_from_start.add(b"other u32 a")
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    def generation(number):
+        for i in range(10):
+            event.emit(number, i)
+        if number < 4:
+            pid = os.fork()
+            if not pid:
+                generation(number + 1)
+                other = utracefs.event("other u32 a")
+                assert other
+                other.emit(number + 1)
+                sys.exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+    generation(0)
+    """,
+    )
+    assert records(daemon) == sum((expected(who, 10) for who in range(5)), Counter())
+    others = [
+        payload[0] for client in daemon.clients for name, payload in client.records if name == b"other u32 a"
+    ]
+    assert sorted(others) == [1, 2, 3, 4]
+
+
+def test_fork_before_anything_was_settled(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    pid = os.fork()
+    event.emit(1 if pid else 2, 0)
+    if pid:
+        assert os.waitpid(pid, 0)[1] == 0
+    """,
+    )
+    assert records(daemon) == expected(1, 1) + expected(2, 1)
+
+
+def test_a_prefork_server_that_forks_while_its_threads_emit(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    import warnings
+    warnings.filterwarnings("ignore", message=".*multi-threaded", category=DeprecationWarning)  # it is
+    assert event
+    stop = threading.Event()
+    counts = [0, 0]
+    def work(who):
+        while not stop.is_set():
+            event.emit(who, counts[who])
+            counts[who] += 1
+            if counts[who] % 200 == 0:
+                utracefs.flush(60)
+    threads = [threading.Thread(target=work, args=(who,)) for who in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for who in range(10, 30):
+        pid = os.fork()
+        if not pid:
+            for i in range(20):
+                event.emit(who, i)
+            os._exit(0 if utracefs.flush(60) else 1)
+        assert os.waitpid(pid, 0)[1] == 0, who
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert utracefs.stats().lost == 0
+    print(*counts)
+    """,
+    )
+    got = records(daemon)
+    for who in range(10, 30):
+        assert {number: count for (owner, number), count in got.items() if owner == who} == dict.fromkeys(
+            range(20), 1
+        )
+    for who in (0, 1):
+        mine = sorted(number for owner, number in got if owner == who)
+        assert mine == list(range(len(mine)))
+        assert len(mine) > 20
+    assert set(got.values()) == {1}
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("declared", ["in the module", "in the worker"])
+def test_workers_of_multiprocessing_lose_nothing_at_their_end(
+    daemon: FakeDaemon, tmp_path: Path, method: str, declared: str
+) -> None:
+    at_top = declared == "in the module"
+    run(
+        tmp_path,
+        f"""
+    import multiprocessing
+    import utracefs
+    DECLARATION = "work u32 who; u32 number"
+    {"event = utracefs.event(DECLARATION)" if at_top else ""}
+
+    def work(who):
+        {"" if at_top else "event = utracefs.event(DECLARATION)"}
+        for i in range(30):
+            {"globals()['event']" if at_top else "event"}.emit(who, i)
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context({method!r})
+        processes = [context.Process(target=work, args=(who,)) for who in range(3)]
+        for process in processes:
+            process.start()
+        work(3)
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+    """,
+    )
+    assert records(daemon) == sum((expected(who, 30) for who in range(4)), Counter())
+
+
+def test_multiprocessing_that_is_imported_after_the_first_event(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    assert event
+    assert "multiprocessing" not in sys.modules
+    import concurrent.futures, multiprocessing
+
+    def work(who):
+        for i in range(30):
+            event.emit(who, i)
+        return who
+
+    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        assert list(pool.map(work, range(6))) == list(range(6))
+    """,
+        bare=True,
+    )
+    assert records(daemon) == sum((expected(who, 30) for who in range(6)), Counter())
+
+
+def test_an_event_as_an_argument(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+    import multiprocessing
+    import utracefs
+
+    def work(event, who):
+        event.emit(who, 0)
+
+    if __name__ == "__main__":
+        event = utracefs.event("work u32 who; u32 number")
+        process = multiprocessing.get_context("spawn").Process(target=work, args=(event, 5))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    """,
+    )
+    assert records(daemon) == expected(5, 1)
+
+
+# ---- the end of the interpreter
+
+
+def test_emitting_from_everything_that_runs_at_the_end(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+    import atexit, threading, time
+
+    def early():  # registered before, so it runs after the session was closed
+        event.emit(2, 0)
+        assert not event
+        utracefs.event("late u32 a").emit(1)
+        assert utracefs.flush(0.1) in (True, False)
+        utracefs.close()
+    atexit.register(early)
+
+    import utracefs
+    event = utracefs.event("work u32 who; u32 number")
+    event.emit(1, 0)
+
+    def late():
+        event.emit(1, 1)
+    atexit.register(late)
+
+    class Last:
+        def __del__(self):
+            event.emit(3, 0)
+            bool(event)
+    last = Last()
+    last.itself = last
+
+    def forever():
+        while True:
+            event.emit(4, 0)
+            time.sleep(0.0001)
+    threading.Thread(target=forever, daemon=True).start()
+    """,
+    )
+    got = records(daemon)
+    assert {key: count for key, count in got.items() if key[0] != 4} == expected(1, 2)
+
+
+def test_threads_that_emit_while_interpreters_end(
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_RING_KB", "64")  # a full ring makes a crash more likely
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    import threading, time
+
+    def forever():
+        while True:
+            event.emit(1, 0)
+    for _ in range(40):
+        if not (pid := os.fork()):
+            for _ in range(2):
+                threading.Thread(target=forever, daemon=True).start()
+            time.sleep(0.01)
+            break
+        assert os.waitpid(pid, 0)[1] == 0
+    """,
+    )
+
+
+def test_no_daemon_makes_no_difference_to_how_a_program_ends(directory: Path, tmp_path: Path) -> None:
+    out = run(
+        tmp_path,
+        PROLOGUE
+        + """
+    event.emit(1, 2)
+    pid = os.fork()
+    event.emit(1, 2)
+    if pid:
+        os.waitpid(pid, 0)
+        print("fine")
+    """,
+        timeout_s=5,
+    )
+    assert out == "fine\n"
+
+
+def test_closing_in_a_child_leaves_the_parent_alone(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    event.emit(1, 0)
+    pid = os.fork()
+    if not pid:
+        utracefs.close()
+        assert not event
+        pid = os.fork()
+        if not pid:
+            assert not event
+            event.emit(2, 0)
+            sys.exit(0)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    assert os.waitpid(pid, 0)[1] == 0
+    event.emit(1, 1)
+    """,
+    )
+    assert records(daemon) == expected(1, 2)
+
+
+def test_fork_within_a_signal_handler(daemon: FakeDaemon, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        PROLOGUE
+        + """
+    import signal
+    pids = []
+    def handler(*_):
+        pid = os.fork()
+        if not pid:
+            event.emit(2, os.getpid())  # a handler may be interrupted by the next
+            os._exit(0 if utracefs.flush(60) else 1)
+        pids.append(pid)
+    signal.signal(signal.SIGALRM, handler)
+    assert event
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    number = 0
+    while len(pids) < 10:
+        event.emit(1, number)
+        number += 1
+        if number % 100 == 0:
+            utracefs.flush(60)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for pid in pids:
+        assert os.waitpid(pid, 0)[1] == 0
+    """,
+    )
+    got = records(daemon)
+    assert sum(1 for who, _ in got if who == 2) >= 10
+    assert set(got.values()) == {1}
+
+
+def test_importing_changes_nothing(tmp_path: Path) -> None:
+    out = run(
+        tmp_path,
+        """
+    import os, sys, threading
+    before = set(sys.modules)
+    import utracefs
+    s = utracefs.__all__
+    new = {name.partition(".")[0] for name in set(sys.modules) - before}
+    assert {name for name in new if "cython" not in name} == {"utracefs"}, new
+    assert "utracefs.producer.session" not in sys.modules
+    assert threading.active_count() == 1
+    import atexit
+    assert atexit._ncallbacks() == 0
+    session = utracefs.Session("/nowhere")
+    assert atexit._ncallbacks() == 0 or "attr" in sys.modules
+    assert len(os.listdir("/proc/self/task")) == 1
+    event = utracefs.event("a u8 b")
+    assert not event
+    for name in ("trio", "click", "rich", "msgpack", "logging", "asyncio", "utracefs.cli"):
+        assert name not in sys.modules, name
+    try:
+        utracefs.nothing
+    except AttributeError as error:
+        print(error)
+    """,
+        bare=True,
+    )
+    assert out == "module 'utracefs' has no attribute 'nothing'\n"
