@@ -224,8 +224,7 @@ cdef class Intake:
                         break
             self.is_behind = live > 0
             for i in range(n):
-                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
-                ring.publish()
+                (<DataRing>PyList_GET_ITEM(self.rings, i)).publish()
         finally:
             PyMem_Free(heads)
         return done

@@ -204,8 +204,8 @@ def test_a_file_is_finished_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with contextlib.suppress(OSError), TraceDatWriter(path, nr_cpus=3) as writer:
         writer.add_texts(contents(formats={}))
-        if writer._part.places() is None:
-            pytest.skip("this file system keeps holes")
+        if writer._part.places() is None:  # this file system keeps holes
+            failing = 0
         for n, cpu in enumerate((0, 2, 0, 2)):
             for page in pages(many_records(n, 600)):
                 writer.add_page(cpu, page)
