@@ -278,7 +278,6 @@ cdef class Intake:
             return False
         if nr_holding and ring.wait_us and self.is_held(ring):
             ring.is_held = self.has_more = True
-            ring.has_head = False
             return False
         return True     # also one with a future time: a producer's wrong clock must not block its ring
 

@@ -11,8 +11,8 @@
 #ifndef UTRACEFS_DATA_RING_CONSUMER_H
 #define UTRACEFS_DATA_RING_CONSUMER_H
 
+#include "data_ring.h" /* defines _GNU_SOURCE */
 #include "copy.h"
-#include "data_ring.h"
 
 /* Prefetch distance in bytes. Lines are prefetched for writing, since they are cleared after reading. It
  * saves 2 ns of 30 per record. */

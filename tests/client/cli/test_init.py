@@ -151,7 +151,10 @@ def test_a_deleted_current_directory_is_named(cli: Cli, tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", shell, "sh", tmp_path, sys.executable], capture_output=True, check=False
     )
-    assert done.stderr == b"utracefs: current directory: it has been deleted; change to another one\n"
+    assert done.stderr == (
+        b"utracefs: relative: the current directory has been deleted;"
+        b" change to another one, or give an absolute path\n"
+    )
 
 
 def test_a_traceback_on_request(cli: Cli) -> None:

@@ -256,7 +256,8 @@ class TraceDatReader(FileReader):
                 pages = memoryview(self._map)[extent.offset : extent.offset + extent.size]
                 unknown.update(unknown_ids(pages, buffer.page_size, self.formats))
         if unknown:
-            ids = ", ".join(f"id {number} ({count})" for number, count in sorted(unknown.items()))
+            ids = ", ".join(f"id {number} ({count})" for number, count in unknown.most_common(5))
+            ids += f" and {len(unknown) - 5} more ids" * (len(unknown) > 5)
             self.notes.append(f"{self._path}: {unknown.total()} records of events without a format: {ids}")
 
     # Version 7: sections, found through the options.

@@ -4,6 +4,7 @@ import contextlib
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -140,8 +141,10 @@ def test_losses_are_reported_while_they_happen(
     )
     with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, path) as recorder:
         subprocess.run([sys.executable, "-c", more_than_fits], env=traced.env, check=True)
-        recorder.step()
-        text = capsys.readouterr().err
+        text = ""
+        while not text:
+            time.sleep(recorder.step())
+            text = capsys.readouterr().err
         recorder.drain()
         recorder.step()
         assert capsys.readouterr().err == ""

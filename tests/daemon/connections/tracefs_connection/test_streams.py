@@ -39,7 +39,7 @@ class FakeStreams:
     def __init__(self) -> None:
         self.streams: list[FakeStream] = []
 
-    def open(self, attr: StreamAttr, *, handle: int) -> FakeStream:
+    def open(self, attr: StreamAttr, *, handle: int, uid: int) -> FakeStream:
         self.streams.append(FakeStream(attr, handle))
         return self.streams[-1]
 
