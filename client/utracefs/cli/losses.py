@@ -3,6 +3,7 @@ daemon for `status`, `top` and `doctor`. Also the refused records."""
 
 import os
 import re
+import select
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -50,8 +51,12 @@ class Losing:
             of = max(emitted - emitted_before, total)
             where = max(new, key=lambda place: new[place])
             share = f"{total / of:.1%} of {of / took_s:,.0f} records/s"
-            remedy = f"{self._remedies[where]}; -e and --filter record less"
-            tell(f"{self._what}: losing {share}, most {where}: {remedy}")
+            remedy = f"{self._remedies[where]}; fewer events, or a filter, lose less"
+            # Waiting for a full pipe, or a terminal stopped by Ctrl-S, would lose more.
+            stderr = select.poll()
+            stderr.register(2, select.POLLOUT)
+            if stderr.poll(0):
+                tell(f"{self._what}: losing {share}, most {where}: {remedy}")
 
 
 class Loss(NamedTuple):
@@ -149,7 +154,7 @@ def larger_buffer(tree: "Tracefs", place: Place, record_bytes: float) -> str:
     size_kb = 1 << wanted_kb.bit_length()
     if size_kb * len(cpus) << 10 > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2:
         return ", more than any -b holds: take fewer events (-e), or filter them"
-    return f", -b {size_kb} would have held all"
+    return f", -b {size_kb} would have held all that came into the ring buffer"
 
 
 def refused_text(refused: Mapping[str, int]) -> str:

@@ -1,5 +1,7 @@
 """Losses in words, and the losses that a file reports."""
 
+import fcntl
+import os
 import time
 
 import pytest
@@ -76,8 +78,26 @@ def test_a_line_a_second_while_records_are_lost(
     ):
         now += step_s
         losing.look(emitted, {"in data rings": in_rings, "for the disk": on_disk})
-    advice = "-e and --filter record less"
+    advice = "fewer events, or a filter, lose less"
     assert capsys.readouterr().err.splitlines() == [
         f"utracefs: x.dat: losing 10.0% of 500 records/s, most for the disk: it is full; {advice}",
         f"utracefs: x.dat: losing 100.0% of 20 records/s, most in data rings: {IN_DATA_RINGS[1]}; {advice}",
     ]
+
+
+def test_a_full_standard_error_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    reader, writer = os.pipe()
+    os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)))
+    stderr = os.dup(2)
+    losing = Losing("x.dat", IN_DATA_RINGS)
+    now = 1.0
+    os.dup2(writer, 2)
+    losing.look(9, {"in data rings": 5})
+    os.dup2(stderr, 2)
+    for fd in (stderr, writer, reader):
+        os.close(fd)
+    assert capsys.readouterr().err == ""

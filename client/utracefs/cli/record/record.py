@@ -369,7 +369,8 @@ def _tell_what_came(
         records += f" of {summary.recorded} in the snapshot"
     if any(one.filter for one in wanted):
         records += f", {summary.filtered} filtered out"
-    of = summary.records + summary.lost if summary.lost > summary.no_room else 0
+    of = (summary.recorded - summary.no_room if snapshot else summary.records) + summary.lost
+    of = of if summary.lost > summary.no_room else 0
     text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses, of)}{larger}"
     if not whole:
         text += AS_FAR_AS_REPORTED

@@ -176,7 +176,7 @@ class Recorder:
         self._losing = Losing(
             path,
             (IN_DATA_RINGS[0], waiting + IN_DATA_RINGS[1]),
-            ("in the ring buffer", f"{waiting}-b 65536 holds more"),
+            ("in the ring buffer", f"{waiting}a larger buffer_size_kb (-b) holds more"),
             ("for the disk", "it is full"),
         )
         self._reported = _Reported(account=reported or Account())
