@@ -393,7 +393,9 @@ class Instance:
         self.store.shrink_to_minimum()
 
     def clear(self, cpu: int = -1) -> None:
-        """Drop all records of one cpu or all."""
+        """Drop all records of one cpu or all; a reader of pages has got them before."""
+        if self.sink.page_reader is not None:
+            self.buffer.hand_to(self.sink.page_reader, all_of_them=True)
         self.buffer.clear(cpu)
         self.settings.time_start = self.sink.now()
         if cpu < 0 and (self.snapshot.buffer is None or self.snapshot.buffer.is_empty()):

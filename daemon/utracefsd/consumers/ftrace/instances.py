@@ -117,8 +117,10 @@ class Instances:
         return self._by_name.keys()
 
     def of_removed(self) -> bool:
-        """See event_ids.Records."""
-        return any(instance.settings.clear_pending for instance in self)
+        """See event_ids.Records. A reader of pages keeps all that it got, under these ids."""
+        return any(
+            instance.settings.clear_pending or instance.sink.page_reader is not None for instance in self
+        )
 
     def event_ids(self) -> set[int]:
         """See event_ids.Records."""

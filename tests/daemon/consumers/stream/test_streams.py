@@ -332,6 +332,24 @@ def test_formats_are_in_front_of_the_first_page() -> None:
     world.close()
 
 
+def test_an_event_that_is_deleted_under_a_reader_of_pages() -> None:
+    """The reader gets its records before the buffer is cleared; no other event gets its id."""
+    world = World()
+    bench = Bench(world.table, instances=world.instances)
+    stream, reader = bench.open(instances=(b"",), pages=True)
+    event = world.event(b"old u32 a")
+    world.instances.top.events.enable(event)
+    emit(event, *range(3))
+    world.instances.top.events.disable(event)
+    world.let_go(event)
+    world.table.dynamic_removed()
+    assert world.event(b"new u64 a").id != event.id
+    assert [len(decode_page(page).records) for page in pages(bench, reader)] == [3]
+    stream.close()
+    reader.close()
+    world.close()
+
+
 def test_a_reader_of_pages_that_falls_behind() -> None:
     """The marks are in the pages, and add up."""
     world = World()
