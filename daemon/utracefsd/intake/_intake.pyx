@@ -191,20 +191,14 @@ cdef class Intake:
                     ring.writers.check_known()
                     ring.ask_names()
             self.narrow(now, waiting)
+            for i in range(live // 2 - 1, -1, -1):
+                sift(heads, i, live)
             while live and done < budget:
-                # The ring with the oldest record; a linear search, because few producers write at one moment.
-                # Records come from it until that of another ring is older.
+                # Records come from the ring with the oldest one until that of another ring is older.
                 best = <DataRing>heads[0]
                 until = <uint64_t>-1
-                at = 0
-                for i in range(1, live):
-                    ring = <DataRing>heads[i]
-                    if ring.head.time < best.head.time:
-                        until = best.head.time
-                        best = ring
-                        at = i
-                    elif ring.head.time < until:
-                        until = ring.head.time
+                for i in range(1, min(live, 3)):
+                    until = min(until, (<DataRing>heads[i]).head.time)
                 while True:
                     self.dispatch(best, now)
                     done += 1
@@ -218,10 +212,11 @@ cdef class Intake:
                             budget = done
                     if not self.next_of(best, now):
                         live -= 1
-                        heads[at] = heads[live]
+                        heads[0] = heads[live]
                         break
                     if best.head.time > until or done >= budget:
                         break
+                sift(heads, 0, live)
             self.is_behind = live > 0
             for i in range(n):
                 (<DataRing>PyList_GET_ITEM(self.rings, i)).publish()
@@ -333,6 +328,21 @@ cdef class Intake:
         if error:
             ring.table.refuse(-error, head.write_index)
         return 0
+
+
+cdef void sift(PyObject **heads, Py_ssize_t i, Py_ssize_t n) noexcept:
+    """Move ring `i` down to its place in a heap of `n`: the first has the oldest record."""
+    cdef PyObject *ring = heads[i]
+    cdef Py_ssize_t child = 2 * i + 1
+    while child < n:
+        if child + 1 < n and (<DataRing>heads[child + 1]).head.time < (<DataRing>heads[child]).head.time:
+            child += 1
+        if (<DataRing>ring).head.time <= (<DataRing>heads[child]).head.time:
+            break
+        heads[i] = heads[child]
+        i = child
+        child = 2 * i + 1
+    heads[i] = ring
 
 
 cdef int emit_again(Tracepoint tracepoint, Record *r, DataRing ring) except? 1:
