@@ -156,6 +156,36 @@ def test_a_missing_resource_is_reported(daemon: DaemonProcess, built: Path) -> N
     assert len(seen) >= 4, seen
 
 
+WITHOUT_THREADS = """
+#include <utracefs.h>
+#include <errno.h>
+#include <pthread.h>
+int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*run)(void *), void *arg)
+{
+	(void)t, (void)a, (void)run, (void)arg;
+	return EAGAIN;
+}
+UTRACEFS_EVENT(c_alone, (u64, n));
+int main(void) { return utracefs_enabled(&c_alone); }
+"""
+
+
+def test_a_warning_at_a_limit_of_files_sends_no_signal(built: Path, tmp_path: Path) -> None:
+    """The program's own thread writes it: no SIGXFSZ."""
+    (tmp_path / "alone.c").write_text(WITHOUT_THREADS)
+    program = compiled(tmp_path / "alone.c", built)
+    for limit in (4096, 0):
+        with (tmp_path / f"err{limit}").open("wb") as error:
+            done = subprocess.run(
+                [program],
+                stderr=error,
+                preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)),
+                check=False,
+            )
+        told = (tmp_path / f"err{limit}").read_text()
+        assert done.returncode == 0 and ("no thread for them can start" in told) == (limit > 0)
+
+
 SPACE = """
 #include <utracefs.h>
 #include <stdio.h>

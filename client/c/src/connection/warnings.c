@@ -2,6 +2,7 @@
  * Warnings for the user, kept until a binding fetches them, or without one, if C code has declared an event,
  * until the native thread says them.
  */
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -49,15 +50,23 @@ void ut_warnings_are_said(void)
 	are_said = 1;
 }
 
-/* If it is no other file by now, and does not block. (With signals blocked: no SIGPIPE.) */
+/* If it is no other file by now, and does not block. Signals are blocked, but the thread may be the program's
+ * own: a signal of a closed pipe, or of RLIMIT_FSIZE, is removed, unless the program had one pending. */
 static void say(const char *text)
 {
 	struct pollfd polled = {2, POLLOUT, 0};
 	struct iovec line[] = {{"utracefs: ", 10}, {(char *)text, strlen(text)}, {"\n", 1}};
+	sigset_t before, sent;
+	int number;
 
-	if (ut_is_ours(&standard_error) && poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT &&
-	    writev(2, line, 3) < 0) {
-	}
+	if (!ut_is_ours(&standard_error) || poll(&polled, 1, 0) != 1 || polled.revents != POLLOUT ||
+	    sigpending(&before) || writev(2, line, 3) >= 0)
+		return;
+	number = errno == EPIPE ? SIGPIPE : SIGXFSZ;
+	sigemptyset(&sent);
+	sigaddset(&sent, number);
+	if (!sigismember(&before, number))
+		sigtimedwait(&sent, NULL, &(struct timespec){0, 0});
 }
 
 void ut_say_warnings(void)
