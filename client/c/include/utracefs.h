@@ -453,7 +453,8 @@ static inline struct utracefs_span utracefs_no_span(void)
 	UTRACEFS_ASSERT(UTRACEFS_IS_DECIMAL(count) && UTRACEFS_IS_DECIMAL(size), \
 			#count ", " #size ": write decimal digits")
 #define UTRACEFS_CHECK_unknown_(type, ...) \
-	UTRACEFS_ASSERT(0, "no type of a field; see the table in utracefs.h: " #type)
+	UTRACEFS_ASSERT(0, "no type of a field, or not its number of parts; see the table in utracefs.h: " \
+			   UTRACEFS_STRING((type, __VA_ARGS__)))
 #define UTRACEFS_CHECK_bare_(field) \
 	UTRACEFS_ASSERT(0, "UTRACEFS_EVENT takes (type, name), (type, name) ..., at most 24, " \
 			   "and UTRACEFS_EVENT_PLAIN none; this is no field: " #field)
@@ -517,7 +518,19 @@ static inline struct utracefs_span utracefs_no_span(void)
 #define UTRACEFS_JOIN_0 " "
 #define UTRACEFS_JOIN_1 "; "
 #define UTRACEFS_KIND(use, type, ...) \
-	UTRACEFS_USE(use, UTRACEFS_SECOND(UTRACEFS_TYPE_##type, unknown_, ~), type, __VA_ARGS__)
+	UTRACEFS_USE(use, \
+		     UTRACEFS_OF(UTRACEFS_SECOND(UTRACEFS_TYPE_##type, unknown_, ~), UTRACEFS_COUNT(__VA_ARGS__)), \
+		     type, __VA_ARGS__)
+/* The kind, if behind the type there are as many parts as it has. */
+#define UTRACEFS_OF(kind, count) UTRACEFS_OF_(kind, count)
+#define UTRACEFS_OF_(kind, count) UTRACEFS_SECOND(UTRACEFS_PARTS_##kind##count, unknown_, ~)
+#define UTRACEFS_PARTS_number_1 ~, number_
+#define UTRACEFS_PARTS_real_1 ~, real_
+#define UTRACEFS_PARTS_string_1 ~, string_
+#define UTRACEFS_PARTS_bytes_1 ~, bytes_
+#define UTRACEFS_PARTS_chars_2 ~, chars_
+#define UTRACEFS_PARTS_structure_3 ~, structure_
+#define UTRACEFS_PARTS_array_4 ~, array_
 #define UTRACEFS_USE(use, kind, ...) UTRACEFS_USE_(use, kind, __VA_ARGS__)
 #define UTRACEFS_USE_(use, kind, ...) UTRACEFS_##use##_##kind(__VA_ARGS__)
 #define UTRACEFS_SECOND(...) UTRACEFS_SECOND_(__VA_ARGS__)

@@ -220,8 +220,15 @@ FIELDS_25 = ", ".join(f"(u8, f{i})" for i in range(25))
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ("(int, n)", "no type of a field; see the table in utracefs.h: int"),
-        ("(const char *, s), (u32, n)", "no type of a field; see the table in utracefs.h: const char *"),
+        ("(int, n)", "no type of a field, or not its number of parts; see the table in utracefs.h: (int, n)"),
+        ("(const char *, s), (u32, n)", "utracefs.h: (const char *, s)"),
+        ("(u8, a, b)", "utracefs.h: (u8, a, b)"),
+        ("(double, a, b)", "utracefs.h: (double, a, b)"),
+        ("(string, a, 8)", "utracefs.h: (string, a, 8)"),
+        ("(bytes, a, 8)", "utracefs.h: (bytes, a, 8)"),
+        ("(chars, a)", "utracefs.h: (chars, a)"),
+        ("(structure, a, s)", "utracefs.h: (structure, a, s)"),
+        ("(array, a, u8, 4)", "utracefs.h: (array, a, u8, 4)"),
         ("(u32)", "a field has a name: (u32, name)"),
         ("u32 n", "this is no field: u32 n"),
         ("", "UTRACEFS_EVENT_PLAIN none; this is no field: "),
