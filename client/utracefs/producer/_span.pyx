@@ -351,6 +351,9 @@ cdef class Off:
     def __exit__(self, kind, error, traceback):
         return None
 
+    def __reduce__(self):
+        return "a use of a span"    # a copy is the use itself; pickle finds no such name
+
 
 @cython.final
 @cython.freelist(32)
@@ -398,6 +401,9 @@ cdef class Running:
 
     def __exit__(self, kind, error, traceback):
         self.finish(kind)
+
+    def __reduce__(self):
+        return "a use of a span"    # as Off
 
     cdef int begin(self) except -1:
         cdef Span span = self.span

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import copy
 import functools
 import gc
 import itertools
 import os
+import pickle
 import threading
 import tracemalloc
 import weakref
@@ -453,6 +455,9 @@ def test_a_use_by_other_ways_than_with(on: Declare, off: Declare, records: Recor
         assert use.__enter__() is use
         use.__exit__(None, None, None)
         assert not hasattr(use, "__aenter__")
+        assert copy.copy(use) is copy.deepcopy(use) is use
+        with pytest.raises(pickle.PicklingError, match="a use of a span"):
+            pickle.dumps(use)
         for wrong in ((1,), (1, 2), (1, 2, 3, 4)):
             with pytest.raises(TypeError, match="__exit__"):
                 use.__exit__(*wrong)
