@@ -55,6 +55,7 @@ cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *text, Py_ssize_t size)
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
+    PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i)
     object PyDescr_NewMethod(type owner, PyMethodDef *method)
     void PyType_Modified(type t)
     ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
@@ -356,7 +357,6 @@ cdef bint is_optional(Event event, Py_ssize_t i) except -1:
 cdef object missing_value(Event event, Py_ssize_t i):
     """The value of field `i` in this context, else its default, else 0 or empty."""
     cdef PyObject *found = NULL
-    cdef Step *step = &event.steps[i]
     if context_variable is not None:
         PyContextVar_Get(context_variable, NULL, &found)
     if found != NULL:
@@ -365,6 +365,11 @@ cdef object missing_value(Event event, Py_ssize_t i):
         value = values.get(event.keywords[i])
         if value is not None:
             return value
+    return default_value(event, i)
+
+
+cdef object default_value(Event event, Py_ssize_t i):
+    cdef Step *step = &event.steps[i]
     if event.defaults is not None:
         value = event.defaults.get(event.keywords[i])
         if value is not None:
@@ -558,6 +563,22 @@ def strict(on=True):
     before = is_strict
     is_strict = on
     return before
+
+
+def check_defaults(Event event not None):
+    """Raise an exception for a default that does not fit. event: not registered, so nothing is written."""
+    global is_strict
+    cdef PyObject *values[MAX_FIELDS]
+    cdef Py_ssize_t i
+    cdef bint before = is_strict
+    held = [default_value(event, i) for i in range(event.nr_fields)]
+    for i in range(event.nr_fields):
+        values[i] = PyList_GET_ITEM(<PyObject *>held, i)
+    is_strict = True  # until the next bytecode: conversions of these types run none
+    try:
+        emit_values(event, values)
+    finally:
+        is_strict = before
 
 
 cdef object refuse(Event event, Py_ssize_t i, type error, str reason, str text):

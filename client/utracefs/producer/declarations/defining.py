@@ -40,6 +40,9 @@ from utracefs.producer.fallback.available import CAN_TRACE
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING or CAN_TRACE:
+    from utracefs.producer import _emit
+    from utracefs.producer.declarations.checking import check_declaration, command_bytes
+    from utracefs.producer.declarations.declaring import make_event
     from utracefs.producer.process_session import process_session
 else:
     from utracefs.producer.fallback.without_tracing import process_session
@@ -129,13 +132,14 @@ def define(  # noqa: F811
     name: of the event; None: the function's or class's in snake_case. persist, multi_format: as
     `utracefs.event`. session: None is the default session.
 
-    ValueError: an annotation is not the type of a field, or the command string is wrong.
+    ValueError: an annotation is not the type of a field, a default does not fit its field, or the command
+    string is wrong.
     """
     scope = sys._getframe(1).f_locals
 
     def declare(fields: Any) -> Event:
         text = command_string(fields, scope, name)
-        defaults = defaults_of(fields)
+        check_defaults(text, defaults := defaults_of(fields))
         event = (process_session() if session is None else session).event(text, **flags)
         event.defaults = defaults or event.defaults
         return event
@@ -198,6 +202,17 @@ def defaults_of(fields: Any) -> dict[str, Any]:
         if value is not None and not isinstance(value, _VALUES):
             raise ValueError(f"{fields.__qualname__}: {field}: {value!r} cannot be the default of a field")
     return found
+
+
+def check_defaults(text: str, defaults: dict[str, Any]) -> None:
+    """ValueError: one does not fit its field. text: a command string."""
+    if defaults and CAN_TRACE:
+        event = make_event(None, check_declaration(command_bytes(text)), 0)
+        event.defaults = defaults
+        try:
+            _emit.check_defaults(event)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"a default: {error}") from None
 
 
 def _field(

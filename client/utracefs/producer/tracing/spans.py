@@ -31,7 +31,7 @@ from __future__ import annotations
 import contextlib
 
 from utracefs.producer._span import BEGIN_FIELDS, END_FIELDS, Span, current
-from utracefs.producer.declarations.defining import FIELDS, command_string, defaults_of
+from utracefs.producer.declarations.defining import FIELDS, check_defaults, command_string, defaults_of
 from utracefs.producer.process_session import process_session
 
 TYPE_CHECKING = False  # typing is not imported by a program that does not use it
@@ -122,6 +122,7 @@ def declare(session: Session, what: object, values: dict[str, Any], end: Any = N
             raise ValueError(f"{name}: two fields {twice[0]!r}")
         for event in events:
             defaults = {**(getattr(what, "defaults", None) or {}), **({} if is_text else defaults_of(end))}
+            check_defaults(event.declaration, defaults)
             event.defaults = defaults or event.defaults
         known = session._spans[key] = Span(name, events[0], events[1], own)
     if not values:

@@ -19,6 +19,7 @@ from tests import judges
 from tests.client.workbench import Workbench
 from utracefs.producer.declarations.checking import check_declaration
 from utracefs.producer.declarations.defining import command_string
+from utracefs.producer.tracing.spans import declare
 from utracefs_protocol.events.layout import Layout
 
 ROOT = Path(__file__).parents[4]
@@ -241,6 +242,20 @@ def test_defaults(bench: Workbench, fields: Any) -> None:
 def test_a_default_that_is_no_value(bench: Workbench) -> None:
     with pytest.raises(ValueError, match=r"WithFactory: a: .* cannot be the default of a field"):
         utracefs.define(WithFactory, session=bench.session)
+
+
+def of_byte(n_of_byte: utracefs.u8 = 300) -> None: ...
+def wrong_type(n: int, text: str = 5) -> None: ...  # type: ignore[assignment]
+def too_long(text: Annotated[str, 2] = "abc") -> None: ...
+def too_few(a: Annotated[Sequence[utracefs.u8], 4] = (1, 2)) -> None: ...
+
+
+@pytest.mark.parametrize("fields", [of_byte, wrong_type, too_long, too_few])
+def test_a_default_that_does_not_fit(bench: Workbench, fields: Any) -> None:
+    with utracefs.context(n_of_byte=7), pytest.raises(ValueError, match=r"a default: .* field"):
+        utracefs.define(fields, session=bench.session)
+    with pytest.raises(ValueError, match="a default: "):
+        declare(bench.session, "order", {}, fields)
 
 
 def test_neither_function_nor_class() -> None:
