@@ -381,7 +381,7 @@ def test_any_file_is_one_line_at_worst(
     length: int | None,
     recover: bool,
 ) -> None:
-    """Each format, of a file with changes anywhere, or cut off. (With a note about records without a format.)"""
+    """Each format, of a file with changes anywhere, or cut off; with a note about unknown records."""
     data = bytearray(originals[name])
     for at, new in changes:
         at %= len(data)
