@@ -505,11 +505,13 @@ def test_a_ring_stays_for_a_record_that_is_being_written_when_the_program_closes
         assert program.number(f"attach 0 {COUNT}") == 0
         assert program.number("look 0") == 1
         assert program.number("reserve 0 0") == 1
-        for is_read in (1, 1, 1, 1, 0):
+        seen = []
+        while 0 not in seen:  # (a connection may be closed before it has a ring)
             assert program.number("closefrom") == 0
             assert program.number("look 0") == 1
             wait_for(lambda: program.number("emit 0 1") == 1 and program.number("flush 0 20000") == 0)
-            assert program.number("is-read") == is_read
+            seen.append(program.number("is-read"))
+        assert 5 <= len(seen) <= 8
 
 
 def test_held_records_that_do_not_fit_the_ring_wait_for_room(
