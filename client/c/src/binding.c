@@ -93,14 +93,13 @@ int utb_look(struct utracefs_event *event, utb_interrupted call, void *arg)
 	return ut_interrupt_by(before).has_said ? -EINTR : is_on;
 }
 
-int utb_settle(struct utracefs_event *event, uint32_t size, utb_interrupted call, void *arg)
+int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call, void *arg)
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
 	struct ut_reg *reg = ut_reg_of_event(event);
 	uint32_t ring = reg ? (uint32_t)(atomic_load(&reg->place) >> 32) : 0;
-	uint64_t until = 0;
 	int has_place =
-		reg && (ut_views[ring].header ? ut_wait_for_room(ring, size, &until) : ut_reg_settle(reg));
+		reg && (ut_views[ring].header ? ut_wait_for_room(ring, size, until) : ut_reg_settle(reg));
 
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
 }

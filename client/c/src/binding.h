@@ -8,11 +8,12 @@
  *     emitting   utb_reserve, fill, utb_commit: no call in the usual case
  *
  *         struct utb_reserved r;
+ *         uint64_t until = 0;
  *         unsigned char *payload = utb_reserve(&event, 0, size, &r);
  *         while (!payload && r.must_settle) {
  *             int is_full = r.half;
  *             ... release the interpreter's lock ...
- *             utb_settle(&event, size, interrupted, arg);
+ *             utb_settle(&event, size, &until, interrupted, arg);
  *             ... take it again ...
  *             payload = utb_reserve(&event, 0, size, &r);
  *             if (!is_full)
@@ -85,8 +86,9 @@ void utb_detach(struct utracefs_event *event);
 int utb_look(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
 
 /* Finds a place for records of this event, or waits for room for one of `size` bytes, as a lossless reader
- * asks: 1 if there is one, else 0. -EINTR. */
-int utb_settle(struct utracefs_event *event, uint32_t size, utb_interrupted interrupted, void *arg);
+ * asks: 1 if there is one, else 0. -EINTR. *until: 0 at a record's first call; it bounds all of its waits. */
+int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted,
+	       void *arg);
 
 /* Wait until all records emitted before have reached the consumers: 0, -ETIMEDOUT, -ENOTCONN, -EINTR,
  * -EDEADLK from the native thread. 0 at once if nothing was emitted since the last flush. Allowed in

@@ -53,12 +53,13 @@ static int interrupted(void *arg);
 static int reserve(struct utracefs_event *event, uint32_t value, struct utb_reserved *r)
 {
 	unsigned char *payload;
+	uint64_t until = 0;
 
 	if (utb_enabled(event, interrupted, NULL) <= 0)
 		return 0;
 	payload = utb_reserve(event, 0, 4, r);
 	if (!payload && r->must_settle) {
-		utb_settle(event, 4, interrupted, NULL);
+		utb_settle(event, 4, &until, interrupted, NULL);
 		payload = utb_reserve(event, 0, 4, r);
 	}
 	if (!payload)

@@ -54,7 +54,9 @@ cdef extern from "binding.h" nogil:
     void utb_event_init(utracefs_event *event, const char *command, unsigned flags)
     void utb_detach(utracefs_event *event)
     int utb_look(utracefs_event *event, utb_interrupted interrupted, void *arg)
-    int utb_settle(utracefs_event *event, uint32_t size, utb_interrupted interrupted, void *arg)
+    int utb_settle(
+        utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted, void *arg
+    )
     int utb_flush(utb_session *session, uint64_t timeout_ns, utb_interrupted interrupted, void *arg)
     void utb_close(utb_session *session)
     void utb_stats_of "utb_stats"(utb_session *session, utb_stats *stats)

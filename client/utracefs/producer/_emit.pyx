@@ -266,9 +266,10 @@ cdef unsigned char *reserve_later(
     wait."""
     cdef unsigned char *payload
     cdef bint is_full
+    cdef uint64_t until = 0
     while True:
         is_full = reserved.half
-        event.settle(<uint32_t>size)
+        event.settle(<uint32_t>size, &until)
         payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
         if payload != NULL or not reserved.must_settle or not is_full:
             break

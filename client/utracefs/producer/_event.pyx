@@ -102,10 +102,10 @@ cdef class Event:
         raise_what_is_set()
         return on > 0
 
-    cdef int settle(self, uint32_t size) except -1:
-        """Wait for a data ring, or for room in it."""
+    cdef int settle(self, uint32_t size, uint64_t *until) except -1:
+        """Wait for a data ring, or for room in it. until: 0 at a record's first call."""
         with nogil:
-            utb_settle(&self.own, size, run_handlers, NULL)
+            utb_settle(&self.own, size, until, run_handlers, NULL)
         return raise_what_is_set()
 
     def __bool__(self):
