@@ -501,7 +501,7 @@ class DataConnection:
             text = "enable_token without notify_enablers; ask for that first on this connection"
             raise TraceError(errno.EINVAL, text)
         self.table.enablers.check_token(notifier, token)
-        event = self._find_or_create(CommandString.parse(reg.name_args), reg)
+        _, event = self._find_or_create(reg)
         self.table.acquire(event)
         try:
             enabled = self.table.add_notified_enabler(event, notifier, token)
@@ -529,8 +529,7 @@ class DataConnection:
             )
             shares.add(Resource.REGISTRATIONS, self.peer.share, REGISTRATIONS_AT_ONCE)
             self._room += REGISTRATIONS_AT_ONCE
-        asked = CommandString.parse(reg.name_args)
-        event = self._find_or_create(asked, reg)
+        asked, event = self._find_or_create(reg)
         write_index = self._write_index_of.get(event)
         if write_index is None:
             self.table.acquire(event)
@@ -549,13 +548,13 @@ class DataConnection:
             event.id,
             tracepoint.min_size,
             tracepoint.locations,
-            0 if event.matches(asked.args) else event.id,
+            0 if event.fields_text == asked.fields_text else event.id,
         )
         self._send(encode_response(msgid, result.to_wire()))
 
-    def _find_or_create(self, asked: CommandString, reg: messages.EventRegistration) -> Event:
-        peer = self.peer
-        return self.table.register(
+    def _find_or_create(self, reg: messages.EventRegistration) -> tuple[CommandString, Event]:
+        asked, peer = CommandString.parse(reg.name_args), self.peer
+        return asked, self.table.register(
             asked, reg.flags, reg.event_id, privileged=peer.privileged, owner_uid=peer.share
         )
 

@@ -14,7 +14,7 @@ dyn_events_release_all() in kernel/trace/trace_dynevent.c; user_event_create() i
 import errno
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import REG_PERSIST
+from utracefs_protocol.events.declaration import REG_PERSIST, normalized, split_name
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, CommandString, Event, shown
 from utracefsd.events.event_table import EventTable
@@ -55,16 +55,15 @@ def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
 def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
     """A line `u:NAME [FIELDS]`: the new event, or the existing one.
 
-    Raises TraceError as CommandString.split and EventTable.register.
+    Raises TraceError as split_name and EventTable.register.
     """
     if not line.startswith(b"u:"):
         raise TraceError(
             errno.EINVAL,
             f"{shown(line)}: write 'u:NAME FIELDS' to create or '!u:NAME FIELDS' to delete an event",
         )
-    return table.register(
-        CommandString.split(line[2:].lstrip(_WHITESPACE)), REG_PERSIST, privileged=privileged
-    )
+    asked = CommandString(*split_name(line[2:].lstrip(_WHITESPACE)))
+    return table.register(asked, REG_PERSIST, privileged=privileged)
 
 
 def create_synthetic(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
@@ -173,8 +172,9 @@ def _delete_matching(
         _delete_synthetic(table, name, fields, privileged)
         return
     if system in (None, b"", SYSTEM, SYSTEM_MULTI):
+        fields_text = normalized(fields, repair_semicolons=False)
         for event in table.named(name):
-            if event.declaration.matches(fields, repair_semicolons=False):
+            if event.fields_text == fields_text:
                 found = True
                 table.delete_event(event, privileged=privileged)
     if not found:

@@ -19,6 +19,7 @@ The difference of two counts of one name is exact if they have one epoch.
 import errno
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from typing import Self
 
 import attrs
@@ -29,6 +30,7 @@ from utracefs_protocol.events.declaration import (
     REG_PERSIST,
     Declaration,
     check_command_length,
+    normalized,
     parse_fields,
     split_name,
 )
@@ -84,9 +86,12 @@ class Event:
     """A ring buffer may hold records of it; never reset."""
     removed: bool = False
     """It is out of the table: acquiring it is ENODEV."""
-    matched_args: bytes | None = None
-    """The last argument text found to match. Processes of one program repeatedly register with the same
-    text, and comparing tokens takes five times as long as all the rest."""
+    fields_text: bytes = attrs.field(init=False)
+    """Its fields as text: equal to that of each CommandString that declares them."""
+
+    @fields_text.default
+    def _fields_text(self) -> bytes:
+        return self.declaration.fields_text()
 
     @property
     def name(self) -> bytes:
@@ -124,40 +129,34 @@ class Event:
         """It has references other than its own: it cannot be deleted (EBUSY)."""
         return self.references > 0 or not self.persistent
 
-    def matches(self, args: bytes) -> bool:
-        """Whether a registration's argument text has this event's fields (user_event_match())."""
-        if args == self.matched_args:
-            return True
-        if self.declaration.matches(args):
-            self.matched_args = args
-            return True
-        return False
 
-
-@attrs.frozen
+@attrs.frozen(slots=False)
 class CommandString:
-    """A command string `NAME [FIELDS]`, split. Its fields are not parsed yet: as in the kernel, the text is
-    compared with an existing event first."""
+    """A command string `NAME [FIELDS]`. Its fields are parsed only for a new event: as in the kernel, the
+    text is compared with an existing event first (user_event_match())."""
 
     name: bytes
     args: bytes
     """The text of the fields."""
+    fields_text: bytes = attrs.field(init=False)
+    """The same in the spelling of Event.fields_text."""
+
+    @fields_text.default
+    def _fields_text(self) -> bytes:
+        return normalized(self.args)
 
     @classmethod
+    @lru_cache(2048)  # processes of one program register the same texts again and again
     def parse(cls, text: bytes) -> Self:
-        """Split that of a registration. EINVAL: more than 511 bytes, a NUL byte, or a bad name."""
+        """Split the text of a registration. EINVAL: more than 511 bytes, a NUL byte, or a bad name."""
         check_command_length(text)
-        return cls.split(text)
-
-    @classmethod
-    def split(cls, text: bytes) -> Self:
-        """Split one of any length. EINVAL: a NUL byte, or a bad name."""
         if b"\0" in text:
             raise TraceError(
                 errno.EINVAL, "the command string has a NUL byte; send it without its terminator"
             )
         return cls(*split_name(text))
 
+    @cached_property
     def declaration(self) -> Declaration:
         """EINVAL: the fields do not parse."""
         return Declaration(self.name, parse_fields(self.args))

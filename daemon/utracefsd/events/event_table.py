@@ -47,7 +47,6 @@ from utracefs_protocol.events.declaration import (
     Field,
     FieldKind,
     check_command_length,
-    normalized,
     parse,
 )
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_EVENT_ID, USER_EVENTS_MAX
@@ -181,14 +180,14 @@ class EventTable:
         event = self._events.get(event_id)
         if event is None or event.synthetic or event.name != asked.name or event.multi_format != multi_format:
             return None
-        return event if event.declaration == asked.declaration() else None
+        return event if event.declaration == asked.declaration else None
 
     def _find(self, asked: CommandString, multi_format: bool) -> Event | None:
         """Kind first, then name, then fields (find_user_event())."""
         if multi_format:
-            return self._multi.get((asked.name, normalized(asked.args)))
+            return self._multi.get((asked.name, asked.fields_text))
         event = self._single.get(asked.name)
-        if event is not None and not event.matches(asked.args):
+        if event is not None and event.fields_text != asked.fields_text:
             raise TraceError(
                 errno.EADDRINUSE,
                 f"event {shown(asked.name)} exists with other fields: {shown(event.declaration.canonical())}",
@@ -202,7 +201,7 @@ class EventTable:
             # are parsed).
             tracepoint_name, system = b"%s.%x" % (asked.name, self._next_multi_id), SYSTEM_MULTI
             self._next_multi_id += 1
-        declaration = asked.declaration()
+        declaration = asked.declaration
         self._make_room(owner_uid, privileged, len(declaration.fields))
         self.check_room(_line_bytes(asked.name, asked.args))
         identity = identity_of(system, tracepoint_name, declaration)
@@ -210,15 +209,9 @@ class EventTable:
         status_index = self.status_file.allocate()
         event_id = self.ids.allocate(identity)
         tracepoint = Tracepoint(event_id, tracepoint_name, declaration.fields)
-        event = Event(
-            declaration, tracepoint_name, system, event_id, status_index, flags, tracepoint, owner_uid
+        return self._created(
+            Event(declaration, tracepoint_name, system, event_id, status_index, flags, tracepoint, owner_uid)
         )
-        self._insert(event)
-        self.emitted.begin(event)
-        for listeners in (self.before_created, self.on_created):
-            for created in listeners:
-                created(event)
-        return event
 
     def create_synthetic(self, name: bytes, fields: bytes, command: bytes) -> Event:
         """A synthetic event, which no registration finds. command: the whole line, for positions.
@@ -233,7 +226,9 @@ class EventTable:
         self.check_room(_line_bytes(name, fields))
         identity = identity_of(SYSTEM_SYNTHETIC, name, declaration)
         self.ids.check(identity, 0, privileged=True)
-        event = _synthetic_event(declaration, self.ids.allocate(identity))
+        return self._created(_synthetic_event(declaration, self.ids.allocate(identity)))
+
+    def _created(self, event: Event) -> Event:
         self._insert(event)
         self.emitted.begin(event)
         for listeners in (self.before_created, self.on_created):
@@ -249,7 +244,7 @@ class EventTable:
             return
         if event.multi_format:
             # Fields that no text can match (a tab in a type) may be there twice; they are never looked up.
-            self._multi[event.name, event.declaration.fields_text()] = event
+            self._multi[event.name, event.fields_text] = event
             if event.name not in self._named:
                 self._named[event.name] = dict.fromkeys(self.named(event.name))
         else:
@@ -410,7 +405,7 @@ class EventTable:
             self.ids.free(event)
             return
         if event.multi_format:
-            self._multi.pop((event.name, event.declaration.fields_text()), None)
+            self._multi.pop((event.name, event.fields_text), None)
         else:
             del self._single[event.name]
         named = self._named.get(event.name)

@@ -6,7 +6,7 @@ The kernel reads this string with a few C string functions, and its users depend
 single spaces only, any word after `__data_loc `, decimal struct sizes. `parse` follows
 kernel/trace/trace_events_user.c (user_event_parse_fields, user_event_parse_field, user_field_size) step by
 step. Comparing a declaration with an existing event is more lenient (user_event_match and user_fields_match):
-see `Declaration.matches`.
+see `normalized`.
 
 Where we differ, always towards EINVAL:
 
@@ -205,19 +205,15 @@ class Declaration(Frozen):
         them."""
         return b"; ".join([field.declared() for field in self.fields])
 
-    def matches(self, args: bytes, *, repair_semicolons: bool = True) -> bool:
-        """Whether the argument text of another command declares the same fields.
-
-        Runs of whitespace do not count, the space after `;` may be missing, one `;` may follow the last
-        field; otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting
-        through dynamic_events does not repair a missing space: it passes repair_semicolons=False.
-        """
-        return normalized(args, repair_semicolons=repair_semicolons) == self.fields_text()
-
 
 def normalized(args: bytes, *, repair_semicolons: bool = True) -> bytes:
     """An argument text in the spelling of `Declaration.fields_text`, so that equal texts declare the same
-    fields; see `Declaration.matches`."""
+    fields.
+
+    Runs of whitespace do not count, the space after `;` may be missing, one `;` may follow the last field;
+    otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting through
+    dynamic_events does not repair a missing space: it passes repair_semicolons=False.
+    """
     if repair_semicolons:
         args = args.replace(b";", b"; ")
     text = b" ".join(args.split())

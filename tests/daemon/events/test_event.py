@@ -6,7 +6,7 @@ import pytest
 from tests.daemon.events.helpers import register
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.events import event as module
-from utracefsd.events.event import Emitted, EmittedCounts, Event, SavedCounts, shown
+from utracefsd.events.event import CommandString, Emitted, EmittedCounts, Event, SavedCounts, shown
 from utracefsd.events.event_table import EventTable
 
 
@@ -18,15 +18,11 @@ def test_busy(table: EventTable) -> None:
     assert (plain.busy, kept.busy) == (True, False)
 
 
-def test_a_match_is_remembered_and_a_mismatch_is_not(table: EventTable) -> None:
-    event = register(table, b"a u32 x; u32 y")
-    assert not event.matches(b"u32 x")
-    assert event.matched_args is None
-    for _ in range(2):
-        assert event.matches(b"u32 x;u32 y;")
-    assert event.matched_args == b"u32 x;u32 y;"
-    assert event.matches(b"u32 x; u32 y")
-    assert not event.matches(b"u32 x")
+def test_a_known_command_string_is_made_once(table: EventTable) -> None:
+    event, command = register(table, b"a u32 x; u32 y"), CommandString.parse(b"a u32 x;u32 y;")
+    assert command is CommandString.parse(b"a u32 x;u32 y;")
+    assert command.declaration is command.declaration
+    assert command.fields_text == event.fields_text != CommandString.parse(b"a u32 x").fields_text
 
 
 def test_names_in_messages_are_readable_and_bounded() -> None:
