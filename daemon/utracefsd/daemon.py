@@ -116,17 +116,34 @@ class _Former:
     log_file: LogFile | None = None
 
 
+@attrs.frozen(kw_only=True)
+class DaemonOptions:
+    """Options of a daemon: those of the command `utracefsd` (main.py) with these names."""
+
+    status_pages: int = 1
+    """Size of the status file."""
+    buffer_size_kb: int | None = None
+    """Per cpu; None: the kernel's default, which is allocated when something is enabled."""
+    user_events_max: int = USER_EVENTS_MAX
+    """Limit of events."""
+    plugins: Collection[str] | None = None
+    """Entry points to load; None: all installed ones."""
+    plugin_options: Mapping[str, Mapping[str, str]] | None = None
+    """By name: the argument of their `start`."""
+    group: str | None = None
+    """Its members may produce events; None: `tracing`, where that group exists."""
+    tracefs_group: str | None = None
+    """Its members may administer."""
+    discard_state: bool = False
+    """Do not take over the state of an earlier daemon."""
+
+
 class Daemon:
     """`status_path`: the status file, None for one without a name. `close` ends it.
 
-    status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is allocated when
-    something is enabled. user_events_max: limit of events. plugins: names of usable ones, None for all
-    installed ones; plugin_options: by name, the argument of their `start`. max_descriptors: for producers,
-    all together. data_rings: offer them; without, everything comes over the socket.
-
-    state_folder: the folder of a previous daemon's state and of this one's; owned by this user, and locked.
-    None: keep everything in memory. discard_state: ignore a previous state. store: keeps data rings beyond
-    this process; stored: the descriptors that it kept, owned by this object.
+    max_descriptors: for producers, all together. state_folder: the folder of a previous daemon's state and of
+    this one's; owned by this user, and locked. None: keep everything in memory. store: keeps data rings
+    beyond this process; stored: the descriptors that it kept, owned by this object.
 
     Raises TraceError(EEXIST) when the status file's path is taken by something else, TraceError(ENOSPC) when
     there is no space for that file, the journal, the cells or the log, and OSError. (A ring buffer without
@@ -135,18 +152,12 @@ class Daemon:
 
     def __init__(
         self,
+        options: DaemonOptions,
         *,
         now_ns: Callable[[], int],
         status_path: str | os.PathLike[str] | None = None,
-        status_pages: int = 1,
-        buffer_size_kb: int | None = None,
-        user_events_max: int = USER_EVENTS_MAX,
-        plugins: Collection[str] | None = None,
-        plugin_options: Mapping[str, Mapping[str, str]] | None = None,
         max_descriptors: int = 1 << 20,
-        data_rings: bool = True,
         state_folder: str | os.PathLike[str] | None = None,
-        discard_state: bool = False,
         store: DescriptorStore | None = None,
         stored: Sequence[int] = (),
     ) -> None:
@@ -155,10 +166,11 @@ class Daemon:
         self._folder = None if state_folder is None else StateFolder(state_folder)
         self._has_room = False
         if self._folder is not None:
-            self._folder.give_room(status_pages * PAGE_SIZE)
-        self.status_file = StatusFile(status_path, status_pages)
+            self._folder.give_room(options.status_pages * PAGE_SIZE)
+        self.status_file = StatusFile(status_path, options.status_pages)
+        limit = options.user_events_max
         # If users take all other indexes, an administrator still finds one.
-        room = min(self.status_file.capacity, user_events_max)
+        room = min(self.status_file.capacity, limit)
         self.shares = Shares(
             in_all={
                 Resource.DESCRIPTORS: max_descriptors,
@@ -168,19 +180,20 @@ class Daemon:
         )
         self.faults = Faults()
         self.state: State | None = None
-        self.rings: Rings | None = None
         self.table = EventTable(
-            self.status_file, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
+            self.status_file, shares=self.shares, user_events_max=limit, first_id=FIRST_EVENT_ID
         )
         self.comms = make_comm_table()
         self.comms.on_ended = self.save
         self.all_writers = AllWriters(self.comms)
         nr_cpus = possible_cpus()
-        former = _Former() if self._folder is None else self._take_over(self._folder, nr_cpus, discard_state)
+        former = _Former()
+        if self._folder is not None:
+            former = self._take_over(self._folder, nr_cpus, options.discard_state)
         self._took_over = former.state is not None
         self._restarts = 0 if former.state is None else former.state.restarts + 1
         self.cells = Cells() if former.journal is None else former.journal.cells
-        self.instances = self._make_instances(former, nr_cpus, buffer_size_kb)
+        self.instances = self._make_instances(former, nr_cpus, options.buffer_size_kb)
         # Their programs, and the owners of instances, have this long to come back.
         self._holds = any(not event.persistent for event in former.events) or any(
             instance.settings.owner_returns for instance in self.instances
@@ -191,7 +204,12 @@ class Daemon:
         self.remove_state = False
         """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
         leaves everything for the next one."""
-        self.rings = self._make_rings(former, nr_cpus, store, stored) if data_rings else None
+        names = WriterNames(self.comms.comm, self.comms.last_comm)
+        self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
+        self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
+        known = None if former.state is None else former.state.rings
+        self.rings = Rings(nr_cpus, self, former.journal, known, store, stored)
+        self.streams.on_lossless = self.rings.look_at_waits
         if self._folder is not None:
             self.state = self._make_state(self._folder, former)
         if self._took_over:
@@ -200,11 +218,9 @@ class Daemon:
                 "took over %(events)d events of the previous daemon",
                 events=len(former.events),
             )
-        names = WriterNames(self.comms.comm, self.comms.last_comm)
-        self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
-        self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
-        self._connect_lossless()
-        self.plugins = Plugins(self.table, entry_points=Installed(plugins), options=plugin_options)
+        self.plugins = Plugins(
+            self.table, entry_points=Installed(options.plugins), options=options.plugin_options
+        )
         self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
         self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
@@ -261,33 +277,8 @@ class Daemon:
         tables.remove_the_rest()
         return instances
 
-    def _connect_lossless(self) -> None:
-        if self.rings is not None:
-            self.rings.wait_us = self.streams.wait_us
-            self.streams.on_lossless = self.rings.look_at_waits
-
-    def _make_rings(
-        self, former: "_Former", nr_cpus: int, store: DescriptorStore | None, stored: Sequence[int]
-    ) -> Rings:
-        return Rings(
-            nr_cpus,
-            shares=self.shares,
-            journal=former.journal,
-            all_writers=self.all_writers,
-            wrote=self.comms.wrote,
-            save=self.save,
-            end_failed=self._end_failed,
-            known=None if former.state is None else former.state.rings,
-            is_running=is_running,
-            hold=self._hold,
-            let_go=self._let_go,
-            store=store,
-            stored=stored,
-            gone=self._ring_gone,
-        )
-
     def _make_state(self, folder: StateFolder, former: "_Former") -> State:
-        with self._made(folder.log):
+        with self._made(folder.log, self.rings.close):
             return State(
                 folder,
                 self.table,
@@ -300,13 +291,12 @@ class Daemon:
             )
 
     @contextmanager
-    def _made(self, path: Path) -> Iterator[None]:
+    def _made(self, path: Path, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Errors of a file without which the daemon cannot run. TraceError."""
         try:
             yield
         except OSError as error:
-            if self.rings is not None:
-                self.rings.close()
+            undo()
             self.status_file.close()
             raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
 
@@ -378,8 +368,7 @@ class Daemon:
         if self._taking_in:
             return
         self.data.take_in_all()
-        if self.rings is not None:
-            self.rings.round()
+        self.rings.round()
         self.hand_over()
         self._taking_in = True
         try:
@@ -389,7 +378,7 @@ class Daemon:
 
     def hand_over(self) -> None:
         """Pass new records to consumers with a ring of their own, and new writers to `saved_tgids`."""
-        if self.comms.record_tgid and self.rings is not None:
+        if self.comms.record_tgid:
             for tid, pid in self.rings.writers():
                 self.comms.wrote(tid, pid)
         self.plugins.flush()
@@ -431,7 +420,7 @@ class Daemon:
         """Handle deadlines that have passed."""
         self.data.on_time(now_ns)
         self.tracefs.on_time(now_ns)
-        if self.rings is not None and self._waits_for_rings() and self._look_again_ns <= now_ns:
+        if self._waits_for_rings() and self._look_again_ns <= now_ns:
             self.rings.look_again()
             if self._gather_ends_ns <= now_ns:
                 here = {accepted.link.peer.pid for accepted in self.data}
@@ -454,12 +443,18 @@ class Daemon:
     @property
     def gathering(self) -> bool:
         """Data rings of the previous daemon may still come back, and no ring is read before that."""
-        return self.rings is not None and self.rings.gathering
+        return self.rings.gathering
 
     def _waits_for_rings(self) -> bool:
-        return self.rings is not None and (self.rings.gathering or self.rings.has_orphans)
+        return self.rings.gathering or self.rings.has_orphans
 
-    def _hold(self, event_ids: Sequence[int]) -> IndexTable | None:
+    def is_running(self, pid: int, start_time: int) -> bool:
+        return is_running(pid, start_time)
+
+    def wait_us(self, uid: int) -> int:
+        return self.streams.wait_us(uid)
+
+    def acquire_events(self, event_ids: Sequence[int]) -> IndexTable | None:
         events = [self.table.by_id(event_id) for event_id in event_ids]
         table = IndexTable()
         for event in events:
@@ -470,14 +465,14 @@ class Daemon:
             self.table.acquire(self.table.by_id(event_id))  # type: ignore[arg-type]
         return table
 
-    def _let_go(self, event_ids: Sequence[int]) -> None:
+    def release_events(self, event_ids: Sequence[int]) -> None:
         events = [self.table.by_id(event_id) for event_id in event_ids]
         self.table.release_all([event for event in events if event is not None])
 
-    def _end_failed(self) -> None:
+    def end_failed(self) -> None:
         self.data.end_failed()
 
-    def _ring_gone(self, event_ids: Sequence[int], number: int) -> None:
+    def ring_gone(self, event_ids: Sequence[int], number: int) -> None:
         for event_id in event_ids:
             event = self.table.by_id(event_id)
             if event is not None:
@@ -493,22 +488,19 @@ class Daemon:
             self.take_in_all()  # their readers take the last records, and end with the connections
         self.tracefs.close()
         self._hold_records = False
-        if self.rings is not None and self.rings.has_orphans:
+        if self.rings.has_orphans:
             self.rings.stop_waiting()  # nobody would bring these to the next daemon
         if self.remove_state:
-            if self.rings is not None:
-                self.rings.round()
+            self.rings.round()
         else:
             self.take_in_all()
         self.save()
         if self.state is not None:
             self.state.close(keep=not self.remove_state and (self._took_over or self.state.has_news))
             self.state = None
-        if self.rings is not None:
-            self.rings.hand_over()
+        self.rings.hand_over()
         self.data.close()
-        if self.rings is not None:
-            self.rings.close()
+        self.rings.close()
         self.plugins.close()
         self.status_file.close()
 
@@ -536,8 +528,6 @@ class Daemon:
     def time_of_records(self, packet_ns: int) -> int | None:
         """The time for records that come over the socket now: every unread ring record is younger. None: they
         wait for the rings of the previous daemon."""
-        if self.rings is None:
-            return self.now_ns()
         time_ns = self.rings.take_in_before_others()
         return self.now_ns() if time_ns is None and not self._hold_records else time_ns
 
@@ -549,7 +539,6 @@ class Daemon:
 
     def _stats_text(self) -> bytes:
         """The file daemon_stats."""
-        missing = 0 if self.rings is None else self.rings.nr_missing
         lines = [
             f"faults: {self.faults.count}\n",
             f"pid: {os.getpid()}\n",
@@ -562,10 +551,10 @@ class Daemon:
             lines.append(f"memory of the state's files, in bytes: {self._folder.used_bytes()}\n")
             lines.append(f"free for the state's files, in bytes: {self._folder.free_bytes()}\n")
         lines += [
-            f"data rings: {0 if self.rings is None else len(self.rings)}\n",
-            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
-            f"data rings that nobody keeps: {0 if self.rings is None else self.rings.nr_unstored}\n",
-            f"data rings gone with their records, unknown how many: {missing}\n",
+            f"data rings: {len(self.rings)}\n",
+            f"records lost of unknown events: {self.rings.lost_of_unknown}\n",
+            f"data rings that nobody keeps: {self.rings.nr_unstored}\n",
+            f"data rings gone with their records, unknown how many: {self.rings.nr_missing}\n",
             f"synthetic events that may be lost with the daemon before: {self.cells.lost_deferred}\n",
             f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",

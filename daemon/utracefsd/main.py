@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
 import trio
@@ -237,11 +238,6 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
 @click.version_option(_version(), prog_name="utracefsd")
 def main(
     directory: str | None,
-    status_pages: int,
-    buffer_size_kb: int | None,
-    user_events_max: int,
-    group: str | None,
-    tracefs_group: str | None,
     plugins: tuple[str, ...],
     plugin_options: tuple[str, ...],
     ready_fd: int | None,
@@ -249,9 +245,9 @@ def main(
     stops: bool,
     exit_with_parent: bool,
     keep_state: bool,
-    discard_state: bool,
     log_level: str,
     log_format: str,
+    **others: Any,  # of DaemonOptions
 ) -> None:
     """Bring user_events and tracefs to the processes of this machine, without the kernel's help.
 
@@ -285,17 +281,12 @@ def main(
     start = functools.partial(
         serve,
         directory,
-        status_pages=status_pages,
-        buffer_size_kb=buffer_size_kb,
-        user_events_max=user_events_max,
         plugins=plugins or None,
         plugin_options=options,
-        group=group,
-        tracefs_group=tracefs_group,
         listen_fds=listen_fds,
-        discard_state=discard_state,
         store=store,
         ends_with_parent=exit_with_parent,
+        **others,
     )
     process = functools.partial(
         _process,

@@ -29,6 +29,7 @@ API = {
     "Columns of a recording": "utracefs.recordings.recording Batch",
     "The tree": "utracefs.tree.tracefs",
     "The daemon in a trio program": "utracefsd serve",
+    "Options of the daemon": "utracefsd.daemon DaemonOptions",
     "Plug-ins of the daemon": "utracefsd.consumers.plugins.contract",
 }
 """Title: a module, and its public names (__all__), or the given ones, or all but the given ones (-NAME)."""

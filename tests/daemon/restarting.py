@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from utracefsd.daemon import Daemon
+from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.events.event import CommandString, Event
 from utracefsd.machine.peer import Peer
 from utracefsd.state.log_file import read_log_file
@@ -45,11 +45,10 @@ def one_cpu() -> Iterator[int]:
 
 def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemon:
     return Daemon(
+        DaemonOptions(plugins=[], **options),
         now_ns=clock or time.monotonic_ns,
         status_path=folder / "user_events_status",
         state_folder=folder,
-        plugins=[],
-        **options,
     )
 
 

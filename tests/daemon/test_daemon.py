@@ -19,7 +19,7 @@ import pytest
 from tests.daemon.restarting import logged, one_cpu
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections.port import Port
-from utracefsd.daemon import Daemon
+from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.machine.shares import Resource
 from utracefsd.state.log import parse_log
 
@@ -37,10 +37,10 @@ class Around:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.daemon = Daemon(
+            DaemonOptions(plugins=[]),
             now_ns=time.monotonic_ns,
             status_path=folder / "user_events_status",
             state_folder=folder,
-            plugins=[],
         )
         self.clients: list[socket.socket] = []
 

@@ -19,7 +19,7 @@ import pytest
 
 from utracefs_protocol.connection import encode_notification, encode_request
 from utracefsd.connections.port import Port
-from utracefsd.daemon import Daemon
+from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.events.notifier import ACKNOWLEDGE_NS
 from utracefsd.machine.procfs import read_task
 from utracefsd.machine.shares import Resource
@@ -68,7 +68,9 @@ class Around:
     def __init__(self, folder: Path) -> None:
         self.now_ns = SECOND_NS
         self.daemon = Daemon(
-            now_ns=lambda: self.now_ns, status_path=folder / "user_events_status", plugins=[]
+            DaemonOptions(plugins=[]),
+            now_ns=lambda: self.now_ns,
+            status_path=folder / "user_events_status",
         )
         self.clients: list[Client] = []
         self.closed = False

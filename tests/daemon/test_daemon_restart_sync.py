@@ -78,7 +78,6 @@ def program(folder: Path, clock: Clock) -> Iterator[Program]:
     register(before, b"a u32 n", REG_PERSIST)
     write(before, b"events/user_events/a/enable", b"1")
     task = read_task(os.getppid())
-    assert before.rings is not None
     assert task is not None
     other = attrs.evolve(ROOT, pid=os.getppid(), start_time=task.start_time)
     before.rings.create(IndexTable(), other, 1 << 16, lambda error: None)
@@ -104,7 +103,6 @@ def test_a_reconnected_program_has_a_second_to_hand_over_its_ring(folder: Path, 
     before = daemon_in(folder, clock)
     register(before, b"a u32 n", REG_PERSIST)
     task = read_task(os.getpid())
-    assert before.rings is not None
     assert task is not None
     mine = attrs.evolve(ROOT, start_time=task.start_time)
     before.rings.create(IndexTable(), mine, 1 << 16, lambda error: None)

@@ -73,10 +73,8 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake._writers import AllWriters
-from utracefsd.intake.rings import Rings
+from utracefsd.intake.rings import Rings, RingServices
 from utracefsd.machine.closing import close_foreign
-from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
 
@@ -103,27 +101,17 @@ MAX_REFUSED = 64
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted for the user in steps of this many: counting each would double the cost."""
 
-_NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
 
-
-class Services(Protocol):
-    """The daemon, as a data connection uses it."""
+class Services(RingServices, Protocol):
+    """The daemon, as a data connection and its data ring use it."""
 
     @property
     def table(self) -> EventTable:
         """The table of its events."""
 
     @property
-    def comms(self) -> CommTable:
-        """Names and processes of threads."""
-
-    @property
-    def rings(self) -> Rings | None:
-        """Makes data rings; None: there are no data rings (ENOSYS)."""
-
-    @property
-    def all_writers(self) -> AllWriters | None:
-        """The threads of each process; None: records do not say which thread wrote them."""
+    def rings(self) -> Rings:
+        """Makes data rings."""
 
     def take_in_all(self) -> None:
         """Carry out everything that other connections sent before, also their ends."""
@@ -134,9 +122,6 @@ class Services(Protocol):
     def time_of_records(self, packet_ns: int, /) -> int | None:
         """The time for records of a packet that came at `packet_ns`; None: they have to wait, and their
         connection is `held`."""
-
-    def save(self) -> None:
-        """Write down the events for the next daemon, before records of them are taken in."""
 
     def speak_up(self, connection: DataConnection, /) -> None:
         """This connection has a message to send, which answers no request."""
@@ -211,10 +196,10 @@ class DataConnection:
 
     def _set_writers(self) -> None:
         peer, writers = self.peer, self._services.all_writers
-        if writers is not None:  # has no reference to this connection, to avoid a cycle
-            self.index_table.make_writers = lambda: writers.of(
-                peer.pid, peer.start_time or 0, peer.share, peer.lives
-            )
+        # It has no reference to this connection, to avoid a cycle.
+        self.index_table.make_writers = lambda: writers.of(
+            peer.pid, peer.start_time or 0, peer.share, peer.lives
+        )
 
     def _must_wait(self) -> bool:
         self._held = self._services.time_of_records(self._packet_ns) is None
@@ -318,7 +303,7 @@ class DataConnection:
             if self._notifier is not None:
                 notifier, self._notifier = self._notifier, None
                 steps.callback(self.table.notifier_closed, notifier, now_ns)
-            if self._ring is not None and self._rings is not None:
+            if self._ring is not None:
                 ring, self._ring = self._ring, None
                 steps.callback(self._rings.drop, ring)
             for _, fds in self._take_outgoing():
@@ -534,7 +519,7 @@ class DataConnection:
         if write_index is None:
             self.table.acquire(event)
             write_index = self._write_index_of[event] = self.index_table.append(event.tracepoint)
-            if self._ring is not None and self._rings is not None:
+            if self._ring is not None:
                 self._rings.grown(self._ring, event.id)
         if reg.enabler is not None:
             # From here on an error leaves the event referenced by this connection, as in
@@ -578,9 +563,7 @@ class DataConnection:
         self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
-        status = messages.StatusMapped(
-            self.table.status_file.size, self._services.all_writers is not None, messages.PROTOCOL_VERSION
-        )
+        status = messages.StatusMapped(self.table.status_file.size, True, messages.PROTOCOL_VERSION)
         try:
             fd = self.table.status_file.readonly_fd()
         except OSError as error:
@@ -618,24 +601,20 @@ class DataConnection:
 
     def _waits_for_rings(self) -> bool:
         """Whether this connection's ring has records that cannot be taken in yet."""
-        return (
-            self._ring is not None
-            and self._rings is not None
-            and self._rings.gathering
-            and self._ring.pending_bytes > 0
-        )
+        return self._ring is not None and self._rings.gathering and self._ring.pending_bytes > 0
 
     def _synced(self, msgid: int) -> None:
         # Everything sent before this request has been carried out; still to do: records committed to the
         # ring, and the batches of plug-ins. Older records of other rings are taken in first, so that no time
         # is moved; but for an empty ring other rings are not read.
-        if self._ring is not None and self._rings is not None and self._ring.pending_bytes:
+        if self._ring is not None and self._ring.pending_bytes:
             self._rings.take_in()
         self._services.hand_over()
         self._send(encode_response(msgid, None))
 
     def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
-        rings = self._may_have_ring()
+        self._check_may_have_ring()
+        rings = self._rings
         ring = self._ring = rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
         answer = encode_response(msgid, messages.RingMapped(ring.size).to_wire())
         fds: list[int] = []
@@ -653,7 +632,8 @@ class DataConnection:
         self._send(answer, fds)
 
     def _adopt_ring(self, msgid: int, _: messages.AdoptRing, now_ns: int) -> None:
-        rings = self._may_have_ring()
+        self._check_may_have_ring()
+        rings = self._rings
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if rings.in_use(fd):
             self._services.take_in_all()  # notices the end of a connection that has just had it
@@ -661,16 +641,13 @@ class DataConnection:
         rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
 
-    def _may_have_ring(self) -> Rings:
+    def _check_may_have_ring(self) -> None:
         if self._on_behalf:
             raise TraceError(errno.EPERM, "a data ring is a process's own; send records over this socket")
-        if self._rings is None:
-            raise TraceError(errno.ENOSYS, _NO_DATA_RING)
         if self._ring is not None:
             raise TraceError(
                 errno.EEXIST, "this connection has a data ring; one serves all threads of a process"
             )
-        return self._rings
 
     def _ring_failed(self, error: TraceError) -> None:
         if not self.closing:

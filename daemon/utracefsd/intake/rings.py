@@ -52,6 +52,7 @@ from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine import tsc
 from utracefsd.machine.closing import close_foreign
+from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.machine.subordinates import share_of
@@ -84,6 +85,43 @@ class DescriptorStore(Protocol):
         """Drop the descriptor of that name."""
 
 
+class RingServices(Protocol):
+    """The daemon, as its rings use it."""
+
+    @property
+    def shares(self) -> Shares:
+        """Counts and limits the resources of each user."""
+
+    @property
+    def comms(self) -> CommTable:
+        """Names and processes of threads."""
+
+    @property
+    def all_writers(self) -> AllWriters:
+        """The threads of each process."""
+
+    def save(self) -> None:
+        """Write down the events for the next daemon, before records of them are taken in."""
+
+    def is_running(self, pid: int, start_time: int, /) -> bool:
+        """Whether this process has not ended."""
+
+    def wait_us(self, uid: int, /) -> int:
+        """How long a user's programs may wait for room."""
+
+    def end_failed(self) -> None:
+        """End the connections of corrupt rings, whose `failed` was called."""
+
+    def acquire_events(self, event_ids: Sequence[int], /) -> IndexTable | None:
+        """Take a reference on each event. The table of their tracepoints; None: one of them is gone."""
+
+    def release_events(self, event_ids: Sequence[int], /) -> None:
+        """Drop these references."""
+
+    def ring_gone(self, event_ids: Sequence[int], number: int, /) -> None:
+        """A ring with these events is lost: 1; it comes back later: -1."""
+
+
 class NoStore:
     limit = 0
 
@@ -101,10 +139,6 @@ _LINE_BYTES = 64
 _ID_BYTES = 3
 
 _CORRUPT = "the memory of the data ring is invalid"
-
-
-def _nothing() -> None:
-    return None
 
 
 def _ignore(*_: object) -> None:
@@ -142,62 +176,37 @@ class _Owned:
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    journal: keeps how far each ring is consumed. all_writers: knows the threads of each process. wrote:
-    called with thread and process for writers of a ring that ends before the next `writers`. save: called
-    before records are taken in, to write down their events for the next daemon. end_failed: called after
-    `failed` of corrupt rings.
-
-    known: rings of the previous daemon. is_running: asks /proc. hold, let_go: take and drop references on
-    events, by id; hold returns the table of their tracepoints, None when one of them is gone. store: keeps
-    the rings beyond this process. stored: the descriptors that it kept, owned by this object. gone: called
-    with the events of a ring that is lost, and 1; and -1 if it comes back later.
+    journal: keeps how far each ring is consumed. known: rings of the previous daemon. store: keeps the rings
+    beyond this process. stored: the descriptors that it kept, owned by this object.
     """
 
     def __init__(
         self,
         nr_cpus: int,
-        *,
-        shares: Shares | None = None,
+        services: RingServices,
         journal: Journal | None = None,
-        all_writers: AllWriters | None = None,
-        wrote: Callable[[int, int], None] = _ignore,
-        save: Callable[[], None] = _nothing,
-        end_failed: Callable[[], None] = _nothing,
         known: Mapping[Key, KnownRing] | None = None,
-        is_running: Callable[[int, int], bool] = lambda pid, start_time: False,
-        hold: Callable[[Sequence[int]], IndexTable | None] = lambda event_ids: None,
-        let_go: Callable[[Sequence[int]], None] = _ignore,
         store: DescriptorStore | None = None,
         stored: Iterable[int] = (),
-        gone: Callable[[Sequence[int], int], None] = _ignore,
     ) -> None:
         self.on_kept: Callable[[Key, KnownRing], None] = _ignore
         """Called with each ring, for the state; then with each further event of it."""
         self.on_grown: Callable[[Key, int], None] = _ignore
         self.on_gone: Callable[[Key], None] = _ignore
         """Called with each ring that is given up, or no longer waited for."""
-        self.wait_us: Callable[[int], int] = lambda uid: 0
-        """Returns how long a user's programs may wait for room."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """Raises TraceError when the state has no space for so many bytes, for a new ring."""
         self._awaited = dict(known or {})
-        self._is_running = is_running
-        self._hold = hold
-        self._let_go = let_go
+        self._services = services
         self._store = NoStore() if store is None else store
         self._unstored: dict[int, dict[_Owned, None]] = {}
         """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
         """Rings that are lost, or may be: `gathering` no longer waits for them."""
-        self._gone = gone
-        self._save = save
-        self._end_failed = end_failed
-        self._all_writers = AllWriters() if all_writers is None else all_writers
-        self._wrote = wrote
         self._intake = Intake(nr_cpus, tsc.trusted(), journal)
         self._journal = journal
         self._handing_over = False
-        self._shares = Shares() if shares is None else shares
+        self._shares = services.shares
         self._owned: dict[DataRing, _Owned] = {}
         self._by_key: dict[Key, _Owned] = {}
         self._orphans: dict[_Owned, None] = {}
@@ -216,7 +225,9 @@ class Rings:
 
     def look_again(self) -> None:
         """Stop waiting for rings whose programs have ended."""
-        gone = [key for key, ring in self._awaited.items() if not ring.may_come_back(self._is_running)]
+        gone = [
+            key for key, ring in self._awaited.items() if not ring.may_come_back(self._services.is_running)
+        ]
         self._wait_no_more(gone)
 
     def stop_waiting(self, but_for: Container[int] = ()) -> None:
@@ -238,7 +249,7 @@ class Rings:
                 pid=known.pid,
             )
         self._missing[key] = known
-        self._gone(known.event_ids, 1)
+        self._services.ring_gone(known.event_ids, 1)
         self.on_gone(key)
 
     @property
@@ -257,7 +268,7 @@ class Rings:
             found = os.fstat(fd)
             key = found.st_dev, found.st_ino
             known = self._awaited.get(key)
-            table = None if known is None else self._hold(known.event_ids)
+            table = None if known is None else self._services.acquire_events(known.event_ids)
             if known is None or table is None:
                 self._store.drop(name_of(key))
                 close_foreign([fd], os.geteuid())
@@ -273,12 +284,12 @@ class Rings:
                     pid=known.pid,
                     reason=error,
                 )
-                self._let_go(known.event_ids)
+                self._services.release_events(known.event_ids)
                 self._store.drop(name_of(key))
                 self._miss(key, self._awaited.pop(key))
                 continue
             del self._awaited[key]
-            ring.dead = not known.may_come_back(self._is_running)
+            ring.dead = not known.may_come_back(self._services.is_running)
             owned = _Owned(ring, key, known.uid, share_of(known.uid), known.start_time, _ignore)
             self._enter(owned)
             self._note_stored(owned)
@@ -379,7 +390,7 @@ class Rings:
         waited_for = self._awaited.pop(key, None) is not None
         missed = self._missing.pop(key, None)
         if missed is not None:
-            self._gone(missed.event_ids, -1)
+            self._services.ring_gone(missed.event_ids, -1)
         self._own(ring, peer, failed, stored=other is not None and other.stored)
         if waited_for:
             self._wait_no_more(())
@@ -415,7 +426,7 @@ class Rings:
 
     def _leave(self, owned: _Owned) -> bool:
         """Continue to read a ring whose connection ends. False: its events are gone."""
-        if self._hold(owned.ring.table.event_ids()) is None:
+        if self._services.acquire_events(owned.ring.table.event_ids()) is None:
             return False
         owned.ring.leave_connection()
         owned.ring.dead = not self._may_be_filling(owned)
@@ -430,13 +441,13 @@ class Rings:
         the next lap. Records behind it wait until the next connection adopts the ring.
         """
         pid, start_time = owned.ring.pid, owned.start_time
-        return pid > 0 and start_time > 0 and self._is_running(pid, start_time)
+        return pid > 0 and start_time > 0 and self._services.is_running(pid, start_time)
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Stop reading a ring. for_another: this daemon continues with it in another object."""
         ring = owned.ring
         for tid, pid in self._writers_of(owned):
-            self._wrote(tid, pid)
+            self._services.comms.wrote(tid, pid)
         del self._owned[ring], self._by_key[owned.key]
         self._intake.remove(ring)
         self._lost_of_unknown += ring.lost_of_unknown
@@ -448,7 +459,7 @@ class Rings:
             self.on_gone(owned.key)
         if owned in self._orphans:
             del self._orphans[owned]
-            self._let_go(ring.table.event_ids())
+            self._services.release_events(ring.table.event_ids())
         if ring.doorbell >= 0:
             self._epoll.unregister(ring.doorbell)
         self._shares.drop(Resource.RING_BYTES, owned.share, ring.size)
@@ -475,7 +486,7 @@ class Rings:
                 owned.left
                 or all_of_them
                 or ring.dead
-                or not self._known(owned).may_come_back(self._is_running)
+                or not self._known(owned).may_come_back(self._services.is_running)
             ):
                 # (Not each time a look into /proc: a user can have thousands of rings that are left.)
                 if not (owned.left and owned.looks and ring.pending_bytes):
@@ -506,7 +517,7 @@ class Rings:
             else:
                 owned.failed(TraceError(errno.EPROTO, _CORRUPT))
         if corrupt:
-            self._end_failed()
+            self._services.end_failed()
         return taken
 
     def take_in(self, budget: int | None = None) -> int:
@@ -515,7 +526,7 @@ class Rings:
         if self._taking_in or self._awaited:
             return 0
         self._taking_in = True
-        self._save()
+        self._services.save()
         try:
             return self._intake.take_in() if budget is None else self._intake.take_in(budget)
         finally:
@@ -569,7 +580,7 @@ class Rings:
     def look_at_waits(self) -> None:
         """`wait_us` has changed."""
         for owned in self._owned.values():
-            owned.ring.set_wait(self.wait_us(owned.uid))
+            owned.ring.set_wait(self._services.wait_us(owned.uid))
 
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After True, run one more `round` before sleeping."""
@@ -661,9 +672,9 @@ class Rings:
     def _enter(self, owned: _Owned, lives: Callable[[], bool] | None = None) -> None:
         """Nothing fails from here on."""
         ring = owned.ring
-        ring.writers = self._all_writers.of(ring.pid, owned.start_time, owned.share, lives)
+        ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, owned.share, lives)
         self._intake.add(ring)
-        ring.set_wait(self.wait_us(owned.uid))
+        ring.set_wait(self._services.wait_us(owned.uid))
         self._owned[ring] = self._by_key[owned.key] = owned
         self._shares.add(Resource.RING_BYTES, owned.share, ring.size)
         self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)

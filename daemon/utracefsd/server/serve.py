@@ -23,15 +23,15 @@ import math
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 import attrs
 import trio
 
-from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.port import Port
-from utracefsd.daemon import Daemon
+from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.daemon_log import daemon_log
 from utracefsd.intake.rings import LINGER_ROUNDS, POLL_S, ROUND_RECORDS, Rings
 from utracefsd.machine import collector
@@ -69,27 +69,16 @@ class Serving:
 async def serve(
     directory: str | os.PathLike[str] | None = None,
     *,
-    status_pages: int = 1,
-    buffer_size_kb: int | None = None,
-    user_events_max: int = USER_EVENTS_MAX,
-    plugins: Sequence[str] | None = None,
-    plugin_options: Mapping[str, Mapping[str, str]] | None = None,
-    group: str | None = None,
-    tracefs_group: str | None = None,
     listen_fds: Sequence[sd_notify.ListenFd] = (),
-    discard_state: bool = False,
     store: FdStore | None = None,
     ends_with_parent: bool = False,
     task_status: "trio.TaskStatus[Serving]" = trio.TASK_STATUS_IGNORED,
+    **chosen: Any,
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
 
-    `plugins`: entry points to load, all installed ones when None; `plugin_options`: for their `start`, by
-    name. Members of `group` may produce events (default: `tracing` where that group exists), members of
-    `tracefs_group` may administer. `listen_fds` are sockets that systemd opened; their names say which is
-    which, and the files stay systemd's. Data rings among them were kept by `store`, which is closed here.
-
-    The state of an earlier daemon in the same directory is taken over, unless `discard_state`.
+    `chosen`: members of `DaemonOptions`. `listen_fds` are sockets that systemd opened; their names say which
+    is which, and the files stay systemd's. Data rings among them were kept by `store`, which is closed here.
 
     `ends_with_parent`: no daemon takes over its state if it is killed; the next daemon of the same user
     removes that.
@@ -102,7 +91,8 @@ async def serve(
     ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the
     sockets.
     """
-    place = runtime.locate(directory)
+    place, options = runtime.locate(directory), DaemonOptions(**chosen)
+    group, tracefs_group = options.group, options.tracefs_group
     data_gid = group_id(DEFAULT_GROUP, required=False) if group is None else group_id(group, required=True)
     tracefs_gid = None if tracefs_group is None else group_id(tracefs_group, required=True)
     sockets, stored = take_stored(listen_fds)
@@ -119,16 +109,11 @@ async def serve(
         stack.callback(place.unmark)
         runtime.remove_left_over(place.uid)
         daemon = Daemon(
+            options,
             status_path=place.status_file,
-            status_pages=status_pages,
-            buffer_size_kb=buffer_size_kb,
-            user_events_max=user_events_max,
-            plugins=plugins,
-            plugin_options=plugin_options,
             max_descriptors=_max_descriptors(),
             now_ns=time.monotonic_ns,
             state_folder=place.status_folder,
-            discard_state=discard_state,
             store=store,
             stored=[one.fd for one in stored],
         )
@@ -183,8 +168,7 @@ class Server:
     def start(self, nursery: trio.Nursery, store: FdStore | None) -> None:
         nursery.start_soon(self.port, self.daemon.data)
         nursery.start_soon(self.tree)
-        if self.daemon.rings is not None:
-            nursery.start_soon(self.rings, self.daemon.rings)
+        nursery.start_soon(self.rings, self.daemon.rings)
         nursery.start_soon(self.timers)
         if store is not None:
             nursery.start_soon(self.store, store)

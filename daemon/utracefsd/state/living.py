@@ -70,7 +70,7 @@ class State:
         table: EventTable,
         instances: Instances,
         comms: CommTable,
-        rings: Rings | None = None,
+        rings: Rings,
         fired: Mapping[Key, tuple[int, set[int]]] | None = None,
         file: LogFile | None = None,
         restarts: int = 0,
@@ -106,17 +106,16 @@ class State:
         table.before_created.append(self._created)
         table.on_removed.append(self._removed)
         comms.on_kept = self._kept
-        if rings is not None:
-            rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
-            rings.on_grown = lambda key, event_id: self._pending.append(log.index_line(key, event_id))
-            rings.on_gone = lambda key: self._pending.append(log.ring_gone_line(key))
+        rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
+        rings.on_grown = lambda key, event_id: self._pending.append(log.index_line(key, event_id))
+        rings.on_gone = lambda key: self._pending.append(log.ring_gone_line(key))
         folder.on_buffer_moved = self._buffer_moved
         for instance in instances:
             self._listen_to(instance)
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
         self._begin(folder.open_log() if file is None else file)
-        self._asking = [one for one in (table, instances, folder, rings) if one is not None]
+        self._asking = (table, instances, folder, rings)
         for one in self._asking:
             one.check_room = self.check_room
 
@@ -178,8 +177,7 @@ class State:
         self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
         self._comms.on_kept = None
-        if self._rings is not None:
-            self._rings.stop_telling()
+        self._rings.stop_telling()
         self.folder.on_buffer_moved = lambda number: None
         self._instances.on_made.remove(self._instance_made)
         self._instances.on_removed.remove(self._instance_removed)
@@ -294,9 +292,8 @@ class State:
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
-        if self._rings is not None:
-            for key, ring in self._rings.saved():
-                yield log.ring_line(key, ring)
+        for key, ring in self._rings.saved():
+            yield log.ring_line(key, ring)
         for key, (position, keys) in self._fired.items():
             yield log.fired_line(key, position, keys)
         self._pending.clear()

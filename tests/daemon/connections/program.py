@@ -5,7 +5,7 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -22,9 +22,10 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._writers import AllWriters
-from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Shares
 
 SECOND_NS = 1_000_000_000
 PAGE = mmap.PAGESIZE
@@ -32,15 +33,46 @@ ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(200, 1000, 1000, privileged=False)
 
 
-class FakeServices:
-    """The parts of a daemon that a connection uses, unless a test replaces them (see `Services`)."""
+class FakeRingServices:
+    """The parts of a daemon that its rings use, unless a test replaces them (see `RingServices`)."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.shares, self.all_writers = Shares(), AllWriters()
+        self.comms: Any = self
+        self.__dict__.update(parts)
+
+    def save(self) -> None:
+        pass
+
+    def is_running(self, pid: int, start_time: int) -> bool:
+        return False
+
+    def wait_us(self, uid: int) -> int:
+        return 0
+
+    def end_failed(self) -> None:
+        pass
+
+    def acquire_events(self, event_ids: Sequence[int]) -> IndexTable | None:
+        return None
+
+    def release_events(self, event_ids: Sequence[int]) -> None:
+        pass
+
+    def ring_gone(self, event_ids: Sequence[int], number: int) -> None:
+        pass
+
+    def wrote(self, tid: int, pid: int) -> None:
+        pass
+
+
+class FakeServices(FakeRingServices):
+    """The same for a connection (see `Services`)."""
 
     def __init__(self, table: EventTable, **parts: Any) -> None:
         self.table = table
-        self.rings: Rings | None = None
-        self.all_writers: AllWriters | None = None
-        self.comms: Any = self
-        self.__dict__.update(parts)
+        self.rings: Any = None
+        super().__init__(**parts)
 
     def take_in_all(self) -> None:
         pass
@@ -51,9 +83,6 @@ class FakeServices:
     def time_of_records(self, packet_ns: int) -> int | None:
         return packet_ns
 
-    def save(self) -> None:
-        pass
-
     def speak_up(self, connection: DataConnection) -> None:
         pass
 
@@ -62,9 +91,6 @@ class FakeServices:
 
     def comm(self, pid: int) -> bytes:
         return b"program"
-
-    def wrote(self, tid: int, pid: int) -> None:
-        pass
 
     def meet(self, tid: int) -> tuple[int | None, int | None]:
         return None, None

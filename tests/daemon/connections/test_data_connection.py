@@ -15,6 +15,7 @@ from tests.daemon.connections.program import (
     ROOT,
     SECOND_NS,
     Client,
+    FakeRingServices,
     enabler,
     flush,
     listen,
@@ -258,7 +259,7 @@ def test_a_user_has_so_many_registrations(table: EventTable, monkeypatch: pytest
 
 def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may sync a thousand times in a packet, and there may be a thousand rings."""
-    rings = Rings(2, shares=table.shares)
+    rings = Rings(2, FakeRingServices(shares=table.shares))
     client = Client(table, rings=rings)
     client.call("mmap_ring", {"size": 65536})
     taken: list[None] = []
@@ -281,7 +282,7 @@ def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_no_descriptor_for_a_ring(table: EventTable, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rings = Rings(2, shares=table.shares)
+    rings = Rings(2, FakeRingServices(shares=table.shares))
     client = Client(table, rings=rings)
     dup, times = os.dup, iter(range(left))
 
@@ -362,7 +363,7 @@ def test_query_loc_offset(client: Client) -> None:
 
 
 def test_mmap_status(client: Client, table: EventTable) -> None:
-    assert client.call("mmap_status") == {"size": PAGE, "protocol": 1}
+    assert client.call("mmap_status") == {"size": PAGE, "writers": 1, "protocol": 1}
     (fd,) = client.fds
     page = mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ)
     index = client.reg("t")["status_index"]
@@ -480,12 +481,6 @@ def test_unknown_methods(client: Client) -> None:
     client.reg("t")
 
 
-@pytest.mark.parametrize("method", ["mmap_ring", "adopt_ring"])
-def test_no_data_ring_where_none_is_offered(client: Client, method: str) -> None:
-    assert client.fails(method, {"size": 65536}) == "ENOSYS"
-    assert client.fails(method, {}, fds=(0, 0)) == "ENOSYS"
-
-
 def test_notifications_mean_nothing(client: Client, table: EventTable) -> None:
     assert client.send(encode_notification("DIAG_IOCSREG", [{"name_args": "t"}])) == []
     assert len(table) == 0
@@ -534,7 +529,8 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     table: EventTable,
 ) -> None:
     """Records in the ring have reached no consumer before that."""
-    rings = Rings(1, known={(0, 0): KnownRing(4711, 1, 0, [])}, is_running=lambda pid, start: True)
+    services = FakeRingServices(is_running=lambda pid, start: True)
+    rings = Rings(1, services, known={(0, 0): KnownRing(4711, 1, 0, [])})
     client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
     client.reg("test u32 a")

@@ -17,6 +17,7 @@ import msgpack
 import pytest
 import trio
 
+from tests.daemon.connections.program import FakeRingServices
 from utracefs_protocol.errors import TraceError
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -176,7 +177,6 @@ async def test_what_a_dead_producer_committed_is_kept(serving: Serving, producer
     producer.sock.close()
     await until(lambda: len(serving.daemon.data) == 0)
     assert entries(serving) == 50
-    assert serving.daemon.rings is not None
     assert len(serving.daemon.rings) == 0
 
 
@@ -212,7 +212,7 @@ async def test_a_record_that_is_being_written_when_the_connection_ends(
     """The ring is read for a second more, as its program runs."""
     index = await enabled(serving, producer)
     await producer.map_ring()
-    assert producer.memory is not None and serving.daemon.rings is not None
+    assert producer.memory is not None
     place = producer.reserve(index, struct.pack("<Q", 0))
     producer.emit(index, struct.pack("<Q", 1))
     producer.sock.close()
@@ -255,8 +255,7 @@ async def test_what_an_ended_process_was_filling_is_stepped_over(
     producer.reserve(index, struct.pack("<Q", 1))
     producer.emit(index, struct.pack("<Q", 2))
     rings = serving.daemon.rings
-    assert rings is not None
-    monkeypatch.setattr(rings, "_is_running", lambda pid, start_time: False)
+    monkeypatch.setattr(serving.daemon, "is_running", lambda pid, start_time: False)
     producer.sock.close()
     await until(lambda: len(serving.daemon.data) == 0)
     assert entries(serving) == 1
@@ -377,7 +376,7 @@ def test_sizes_that_no_ring_has(bells: Bells, size: int, privileged: bool) -> No
 def test_a_counter_that_jumps_is_believed_while_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = True
     monkeypatch.setattr("utracefsd.machine.tsc.trusted", lambda: trusted)
-    rings = Rings(2)
+    rings = Rings(2, FakeRingServices())
     peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
     ring = rings.create(IndexTable(), peer, SIZE, lambda error: None)
     with mmap.mmap(ring.fd, 4096) as memory:
@@ -403,7 +402,7 @@ class Bells:
     """Rings without a daemon, and whether the edge would wake."""
 
     def __init__(self) -> None:
-        self.rings = Rings(2)
+        self.rings = Rings(2, FakeRingServices())
         self.peer = Peer.from_credentials(os.getpid(), os.getuid(), os.getgid(), owner_uid=os.getuid())
 
     def woken(self) -> bool:
@@ -498,7 +497,7 @@ def test_no_descriptor_is_left_when_there_is_none_for_the_doorbell(
 
 
 def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
-    rings = Rings(2)
+    rings = Rings(2, FakeRingServices())
     users = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1000, 1001)]
     one, two, other = [rings.create(IndexTable(), peer, SIZE, lambda error: None) for peer in users]
     assert one.writers.lookups is two.writers.lookups is not other.writers.lookups
@@ -510,7 +509,6 @@ async def test_only_rings_that_were_taken_in_from_are_searched_for_writers(
 ) -> None:
     """This is called after each step, and a thousand rings may know 64 threads each."""
     rings = serving.daemon.rings
-    assert rings is not None
     index = await enabled(serving, producer)
     await producer.map_ring()
     for n in range(2):
@@ -539,13 +537,10 @@ async def test_the_writer_is_known_when_a_record_was_taken_in(
 def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -> None:
     """Its records are not lost: the check comes before it is given up."""
     shares = Shares(limits={Resource.RING_BYTES: SIZE})
-    rings = Rings(
-        2,
-        shares=shares,
-        known={(0, 0): KnownRing(4711, 1, 0, [])},
-        is_running=lambda pid, start: True,
-        hold=lambda ids: IndexTable(),
+    services = FakeRingServices(
+        shares=shares, is_running=lambda pid, start: True, acquire_events=lambda ids: IndexTable()
     )
+    rings = Rings(2, services, known={(0, 0): KnownRing(4711, 1, 0, [])})
     first, second = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1001)]
     other = rings.create(IndexTable(), second, SIZE, lambda error: None)
     ring = rings.create(IndexTable(), first, SIZE, lambda error: None)

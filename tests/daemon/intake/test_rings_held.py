@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.daemon.connections.program import FakeRingServices
 from tests.daemon.intake.producing import COMMITTED, DATA, HEAD
 from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
@@ -100,13 +101,16 @@ class Model:
                 self.store.names.add(name_of(held.key))
             held.uid, held.orphan = USERS[n % 2], int(n < stored)
         self.awaited = {held.key for held in self.all if not held.orphan}
+        self.services = FakeRingServices(
+            shares=self.shares,
+            is_running=lambda pid, start_time: True,
+            acquire_events=self.hold,
+            release_events=self.references.subtract,
+        )
         self.rings = Rings(
             2,
-            shares=self.shares,
+            self.services,
             known=known,
-            is_running=lambda pid, start_time: True,
-            hold=self.hold,
-            let_go=self.references.subtract,
             store=self.store,
             stored=[os.dup(held.fds[0]) for held in self.all[:stored]],
         )
@@ -297,7 +301,7 @@ STEPS = (
 def test_places_in_the_store_are_shared_out() -> None:
     """One user takes half of them at most, and a ring without a place gets the next free one."""
     shares, store = Shares(in_all={Resource.STORED_RINGS: PLACES}), Store()
-    rings = Rings(1, shares=shares, store=store)
+    rings = Rings(1, FakeRingServices(shares=shares), store=store)
 
     def create(uid: int, number: int) -> list[DataRing]:
         return [rings.create(IndexTable(), peer_of(uid), SIZE, lambda error: None) for _ in range(number)]
@@ -325,9 +329,8 @@ def test_a_ring_that_does_not_come_back_is_reported() -> None:
     """Until it comes back after all."""
     forged = DataRing.create(IndexTable(), 7, SIZE)
     told: list[tuple[Sequence[int], int]] = []
-    rings = Rings(
-        1, known={forged.key(): KnownRing(7, 1, 1000, [20])}, gone=lambda ids, n: told.append((ids, n))
-    )
+    services = FakeRingServices(ring_gone=lambda ids, n: told.append((ids, n)))
+    rings = Rings(1, services, known={forged.key(): KnownRing(7, 1, 1000, [20])})
     assert told == [([20], 1)]
     assert rings.nr_missing == 1
     rings.adopt(IndexTable(), peer_of(1000), forged.fd, forged.doorbell, lambda error: None)
@@ -383,7 +386,7 @@ def test_rings_that_are_left_cost_no_look_into_proc_each_time() -> None:
         asked.append(pid)
         return True
 
-    model.rings._is_running = is_running
+    vars(model.services).update(is_running=is_running)
     model.create(0)
     model.reserve(0)
     model.end(0)

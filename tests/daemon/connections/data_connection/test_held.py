@@ -23,7 +23,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.connections.program import FakeServices
+from tests.daemon.connections.program import FakeRingServices, FakeServices
 from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections import data_connection
 from utracefsd.connections.accepted_connection import DATA
@@ -133,7 +133,8 @@ class Place:
         self.shares, self.faults = Shares(), Counting()
         self.status = StatusFile()
         self.table = EventTable(self.status, shares=self.shares)
-        self.rings = Rings(2, shares=self.shares, end_failed=lambda: self.port.end_failed())
+        services = FakeRingServices(shares=self.shares, end_failed=self.end_failed)
+        self.rings = Rings(2, services)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.fspath(path))
         self.listener.listen(64)
@@ -147,6 +148,9 @@ class Place:
         assert task is not None
         self.start_time = task.start_time
         self.page = memory(mmap.PAGESIZE, fcntl.F_SEAL_SHRINK)
+
+    def end_failed(self) -> None:
+        self.port.end_failed()
 
     def open(self, peer: Peer) -> DataConnection:
         services = FakeServices(

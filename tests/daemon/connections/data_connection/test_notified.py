@@ -13,7 +13,17 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.daemon.connections.program import PLAIN, ROOT, Client, enabler, flush, listen, record, word
+from tests.daemon.connections.program import (
+    PLAIN,
+    ROOT,
+    Client,
+    FakeRingServices,
+    enabler,
+    flush,
+    listen,
+    record,
+    word,
+)
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import Notification, encode_notification
 from utracefs_protocol.errors import TraceError
@@ -348,7 +358,7 @@ def test_only_root_and_the_daemons_user(table: EventTable) -> None:
 
 
 def test_first_or_never(table: EventTable) -> None:
-    with closing(Rings(1)) as rings:
+    with closing(Rings(1, FakeRingServices())) as rings:
         firsts: list[Callable[[Client], object]] = [
             lambda one: one.reg("test"),
             lambda one: one.call("mmap_ring", {"size": 1 << 16}),
@@ -365,7 +375,7 @@ def test_first_or_never(table: EventTable) -> None:
 
 
 def test_no_data_ring(table: EventTable) -> None:
-    with closing(Rings(1)) as rings:
+    with closing(Rings(1, FakeRingServices())) as rings:
         client = OnBehalf(table, rings=rings)
         client.call("open_for", PROCESS)
         assert client.fails("mmap_ring", {}) == "EPERM"
