@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol import limits
 from utracefs_protocol.connection import Connection, EventRecord, encode_record
 from utracefs_protocol.errors import ProtocolError
-from utracefs_protocol.pages.subbuf import decode_page
 
 INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "include"
 

@@ -4,7 +4,7 @@
     RecordPages    new pages, of selected records
     WholePages     unchanged pages of a trace.dat
 
-subbuf.py describes the layout of a page; its PageWriter writes the same ones, slowly.
+subbuf.py describes the layout of a page.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize

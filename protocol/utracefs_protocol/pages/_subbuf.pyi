@@ -3,11 +3,7 @@ from typing import Final, Self
 COMMIT_MASK: Final[int]
 MISSED_STORED: Final[int]
 MISSED_EVENTS: Final[int]
-MISSED_UNKNOWN: Final[int]
-TYPE_LEN_DATA_MAX: Final[int]
-TYPE_PADDING: Final[int]
 TYPE_TIME_EXTEND: Final[int]
-TYPE_TIME_STAMP: Final[int]
 TIME_DELTA_BITS: Final[int]
 TIME_STAMP_BITS: Final[int]
 

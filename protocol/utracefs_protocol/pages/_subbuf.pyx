@@ -20,11 +20,7 @@ assert _HEADER_SIZE == HEADER_SIZE
 COMMIT_MASK = COMMIT_BITS
 MISSED_STORED = STORED_BIT
 MISSED_EVENTS = MISSED_BIT
-MISSED_UNKNOWN = -1
-TYPE_LEN_DATA_MAX = DATA_MAX
-TYPE_PADDING = PADDING
 TYPE_TIME_EXTEND = TIME_EXTEND
-TYPE_TIME_STAMP = TIME_STAMP
 TIME_DELTA_BITS = DELTA_BITS
 TIME_STAMP_BITS = STAMP_BITS
 
@@ -47,7 +43,7 @@ cdef int open_page(PageCursor *cursor, const uint8_t *page, uint64_t size) excep
 
 
 cdef int64_t missed_before(const PageCursor *cursor) noexcept nogil:
-    """Records lost in front of the page: a number, or MISSED_UNKNOWN."""
+    """Records lost in front of the page; -1: unknown."""
     cdef int64_t count
     if not cursor.word & MISSED_BIT:
         return 0
@@ -163,6 +159,6 @@ def commit_of(page):
 
 
 def missed_events(page):
-    """Number of records lost in front of this page, or MISSED_UNKNOWN."""
+    """Number of records lost in front of this page; -1: unknown."""
     cdef iter_records records = iter_records(page)
     return missed_before(&records._cursor)

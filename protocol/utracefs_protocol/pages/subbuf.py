@@ -24,51 +24,25 @@ All little-endian; see ring_buffer.h and ring_buffer.c of the kernel. A padding'
 in libtraceevent (the kernel's own reader skips it), so that all readers of a page compute the same times.
 
 Pages may come from files and are not trusted: lengths are checked, and ValueError names the wrong one.
-Reading is compiled (`_subbuf`), writing is here.
+Reading is compiled (`_subbuf`).
 """
 
 import contextlib
 import struct
 from typing import Final
 
-import attrs
-
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 from utracefs_protocol.pages._subbuf import (
     COMMIT_MASK,
     MISSED_EVENTS,
     MISSED_STORED,
-    MISSED_UNKNOWN,
     TIME_DELTA_BITS,
     TIME_STAMP_BITS,
-    TYPE_LEN_DATA_MAX,
     TYPE_TIME_EXTEND,
-    TYPE_TIME_STAMP,
-    commit_of,
     iter_records,
     missed_events,
     page_header,
 )
-
-__all__ = [
-    "HEADER_EVENT_TEXT",
-    "MARKER_IP",
-    "MISSED_UNKNOWN",
-    "PRINT_ID",
-    "RAW_DATA_ID",
-    "Page",
-    "PageRecord",
-    "PageWriter",
-    "commit_of",
-    "decode_page",
-    "header_page_text",
-    "iter_records",
-    "join_pages",
-    "last_ts",
-    "missed_events",
-    "with_missed",
-    "without_missed",
-]
 
 PRINT_ID: Final = 5
 RAW_DATA_ID: Final = 19
@@ -82,10 +56,8 @@ trace.dat look it up in the symbol table of the file; that of utracefs has one l
 
 _DELTA_MAX: Final = (1 << TIME_DELTA_BITS) - 1
 _STAMP_MASK: Final = (1 << TIME_STAMP_BITS) - 1
-_SHORT_DATA: Final = TYPE_LEN_DATA_MAX * 4
 
 _PAGE_HEADER: Final = struct.Struct("<QQ")
-_WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<II")
 _COUNT: Final = struct.Struct("<Q")
 
@@ -111,35 +83,6 @@ def header_page_text(subbuf_size: int = SUBBUF_SIZE) -> bytes:
         b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
         b"\tfield: char data;\toffset:16;\tsize:%d;\tsigned:0;\n" % (subbuf_size - SUBBUF_HEADER_SIZE)
     )
-
-
-@attrs.frozen
-class PageRecord:
-    ts: int
-    """In units of the trace clock; nanoseconds but for `counter` and `x86-tsc`."""
-    data: bytes
-    """The entry and its padding: positions come from the format, never from the length."""
-
-
-@attrs.frozen
-class Page:
-    timestamp: int
-    """Base of the time deltas."""
-    commit: int
-    """Bytes of records."""
-    missed_events: int
-    """Number of records lost in front of it, or MISSED_UNKNOWN."""
-    records: list[PageRecord]
-
-
-def decode_page(page: bytes | bytearray | memoryview) -> Page:
-    """All of a page at once."""
-    timestamp, word = page_header(page)
-    view = memoryview(page)
-    records = [
-        PageRecord(ts, bytes(view[offset : offset + length])) for ts, offset, length in iter_records(page)
-    ]
-    return Page(timestamp, word & COMMIT_MASK, missed_events(page), records)
 
 
 def last_ts(page: bytes | bytearray | memoryview) -> int:
@@ -170,7 +113,7 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
         return False
     count = bytes(first[end : end + count_size])
     records = bytes(second[SUBBUF_HEADER_SIZE : SUBBUF_HEADER_SIZE + commit])
-    first[end : end + _WORDS.size] = _encode_time(TYPE_TIME_EXTEND, delta)
+    _WORDS.pack_into(first, end, (delta & _DELTA_MAX) << 5 | TYPE_TIME_EXTEND, delta >> TIME_DELTA_BITS)
     end += _WORDS.size
     first[end : end + commit] = records
     end += commit
@@ -180,8 +123,8 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
 
 
 def with_missed(page: bytes, count: int) -> bytes:
-    """The page with `count` more records lost in front of it, or MISSED_UNKNOWN. The number is left out if
-    the page has no room for it."""
+    """The page with `count` more records lost in front of it; -1: unknown. The number is left out if the page
+    has no room for it."""
     timestamp, word = page_header(page)
     before = missed_events(page)
     end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
@@ -202,90 +145,3 @@ def without_missed(page: bytes) -> bytes:
     made[end:] = bytes(len(page) - end)
     _PAGE_HEADER.pack_into(made, 0, timestamp, word & ~(MISSED_EVENTS | MISSED_STORED))
     return bytes(made)
-
-
-class PageWriter:
-    """Writes a page record by record. Tests compare the ring buffer and exporters with it.
-
-    The page's time stamp is the first record's time, unless `timestamp` is given.
-    """
-
-    def __init__(self, size: int = SUBBUF_SIZE, *, timestamp: int | None = None) -> None:
-        self._size = size
-        self._timestamp = timestamp
-        self._ts = timestamp
-        self._records = bytearray()
-        self.count = 0
-
-    @property
-    def commit(self) -> int:
-        """Bytes of records so far."""
-        return len(self._records)
-
-    @property
-    def room(self) -> int:
-        """Bytes left for records."""
-        return self._size - SUBBUF_HEADER_SIZE - len(self._records)
-
-    def add(self, ts: int, data: bytes | bytearray | memoryview) -> bool:
-        """Append an entry. False, and nothing changes, if the page has no room for it. ValueError when it
-        would not fit an empty page (the kernel's bound: 8 bytes are kept for a time extend)."""
-        record = _encode_record(data)
-        if len(data) > self._size - SUBBUF_HEADER_SIZE - 8:
-            raise ValueError(f"entry of {len(data)} bytes is too large for a page of {self._size}")
-        base = ts if self._ts is None else self._ts
-        delta = ts - base
-        stamp = b""
-        if delta < 0 or delta > _STAMP_MASK:
-            # Backwards, or more than the 59 bits of a time extend: an absolute time, no delta.
-            stamp = _encode_time(TYPE_TIME_STAMP, ts & _STAMP_MASK)
-            delta = 0
-        elif delta > _DELTA_MAX:
-            stamp = _encode_time(TYPE_TIME_EXTEND, delta)
-            delta = 0
-        if len(stamp) + len(record) > self.room:
-            return False
-        _WORD.pack_into(record, 0, _WORD.unpack_from(record)[0] | delta << 5)
-        if self._timestamp is None:
-            self._timestamp = ts
-        self._ts = ts
-        self._records += stamp + record
-        self.count += 1
-        return True
-
-    def page(self, missed_events: int = 0) -> bytes:
-        """The whole page, filled up with zeros. missed_events: records lost in front of it, or
-        MISSED_UNKNOWN."""
-        page = bytearray(self._size)
-        end = SUBBUF_HEADER_SIZE + self.commit
-        page[SUBBUF_HEADER_SIZE:end] = self._records
-        word = self.commit
-        if missed_events:
-            word |= MISSED_EVENTS
-            if missed_events > 0 and self.room >= _COUNT.size:
-                word |= MISSED_STORED
-                _COUNT.pack_into(page, end, missed_events)
-        _PAGE_HEADER.pack_into(page, 0, self._timestamp or 0, word)
-        return bytes(page)
-
-
-def _encode_record(data: bytes | bytearray | memoryview) -> bytearray:
-    """Header word (with delta 0) and data, sized by rb_calculate_event_length()."""
-    length = max(len(data), 1)
-    if length > _SHORT_DATA:
-        padded = (length + 3) & ~3
-        record = bytearray(8 + padded)
-        _WORDS.pack_into(record, 0, 0, padded + 4)
-        record[8 : 8 + len(data)] = data
-        return record
-    total = (4 + length + 3) & ~3
-    if total == 12:
-        total = 16  # a record must be able to become a time extend and padding of 8 bytes each
-    record = bytearray(total)
-    _WORD.pack_into(record, 0, (total - 4) // 4)
-    record[4 : 4 + len(data)] = data
-    return record
-
-
-def _encode_time(type_len: int, value: int) -> bytes:
-    return _WORDS.pack((value & _DELTA_MAX) << 5 | type_len, value >> TIME_DELTA_BITS)

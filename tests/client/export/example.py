@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from tests.client.recordings.events import Events
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 EVENTS = Events(
     100,

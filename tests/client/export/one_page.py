@@ -3,10 +3,10 @@
 import struct
 from collections.abc import Sequence
 
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings._records import EventDecoder, MergedPages, Records
 from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol.events.declaration import Field, FieldKind
-from utracefs_protocol.pages.subbuf import PageWriter
 
 TEXT = Field(b"char[]", b"t", 8, 0, True, FieldKind.CHAR_ARRAY)
 """All that there is."""

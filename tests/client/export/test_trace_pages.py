@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.pages.page_writer import PageWriter, decode_page
 from utracefs.export._trace_pages import RecordPages, WholePages, extent_of
 from utracefs.recordings._records import EventDecoder, MergedPages, Records
 from utracefs.recordings.trace_dat._merge import Merge
-from utracefs_protocol.pages.subbuf import PageWriter, decode_page
 
 SIZE = 1 << 17
 OUT = 4096

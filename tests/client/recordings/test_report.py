@@ -9,9 +9,10 @@ import pytest
 import utracefs
 import utracefs.recordings.trace_dat.format as layout
 from tests.client.recordings.events import Events, trace_cmd
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import text_of
 
 EVENTS = Events(

@@ -4,13 +4,13 @@ import struct
 
 import pytest
 
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings._records import EventDecoder, MergedPages, Records
 from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol.events._event_printer import EventPrinter
 from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
-from utracefs_protocol.pages.subbuf import PageWriter
 
 TEXT = Field(b"char[]", b"t", 8, 0, True, FieldKind.CHAR_ARRAY)
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
+from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol.messages.tracefs import ONE_LINE
-from utracefs_protocol.pages.subbuf import decode_page
 from utracefsd.events.event import Event
 
 HEADER = b"""\

@@ -8,19 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.pages import subbuf_model
+from tests.protocol.pages.page_writer import MISSED_UNKNOWN, Page, PageRecord, PageWriter, decode_page
+from utracefs_protocol.pages._subbuf import commit_of, iter_records, missed_events
 from utracefs_protocol.pages.subbuf import (
     HEADER_EVENT_TEXT,
-    MISSED_UNKNOWN,
-    Page,
-    PageRecord,
-    PageWriter,
-    commit_of,
-    decode_page,
     header_page_text,
-    iter_records,
     join_pages,
     last_ts,
-    missed_events,
     with_missed,
     without_missed,
 )

@@ -25,7 +25,8 @@ import attrs
 import utracefs.recordings.trace_dat.format as layout
 from utracefs.recordings.partial_files import NO_ROOM, open_part
 from utracefs.recordings.trace_dat._pages import count_events, take_out
-from utracefs_protocol.pages.subbuf import commit_of, join_pages, last_ts, missed_events, with_missed
+from utracefs_protocol.pages._subbuf import commit_of, missed_events
+from utracefs_protocol.pages.subbuf import join_pages, last_ts, with_missed
 
 STEP: Final = 256 << 10
 """Bytes moved at a time, the space needed for it; less on a small disk."""

@@ -10,11 +10,12 @@ from click.testing import CliRunner, Result
 
 import utracefs
 from tests.client.recordings.events import Events
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.cli import cli
 from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.export import write_perf_data
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 EVENTS = Events(100, b"one u32 n", b"two u32 n")
 

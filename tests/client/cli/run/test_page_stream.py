@@ -11,10 +11,10 @@ import pytest
 
 from tests.client.cli.kit import Cli
 from tests.integration.conftest import running
+from tests.protocol.pages.page_writer import decode_page
 from utracefs.cli.instance_option import TOP
 from utracefs.cli.run.page_stream import PageStream
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.pages.subbuf import decode_page
 
 EMIT = """
 import utracefs

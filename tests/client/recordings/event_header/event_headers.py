@@ -9,10 +9,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import format_text
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 FIELDS = b"u8 eventheader_flags; u8 version; u16 id; u16 tag; u8 opcode; u8 level"
 TRACEPOINT = 2001

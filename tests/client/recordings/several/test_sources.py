@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings._records import EventDecoder, MergedPages, Records
 from utracefs.recordings.several._sources import MergedSources
 from utracefs.recordings.several.timeline import Timeline
 from utracefs.recordings.trace_dat._merge import Merge
 from utracefs_protocol.limits import SUBBUF_SIZE
-from utracefs_protocol.pages.subbuf import PageWriter
 
 ENTRY = b"\1\0\0\0\7\0\0\0"
 

@@ -6,10 +6,11 @@ from random import Random
 
 import utracefs
 from tests.client.recordings.events import Events
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.report import report_text
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import text_of
 
 CLOCKS = b"local global counter uptime perf [mono] mono_raw boot tai\n"

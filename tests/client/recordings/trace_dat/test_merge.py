@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.pages import subbuf_model
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.trace_dat._merge import Merge
-from utracefs_protocol.pages.subbuf import PageWriter
 
 PAGE = 64
 Extent = tuple[int, int, int, int, int]

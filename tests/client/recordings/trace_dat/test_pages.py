@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.pages.page_writer import PageWriter, decode_page
 from utracefs.recordings.trace_dat._pages import count_events, gather_pages
 from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.pages._stream_ring import StreamRing
-from utracefs_protocol.pages.subbuf import PageWriter, decode_page
 
 
 def entry(event_id: int, size: int = 8) -> bytes:

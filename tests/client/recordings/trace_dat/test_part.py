@@ -35,7 +35,7 @@ from utracefs.recordings.trace_dat.part import Part
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.pages.subbuf import missed_events
+from utracefs_protocol.pages._subbuf import missed_events
 
 
 def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from tests.client.recordings.trace_dat.example import (
     report,
     write,
 )
+from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import TraceDatWriter
-from utracefs_protocol.pages.subbuf import PageWriter, header_page_text
+from utracefs_protocol.pages.subbuf import header_page_text
 
 
 def test_the_known_good_file(example: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from tests.daemon.consumers.stream.plain_reader import Format, Page, PlainReader, Taken
 from tests.daemon.tree.world import World
+from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.messages.tracefs import StreamAttr
-from utracefs_protocol.pages.subbuf import decode_page
 from utracefsd.consumers.stream import streams as module
 from utracefsd.consumers.stream.streams import Streams
 from utracefsd.events.event import CommandString, Event

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from tests.daemon.consumers.ftrace.buffer.ring_model import HEADER, as_stored, entry, fill
-from utracefs_protocol.pages.subbuf import decode_page
+from tests.protocol.pages.page_writer import decode_page
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.buffer.stats import BufferStats
 
