@@ -25,55 +25,17 @@ import enum
 import mmap
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, Self
 
 import attrs
 
 PERF_RECORD_LOST: Final = 2
 PERF_RECORD_SAMPLE: Final = 9
-PERF_RECORD_MISC_USER: Final = 2
-"""misc of the daemon's samples: user space."""
 
 PAGE_SIZE: Final = 4096
 
-
-class MmapPageField(NamedTuple):
-    """One member of struct perf_event_mmap_page."""
-
-    name: str
-    type: str
-    """As in struct: I u32, Q u64, q s64, H u16."""
-    offset: int
-
-
-MMAP_PAGE_FIELDS: Final = tuple(
-    MmapPageField(*row)
-    for row in (
-        ("version", "I", 0),
-        ("compat_version", "I", 4),
-        ("lock", "I", 8),
-        ("index", "I", 12),
-        ("offset", "q", 16),
-        ("time_enabled", "Q", 24),
-        ("time_running", "Q", 32),
-        ("capabilities", "Q", 40),
-        ("pmc_width", "H", 48),
-        ("time_shift", "H", 50),
-        ("time_mult", "I", 52),
-        ("time_offset", "Q", 56),
-        ("time_zero", "Q", 64),
-        ("size", "I", 72),
-        ("data_head", "Q", 1024),
-        ("data_tail", "Q", 1032),
-        ("data_offset", "Q", 1040),
-        ("data_size", "Q", 1048),
-    )
-)
-"""Reader, writer and tests use this one table. Members that are not here are 0."""
-
-_OFFSETS: Final = {field.name: field.offset for field in MMAP_PAGE_FIELDS}
-_DATA_HEAD: Final = _OFFSETS["data_head"]
-_DATA_TAIL: Final = _OFFSETS["data_tail"]
+_DATA_HEAD, _DATA_TAIL, _DATA_OFFSET, _DATA_SIZE = range(1024, 1056, 8)
+"""Offsets in struct perf_event_mmap_page."""
 
 
 class SampleType(enum.IntFlag):
@@ -138,7 +100,7 @@ class Counts:
 
 @attrs.frozen
 class Sample:
-    """PERF_RECORD_SAMPLE. Parts that sample_type leaves out are 0 or empty."""
+    """PERF_RECORD_SAMPLE. Parts that sample_type leaves out are 0."""
 
     id: int
     """Identifier: which perf event this belongs to."""
@@ -153,50 +115,23 @@ class Sample:
     """The entry: common fields, payload, and zeros up to a length of 8n+4."""
 
 
-@attrs.frozen
-class Lost:
-    """PERF_RECORD_LOST: the number of samples that were lost because the ring was full."""
-
-    id: int
-    count: int
-
-
-PerfRecord: TypeAlias = Sample | Lost
-
-_HEADER: Final = struct.Struct("<IHH")
-_LOST: Final = struct.Struct("<QQ")
-
-
 class PerfRingReader:
-    """Reads the records of a mapped perf ring, and frees their space by moving data_tail.
+    """Takes the records of a mapped perf ring, and frees their space by moving data_tail.
 
-    The mapping must be shared and writable; the caller owns and closes it. Iteration ends when the ring is
-    empty; iterate again for more. ValueError when the memory is not a valid perf ring.
+    The mapping must be shared and writable; the caller owns and closes it. ValueError when the memory is no
+    valid perf ring.
     """
 
-    def __init__(
-        self, mapping: mmap.mmap | bytearray | memoryview, sample_type: SampleType = DEFAULT_SAMPLE_TYPE
-    ) -> None:
+    def __init__(self, mapping: mmap.mmap | bytearray | memoryview) -> None:
         self._mapping = mapping
-        self._sample_type = sample_type
-        self._offsets = {
-            field.name: (struct.Struct("<" + field.type), field.offset) for field in MMAP_PAGE_FIELDS
-        }
         if len(mapping) < PAGE_SIZE:
             raise ValueError(f"perf ring of {len(mapping)} bytes; a page at least")
-        self._data_offset = self.metadata("data_offset")
-        self._data_size = self.metadata("data_size")
+        self._data_offset, self._data_size = self._load(_DATA_OFFSET), self._load(_DATA_SIZE)
         if self._data_size & (self._data_size - 1) or self._data_offset + self._data_size > len(mapping):
             raise ValueError(
                 f"perf ring says data_offset {self._data_offset}, data_size {self._data_size} "
                 f"in a mapping of {len(mapping)} bytes"
             )
-
-    def metadata(self, name: str) -> int:
-        """A member of the metadata page by its name in MMAP_PAGE_FIELDS."""
-        layout, offset = self._offsets[name]
-        value: int = layout.unpack_from(self._mapping, offset)[0]
-        return value
 
     def _load(self, offset: int) -> int:
         with memoryview(self._mapping) as whole, whole[offset : offset + 8] as word, word.cast("Q") as words:
@@ -236,23 +171,6 @@ class PerfRingReader:
             raise ValueError(f"perf ring with data_head {head}, data_tail {tail} of {self._data_size} bytes")
         return head, tail
 
-    def __iter__(self) -> Iterator[PerfRecord]:
-        head, tail = self._counters()
-        while tail < head:
-            kind, _, size = _HEADER.unpack(self._copy(tail, _HEADER.size))
-            if size < _HEADER.size or size % 8 or size > head - tail:
-                raise ValueError(f"perf record of type {kind} with {size} bytes at {tail} of {head}")
-            body = self._copy(tail + _HEADER.size, size - _HEADER.size)
-            tail += size
-            # the record is copied, so its space may be reused
-            self._store_tail(tail)
-            if kind == PERF_RECORD_SAMPLE:
-                yield parse_sample(body, self._sample_type)
-            elif kind == PERF_RECORD_LOST:
-                if len(body) < _LOST.size:
-                    raise ValueError(f"perf LOST record of {size} bytes at {tail - size}")
-                yield Lost(*_LOST.unpack_from(body))
-
     def _copy(self, position: int, size: int) -> bytes:
         start = position & (self._data_size - 1)
         first = min(size, self._data_size - start)
@@ -261,31 +179,3 @@ class PerfRingReader:
         if first < size:
             data += bytes(self._mapping[self._data_offset : self._data_offset + size - first])
         return data
-
-
-def parse_sample(body: bytes, wanted: SampleType = DEFAULT_SAMPLE_TYPE) -> Sample:
-    """Parse a PERF_RECORD_SAMPLE without its header, in the order of perf_output_sample(). ValueError: too
-    short."""
-    at = 0
-
-    def take(part: SampleType, layout: str) -> tuple[int, ...]:
-        nonlocal at
-        if not wanted & part:
-            return (0, 0)
-        values = struct.unpack_from("<" + layout, body, at)
-        at += struct.calcsize("<" + layout)
-        return values
-
-    try:
-        identifier, *_ = take(SampleType.IDENTIFIER, "Q")
-        ip, *_ = take(SampleType.IP, "Q")
-        pid, tid = take(SampleType.TID, "II")
-        time, *_ = take(SampleType.TIME, "Q")
-        cpu, _ = take(SampleType.CPU, "II")
-        period, *_ = take(SampleType.PERIOD, "Q")
-        size, *_ = take(SampleType.RAW, "I")
-    except struct.error:
-        raise ValueError(f"perf sample of {len(body)} bytes is too short for {wanted!r}") from None
-    if at + size > len(body):
-        raise ValueError(f"perf sample with {size} raw bytes, {len(body) - at} are there")
-    return Sample(identifier, ip, pid, tid, time, cpu, period, body[at : at + size])

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import attrs
 
+from tests.protocol.pages.perf_records import Lost, perf_records
 from tests.soak.attacks import memory, sockets, wire
 from tests.soak.attacks.fuse import FuseFiles
 from tests.soak.crew import Crew, Job, Member, Notes
@@ -38,7 +39,7 @@ from tests.soak.house import House
 from tests.soak.judging import Told, judge_records, stats_of
 from tests.soak.report import Report
 from utracefs.tree.tracefs import PerfAttr
-from utracefs_protocol.pages.perf_ring import Lost, PerfRingReader, Sample
+from utracefs_protocol.pages.perf_ring import PerfRingReader, Sample
 
 PARTS = {"data": "data", "tracefs": "tracefs", "memory": "memory"}
 ATTACKERS = 4
@@ -213,7 +214,7 @@ class _Honest:
     def look(self) -> None:
         """Take new records."""
         for name, (_, ring) in self._rings.items():
-            for found in ring:
+            for found in perf_records(ring):
                 if isinstance(found, Sample):
                     who, n = struct.unpack_from("<IQ", found.raw, 8)
                     self._came[name][who].append(n)

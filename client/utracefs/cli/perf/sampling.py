@@ -6,6 +6,7 @@ again.
 """
 
 import functools
+import itertools
 import sys
 import threading
 import time
@@ -21,13 +22,14 @@ from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.recordings.perf_data._records import Tally
+from utracefs.recordings.perf_data._samples import Samples
 from utracefs.recordings.perf_data.writer import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.recordings.trace_dat.texts import with_small_signs
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.events._event_printer import EventPrinter
 from utracefs_protocol.events.event_format import EventFormat, parse_format
-from utracefs_protocol.pages.perf_ring import Lost, Sample
+from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE, Sample
 from utracefs_protocol.terminal import in_one_line
 from utracefs_protocol.text import bytes_of, text_of
 
@@ -344,15 +346,18 @@ class PerfTrace:
         for one, _ in _drained(self._attached):
             assert one.reader is not None
             line = self._line(one)
-            last = 0
-            for record in one.reader:
-                if isinstance(record, Sample):
-                    self.samples += 1
-                    last = record.time
-                    lines.append((last, line.text(record, self._comms.name(record.tid))))
-                elif isinstance(record, Lost):
-                    self._reported += record.count
-                    lines.append((last, f"{one.event}: LOST {record.count} SAMPLES"))
+            for data in one.reader.take():
+                samples = Samples(data, 0, len(data), DEFAULT_SAMPLE_TYPE, False, comms={})
+                last = lost = 0
+                for sample in itertools.chain(samples, (None,)):
+                    if samples.lost > lost:
+                        lines.append((last, f"{one.event}: LOST {samples.lost - lost} SAMPLES"))
+                        lost = samples.lost
+                    if sample is not None:
+                        self.samples += 1
+                        last = sample.time
+                        lines.append((last, line.text(sample, self._comms.name(sample.tid))))
+                self._reported += lost
         if lines:
             lines.sort(key=lambda line: line[0])
             sys.stdout.buffer.write(bytes_of("".join(f"{line}\n" for _, line in lines)))

@@ -10,7 +10,7 @@ class Samples(RecordSource):
     gaps: int
     def __init__(
         self,
-        file: mmap.mmap | bytes,
+        file: mmap.mmap | bytes | bytearray,
         offset: int,
         size: int,
         sample_type: int,

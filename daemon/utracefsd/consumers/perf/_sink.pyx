@@ -36,7 +36,7 @@ cdef enum:
     SAMPLE_IDENTIFIER = 0x10000
     SAMPLE_KNOWN = 0x107c7
     SAMPLE_TRAILER = 0x102c6  # TID, TIME, ID, CPU, STREAM_ID, IDENTIFIER
-    # struct perf_event_mmap_page, as in utracefs_protocol.pages.perf_ring.MMAP_PAGE_FIELDS
+    # struct perf_event_mmap_page
     PAGE_SIZE_AT = 72
     DATA_HEAD_AT = 1024
     DATA_TAIL_AT = 1032

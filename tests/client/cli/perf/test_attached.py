@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
+from tests.protocol.pages.perf_records import perf_records
 from utracefs import Session
 from utracefs.cli import Failure
 from utracefs.cli.common import connect
@@ -144,7 +145,9 @@ def test_nothing_is_missing_silently_when_the_daemon_is_killed(
 
     def take(one: Opened) -> None:
         assert one.reader is not None
-        found.extend(int.from_bytes(s.raw[8:12], "little") for s in one.reader if isinstance(s, Sample))
+        found.extend(
+            int.from_bytes(s.raw[8:12], "little") for s in perf_records(one.reader) if isinstance(s, Sample)
+        )
 
     with (
         attached_to(daemon, Wanted("work"), missed=lambda _, count: unseen.append(count)) as attached,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.protocol.pages.perf_records import perf_records
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.messages.tracefs import PerfAttr
@@ -89,14 +90,14 @@ def test_samples(perf: PerfEvents, event: Event) -> None:
     os.close(fd)
     for value in range(6):
         write(event, value, cpu=2, ts_ns=100 + value)
-    samples = list(PerfRingReader(ring))
+    samples = list(perf_records(PerfRingReader(ring)))
     assert [struct.unpack_from("<I", s.raw, 8)[0] for s in samples if isinstance(s, Sample)] == [1, 3, 5]
     assert {s.id for s in samples} == {opened.ioctl("ID")}
     assert count(opened.read()) == 6
     opened.ioctl("PERIOD", 1)
     write(event)
     write(event)
-    assert len(list(PerfRingReader(ring))) == 2
+    assert len(list(perf_records(PerfRingReader(ring)))) == 2
     opened.close()
     ring.close()
 
@@ -117,7 +118,7 @@ def test_a_watcher_is_woken_at_the_watermark(
             assert not opened.ready(), lap
             assert event.tracepoint.write(bytes(952), ts_ns=1, cpu=0, pid=1) == 0
         assert opened.ready()
-        read = [one for one in PerfRingReader(ring) if isinstance(one, Sample)]
+        read = [one for one in perf_records(PerfRingReader(ring)) if isinstance(one, Sample)]
         assert len(read) == min(samples, 3)  # the fourth finds no room, which wakes, too
         if samples == 4:
             return
@@ -329,7 +330,7 @@ def test_the_frequency_can_be_changed(perf: PerfEvents, event: Event) -> None:
         opened.ioctl("PERIOD", freq)
         for ms in range(2000):
             write(event, ts_ns=(1 + ms + 10_000 * (freq == 10)) * 1_000_000)
-        samples.append(sum(isinstance(one, Sample) for one in PerfRingReader(ring)))
+        samples.append(sum(isinstance(one, Sample) for one in perf_records(PerfRingReader(ring))))
     assert samples[0] == 2000
     assert samples[1] < 200
     ring.close()
@@ -457,7 +458,7 @@ HANDLES = itertools.count(100)
 
 def read_ring(reader: PerfRingReader, identifier: int) -> list[tuple[str, int]]:
     found = []
-    for one in reader:
+    for one in perf_records(reader):
         assert one.id == identifier
         if isinstance(one, Sample):
             found.append(("sample", struct.unpack_from("<I", one.raw, 8)[0]))

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.record_path import numbers, tracepoint, write
+from tests.protocol.pages.perf_records import Lost, perf_records
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
-from utracefs_protocol.pages.perf_ring import MMAP_PAGE_FIELDS, Lost, PerfRingReader, Sample, SampleType
+from utracefs_protocol.pages.perf_ring import PerfRingReader, Sample
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 
 
@@ -25,7 +26,7 @@ class Ring:
     def __init__(self, **attr: Any) -> None:
         self.sink = PerfSink(77, **{"data_pages": 1, **attr})
         self.mapping = mmap.mmap(self.sink.fd, 0)
-        self.reader = PerfRingReader(self.mapping, SampleType(self.sink.sample_type))
+        self.reader = PerfRingReader(self.mapping)
         self.probe = PerfProbe(self.sink, "perf:1")
         self.event = tracepoint()
         self.event.attach(self.probe)
@@ -34,7 +35,10 @@ class Ring:
         struct.pack_into("<Q", self.mapping, 1032, value)
 
     def head(self) -> int:
-        return self.reader.metadata("data_head")
+        return int.from_bytes(self.mapping[1024:1032], "little")
+
+    def read(self) -> Iterator[Sample | Lost]:
+        return perf_records(self.reader, self.sink.sample_type)
 
     def close(self) -> None:
         self.mapping.close()
@@ -51,19 +55,18 @@ def ring() -> Iterator[Ring]:
 def test_a_sample(ring: Ring) -> None:
     assert ring.event.write(b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
     raw = struct.pack("<HBBi7s", 1039, 0, 0, 8, b"abcdefg") + bytes(5)
-    assert list(ring.reader) == [Sample(77, 0, 7, 8, 12345, 3, 1, raw)]
+    assert list(ring.read()) == [Sample(77, 0, 7, 8, 12345, 3, 1, raw)]
     assert len(raw) % 8 == 4
     assert ring.head() == 8 + 8 * 6 + 4 + len(raw)
-    assert list(ring.reader) == []
+    assert list(ring.read()) == []
 
 
 def test_the_metadata_page(ring: Ring) -> None:
-    assert {field.name: ring.reader.metadata(field.name) for field in MMAP_PAGE_FIELDS} == {
-        **dict.fromkeys((field.name for field in MMAP_PAGE_FIELDS), 0),
-        "size": 96,
-        "data_offset": 4096,
-        "data_size": 4096,
-    }
+    """struct perf_event_mmap_page: size, data_offset, data_size."""
+    page = bytearray(4096)
+    struct.pack_into("<I", page, 72, 96)
+    struct.pack_into("<QQ", page, 1040, 4096, 4096)
+    assert ring.mapping[:4096] == page
 
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7, 8, 11, 12, 13, 100])
@@ -71,7 +74,7 @@ def test_raw_sizes_keep_records_on_8_bytes(ring: Ring, size: int) -> None:
     payload = bytes(range(size))
     for _ in range(200):  # wraps at every offset
         write(ring.event, payload)
-        (sample,) = ring.reader
+        (sample,) = ring.read()
         assert isinstance(sample, Sample)
         assert sample.raw[8 : 8 + size] == payload
         assert len(sample.raw) % 8 == 4
@@ -115,9 +118,9 @@ def test_lost_samples_are_reported_before_the_next_that_fits(sample_id_all: bool
         assert ring.sink.lost == 3
         head = ring.head()
         assert 4096 - 8 - 72 <= head < 4096
-        assert len(list(ring.reader)) == count - 3
+        assert len(list(ring.read())) == count - 3
         ring.event.write(bytes(4), ts_ns=99, cpu=1, pid=8, tgid=7)
-        lost, sample = ring.reader
+        lost, sample = ring.read()
         assert lost == Lost(77, 3)
         assert isinstance(sample, Sample)
         trailer = struct.pack("<iiQIIQ", 7, 8, 99, 1, 0, 77) if sample_id_all else b""
@@ -125,7 +128,7 @@ def test_lost_samples_are_reported_before_the_next_that_fits(sample_id_all: bool
         data = ring.mapping[4096 + head :] + ring.mapping[4096:8192]
         assert data[: len(expected)] == expected
         write(ring.event, bytes(4))
-        assert len(list(ring.reader)) == 1  # told once
+        assert len(list(ring.read())) == 1  # told once
     finally:
         ring.close()
 
@@ -140,7 +143,7 @@ def test_a_hostile_tail_means_full(ring: Ring, tail: int) -> None:
     assert numbers(ring.probe) == (0, 0, 100)
     ring.tail(0)
     write(ring.event, bytes(4))
-    assert isinstance(next(iter(ring.reader)), Lost)
+    assert isinstance(next(iter(ring.read())), Lost)
 
 
 @settings(max_examples=30)
@@ -176,7 +179,7 @@ def test_every_nth_is_sampled(ring: Ring) -> None:
     ring.sink.sample_period = 10
     for i in range(35):
         write(ring.event, struct.pack("<I", i))
-    assert [struct.unpack_from("<I", s.raw, 8)[0] for s in ring.reader if isinstance(s, Sample)] == [
+    assert [struct.unpack_from("<I", s.raw, 8)[0] for s in ring.read() if isinstance(s, Sample)] == [
         9,
         19,
         29,
@@ -185,14 +188,14 @@ def test_every_nth_is_sampled(ring: Ring) -> None:
     assert numbers(ring.probe) == (35, 0, 0)
     ring.sink.sample_period = 2
     write(ring.event, bytes(4))
-    assert list(ring.reader) == []
+    assert list(ring.read()) == []
     write(ring.event, bytes(4))
-    (sample,) = ring.reader
+    (sample,) = ring.read()
     assert isinstance(sample, Sample)
     assert sample.period == 2
     ring.sink.sample_period = 0
     write(ring.event, bytes(4))
-    assert (list(ring.reader), ring.sink.count) == ([], 38)
+    assert (list(ring.read()), ring.sink.count) == ([], 38)
 
 
 @pytest.mark.parametrize("rate", [500, 10_000, 200_000])
@@ -204,7 +207,7 @@ def test_a_frequency_adapts_the_period(rate: int) -> None:
         for i in range(rate * 4):
             write(ring.event, bytes(4), ts_ns=1_000_000 + i * step)
             if i % 1000 == 999:
-                samples += [s for s in ring.reader if isinstance(s, Sample)]
+                samples += [s for s in ring.read() if isinstance(s, Sample)]
         assert ring.probe.lost == 0
         last = [s for s in samples if s.time > 3_000_000_000]
         assert 80 <= len(last) <= 120
@@ -298,7 +301,7 @@ def test_what_a_filter_rejects_is_neither_counted_nor_sampled(ring: Ring) -> Non
     ring.sink.filter = parse_filter(b"a & 1", parse(b"test u32 a").fields)
     for number in range(10):
         assert write(ring.event, number.to_bytes(4, "little")) == 0
-    assert (ring.sink.count, len(list(ring.reader)), numbers(ring.probe)) == (5, 5, (5, 5, 0))
+    assert (ring.sink.count, len(list(ring.read())), numbers(ring.probe)) == (5, 5, (5, 5, 0))
     event = tracepoint(b"test u32 a; __data_loc char[] s")
     event.attach(PerfProbe(ring.sink, "perf:2"))
     assert write(event, bytes(4) + b"\xff" * 4) == -errno.EFAULT
