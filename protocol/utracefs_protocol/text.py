@@ -1,9 +1,13 @@
-"""Converts names, paths and texts of events, which need not be UTF-8, to str and back; parses times in
-options.
+"""Converts names, paths and texts of events, which need not be UTF-8, to str and back; parses numbers of the
+kernel's files, and times in options.
 
 The kernel uses bytes, Python programs use str: valid UTF-8 is decoded, and each other byte becomes a
 surrogate escape, so that the conversion back gives the same bytes.
 """
+
+import errno
+
+from utracefs_protocol.errors import TraceError
 
 TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds of each, as perf has them."""
@@ -33,11 +37,40 @@ def escaped(data: bytes) -> str:
 
 
 def shown(data: bytes) -> str:
-    """A name in a message: quoted, control characters and broken UTF-8 escaped."""
-    text = "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped(data)
-    )
-    return f"'{text}'"
+    """A peer's text in a message, at most 200 bytes: quoted, control characters and broken UTF-8 escaped,
+    without the newline that echo appends."""
+    text = escaped(data[:200].removesuffix(b"\n"))
+    return f"'{''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)}'"
+
+
+def unsigned_of(text: bytes, base: int = 0) -> int:
+    """A number as kstrtoull() of lib/kstrtox.c reads it: digits, perhaps with a `+` before and a newline behind
+    them. base 0: decimal, 0x hexadecimal or 0 octal.
+
+    TraceError: EINVAL for anything else; ERANGE from 2^64 on, whatever follows the digits.
+    """
+    digits = text.removeprefix(b"+")
+    if base or digits[:1] != b"0":
+        base, known = 10, b"0123456789"
+    elif digits[1:2] in (b"x", b"X"):
+        digits, base, known = digits[2:], 16, b"0123456789abcdefABCDEF"
+    else:
+        base, known = 8, b"01234567"
+    rest = digits.lstrip(known)
+    number = digits[: len(digits) - len(rest)]
+    if number and int(number, base) >= 1 << 64:
+        raise TraceError(errno.ERANGE, f"{shown(text)} is out of range: it has more than 64 bits")
+    if not number or rest not in (b"", b"\n"):
+        raise TraceError(errno.EINVAL, f"{shown(text)} is not a number: write decimal digits")
+    return int(number, base)
+
+
+def any_base(text: bytes) -> int | None:
+    """The same; None: it is no number."""
+    try:
+        return unsigned_of(text)
+    except TraceError:
+        return None
 
 
 def seconds_of(text: str) -> float:

@@ -66,9 +66,10 @@ from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.params import Params
+from utracefs_protocol.text import shown
 from utracefsd.connections.write_errors import WriteErrors
 from utracefsd.daemon_log import daemon_log
-from utracefsd.events.event import CommandString, Event, shown
+from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
 from utracefsd.intake._data_ring import DataRing

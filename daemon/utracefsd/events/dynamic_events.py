@@ -16,7 +16,8 @@ import errno
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST, normalized, split_name
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, CommandString, Event, shown
+from utracefs_protocol.text import shown
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import (
     BAD_DYNAMIC_COMMAND,

@@ -240,9 +240,3 @@ class EmittedCounts:
             del self._removed[next(iter(self._removed))]
             epoch = self.saved.epoch + 1
             self.saved = attrs.evolve(self.saved, epoch=epoch, first_epoch=epoch)
-
-
-def shown(text: bytes) -> str:
-    """For messages: quoted, without control characters, at most 200 bytes."""
-    readable = text[:200].decode("utf-8", "backslashreplace")
-    return "'" + "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in readable) + "'"

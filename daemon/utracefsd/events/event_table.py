@@ -50,6 +50,7 @@ from utracefs_protocol.events.declaration import (
     parse,
 )
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_EVENT_ID, USER_EVENTS_MAX
+from utracefs_protocol.text import shown
 from utracefsd.events._tracepoint import Probe, Tracepoint
 from utracefsd.events.enablers import EnablerTable, Place
 from utracefsd.events.event import (
@@ -61,7 +62,6 @@ from utracefsd.events.event import (
     EmittedCounts,
     Event,
     SavedEvent,
-    shown,
 )
 from utracefsd.events.event_ids import EventIds, identity_of
 from utracefsd.events.idle_events import IdleEvents

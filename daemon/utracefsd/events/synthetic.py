@@ -13,10 +13,11 @@ import errno
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import INTEGERS, Declaration, Field, FieldKind, any_base
+from utracefs_protocol.events.declaration import INTEGERS, Declaration, Field, FieldKind
 from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
-from utracefsd.events.event import Event, shown
+from utracefs_protocol.text import any_base, shown
+from utracefsd.events.event import Event
 
 MAX_FIELDS = 64
 """SYNTH_FIELDS_MAX."""

@@ -34,10 +34,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.daemon_log import daemon_log
-from utracefsd.events.event import shown
 from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file

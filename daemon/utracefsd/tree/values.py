@@ -11,11 +11,9 @@ One write is one command: pass all bytes of one write(2).
 """
 
 import errno
-import re
 
 from utracefs_protocol.errors import TraceError
-
-_PID = re.compile(rb"\+?(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
+from utracefs_protocol.text import any_base, shown, unsigned_of
 
 WHITESPACE = b" \t\n\v\f\r"
 
@@ -36,25 +34,8 @@ _PID_TEXT = 126
 
 
 def unsigned_decimal(data: bytes) -> int:
-    """Digits, an optional leading `+`, one newline at the end; everything from a NUL byte on is ignored.
-
-    EINVAL for anything else (blanks, `-`, hexadecimal, no digits), ERANGE from 2^64 on. As in the kernel, the
-    size is checked before the text behind the digits.
-    """
-    text = data[:_NUMBER_COPY].split(b"\0", 1)[0]
-    digits = text.removeprefix(b"+")
-    rest = digits.lstrip(b"0123456789")
-    number = digits[: len(digits) - len(rest)]
-    if not number:
-        raise TraceError(errno.EINVAL, f"{_shown(data)} is not a number: write decimal digits")
-    value = int(number)
-    if value >= 1 << 64:
-        raise TraceError(errno.ERANGE, f"{_shown(data)} is out of range")
-    if rest not in (b"", b"\n"):
-        raise TraceError(
-            errno.EINVAL, f"{_shown(data)} is not a number: only digits and one newline are taken"
-        )
-    return value
+    """See `unsigned_of`; everything from a NUL byte on is ignored."""
+    return unsigned_of(data[:_NUMBER_COPY].split(b"\0", 1)[0], 10)
 
 
 def flag(data: bytes) -> bool:
@@ -71,7 +52,7 @@ def word(data: bytes) -> bytes:
     EINVAL from 64 bytes on.
     """
     if len(data) >= _WORD_COPY:
-        raise TraceError(errno.EINVAL, f"{_shown(data)} is too long for a name")
+        raise TraceError(errno.EINVAL, f"{shown(data)} is too long for a name")
     return data.split(b"\0", 1)[0].strip(WHITESPACE)
 
 
@@ -96,17 +77,17 @@ def cpumask(data: bytes, nr_cpus: int) -> int:
         raise TraceError(errno.EINVAL, "an empty write is not a mask")
     groups = data.split(b"\0", 1)[0].split(b"\n", 1)[0].replace(b",", b" ").split()
     if len(groups) > (nr_cpus + 31) // 32:
-        raise TraceError(errno.EOVERFLOW, f"{_shown(data)} has more groups than {nr_cpus} cpus need")
+        raise TraceError(errno.EOVERFLOW, f"{shown(data)} has more groups than {nr_cpus} cpus need")
     for group in groups:
         if group.lower().strip(b"0123456789abcdef"):
-            raise TraceError(errno.EINVAL, f"{_shown(data)} is not a hexadecimal mask")
+            raise TraceError(errno.EINVAL, f"{shown(data)} is not a hexadecimal mask")
         if len(group) > 8:
             raise TraceError(
-                errno.EOVERFLOW, f"{_shown(data)}: a group has at most 8 digits; separate by commas"
+                errno.EOVERFLOW, f"{shown(data)}: a group has at most 8 digits; separate by commas"
             )
         mask = mask << 32 | int(group, 16)
     if mask >> nr_cpus:
-        raise TraceError(errno.EOVERFLOW, f"{_shown(data)} names cpus beyond the {nr_cpus} there are")
+        raise TraceError(errno.EOVERFLOW, f"{shown(data)} names cpus beyond the {nr_cpus} there are")
     return mask
 
 
@@ -127,21 +108,11 @@ def pids(data: bytes) -> list[int]:
     """
     found = []
     for text in data.replace(b"\0", b" ").split():
-        match = _PID.fullmatch(text)
-        if match is None or len(text) > _PID_TEXT:
-            raise TraceError(errno.EINVAL, f"{_shown(text)} is not a thread id: write decimal numbers")
-        hexadecimal, octal, decimal = match.groups()
-        value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-        if value >= 1 << 64:
-            raise TraceError(errno.EINVAL, f"{_shown(text)} is out of range")
+        value = any_base(text) if len(text) <= _PID_TEXT else None
+        if value is None:
+            raise TraceError(errno.EINVAL, f"{shown(text)} is not a thread id: write decimal numbers")
         value &= 0xFFFF_FFFF
         if value >= _PID_LIMIT:
-            raise TraceError(errno.EPERM, f"{_shown(text)} is larger than any thread id")
+            raise TraceError(errno.EPERM, f"{shown(text)} is larger than any thread id")
         found.append(value)
     return found
-
-
-def _shown(data: bytes) -> str:
-    """A peer's text, short enough for an error; without the newline that echo appends."""
-    data = data.removesuffix(b"\n")
-    return repr(data[:40].decode("utf-8", "backslashreplace")) + ("..." if len(data) > 40 else "")

@@ -32,7 +32,7 @@ from utracefs_protocol.limits import (
     MAX_COMMAND_STRING,
     MAX_STRUCT_SIZE,
 )
-from utracefs_protocol.text import escaped, shown
+from utracefs_protocol.text import any_base, escaped, shown
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -401,14 +401,3 @@ def _array_length(type_: bytes, where: str) -> int:
             f"{where}: array length {shown(digits)} is not a number from 1 to {MAX_ARRAY_LENGTH}",
         )
     return length
-
-
-def any_base(text: bytes) -> int | None:
-    """kstrtouint(base 0): 0x for hex, a leading 0 for octal. None: it is no number."""
-    digits, base, known = text.removeprefix(b"+"), 10, b"0123456789"
-    if digits[:2] in (b"0x", b"0X"):
-        digits, base, known = digits[2:], 16, b"0123456789abcdefABCDEF"
-    elif digits.startswith(b"0"):
-        base, known = 8, b"01234567"
-    # int() alone would take `1_0` and ` 1`.
-    return None if not digits or digits.strip(known) else int(digits, base)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from utracefs_protocol.filter.predicate import How
+from utracefs_protocol.text import any_base
 
 _WILDCARDS = frozenset(b"[?\\")
 
@@ -19,19 +20,11 @@ _REGION = re.compile(
 
 def parsed_number(text: bytes, *, signed: bool) -> int | None:
     """kstrtoll(), or kstrtoull(), in any base. None: EINVAL or ERANGE."""
-    digits = text.removeprefix(b"-") if signed else text
-    base, known = 10, b"0123456789"
-    if digits[:2] in (b"0x", b"0X") and len(digits) > 2:
-        digits, base, known = digits[2:], 16, b"0123456789abcdefABCDEF"
-    elif digits[:1] == b"0":
-        base, known = 8, b"01234567"
-    if not digits or digits.strip(known):
-        return None
-    value = int(digits, base)
     if not signed:
-        return value if value < 1 << 64 else None
-    value = -value if text[:1] == b"-" else value
-    return value if -(1 << 63) <= value < 1 << 63 else None
+        return any_base(text)
+    value = any_base(text.removeprefix(b"-"))
+    value = -value if value is not None and text[:1] == b"-" else value
+    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
 
 
 def parsed_pattern(text: bytes) -> tuple[How, bytes, bool]:

@@ -2,6 +2,5 @@
 it which of them may leave a host.
 
 parse      its parts: keys, values, variables, actions, and the filter behind ` if `
-numbers    numbers in texts, as the kernel's kstrtoull() reads them
 errors     HistError: an errno, and entries for error_log
 """

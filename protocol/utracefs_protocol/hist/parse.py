@@ -8,13 +8,13 @@ defines variables. ` if FILTER` is cut off before (`split_filter`).
 """
 
 import enum
-import errno
 import re
 
 import attrs
 
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.hist.errors import Log
-from utracefs_protocol.hist.numbers import parse_unsigned
+from utracefs_protocol.text import unsigned_of
 
 MAX_VARIABLES = 16
 """TRACING_MAP_VARS_MAX."""
@@ -143,11 +143,9 @@ def parse_parts(text: bytes, log: Log) -> Parts:
 
 def _parse_size(text: bytes, log: Log) -> int:
     try:
-        size = parse_unsigned(text)
-    except ValueError:
-        raise log.refused(f"size {text[:40]!r} is not a number") from None
-    except OverflowError:
-        raise log.refused(f"size {text[:40]!r} is too large", errno.ERANGE) from None
+        size = unsigned_of(text)
+    except TraceError as error:
+        raise log.refused(f"size {error.text}", error.errno) from None
     bits = max(0, size - 1).bit_length()
     if not MIN_BITS <= bits <= MAX_BITS:
         raise log.refused(f"a hist trigger has {1 << MIN_BITS} to {1 << MAX_BITS} entries, not {size}")

@@ -6,7 +6,7 @@ import pytest
 from tests.daemon.events.helpers import register
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.events import event as module
-from utracefsd.events.event import CommandString, Emitted, EmittedCounts, Event, SavedCounts, shown
+from utracefsd.events.event import CommandString, Emitted, EmittedCounts, Event, SavedCounts
 from utracefsd.events.event_table import EventTable
 
 
@@ -23,11 +23,6 @@ def test_a_known_command_string_is_made_once(table: EventTable) -> None:
     assert command is CommandString.parse(b"a u32 x;u32 y;")
     assert command.declaration is command.declaration
     assert command.fields_text == event.fields_text != CommandString.parse(b"a u32 x").fields_text
-
-
-def test_names_in_messages_are_readable_and_bounded() -> None:
-    assert shown(b"a'\xff\n\x1b") == "'a'\\xff\\x0a\\x1b'"
-    assert len(shown(b"x" * 1000)) == 202
 
 
 def made(table: EventTable, name: bytes, before: int = 0) -> Event:

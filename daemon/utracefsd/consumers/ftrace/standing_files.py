@@ -14,10 +14,11 @@ import errno
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.daemon_log import daemon_log
-from utracefsd.events.event import Event, shown
+from utracefsd.events.event import Event
 
 _NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.E2BIG})
 """Errors that are not mistakes in the line; they are not in error_log."""

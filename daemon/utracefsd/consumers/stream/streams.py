@@ -27,11 +27,12 @@ from utracefs_protocol.events.event_names import is_glob
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
+from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.stream._sink import StreamPages, StreamProbe, StreamSink
-from utracefsd.events.event import Event, shown
+from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import format_of
 from utracefsd.machine._writer_names import WriterNames

@@ -17,6 +17,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
+from utracefs_protocol.text import shown, unsigned_of
 
 _MAX_TEXT = 256
 """MAX_FILTER_STR_VAL: text of so many bytes or more is EINVAL."""
@@ -39,7 +40,6 @@ _NAME = re.compile(_WHITE + rb"(\w+)")
 _EQUALS = re.compile(_WHITE + b"=" + _WHITE)
 _NUMBER = re.compile(rb"-?\w*")
 _TEXT = re.compile(rb"""(['"])((?:\\.|(?!\1)[^\\]|\\$)*)\1""", re.DOTALL)
-_INTEGER = re.compile(rb"(-?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
 
 @attrs.frozen
@@ -70,17 +70,17 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
         name, position = _name(command, position)
         field = by_name.get(name)
         if field is None and name not in _COMMON and name not in _GENERIC:
-            raise TraceError(errno.ENOENT, f"the event has no field {_shown(name)}")
+            raise TraceError(errno.ENOENT, f"the event has no field {shown(name)}")
         equals = _EQUALS.match(command, position)
         if equals is None:
-            raise TraceError(errno.EINVAL, f"write {_shown(name)} as FIELD=VALUE")
+            raise TraceError(errno.EINVAL, f"write {shown(name)} as FIELD=VALUE")
         position = equals.end()
         first = command[position : position + 1]
         is_text = field is not None and (_is_dynamic_text(field) or _is_array_of_text(field))
         if first in (b"'", b'"'):
             found = _TEXT.match(command, position)
             if found is None or field is None or not is_text or len(found[2]) >= _MAX_TEXT:
-                raise TraceError(errno.EINVAL, f"{_shown(name)} takes no such text")
+                raise TraceError(errno.EINVAL, f"{shown(name)} takes no such text")
             _put_text(entry, field, found[2])
             position = found.end()
             continue
@@ -88,14 +88,14 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
         assert end is not None
         behind = command[end.end() : end.end() + 1]
         if (not first.isdigit() and first != b"-") or is_text or behind.strip(b" \t\n\v\f\r"):
-            raise TraceError(errno.EINVAL, f"the value of {_shown(name)} is neither number nor quoted text")
+            raise TraceError(errno.EINVAL, f"the value of {shown(name)} is neither number nor quoted text")
         offset, size, signed = (
             (field.offset, field.size, field.signed)
             if field is not None
             else _COMMON.get(name, (0, 0, False))
         )
         if size not in NUMBER_SIZES:
-            raise TraceError(errno.EINVAL, f"{_shown(name)} is not a number")
+            raise TraceError(errno.EINVAL, f"{shown(name)} is not a number")
         value = _integer(end[0], signed=signed)
         entry[offset : offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
         position = end.end()
@@ -110,15 +110,12 @@ def _name(command: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _integer(text: bytes, *, signed: bool) -> int:
-    found = _INTEGER.fullmatch(text)
-    if found is None or (found[1] and not signed):
-        raise TraceError(errno.EINVAL, f"{_shown(text)} is not a number that this field can have")
-    _, hexadecimal, octal, decimal = found.groups()
-    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    value = -value if found[1] else value
-    low, high = (-(1 << 63), (1 << 63) - 1) if signed else (0, (1 << 64) - 1)
-    if not low <= value <= high:
-        raise TraceError(errno.ERANGE, f"{_shown(text)} has more than 64 bits")
+    value = unsigned_of(text.removeprefix(b"-"))
+    if text[:1] == b"-" and not signed:
+        raise TraceError(errno.EINVAL, f"{shown(text)} is not a number that this field can have")
+    value = -value if text[:1] == b"-" else value
+    if signed and not -(1 << 63) <= value < 1 << 63:
+        raise TraceError(errno.ERANGE, f"{shown(text)} has more than 64 bits")
     return value
 
 
@@ -146,7 +143,3 @@ def _put_loc(entry: bytearray, field: Field, position: int, size: int) -> None:
     if field.type.startswith(b"__rel_loc "):
         position -= field.offset + field.size
     struct.pack_into("<I", entry, field.offset, size << 16 | position & 0xFFFF)
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:40].decode("utf-8", "backslashreplace"))

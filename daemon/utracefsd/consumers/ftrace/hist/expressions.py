@@ -16,7 +16,7 @@ import attrs
 
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.hist.errors import Log
-from utracefs_protocol.hist.numbers import parse_unsigned
+from utracefs_protocol.text import any_base, shown
 from utracefsd.consumers.ftrace.hist.fields import (
     COMMON_FIELDS,
     MAX_STRING,
@@ -136,7 +136,7 @@ def parse_expression(
         return _parse_unary(context, text, flags, var_name, depth)
     left, right = text[:at], text[at + 1 :]
     if not left or not right:
-        raise context.log.refused(f"an operator of {_shown(text)} has nothing on one side")
+        raise context.log.refused(f"an operator of {shown(text)} has nothing on one side")
     operands = []
     for part in (left, right):
         operand = parse_expression(context, part, NONE, depth=depth)
@@ -180,11 +180,11 @@ def _parse_unary(context: Context, text: bytes, flags: Flag, var_name: bytes, de
         raise context.log.fault("Too many subexpressions (3 max)", text)
     inner = text[1:]
     if b"(" not in inner:
-        raise context.log.refused(f"{_shown(text)}: a minus sign needs parentheses, -(x)")
+        raise context.log.refused(f"{shown(text)}: a minus sign needs parentheses, -(x)")
     inner = inner[1:]
     end = inner.rfind(b")")
     if end < 0:
-        raise context.log.refused(f"{_shown(text)}: the parenthesis is not closed")
+        raise context.log.refused(f"{shown(text)}: the parenthesis is not closed")
     if inner[end + 1 :]:
         raise context.log.fault("Unary minus not supported in sub-expressions", inner)
     operand = parse_expression(context, inner[:end], NONE, depth=depth)
@@ -219,10 +219,9 @@ def _root(text: bytes) -> tuple[Operator | None, int]:
 def parse_atom(context: Context, text: bytes, flags: Flag, var_name: bytes = b"") -> HistField:
     """A number, a field or a variable."""
     if text[:1].isdigit():
-        try:
-            constant = parse_unsigned(text)
-        except (ValueError, OverflowError):
-            raise context.log.fault("Expecting numeric literal", text) from None
+        constant = any_base(text)
+        if constant is None:
+            raise context.log.fault("Expecting numeric literal", text)
         return HistField(flags | Flag.CONST, type=b"u64", size=8, constant=constant, var_name=var_name)
     system, event, name = b"", b"", text
     if text.count(b".") > 1:
@@ -293,7 +292,7 @@ def _parse_field(context: Context, text: bytes, flags: Flag, var_name: bytes) ->
         elif field is None or not field.size:
             raise context.log.fault("Couldn't find field", name)
         elif field.element is not None:
-            raise context.log.refused(f"field {_shown(name)} is an array of numbers, not a number")
+            raise context.log.refused(f"field {shown(name)} is an array of numbers, not a number")
     return _typed(context, HistField(flags, field, buckets, var_name=var_name))
 
 
@@ -312,10 +311,7 @@ def _parse_modifier(context: Context, name: bytes, modifier: bytes, flags: Flag)
         # The message points at the unread rest of the modifier.
         if not number.startswith(b"="):
             raise context.log.fault("Invalid field modifier", number)
-        try:
-            width = parse_unsigned(number[1:])
-        except (ValueError, OverflowError):
-            width = 0
+        width = any_base(number[1:])
         if not width:
             raise context.log.fault("Invalid field modifier", number[1:])
         return Flag.BUCKET, width
@@ -349,7 +345,7 @@ def _typed(context: Context, result: HistField) -> HistField:
     elif field is not None:
         if field.size not in NUMBER_SIZES:
             raise context.log.refused(
-                f"field {_shown(field.name)} has {field.size} bytes, which no number has", errno.ENOMEM
+                f"field {shown(field.name)} has {field.size} bytes, which no number has", errno.ENOMEM
             )
         result.type, result.size, result.signed = field.type, field.size, field.signed
     return result
@@ -373,7 +369,3 @@ def divided(value: int, divisor: int) -> int:
     if not divisor & (divisor - 1) or divisor > 1 << _DIV_SHIFT or value >= 1 << _DIV_SHIFT:
         return value // divisor
     return (value * ((1 << _DIV_SHIFT) // divisor) + (1 << _DIV_SHIFT) - 1) >> _DIV_SHIFT
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:200].decode("utf-8", "backslashreplace"))

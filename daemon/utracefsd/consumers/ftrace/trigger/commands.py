@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
 from utracefsd.consumers.ftrace.trigger.hist_kinds import (
     HistKind,
@@ -21,7 +22,7 @@ from utracefsd.consumers.ftrace.trigger.simple_kinds import (
     TracingSwitchKind,
 )
 from utracefsd.daemon_log import daemon_log
-from utracefsd.events.event import Event, shown
+from utracefsd.events.event import Event
 
 KINDS: dict[bytes, Kind] = {
     kind.name: kind

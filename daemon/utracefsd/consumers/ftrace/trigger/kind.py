@@ -8,7 +8,6 @@ kernel/trace/trace_events_trigger.c: `trigger_process_regex()`, `event_trigger_s
 """
 
 import errno
-import string
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter, FilterError
+from utracefs_protocol.text import shown, unsigned_of
 from utracefsd.consumers.ftrace.buffer.snapshot import Snapshot
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
@@ -24,7 +24,7 @@ from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.event.event_file import EventFiles
 from utracefsd.consumers.ftrace.hist.tables import Tables
-from utracefsd.events.event import Event, shown
+from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
 WHITESPACE = b" \t\n\v\f\r"
@@ -134,34 +134,8 @@ def filter_text(clause: bytes | None) -> bytes | None:
 
 
 def parse_count(param: bytes | None) -> int:
-    """How often a trigger may fire: kstrtoul() with base 0 of the text before `:`.
-
-    EINVAL: no number. ERANGE: from 2^64 on.
-    """
-    if param is None:
-        return UNLIMITED
-    number = param.partition(b":")[0]
-    digits = number.removeprefix(b"+")
-    allowed, base = string.digits, 10
-    if digits[:1] == b"0":
-        if (
-            digits[1:2] in (b"x", b"X")
-            and digits[2:3].isalnum()
-            and digits[2:3].lower() in b"0123456789abcdef"
-        ):
-            digits, allowed, base = digits[2:], string.hexdigits, 16
-        else:
-            allowed, base = string.octdigits, 8
-    rest = digits.lstrip(allowed.encode())
-    taken = digits[: len(digits) - len(rest)]
-    if not taken:
-        raise TraceError(errno.EINVAL, f"{shown(number)} is not a count: write a number")
-    value = int(taken, base)
-    if value >= 1 << 64:
-        raise TraceError(errno.ERANGE, f"{shown(number)} is out of range")
-    if rest not in (b"", b"\n"):
-        raise TraceError(errno.EINVAL, f"{shown(number)} is not a count: write a number")
-    return value
+    """How often a trigger may fire: the number before `:`. EINVAL, ERANGE."""
+    return UNLIMITED if param is None else unsigned_of(param.partition(b":")[0])
 
 
 def memory_errors(make: Callable[[], Any]) -> Any:

@@ -16,6 +16,7 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter
+from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger, count_text
 from utracefsd.consumers.ftrace.trigger._triggers import (
@@ -34,7 +35,7 @@ from utracefsd.consumers.ftrace.trigger.kind import (
     separate_filter,
 )
 from utracefsd.daemon_log import daemon_log
-from utracefsd.events.event import Event, shown
+from utracefsd.events.event import Event
 
 
 @attrs.frozen
