@@ -79,7 +79,7 @@ def test_all_that_was_lost_is_counted_behind_the_last_sample_too() -> None:
 )
 def test_a_file_that_changes_while_it_is_read(at: int, new: bytes) -> None:
     data = bytearray(sample(1, 0, 3, 4, ENTRY) + sample(2, 0, 3, 4, ENTRY))
-    samples = Samples(data, 0, len(data), SAMPLE_TYPE, True, comms={})  # type: ignore[arg-type]
+    samples = Samples(data, 0, len(data), SAMPLE_TYPE, True, comms={})
     assert next(samples).time == 1
     at += len(data) // 2
     data[at : at + len(new)] = new
