@@ -121,7 +121,7 @@ under full load."""
 MIN_STREAM_RING: Final = 256 << 10
 """Smallest stream ring in bytes: it holds several of the largest records, and the format of any event."""
 
-MAX_STREAM_RING: Final = 64 << 20
+MAX_STREAM_RING: Final = 128 << 20
 """Largest stream ring in bytes. The daemon allocates all of it."""
 
 MAX_LOSSLESS_US: Final = 10_000_000

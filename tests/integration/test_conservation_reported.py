@@ -183,8 +183,8 @@ FLOOD = "emit(20000, 40)"
 FLUSH = "utracefs.flush(60)"
 SLOW = "for i in range(200): emit(1, 40, i); utracefs.flush(60)"
 
-MUCH = "for i in range(1500): emit(14, 3900); utracefs.flush(60)"
-"""More than the ring of a recorder, of 64 MiB at most."""
+MUCH = "for i in range(3000): emit(14, 3900); utracefs.flush(60)"
+"""More than the ring of a recorder, of 128 MiB at most."""
 WAYS = {
     "nothing": (["-b", "4096"], [SLOW], set()),
     "data ring": (["-b", "16384"], [FLOOD, FLOOD, SLOW, FLOOD, SLOW], {"in data rings"}),

@@ -477,8 +477,8 @@ def attach(
     the filter for events of EventHeader, by the fields in their records. filtered: by each event's own filter
     in the instance, of which there must be one.
     directory: of the daemon's sockets; None: UTRACEFS_DIR, then the user's, then the system's.
-    ring_bytes: a power of two from 256 KiB to 64 MiB; records that find the ring full are lost and counted in
-    `Stream.lost`. watermark: unread bytes at which to wake; fewer are returned after `timeout_s`.
+    ring_bytes: a power of two from 256 KiB to 128 MiB; records that find the ring full are lost and counted
+    in `Stream.lost`. watermark: unread bytes at which to wake; fewer are returned after `timeout_s`.
     timeout_s: longest wait for a record before iteration ends; None: no limit. reconnect: when the daemon
     ends, wait for the next; else iteration ends. raw_eventheader: as for `utracefs.open`.
 

@@ -11,9 +11,12 @@ so the thread cannot keep the caller out while it has more to read.
 
 import contextlib
 import errno
+import math
+import mmap
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -29,10 +32,44 @@ WATERMARK = 256 << 10
 PART_OF_MEMORY = 256
 """Part of the memory of the machine, or of this container, that a ring may take."""
 
-PassOn = Callable[[int, memoryview, int], None]
-"""Called with a cpu, pages, and the number of their records of events."""
+PassOn = Callable[[int, memoryview, int, bool], None]
+"""Called with a cpu, pages, the number of their records of events, and whether to write them directly."""
 Describe = Callable[[Mapping[int, bytes]], None]
 """Called with event ids and system, NUL, format of each, before the first of their pages is passed on."""
+
+
+class WayToDisk:
+    """Whether to write pages directly, past the page cache: with many records a second, since copying into
+    the cache takes most of the recorder's time, and its write-back delays writers. With few the cache makes
+    larger and fewer writes of them. While much waits, the way is taken that was faster then: the cache holds
+    some seconds for a slow disk."""
+
+    WINDOW_S = 0.1
+    RATE = 64 << 20
+    """Bytes a second: more are many."""
+
+    def __init__(self, ring_bytes: int) -> None:
+        self._much = ring_bytes // 8
+        self._begin_s, self._begin, self._waiting = -1.0, 0, 0
+        self._rates = [math.inf, math.inf]
+        """Bytes a second of the cache and the disk under load, as far as known; they grow while unused."""
+        self.is_direct = False
+
+    def look(self, now_s: float, position: int, waiting: int) -> None:
+        """Call it before each batch. position: of the reader, in bytes; waiting: bytes behind it."""
+        window_s = now_s - self._begin_s
+        if window_s < self.WINDOW_S:
+            return
+        rate, way = (position - self._begin) / window_s, self.is_direct
+        self._rates[not way] *= 1.1
+        if min(waiting, self._waiting) > self._much:
+            self._rates[way] = rate
+            self.is_direct = self._rates[True] >= self._rates[False]
+        else:
+            self._rates[way] = max(self._rates[way], rate)
+            if max(waiting, self._waiting) <= self._much:
+                self.is_direct = self.RATE < rate <= self._rates[True]
+        self._begin_s, self._begin, self._waiting = now_s, position, waiting
 
 
 class PageStream:
@@ -59,8 +96,9 @@ class PageStream:
         try:
             self._ring = StreamRing(ring)
         finally:
+            self._way = WayToDisk(os.fstat(ring).st_size)
             os.close(ring)
-        self._pages = bytearray(BATCH + 2 * page_size)
+        self._pages = mmap.mmap(-1, BATCH + 2 * page_size)  # aligned, for direct writes
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self._owner = 0
@@ -150,6 +188,8 @@ class PageStream:
                 if not self._ring.next_batch(most=BATCH):
                     break
                 found = True
+                position = self._ring.position
+                self._way.look(time.monotonic(), position, self._ring.head - position)
                 try:
                     runs = gather_pages(self._ring, self._pages, self._page_size, self._nr_cpus)
                 except ValueError as error:
@@ -160,26 +200,28 @@ class PageStream:
                     self._ring.described.clear()
                 pages = memoryview(self._pages)
                 for cpu, begin, end, records in runs:
-                    self._pass_on(cpu, pages[begin:end], records)
+                    self._pass_on(cpu, pages[begin:end], records, self._way.is_direct)
                 self._ring.release_batch()
         return found
 
 
 def _open(tree: Tracefs, place: Place, lossless_us: int) -> tuple[int, int, int]:
-    size = fitting_ring_bytes()
+    size = fitting_ring_bytes(2)
     while True:
         try:
             return tree.open_pages(place.name, size=size, watermark=WATERMARK, lossless_us=lossless_us)
         except OSError as error:
-            if error.errno != errno.ENOMEM or size == MIN_STREAM_RING:
+            # EINVAL: older daemons have smaller ones
+            if error.errno not in (errno.ENOMEM, errno.EINVAL) or size == MIN_STREAM_RING:
                 raise
         size //= 2
 
 
-def fitting_ring_bytes() -> int:
-    """Size of a stream ring for one command that reads at full speed."""
+def fitting_ring_bytes(times: int = 1) -> int:
+    """Size of a stream ring for one command that reads at full speed, or this power of two times it: a disk
+    stalls for longer than the cpus of others."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # `max`, or no container
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     part = memory // PART_OF_MEMORY
-    return max(MIN_STREAM_RING, min(MAX_STREAM_RING, 1 << part.bit_length() - 1))
+    return times * max(MIN_STREAM_RING, min(MAX_STREAM_RING // 2, 1 << part.bit_length() - 1))

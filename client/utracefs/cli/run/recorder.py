@@ -474,11 +474,11 @@ class Recorder:
             self.texts.add_format(*text.split(b"\0", 1))
         self._writer.add_texts(self.texts.contents)
 
-    def _take_pages(self, cpu: int, pages: memoryview, records: int) -> None:
+    def _take_pages(self, cpu: int, pages: memoryview, records: int, is_direct: bool) -> None:
         """For the stream."""
         self._kept += records
         if len(pages) > self._page_size:
-            self._writer.add_pages(cpu, pages)
+            self._writer.add_pages(cpu, pages, is_direct=is_direct)
         else:
             self._writer.add_page(cpu, bytes(pages))
 

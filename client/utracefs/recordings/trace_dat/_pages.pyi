@@ -1,3 +1,4 @@
+import mmap
 from collections.abc import Iterable
 
 from utracefs_protocol.pages._stream_ring import StreamRing
@@ -8,5 +9,5 @@ def unknown_ids(
 ) -> dict[int, int]: ...
 def take_out(fd: int, offset: int, size: int) -> None: ...
 def gather_pages(
-    ring: StreamRing, into: bytearray, page_size: int, nr_cpus: int
+    ring: StreamRing, into: bytearray | mmap.mmap, page_size: int, nr_cpus: int
 ) -> list[tuple[int, int, int, int]]: ...

@@ -3,7 +3,6 @@
 
 import os
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -106,14 +105,14 @@ def take_out(int fd, long long offset, long long size):
         raise OSError(errno, os.strerror(errno))
 
 
-def gather_pages(StreamRing ring not None, bytearray into not None, size_t page_size, uint32_t nr_cpus):
+def gather_pages(StreamRing ring not None, uint8_t[::1] into not None, size_t page_size, uint32_t nr_cpus):
     """Copy the pages of the ring's present batch into `into`, those of a cpu one after the other.
 
     Returns (cpu, begin, end, records of events) of each run: pages that are at least half full, or one page
     that is not. ValueError: a page of another size or cpu, or more than fit.
     """
     cdef uint64_t at = ring.begin, first = 0, end
-    cdef uint8_t *to = <uint8_t *>PyByteArray_AS_STRING(into)
+    cdef uint8_t *to = &into[0]
     cdef uint64_t *place = <uint64_t *>calloc(nr_cpus + 1, sizeof(uint64_t))
     cdef ss_record *record
     cdef uint32_t cpu
@@ -130,7 +129,7 @@ def gather_pages(StreamRing ring not None, bytearray into not None, size_t page_
                 place[record.cpu + 1] += page_size
         for cpu in range(nr_cpus):
             place[cpu + 1] += place[cpu]
-        if place[nr_cpus] > <uint64_t>PyByteArray_GET_SIZE(into):
+        if place[nr_cpus] > <uint64_t>into.shape[0]:
             raise ValueError(f"{place[nr_cpus]} bytes of pages")
         at = ring.begin
         while at != ring.end:

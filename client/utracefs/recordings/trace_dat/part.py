@@ -14,6 +14,7 @@ The disk may be full at any time. A page without space is dropped, its records a
 of its cpu has their number.
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -56,6 +57,10 @@ class Part:
     def __init__(self, path: str, *, nr_cpus: int, page_size: int, step: int = STEP) -> None:
         self._file: Final[BinaryIO] = open_part(path)
         self.name: Final[str] = self._file.name
+        self._direct: int | None = None
+        """The same file past the page cache."""
+        with contextlib.suppress(OSError):
+            self._direct = os.open(self.name, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
         self.given_up = 0
         """Records of events on dropped pages."""
         self.error: OSError | None = None
@@ -87,11 +92,14 @@ class Part:
 
     def leave(self) -> None:
         self._file.close()
+        if self._direct is not None:
+            os.close(self._direct)
+            self._direct = None
 
     def remove(self) -> None:
         """Remove the file, unless it is closed already (then it was kept or removed)."""
         if not self._file.closed:
-            self._file.close()
+            self.leave()
             os.unlink(self.name)
 
     def add_text(self, data: bytes) -> bool:
@@ -117,11 +125,11 @@ class Part:
         if len(cpu.full) >= _WAITING:
             self._write(number)
 
-    def add_pages(self, number: int, pages: memoryview) -> None:
-        """Write the next pages of a cpu at once, without joining them."""
+    def add_pages(self, number: int, pages: memoryview, *, is_direct: bool = False) -> None:
+        """Write the next pages of a cpu at once, without joining them. is_direct: see the writer."""
         self._cpus[number].close_page()
         self._write(number)
-        self._put(number, pages)
+        self._put(number, pages, is_direct=is_direct)
 
     def sync(self, *, is_end: bool = False) -> None:
         """Write the collected pages. A page that others may still be joined with is written again later."""
@@ -141,7 +149,7 @@ class Part:
             full, cpu.full = cpu.full, []
             self._put(number, memoryview(b"".join(full)))
 
-    def _put(self, number: int, pages: memoryview) -> None:
+    def _put(self, number: int, pages: memoryview, *, is_direct: bool = False) -> None:
         cpu, size = self._cpus[number], self._page_size
         while pages:
             written = 0
@@ -151,7 +159,9 @@ class Part:
                 if cpu.missing:
                     fitting = memoryview(with_missed(bytes(pages[:size]), cpu.missing) + fitting[size:])
                 try:
-                    written = os.pwrite(self._file.fileno(), fitting, at)
+                    if is_direct and not cpu.missing:
+                        written = self._write_directly(fitting, at)
+                    written = written or os.pwrite(self._file.fileno(), fitting, at)
                     if written < len(fitting):  # writing the rest raises the error
                         written += os.pwrite(self._file.fileno(), fitting[written:], at + written)
                 except OSError as error:
@@ -165,6 +175,15 @@ class Part:
                 cpu.missing = _missing(cpu.missing, page)
                 self.given_up += count_events(page)
             pages = pages[written or size :]
+
+    def _write_directly(self, pages: memoryview, at: int) -> int:
+        """Returns the written bytes; 0: this file system cannot do that."""
+        if self._direct is not None:
+            with contextlib.suppress(OSError):  # the caller's next attempt tells why
+                return os.pwrite(self._direct, pages, at)
+            os.close(self._direct)
+            self._direct = None
+        return 0
 
     def _room(self, number: int) -> _Extent | None:
         """Offset of a cpu's next page; None: no space."""

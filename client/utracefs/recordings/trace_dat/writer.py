@@ -144,10 +144,11 @@ class TraceDatWriter:
             self._part.add_page(cpu, page)
         self.pages_bytes += len(page)
 
-    def add_pages(self, cpu: int, pages: memoryview) -> None:
-        """Add a cpu's next sub-buffers, which are not joined with others."""
+    def add_pages(self, cpu: int, pages: memoryview, *, is_direct: bool = False) -> None:
+        """Add a cpu's next sub-buffers, which are not joined with others. is_direct: past the page cache, if
+        the file system can do that; their address is a multiple of a page's size then."""
         with errors_about(self._shown):
-            self._part.add_pages(cpu, pages)
+            self._part.add_pages(cpu, pages, is_direct=is_direct)
         self.pages_bytes += len(pages)
 
     def sync(self) -> None:

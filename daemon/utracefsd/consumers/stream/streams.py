@@ -40,7 +40,7 @@ from utracefsd.machine._writer_names import WriterNames
 MAX_STREAMS = 64
 """Each stream is a probe on every event that it wants, which each record passes. EMFILE."""
 
-MAX_BYTES = 512 << 20
+MAX_BYTES = 1 << 30
 """Limit of all rings together: they are the daemon's memory. Beyond it ENOMEM."""
 
 

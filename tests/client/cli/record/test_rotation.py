@@ -15,7 +15,7 @@ from tests.client.cli.record.test_flight import dumps, program, start_killing, v
 from tests.client.recordings.events import trace_cmd
 from tests.integration.conftest import running
 
-MORE_THAN_FITS = 4_000_000
+MORE_THAN_FITS = 8_000_000
 """Records in the largest ring of pages and the ring buffer."""
 
 

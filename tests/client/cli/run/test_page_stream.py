@@ -13,7 +13,7 @@ from tests.client.cli.kit import Cli
 from tests.integration.conftest import running
 from tests.protocol.pages.page_writer import decode_page
 from utracefs.cli.instance_option import TOP
-from utracefs.cli.run.page_stream import PageStream
+from utracefs.cli.run.page_stream import PageStream, WayToDisk
 from utracefs.tree.tracefs import Tracefs
 
 EMIT = """
@@ -38,7 +38,7 @@ class Taken:
         self.counted = 0
         self.threads: set[str] = set()
 
-    def __call__(self, cpu: int, pages: memoryview, records: int) -> None:
+    def __call__(self, cpu: int, pages: memoryview, records: int, _direct: bool) -> None:
         self.threads.add(threading.current_thread().name)
         self.pages += [bytes(pages[at : at + 4096]) for at in range(0, len(pages), 4096)]
         self.counted += records
@@ -172,3 +172,36 @@ def test_a_nested_block_while_the_other_thread_waits(tree: Tracefs) -> None:
     other.join()
     stream.close()
     tree.close()
+
+
+MILLION = 1_000_000
+
+
+def ways(records: float, cache: float, disk: float, ring: int = 128 * MILLION) -> list[bool]:
+    """The way of each of 200 windows, by what comes, and what each way takes, in MB a second."""
+    way, head, position, found = WayToDisk(ring), 0.0, 0.0, []
+    for n in range(200):
+        head += records / 10 * MILLION
+        position = min(head, position + (disk if way.is_direct else cache) / 10 * MILLION)
+        assert head - position < ring or records > max(cache, disk), n
+        way.look(n / 10, int(position), int(head - position))
+        found.append(way.is_direct)
+    return found
+
+
+def test_many_records_go_to_the_disk_directly() -> None:
+    """As long as the disk takes them in time. None is lost where one of the ways is fast enough."""
+    assert not any(ways(20, 400, 1500))
+    assert all(ways(336, 400, 1500)[1:])
+    assert all(ways(336, 300, 340)[1:])
+    assert 0 < sum(ways(100, 400, 25)) < 120
+    assert sum(ways(336, 1500, 200)) < 100
+    assert sum(ways(2000, 400, 200)) < 40
+    assert sum(ways(2000, 200, 400)) > 160
+
+
+def test_a_stall_of_the_disk_changes_nothing() -> None:
+    way = WayToDisk(128 * MILLION)
+    for now_s, position, waiting in [(0, 0, 0), (0.1, 33, 0), (0.2, 67, 0), (0.5, 68, 100), (0.6, 160, 40)]:
+        way.look(now_s, position * MILLION, waiting * MILLION)
+    assert way.is_direct

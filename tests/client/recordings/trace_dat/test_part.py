@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import mmap
 import os
 import pickle
 import resource
@@ -241,3 +242,35 @@ def test_losses_on_a_full_disk_are_counted_once(tmp_path: Path, monkeypatch: pyt
     (written,) = part.pages_of(0)
     assert missed_events(written) == part.given_up == 2 * count_events(page) > 0
     part.remove()
+
+
+@pytest.mark.parametrize("refused", ["nothing", "open", "write"])
+def test_pages_written_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """The file has the same, also where the file system refuses that."""
+    opened, written = os.open, os.pwrite
+    direct: list[int] = []
+
+    def open_(path: str, flags: int, *rest: int) -> int:
+        if flags & os.O_DIRECT and refused == "open":
+            raise OSError(errno.EINVAL, "no direct writes")
+        fd = opened(path, flags, *rest)
+        direct.extend([fd] if flags & os.O_DIRECT else [])
+        return fd
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        if fd in direct and refused == "write":
+            raise OSError(errno.EINVAL, "no direct writes")
+        return written(fd, data, at)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    found = [pages(many_records(n, 90))[0] for n in range(6)]
+    buffer = mmap.mmap(-1, 2 * 4096)
+    part = Part(str(tmp_path / "t.dat"), nr_cpus=2, page_size=4096)
+    fds = len(os.listdir("/proc/self/fd"))
+    for n in range(0, 6, 2):
+        buffer[:] = found[n] + found[n + 1]
+        part.add_pages(1, memoryview(buffer), is_direct=n != 2)
+    assert b"".join(part.pages_of(1)) == b"".join(found)
+    part.leave()
+    assert len(os.listdir("/proc/self/fd")) == fds - 1 - (refused != "open")

@@ -152,7 +152,7 @@ def test_limits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.open(b"a")
     assert bench.refused(b"a").errno == errno.EMFILE
     assert len(bench.streams) == 2
-    assert bench.streams.text() == f"streams: 2 of 2, {2 * MIN_STREAM_RING} of {512 << 20} bytes\n"
+    assert bench.streams.text() == f"streams: 2 of 2, {2 * MIN_STREAM_RING} of {1 << 30} bytes\n"
     first.close()
     monkeypatch.setattr(module, "MAX_BYTES", 2 * MIN_STREAM_RING - 1)
     assert bench.refused(b"a").errno == errno.ENOMEM
