@@ -1,8 +1,8 @@
 """The loop of a host: reads wishes from the bucket, carries them out in the daemon, and reports.
 
-    bell, or each PERIOD_S ─▶ the bucket's state ─▶ new values ─▶ wishes that select this host
-    each LOOK_S            ─▶ Plan ─▶ PlannedInstance, events that are registered since
-    a change, or PERIOD_S  ─▶ report
+    a message, or each PERIOD_S ─▶ the bucket's state ─▶ new values ─▶ wishes that select this host
+    each LOOK_S                 ─▶ Plan ─▶ PlannedInstance, events that are registered since
+    a change, or PERIOD_S       ─▶ report
 
 A wish ends `duration_s` after the server stored it, measured by CLOCK_MONOTONIC here: neither the host's time
 of day nor the operator's matters. If the bucket is unreachable or gone for longer than the lease, all wishes
@@ -27,7 +27,6 @@ from utracefs.fleet.wish import NAME, Wish, check_labels, key_of
 from utracefs.forward.policy import Policy
 from utracefs.forward.target import reason
 from utracefs.nats.bucket import Value
-from utracefs.nats.connection import Subscription
 from utracefs.nats.errors import ApiError, NotFound
 from utracefs.tree.event_names import EventName, matches
 
@@ -97,13 +96,13 @@ class Agent:
         self._labels: Final = {**labels, "host": host}
         check_labels(self._labels)
         self._fleet: Final = fleet
+        fleet.watch_wishes()
         self._forwarding: Forwarding | None = None
         self._host: Final = host
         self._policy: Final = policy
         self._directory: Final = directory
         self._tell: Final = tell
         self._end: Final = threading.Event()
-        self._bell: Subscription | None = None
         self._reading = _Reading()
         self._instance: PlannedInstance | None = None
         self._choice = Choice({}, {})
@@ -178,24 +177,19 @@ class Agent:
                 self._tell(f"fleet: {what}: answers again")
 
     def _wait(self) -> None:
-        bell = self._bell
-        if bell is None:
+        connection = self._fleet.connection
+        if not connection.is_open:
             self._end.wait(LOOK_S)
             return
         try:
-            if bell.next(LOOK_S) is not None:
-                while bell.next(0) is not None:
-                    pass
+            if connection.has_message(LOOK_S):
                 self._ask_at = 0.0
         except OSError:
-            self._bell = None
             self._ask_at = 0.0
 
     # The bucket
 
     def _ask(self) -> None:
-        if self._bell is None:
-            self._bell = self._fleet.bell()
         now = time.monotonic()
         self._ask_at = now + report.PERIOD_S
         # Not for ever, as wishes neither end nor are suspended meanwhile.
@@ -214,7 +208,6 @@ class Agent:
         self._pause = BACK_OFF_S[0]
 
     def _server_failed(self) -> None:
-        self._bell = None
         self._fleet.close()
         self._ask_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, BACK_OFF_S[1], max(BACK_OFF_S[0], self._policy.lease_s / 4))
@@ -302,7 +295,7 @@ class Agent:
 
     def _report(self, *, is_last: bool = False) -> None:
         self._report_at = time.monotonic() + report.PERIOD_S
-        if self._bell is None or not self._is_known:
+        if not self._fleet.connection.is_open or not self._is_known:
             return  # `_ask` has met the error, or nobody asks yet
         self._has_news = False
         self._guarded("report", lambda: self._store(report.pack(self._members(is_last))), lambda: None)

@@ -16,10 +16,10 @@ import attrs
 from utracefs.fleet.wish import Wish, key_of
 from utracefs.forward.target import Settings
 from utracefs.nats.bucket import Bucket
-from utracefs.nats.connection import Connection, Subscription, servers
+from utracefs.nats.connection import Connection, servers
 from utracefs.nats.errors import WireError
 from utracefs.nats.jetstream import JetStream
-from utracefs.nats.login import SECRETS, Login, inbox_of, split_user
+from utracefs.nats.login import Login, inbox_of, split_user
 
 WISHES: Final = "utracefs_wishes"
 HOSTS: Final = "utracefs_hosts"
@@ -41,15 +41,10 @@ def connection_of(address: str, settings: Settings, name: str) -> Connection:
     user, hosts = split_user(rest.rstrip("/"))
     if scheme not in _SCHEMES or not separator:
         raise ValueError(f"{address!r} is no address of NATS: nats://[USER@]HOST[:PORT], or tls://...")
-
-    def login() -> Login:
-        password, token, nkey, creds = (settings.secret(one) or "" for one in SECRETS)
-        return Login(user, password, token, nkey, creds)
-
     is_secure = scheme == "tls" or settings.ca is not None or settings.cert is not None
     return Connection(
         servers(hosts),
-        login=login,
+        login=lambda: Login.read(user, settings.secret),
         tls=settings.tls if is_secure else None,
         timeout_s=settings.timeout_s,
         name=name,
@@ -106,10 +101,10 @@ class Fleet:
         except (KeyError, TypeError, ValueError):
             raise WireError("an answer without the state of a stream") from None
 
-    def bell(self) -> Subscription:
-        """A subscription with a message for each change of a wish. Do not trust its content: others may send
-        such messages, too."""
-        return self.connection.subscribe(f"$KV.{WISHES}.>")
+    def watch_wishes(self) -> None:
+        """Before the connection: `connection.has_message` then tells of changes. Others may send such
+        messages, too."""
+        self.connection.subscribe(f"$KV.{WISHES}.>")
 
     def report(self, host: str, data: bytes) -> float:
         """Store a host's report. Returns the time of the server less CLOCK_MONOTONIC."""

@@ -17,6 +17,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -58,7 +59,6 @@ class NatsTarget:
         if not _STREAM.fullmatch(self._stream) or parts.query or parts.fragment:
             raise ValueError("the address is not nats://[USER@]HOST[:PORT][,HOST...]/STREAM")
         user, hosts = split_user(parts.netloc)
-        self._user: Final = options.get("user", user)
         self._settings: Final = settings
         self._subject: Final = checked_subject(options.get("subject", SUBJECT))
         if {"*", ">"} & set(self._subject.split(".")):
@@ -74,9 +74,10 @@ class NatsTarget:
         # batches are one message of the server's default size; cutting them costs much.
         self.limits: Final = Limits(records=50_000, bytes=1 << (18 if compression == "none" else 20))
         self._encoder: Final = Encoder(compression)
+        login = partial(Login.read, options.get("user", user), settings.secret)
         self._connection: Final = Connection(
             servers(hosts),
-            login=self._login,
+            login=login,
             tls=settings.tls if is_tls else None,
             timeout_s=settings.timeout_s,
             name="utracefs forward",
@@ -103,7 +104,7 @@ class NatsTarget:
         self._refused: dict[int, Counter[str]] = {}
         """Batch to records that cannot be sent."""
         with contextlib.suppress(OSError):  # secrets are read again, and may be there then
-            self._login().members("")
+            login().members("")
 
     def close(self) -> None:
         self._connection.close()
@@ -266,13 +267,6 @@ class NatsTarget:
                 "JetStream"
             )
         return f"stream {self._stream}: {error}"
-
-    def _login(self) -> Login:
-        secret = self._settings.secret
-        return Login(
-            self._user,
-            *(secret(name) or "" for name in SECRETS),
-        )
 
 
 def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 Compatible with the other clients of NATS (their ADR-8).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,8 +11,6 @@ import attrs
 from utracefs.nats.errors import ApiError, NotFound, WireError, WrongLastSequence
 from utracefs.nats.jetstream import NS, JetStream, Stored
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-_KEY: Final = re.compile(r"[-/_=A-Za-z0-9]+(?:\.[-/_=A-Za-z0-9]+)*")
 _OPERATION: Final = "KV-Operation"
 
 
@@ -35,8 +32,6 @@ class Bucket:
     """Does nothing before the first call. The stream must exist, see `create`."""
 
     def __init__(self, jetstream: JetStream, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a bucket: letters, digits, _ and -")
         self.name: Final = name
         self.stream: Final = f"KV_{name}"
         self._jetstream: Final = jetstream
@@ -74,7 +69,7 @@ class Bucket:
         """NotFound: there is no such key, or it was deleted."""
         value = self.last(key)
         if value.is_deleted:
-            raise NotFound(f"the key {key} was deleted", 404)
+            raise NotFound(f"the key {key} was deleted")
         return value
 
     def last(self, key: str) -> Value:
@@ -112,13 +107,11 @@ class Bucket:
                 raise
             return self.update(key, value, last.sequence)
 
-    def delete(self, key: str, revision: int | None = None) -> int:
-        """Delete a key, existing or not; subscribers get the marker. revision: see `update`."""
-        return self._jetstream.publish(self.subject(key), b"", {_OPERATION: "DEL"}, expected=revision)
+    def delete(self, key: str) -> int:
+        """Delete a key, existing or not; subscribers get the marker."""
+        return self._jetstream.publish(self.subject(key), b"", {_OPERATION: "DEL"})
 
     def subject(self, key: str) -> str:
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"{key!r} is no key: words of A-Z a-z 0-9 - / _ = with dots between them")
         return self._prefix + key
 
     def _value(self, stored: Stored) -> Value:

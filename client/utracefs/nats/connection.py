@@ -1,8 +1,8 @@
-"""A connection to one of several servers: publish, subscribe, request.
+"""A connection to one of several servers: requests, and a subscription.
 
 All calls block, up to a time. One thread uses a connection. Nothing is read while no call waits; the server
-closes connections that do not answer its pings for some minutes, and then the next call connects again.
-Subscriptions end with their connection: `generation` then has another value.
+closes connections that do not answer its pings for some minutes, and then the next call connects again:
+`generation` then has another value.
 
 Answers to all requests come over one subscription, INBOX.ID.*.
 """
@@ -23,7 +23,6 @@ from utracefs.nats.errors import NoResponders
 from utracefs.nats.login import Login
 from utracefs.nats.sockets import Limited, connect, secured
 from utracefs.nats.wire import (
-    MAX_MESSAGE,
     Error,
     Info,
     Message,
@@ -37,8 +36,6 @@ from utracefs.nats.wire import (
 
 PORT: Final = 4222
 _READ_BYTES: Final = 256 << 10
-_DROP_BYTES: Final = 2 * MAX_MESSAGE
-"""Limit of the unread messages of a subscription."""
 
 
 @attrs.frozen
@@ -66,55 +63,6 @@ def servers(text: str) -> list[Server]:
             raise ValueError(f"{shown} is no HOST:PORT; names and passwords do not belong there")
         found.append(Server(host, int(port)))
     return found
-
-
-def _size(message: Message) -> int:
-    """In memory, about."""
-    return 500 + len(message.payload) + sum(len(name) + len(text) for name, text in message.headers.items())
-
-
-class Subscription:
-    """Made by `Connection.subscribe`."""
-
-    def __init__(self, connection: "Connection", subject: str, sid: int) -> None:
-        self.subject: Final = subject
-        self.sid: Final = sid
-        self.dropped = 0
-        """Messages that were not read in time."""
-        self._connection: Final = connection
-        self._generation: Final = connection.generation
-        self._messages: Final[deque[Message]] = deque()
-        self._bytes = 0
-
-    def next(self, timeout_s: float) -> Message | None:
-        """The next message; None: none came in time. ConnectionError: the connection has ended, and with it
-        the subscription."""
-        deadline = time.monotonic() + timeout_s
-        while not self._messages:
-            if not self._is_alive:
-                raise ConnectionResetError(f"the subscription of {self.subject} ended with its connection")
-            is_last = time.monotonic() >= deadline  # a server may send other messages without end
-            if not self._connection.wait(deadline) or (is_last and not self._messages):
-                return None
-        message = self._messages.popleft()
-        self._bytes -= _size(message)
-        return message
-
-    @property
-    def _is_alive(self) -> bool:
-        return self._connection.is_open and self._connection.generation == self._generation
-
-    def put(self, message: Message) -> None:
-        if self._bytes + _size(message) > _DROP_BYTES:
-            self.dropped += 1
-            return
-        self._bytes += _size(message)
-        self._messages.append(message)
-
-    def end(self) -> None:
-        """Unsubscribe. May be called more than once."""
-        if self._is_alive:
-            self._connection.unsubscribe(self.sid)
 
 
 class Connection:
@@ -145,11 +93,14 @@ class Connection:
         self._limit = math.inf
         """See `within`."""
         self._parser = Parser()
-        self._subscriptions: dict[int, Subscription] = {}
         self._answers: dict[str, Message | None] = {}
         """Answers of pending requests, by the last word of the subject."""
-        self._sid = self._request = 0
-        self._pongs = 0
+        self._request = 0
+        self._subject: str | None = None
+        """See `subscribe`."""
+        self._has_message = False
+        self._is_ready = False
+        """The server has answered CONNECT."""
         self._error = ""
         """The last error that the server reported and that no call has raised yet."""
 
@@ -180,14 +131,13 @@ class Connection:
         finally:
             self._limit = math.inf
 
-    def _deadline(self, timeout_s: float | None = None) -> float:
-        return min(self._limit, time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s))
+    def _deadline(self) -> float:
+        return min(self._limit, time.monotonic() + self.timeout_s)
 
     def close(self) -> None:
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()
-        self._subscriptions.clear()
         self._answers.clear()
 
     def give_up(self) -> None:
@@ -259,10 +209,11 @@ class Connection:
             "no_responders": True,
             **login.members(nonce if isinstance(nonce, str) else ""),
         }
-        self._send(connect_line(options) + f"SUB {self._inbox}.* 1\r\nPING\r\n".encode(), deadline)
-        self._sid = 1
-        self._pongs = 0
-        while not self._pongs:
+        subject = "" if self._subject is None else f"SUB {self._subject} 2\r\n"
+        lines = f"SUB {self._inbox}.* 1\r\n{subject}PING\r\n".encode()
+        self._has_message, self._is_ready = True, False
+        self._send(connect_line(options) + lines, deadline)
+        while not self._is_ready:
             self._need(deadline, "an answer to CONNECT")
             try:
                 self._raise_error()
@@ -272,10 +223,6 @@ class Connection:
                 raise PermissionError(f"{error}; no `--secret password=FILE` was given") from None
 
     # Bytes
-
-    def _left(self, deadline: float) -> float:
-        """A time for the socket: positive."""
-        return max(0.001, deadline - time.monotonic())
 
     def _send(self, data: bytes, deadline: float, *more: bytes | memoryview) -> None:
         """A failure in the middle ends the connection, since a part may have been sent."""
@@ -294,13 +241,12 @@ class Connection:
                 raise TimeoutError(f"{self.server} takes no more data") from None
             raise ConnectionResetError(self._error or f"{self.server} closed the connection") from None
 
-    def wait(self, deadline: float) -> bool:
-        """Read once and distribute the messages. False: none came until the deadline. ConnectionError: the
-        connection has ended."""
-        return self._read(self._left(deadline))
+    def _wait(self, deadline: float) -> bool:
+        return self._read(max(0.001, deadline - time.monotonic()))
 
     def _read(self, timeout_s: float, *, answers: bool = True) -> bool:
-        """answers: pings, once for all that came, so that many of them do not fill the socket."""
+        """Read once. False: nothing came in that time. ConnectionError: the connection has ended. answers:
+        pings, once for all that came, so that many of them do not fill the socket."""
         if self._socket is None:
             raise ConnectionResetError("not connected")
         try:
@@ -327,7 +273,7 @@ class Connection:
         return True
 
     def _need(self, deadline: float, what: str) -> None:
-        if time.monotonic() >= deadline or not self.wait(deadline):
+        if time.monotonic() >= deadline or not self._wait(deadline):
             raise TimeoutError(f"{self.server} did not send {what} in time")
 
     def _take(self, one: Info | Message | Error | Ping | Pong) -> None:
@@ -337,10 +283,9 @@ class Connection:
                 if word in self._answers:
                     self._answers[word] = one
             case Message():
-                if (subscription := self._subscriptions.get(one.sid)) is not None:
-                    subscription.put(one)
+                self._has_message = True
             case Pong():
-                self._pongs += 1
+                self._is_ready = True
             case Error():
                 self._error = one.text
             case Info():
@@ -355,38 +300,28 @@ class Connection:
 
     # Calls
 
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the server has read everything sent. PermissionError: it refused a part of it."""
-        deadline = self._deadline(timeout_s)
-        wanted = self._pongs + 1
-        self._send(b"PING\r\n", deadline)
-        while self._pongs < wanted:
-            self._need(deadline, "an answer to PING")
-        self._raise_error()
+    def subscribe(self, subject: str) -> None:
+        """From the next connection on, see `has_message`."""
+        self._subject = checked_subject(subject)
 
-    def subscribe(self, subject: str) -> Subscription:
-        self.open()
-        self._sid += 1
-        made = Subscription(self, checked_subject(subject), self._sid)
-        self._subscriptions[made.sid] = made
-        self._send(f"SUB {subject} {made.sid}\r\n".encode(), self._deadline())
-        return made
+    def has_message(self, timeout_s: float) -> bool:
+        """Whether a message of that subject came since the last call, or comes in that time; True also for a
+        new connection, before which messages may be missed. ConnectionError: the connection has ended."""
+        deadline = time.monotonic() + timeout_s
+        while not self._has_message and self._wait(deadline):
+            if time.monotonic() >= deadline:  # a server may send other messages without end
+                break
+        found, self._has_message = self._has_message, False
+        return found
 
-    def unsubscribe(self, sid: int) -> None:
-        if self._subscriptions.pop(sid, None) is not None:
-            self._send(f"UNSUB {sid}\r\n".encode(), self._deadline())
-
-    def publish(
-        self,
-        subject: str,
-        payload: bytes | memoryview = b"",
-        headers: Mapping[str, str] = {},
-        *,
-        reply: str = "",
-    ) -> None:
-        """Publish without an acknowledgement. ValueError: the payload is larger than the server's limit."""
+    def begin(self, subject: str, payload: bytes | memoryview = b"", headers: Mapping[str, str] = {}) -> str:
+        """Send a request. Returns its number for `end`. ValueError: the payload is larger than the server's
+        limit."""
         self.open()
         deadline = self._deadline()
+        self._request += 1
+        word = str(self._request)
+        reply = f"{self._inbox}.{word}"
         line, head = publish_lines(checked_subject(subject), reply, headers, len(payload))
         if len(head) + len(payload) > self.info.max_payload:
             raise ValueError(
@@ -396,23 +331,12 @@ class Connection:
             self._send(b"".join((line, head, payload, b"\r\n")), deadline)
         else:
             self._send(line + head, deadline, payload, b"\r\n")
-
-    def begin(self, subject: str, payload: bytes | memoryview = b"", headers: Mapping[str, str] = {}) -> str:
-        """Send a request. Returns its number for `end`."""
-        self.open()
-        self._request += 1
-        word = str(self._request)
         self._answers[word] = None
-        try:
-            self.publish(subject, payload, headers, reply=f"{self._inbox}.{word}")
-        except BaseException:
-            self._answers.pop(word, None)
-            raise
         return word
 
-    def end(self, word: str, timeout_s: float | None = None) -> Message:
+    def end(self, word: str) -> Message:
         """The answer. TimeoutError. PermissionError: the server refused the subject. NoResponders."""
-        deadline = self._deadline(timeout_s)
+        deadline = self._deadline()
         if word not in self._answers:
             raise ConnectionResetError("the connection ended before the answer came")
         try:
@@ -423,16 +347,11 @@ class Connection:
         finally:
             self._answers.pop(word, None)
         if answer.status == 503 and not answer.payload:
-            raise NoResponders("no service answers on that subject", 503)
+            raise NoResponders("no service answers on that subject")
         return answer
 
     def request(
-        self,
-        subject: str,
-        payload: bytes | memoryview = b"",
-        headers: Mapping[str, str] = {},
-        *,
-        timeout_s: float | None = None,
+        self, subject: str, payload: bytes | memoryview = b"", headers: Mapping[str, str] = {}
     ) -> Message:
-        """Publish and wait for the answer; errors as of `publish` and `end`."""
-        return self.end(self.begin(subject, payload, headers), timeout_s)
+        """`begin` and `end`."""
+        return self.end(self.begin(subject, payload, headers))

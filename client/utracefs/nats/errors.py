@@ -19,11 +19,10 @@ class WireError(ConnectionError):
 
 
 class ApiError(Exception):
-    """code: as in HTTP. err_code: the server's number of this error, 0: none."""
+    """err_code: the server's number of this error, 0: none."""
 
-    def __init__(self, text: str, code: int = 0, err_code: int = 0) -> None:
+    def __init__(self, text: str, err_code: int = 0) -> None:
         super().__init__(text)
-        self.code: Final = code
         self.err_code: Final = err_code
 
 

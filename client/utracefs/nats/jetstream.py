@@ -59,9 +59,6 @@ class JetStream:
         exists."""
         return self.call(f"STREAM.CREATE.{config['name']}", config)
 
-    def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        return self.call(f"STREAM.UPDATE.{config['name']}", config)
-
     def begin(
         self,
         subject: str,
@@ -76,10 +73,10 @@ class JetStream:
             headers = {**headers, EXPECTED: str(expected)}
         return self.connection.begin(subject, payload, headers)
 
-    def end(self, number: str, timeout_s: float | None = None) -> int:
+    def end(self, number: str) -> int:
         """Wait until the message is stored: its sequence. WrongLastSequence: not the expected one.
         NoResponders: no stream takes the subject. TimeoutError: whether it is stored is unknown."""
-        sequence = _checked(self.connection.end(number, timeout_s)).get("seq")
+        sequence = _checked(self.connection.end(number)).get("seq")
         if not isinstance(sequence, int):
             raise WireError("an acknowledgement without a sequence")
         return sequence
@@ -93,10 +90,6 @@ class JetStream:
     def last(self, stream: str, subject: str) -> Stored:
         """The last message of a subject, from the leader of the stream. NotFound: there is none."""
         return self._get(stream, {"last_by_subj": subject})
-
-    def get(self, stream: str, sequence: int) -> Stored:
-        """The message with that sequence. NotFound: it does not exist, or no longer."""
-        return self._get(stream, {"seq": sequence})
 
     def next(self, stream: str, subject: str, after: int) -> Stored | None:
         """The first message behind that sequence, of a subject or pattern; None: there is none. Needs no
@@ -137,8 +130,8 @@ def _checked(answer: Message) -> dict[str, Any]:
     except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError):
         raise WireError(f"no answer of JetStream: {answer.payload[:80]!r}") from None
     if number == _WRONG_LAST_SEQUENCE:
-        raise WrongLastSequence(text, code, number)
-    raise (NotFound if code == 404 else ApiError)(text, code, number)
+        raise WrongLastSequence(text, number)
+    raise (NotFound if code == 404 else ApiError)(text, number)
 
 
 def _seconds(text: str) -> float:

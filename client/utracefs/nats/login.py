@@ -8,7 +8,8 @@ import base64
 import binascii
 import importlib
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Self
 
 import attrs
 
@@ -41,6 +42,11 @@ class Login:
     seed: str = attrs.field(default="", repr=False)
     """Seed of an nkey: SU..."""
     creds: str = attrs.field(default="", repr=False)
+
+    @classmethod
+    def read(cls, user: str, secret: Callable[[str], str | None]) -> Self:
+        """secret: reads one of SECRETS. OSError: of that."""
+        return cls(user, *(secret(name) or "" for name in SECRETS))
 
     def members(self, nonce: str) -> dict[str, Any]:
         """nonce: the server's. ValueError: an invalid seed. ImportError: `cryptography` is missing."""

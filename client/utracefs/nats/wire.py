@@ -46,15 +46,11 @@ class Message:
     subject: str
     sid: int
     """The subscription's number."""
-    reply: str
-    """Empty: no answer is expected."""
     payload: bytes = attrs.field(repr=False)
     headers: Mapping[str, str]
     """The first value of each name."""
     status: int
     """As in HTTP, in messages of the server's own; else 0."""
-    text: str = ""
-    """Text of the status."""
 
 
 @attrs.frozen
@@ -80,8 +76,8 @@ class Parser:
         self._bytes = bytearray()
         self._scanned = 0
         """Position up to which no end of a line was found."""
-        self._message: tuple[str, int, str, int, int] | None = None
-        """A message whose payload is missing: subject, sid, reply, size of headers (-1: none), total size."""
+        self._message: tuple[str, int, int, int] | None = None
+        """A message whose payload is missing: subject, sid, size of headers (-1: none), total size."""
 
     def feed(self, data: bytes) -> None:
         self._bytes += data
@@ -97,19 +93,19 @@ class Parser:
                 return None
             if (found := self._take(line)) is not None:
                 return found
-        subject, sid, reply, head, size = self._message
+        subject, sid, head, size = self._message
         if len(self._bytes) < size + 2:
             return None
         if self._bytes[size : size + 2] != b"\r\n":
             raise WireError("the server sent a payload of another size than it said")
         headers: dict[str, str] = {}
-        status, text = 0, ""
+        status = 0
         if head >= 0:
-            status, text, headers = _headers(bytes(self._bytes[:head]))
+            status, headers = _headers(bytes(self._bytes[:head]))
         payload = bytes(memoryview(self._bytes)[max(head, 0) : size])
         del self._bytes[: size + 2]
         self._message = None
-        return Message(subject, sid, reply, payload, headers, status, text)
+        return Message(subject, sid, payload, headers, status)
 
     def _line(self) -> bytes | None:
         end = self._bytes.find(b"\r\n", self._scanned)
@@ -153,8 +149,7 @@ class Parser:
     def _expect(self, words: list[bytes], head: int, size: int) -> None:
         if not max(head, 0) <= size <= MAX_MESSAGE:
             raise WireError(f"the server sent a message of {size} bytes, at most {MAX_MESSAGE} are taken")
-        subject, reply = words[0].decode(), words[2].decode() if len(words) > 2 else ""
-        self._message = (subject, _number(words[1]), reply, head, size)
+        self._message = (words[0].decode(), _number(words[1]), head, size)
 
 
 def _number(word: bytes) -> int:
@@ -163,11 +158,11 @@ def _number(word: bytes) -> int:
     return int(word)
 
 
-def _headers(data: bytes) -> tuple[int, str, dict[str, str]]:
-    """Status, its text, and the headers."""
+def _headers(data: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers."""
     first, *lines = data.decode(errors="replace").split("\r\n")
     version, _, status = first.partition(" ")
-    code, _, text = status.strip().partition(" ")
+    code = status.strip().partition(" ")[0]
     if version != "NATS/1.0" or (code and not code.isascii()) or (code and not code.isdigit()):
         raise WireError(f"no headers of NATS: {first[:80]!r}")
     headers: dict[str, str] = {}
@@ -175,7 +170,7 @@ def _headers(data: bytes) -> tuple[int, str, dict[str, str]]:
         name, colon, value = line.partition(":")
         if colon:
             headers.setdefault(name, value.strip())
-    return int(code[:4] or 0), text.strip(), headers
+    return int(code[:4] or 0), headers
 
 
 def checked_subject(subject: str) -> str:
@@ -192,12 +187,11 @@ def connect_line(options: Mapping[str, Any]) -> bytes:
 def publish_lines(subject: str, reply: str, headers: Mapping[str, str], size: int) -> tuple[bytes, bytes]:
     """The line and the headers; the payload and an end of line follow. ValueError: an invalid name or value
     of a header."""
-    reply = f" {reply}" if reply else ""
     if not headers:
-        return f"PUB {subject}{reply} {size}\r\n".encode(), b""
+        return f"PUB {subject} {reply} {size}\r\n".encode(), b""
     for name, value in headers.items():
         if not _HEADER.fullmatch(name) or "\r" in value or "\n" in value:
             raise ValueError(f"no header: {name!r}: {value!r}")
     text = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"NATS/1.0\r\n{text}\r\n".encode()
-    return f"HPUB {subject}{reply} {len(head)} {len(head) + size}\r\n".encode(), head
+    return f"HPUB {subject} {reply} {len(head)} {len(head) + size}\r\n".encode(), head

@@ -318,7 +318,7 @@ def test_deleted_and_ended_wishes_do_not_count(
 
 def test_the_first_contact_is_no_error(utracefsd: DaemonProcess, server: NatsServer, on_host: Any) -> None:
     with on_host() as host:
-        wait_for(lambda: host.agent._bell, WAIT_S)
+        wait_for(lambda: host.agent._fleet.connection.is_open, WAIT_S)
         time.sleep(0.3)
         operator = Operator(server)
         operator.wish("w", "work")
@@ -326,6 +326,16 @@ def test_the_first_contact_is_no_error(utracefsd: DaemonProcess, server: NatsSer
         operator.wait(lambda one: one.members["is_new"] is False)
         operator.fleet.close()
         assert host.told == []
+
+
+def test_a_change_is_read_at_once(
+    utracefsd: DaemonProcess, operator: Operator, on_host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "PERIOD_S", 10 * WAIT_S)
+    with on_host():
+        for name in ("one", "two"):
+            operator.wish(name, "work")
+            operator.wait(lambda one, name=name: one.wishes.get(name) == "obeyed")
 
 
 def test_the_bucket_is_gone(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,18 +58,19 @@ REFUSED = (PermissionError, TimeoutError)
 
 
 def test_what_each_is_for(as_: As) -> None:
-    operator, host, reader = map(as_, ("operator", "host", "reader"))
+    operator, reader, host = map(as_, ("operator", "reader", "host"))
     operator.create()
     operator.create()
     operator.wishes.add("w", WISH)
-    bell = host.bell()
-    host.connection.flush()
+    host.connection.close()
+    host.watch_wishes()
     (value,) = host.wishes.values()
     assert value.data == WISH
     assert host.state(host.wishes).messages == 1
     assert abs(host.report("web1.example.org", b"{}") + 0) > 0
+    assert host.connection.has_message(0) and not host.connection.has_message(0.1)
     operator.wishes.update("w", WISH, value.sequence)
-    assert bell.next(20)
+    assert host.connection.has_message(20)
     for fleet in (operator, reader):
         assert [value.key for value in fleet.hosts.values()] == ["web1=2Eexample=2Eorg"]
         assert [value.key for value in fleet.wishes.values()] == ["w"]
@@ -123,13 +124,24 @@ def test_nobody_else_writes_wishes(as_: As, user: str) -> None:
     for act in (
         lambda: other.wishes.put("w", b"{}"),
         lambda: other.wishes.delete("w"),
-        lambda: other.connection.request("$JS.API.STREAM.DELETE.KV_utracefs_wishes", b"", timeout_s=1),
-        lambda: other.connection.request("$JS.API.STREAM.PURGE.KV_utracefs_wishes", b"", timeout_s=1),
+        lambda: other.connection.request("$JS.API.STREAM.DELETE.KV_utracefs_wishes"),
+        lambda: other.connection.request("$JS.API.STREAM.PURGE.KV_utracefs_wishes"),
         lambda: _copy(other, "KV_utracefs_hosts"),
     ):
         with pytest.raises(REFUSED):
             act()
     assert operator.state(operator.wishes) == state
+
+
+def said(server: NatsServer, user: str, lines: str) -> bytes:
+    """The server's answer to these lines of its protocol."""
+    login = {"user": user, "pass": f"secret-of-{user.partition('-')[0]}", "headers": True, "verbose": False}
+    with (
+        socket.create_connection((server.address, server.port), WAIT_S) as sock,
+        sock.makefile("rb") as file,
+    ):
+        sock.sendall(f"CONNECT {json.dumps(login)}\r\n{lines}PING\r\n".encode())
+        return b"".join(iter(file.readline, b"PONG\r\n"))
 
 
 STREAMS = {"KV_utracefs_wishes": "reader", "KV_utracefs_hosts": "reader", "utracefs": "reader-records"}
@@ -167,7 +179,7 @@ def test_no_answer_of_the_server_gets_where_its_asker_may_not_publish(
     as_: As, server: NatsServer, tmp_path: Path, user: str, own: str
 ) -> None:
     """Neither by the reply subject of a request, nor by subjects in its body."""
-    operator, host, other = as_("operator"), as_("host"), as_(user)
+    operator, host = as_("operator"), as_("host")
     operator.create()
     operator.wishes.put("w", WISH)
     host.report("web1", b"{}")
@@ -182,6 +194,7 @@ def test_no_answer_of_the_server_gets_where_its_asker_may_not_publish(
         }
 
     before = state()
+    lines = []
     targets = ["$KV.utracefs_wishes.w", "$KV.utracefs_wishes.new", "$KV.utracefs_hosts.web1"]
     targets += ["utracefs.records.web1.f", "$SYS.REQ.SERVER.PING"]
     targets += [
@@ -201,17 +214,13 @@ def test_no_answer_of_the_server_gets_where_its_asker_may_not_publish(
             for api in ("$JS.API", "$JS.fleet"):
                 for verb in VERBS:
                     for body in bodies:
-                        data = json.dumps(body).encode() if body else b""
+                        data = json.dumps(body) if body else ""
                         text = f"{api}.{verb}".replace("*", name)
-                        other.connection.publish(text, data, reply=subject)
-        for about in targets[:4]:
-            other.connection.publish(about, b"x", reply=subject)
-        with contextlib.suppress(PermissionError):
-            other.connection.flush()
-    for stream in STREAMS:
-        with contextlib.suppress(*REFUSED, OSError):
-            other.connection.subscribe(f"$JS.API.STREAM.MSG.GET.{stream}")
-            other.connection.flush()
+                        lines.append(f"PUB {text} {subject} {len(data)}\r\n{data}\r\n")
+        lines += [f"PUB {about} {subject} 1\r\nx\r\n" for about in targets[:4]]
+    lines += [f"SUB $JS.API.STREAM.MSG.GET.{stream} 1\r\n" for stream in STREAMS]
+    answer = said(server, user, "".join(lines))
+    assert b"Violation" in answer
     time.sleep(0.3)  # heartbeats
     assert state() == before
 
@@ -229,11 +238,13 @@ def test_a_reader_only_reads(as_: As) -> None:
     operator.create()
     with pytest.raises(REFUSED):
         reader.hosts.put("web1", b"{}")
+    reader.close()
+    reader.connection.subscribe("_INBOX.operator.>")
     with pytest.raises(REFUSED):
-        reader.connection.subscribe("_INBOX.operator.>")
-        reader.connection.flush()
+        reader.connection.open()
     with pytest.raises(REFUSED):
-        as_("reader-records").connection.publish("utracefs.records.a.b", b"x")
+        as_("reader-records").connection.request("utracefs.records.a.b", b"x")
+    with pytest.raises(REFUSED):
         as_("reader-records").wishes.put("w", WISH)
 
 

@@ -133,7 +133,7 @@ def test_a_stream_is_not_made_without_limits(server: NatsServer) -> None:
             jetstream.create_stream({"name": "RECORDS", "subjects": ["other"]})
             with pytest.raises(TryAgain, match=r"no stream has the subjects utracefs\.records\.>"):
                 nats.send(batches(1))
-            jetstream.update_stream({"name": "RECORDS", "subjects": ["utracefs.records.>"]})
+            jetstream.call("STREAM.UPDATE.RECORDS", {"name": "RECORDS", "subjects": ["utracefs.records.>"]})
         nats.send(batches(1))
     assert len(arrived(server)) == 1
 
@@ -427,7 +427,7 @@ def test_a_full_stream(server: NatsServer) -> None:
             assert done
             with pytest.raises(TryAgain, match="maximum bytes"):
                 nats.send(sent[done:])
-            jetstream.update_stream({**config, "max_bytes": 1 << 20})
+            jetstream.call("STREAM.UPDATE.RECORDS", {**config, "max_bytes": 1 << 20})
             nats.send(sent[done:])
     assert values(arrived(server)) == expected(sent)
 
@@ -482,7 +482,8 @@ def test_max_msg_size_that_an_operator_changes(server: NatsServer) -> None:
     with target(server.at, {**LIMITS, "compression": "none"}) as nats, server.connection() as connection:
         nats.send([first])
         jetstream = JetStream(connection)
-        jetstream.update_stream({**jetstream.stream("RECORDS")["config"], "max_msg_size": 20_000})
+        config = {**jetstream.stream("RECORDS")["config"], "max_msg_size": 20_000}
+        jetstream.call("STREAM.UPDATE.RECORDS", config)
         with pytest.raises(TryAgain, match="message size"):
             nats.send([second])
         nats.send([second])
@@ -606,7 +607,8 @@ def test_foreign_messages(server: NatsServer) -> None:
     with target(server.at) as nats, server.connection() as connection:
         nats.send(batches(1))
         jetstream = JetStream(connection)
-        about = {name: text for name, text in jetstream.get("RECORDS", 1).headers.items() if name[0] == "U"}
+        last = jetstream.last("RECORDS", "utracefs.records.here.f1")
+        about = {name: text for name, text in last.headers.items() if name[0] == "U"}
         about |= {"Utracefs-Forwarder": "f2", "Utracefs-Sequence": "9"}
         for n in range(9):
             jetstream.publish("utracefs.records.here.f1", b"hello", about if n % 2 else {})

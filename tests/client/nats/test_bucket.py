@@ -53,25 +53,10 @@ def test_conflicts(bucket: Bucket) -> None:
     second = bucket.update("k", b"2", first)
     with pytest.raises(WrongLastSequence):
         bucket.update("k", b"3", first)
-    with pytest.raises(WrongLastSequence):
-        bucket.delete("k", first)
-    deleted = bucket.delete("k", second)
+    deleted = bucket.delete("k")
     with pytest.raises(WrongLastSequence):
         bucket.update("k", b"4", second)
     assert bucket.add("k", b"5") > deleted
-
-
-@pytest.mark.parametrize("key", ["", ".a", "a.", "a..b", "a b", "a*", ">", "ä", "a\r\nPUB x 0"])
-def test_invalid_keys(bucket: Bucket, key: str) -> None:
-    for call in (lambda: bucket.put(key, b""), lambda: bucket.get(key), lambda: bucket.delete(key)):
-        with pytest.raises(ValueError, match="is no key"):
-            call()
-
-
-def test_invalid_names(bucket: Bucket) -> None:
-    for name in ("", "a.b", "a b", "*"):
-        with pytest.raises(ValueError, match="is no name"):
-            Bucket(bucket._jetstream, name)
 
 
 def test_no_such_bucket(bucket: Bucket) -> None:

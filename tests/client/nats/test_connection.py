@@ -61,56 +61,51 @@ def greeted(*after: bytes) -> Callable[[socket.socket], object]:
 # Calls
 
 
-def test_publish_and_subscribe(server: NatsServer) -> None:
-    with server.connection() as one, server.connection() as two:
-        subscription = two.subscribe("a.*")
-        two.flush()
-        one.publish("a.b", b"text", {"K": "v"})
-        one.publish("a.c", bytes(100_000), reply="r")
-        first, second = subscription.next(WAIT_S), subscription.next(WAIT_S)
-        assert first and (first.subject, first.payload, first.headers) == ("a.b", b"text", {"K": "v"})
-        assert second and (second.reply, len(second.payload)) == ("r", 100_000)
-        assert subscription.next(0) is None
-        subscription.end()
-        subscription.end()
-        one.publish("a.b")
-        one.flush()
-        two.flush()
-        assert subscription.next(0) is None
+def answers(connection: Connection) -> bool:
+    """So all that was sent before has arrived."""
+    with pytest.raises(NoResponders):
+        connection.request("nobody")
+    return True
 
 
-def test_requests(server: NatsServer) -> None:
-    with server.connection() as one, server.connection() as two:
-        subscription = two.subscribe("ask")
-        two.flush()
-        numbers = [one.begin("ask", b"%d" % number) for number in range(3)]
-        for _ in numbers:
-            question = subscription.next(WAIT_S)
-            assert question
-            two.publish(question.reply, question.payload * 2)
-        assert [one.end(number).payload for number in reversed(numbers)] == [b"22", b"11", b"00"]
+def test_listening(server: NatsServer) -> None:
+    one = server.connection(timeout_s=0.5)
+    one.subscribe("a.*")
+    with one, server.connection() as two:
+        assert one.has_message(WAIT_S) and not one.has_message(0)  # a new connection
+        two.begin("b.a")
+        assert answers(two) and not one.has_message(0.1)
+        two.begin("a.b", bytes(100_000), {"K": "v"})
+        two.begin("a.c")
+        assert answers(two) and one.has_message(WAIT_S)
+        while one.has_message(0.1):
+            pass
         with pytest.raises(TimeoutError):
-            one.request("ask", timeout_s=0.01)
-        with pytest.raises(NoResponders):
-            one.request("nobody")
+            one.request("a.b")
+        server.kill()
+        with pytest.raises(ConnectionError):
+            while one.has_message(WAIT_S):
+                pass
+        server.start()
+        assert answers(one) and one.has_message(0)
 
 
 def test_too_large_a_message(server: NatsServer) -> None:
     with server.connection() as connection:
-        connection.publish("a", bytes(connection.info.max_payload))
+        connection.begin("a", bytes(connection.info.max_payload))
         for headers in ({}, {"K": "v"}):
             with pytest.raises(ValueError, match="takes 1048576"):
-                connection.publish("a", bytes(connection.info.max_payload + 1 - 10 * bool(headers)), headers)
-        connection.flush()
+                connection.begin("a", bytes(connection.info.max_payload + 1 - 10 * bool(headers)), headers)
+        assert answers(connection)
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a\r\nPUB x 0"])
 def test_invalid_subjects(server: NatsServer, subject: str) -> None:
     with server.connection() as connection:
-        for call in (connection.publish, connection.subscribe, connection.request):
+        for call in (connection.subscribe, connection.request):
             with pytest.raises(ValueError, match="is no subject"):
                 call(subject)
-        connection.flush()
+        assert answers(connection)
 
 
 # Failures
@@ -118,26 +113,24 @@ def test_invalid_subjects(server: NatsServer, subject: str) -> None:
 
 def test_it_connects_again(server: NatsServer) -> None:
     with server.connection() as connection:
-        subscription = connection.subscribe("a")
+        number = connection.begin("a")
         server.kill()
         with pytest.raises(ConnectionError):
-            connection.flush()
+            connection.request("a")
         with pytest.raises(ConnectionError, match="refused"):
-            connection.publish("a")
+            connection.request("a")
         server.start()
-        connection.publish("a")
-        connection.flush()
+        assert answers(connection)
         assert connection.generation == 2
-        with pytest.raises(ConnectionError, match="ended with its connection"):
-            subscription.next(0)
+        with pytest.raises(ConnectionError, match="ended before the answer"):
+            connection.end(number)
 
 
 def test_a_restart_that_nobody_saw(server: NatsServer) -> None:
     with server.connection() as connection:
         server.kill()
         server.start()
-        connection.publish("a")
-        connection.flush()
+        assert answers(connection)
 
 
 def test_the_next_server(server: NatsServer, tmp_path: Path) -> None:
@@ -148,11 +141,8 @@ def test_the_next_server(server: NatsServer, tmp_path: Path) -> None:
     ):
         assert connection.server == server.at
         server.kill()
-        with pytest.raises(ConnectionError):
-            connection.flush()
-        connection.open()
+        assert answers(connection)
         assert connection.server == second.at
-        connection.flush()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +159,7 @@ def test_the_next_server(server: NatsServer, tmp_path: Path) -> None:
 )
 def test_broken_servers(talk: Callable[[socket.socket], object]) -> None:
     with fake(talk) as at, pytest.raises(ConnectionError), Connection([at], timeout_s=WAIT_S) as connection:
-        connection.flush()
+        connection.request("a")
 
 
 def test_silent_servers() -> None:
@@ -178,8 +168,7 @@ def test_silent_servers() -> None:
             connection = Connection([at], timeout_s=0.2)
             before = time.monotonic()
             with pytest.raises(TimeoutError, match="in time"):
-                connection.open()
-                connection.flush()
+                connection.request("a")
             assert time.monotonic() - before < WAIT_S
             connection.close()
 
@@ -196,26 +185,10 @@ def test_a_server_that_takes_no_data() -> None:
         connection = Connection([at], timeout_s=0.3)
         try:
             with pytest.raises(TimeoutError, match="takes no more data"):
-                connection.publish("a", bytes(50_000_000))
+                connection.begin("a", bytes(50_000_000))
             assert not connection.is_open
         finally:
             over.set()
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        b"MSG a 2 1000000\r\n" + bytes(1_000_000) + b"\r\n",
-        b"HMSG a 2 1000000 1000000\r\nNATS/1.0\r\nA: " + b"x" * 999_983 + b"\r\n\r\n\r\n",
-    ],
-)
-def test_messages_for_nobody_and_unread_ones(message: bytes) -> None:
-    talk = greeted(b"MSG x 99 1\r\na\r\n", *[message] * 140, b"PONG\r\n")
-    with fake(talk) as at, Connection([at], timeout_s=WAIT_S) as connection:
-        subscription = connection.subscribe("a")
-        connection.flush()
-        assert subscription.dropped == 140 - (2 * 64 << 20) // 1_000_000
-        assert subscription.next(0)
 
 
 def test_pings_are_answered() -> None:
@@ -226,14 +199,12 @@ def test_pings_are_answered() -> None:
         sock.sendall(b"PONG\r\n")
         sock.recv(1000)
         sock.sendall(b"PING\r\n")
-        answers.append(sock.recv(1000))
-        sock.sendall(b"PONG\r\n")
-        sock.recv(1000)
+        sent.append(sock.recv(1000))
 
-    answers: list[bytes] = []
-    with fake(talk) as at, Connection([at], timeout_s=WAIT_S) as connection:
-        connection.flush()
-    assert answers == [b"PONG\r\n"]
+    sent: list[bytes] = []
+    with fake(talk) as at, Connection([at], timeout_s=WAIT_S) as connection, pytest.raises(ConnectionError):
+        connection.request("a")
+    assert sent == [b"PONG\r\n"]
 
 
 @pytest.mark.parametrize("data", [b"PING\r\n", b"+OK\r\n"])
@@ -278,16 +249,14 @@ def test_passwords(tmp_path: Path) -> None:
             with pytest.raises(PermissionError, match=r"127\.0\.0\.1:\d+: Authorization Violation"):
                 connection.open()
             del logins[0]
-        connection.open()
-        connection.publish("ok")
-        connection.flush()
+        with pytest.raises(NoResponders):
+            connection.request("ok")
         with pytest.raises(PermissionError, match='Publish to "no"'):
             connection.request("no")
+        connection.close()
         connection.subscribe("no")
         with pytest.raises(PermissionError, match='Subscription to "no"'):
-            connection.flush()
-        connection.flush()
-        connection.close()
+            connection.open()
 
 
 def test_a_token(tmp_path: Path) -> None:
@@ -295,7 +264,7 @@ def test_a_token(tmp_path: Path) -> None:
         serving(tmp_path / "nats", "authorization { token: t }") as server,
         server.connection(login=lambda: Login(token="t")) as connection,
     ):
-        connection.flush()
+        assert answers(connection)
 
 
 def test_tls_is_missing(server: NatsServer) -> None:

@@ -37,7 +37,7 @@ def test_an_nkey(tmp_path: Path) -> None:
     assert public.startswith("U") and len(public) == 56
     with serving(tmp_path / "nats", f"authorization {{ users: [ {{ nkey: {public} }} ] }}") as server:
         with server.connection(login=lambda: login) as connection:
-            connection.flush()
+            assert connection.is_open
         with pytest.raises(PermissionError, match="Authorization Violation"):
             server.connection(login=lambda: Login(seed=seed(bytes(32)))).open()
 

@@ -36,9 +36,9 @@ PARTS = [
     Info({"max_payload": 10, "nonce": "x"}),
     Ping,
     Pong,
-    Message("a.b", 7, "", b"he\r\nl", {}, 0),
-    Message("a", 8, "reply", b"", {}, 0),
-    Message("a", 9, "", b"xy", {"A": "1", "B": "3"}, 100, "Idle Heartbeat"),
+    Message("a.b", 7, b"he\r\nl", {}, 0),
+    Message("a", 8, b"", {}, 0),
+    Message("a", 9, b"xy", {"A": "1", "B": "3"}, 100),
     Error("Authorization Violation"),
 ]
 
@@ -109,7 +109,7 @@ def test_payload_limit() -> None:
 
 
 def test_publish() -> None:
-    assert publish_lines("a.b", "", {}, 5) == (b"PUB a.b 5\r\n", b"")
+    assert publish_lines("a.b", "r", {}, 5) == (b"PUB a.b r 5\r\n", b"")
     line, head = publish_lines("a", "r", {"K": "v"}, 5)
     assert line == b"HPUB a r %d %d\r\n" % (len(head), len(head) + 5)
     assert head == b"NATS/1.0\r\nK: v\r\n\r\n"
