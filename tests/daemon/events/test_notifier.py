@@ -3,7 +3,6 @@ operations."""
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
 import weakref
@@ -20,9 +19,9 @@ from utracefsd.events import notifier as notifier_module
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.notifier import ACKNOWLEDGE_NS, LOG_INTERVAL_NS, MOST_NAMED, Change, Notifier
+from utracefsd.events.notifier import LOG_INTERVAL_NS, MOST_NAMED, Change, Notifier
 from utracefsd.machine.peer import Peer
-from utracefsd.machine.shares import Resource, Shares
+from utracefsd.machine.shares import Shares
 
 PEER = Peer(100, 1000, 1000, privileged=False)
 
@@ -69,52 +68,6 @@ def switch(table: EventTable, event: Event, on: bool, now_ns: int = 0) -> Change
     return table.enablers.notifiers.take(now_ns)
 
 
-def test_a_change_is_sent_and_acknowledged(table: EventTable, event: Event) -> None:
-    notified = Notified(table, event, tokens=2)
-    assert notified.read() is None
-    change = switch(table, event, True)
-    assert notified.calls == 1, "once for both"
-    assert change is not None
-    assert not change.done
-    assert notified.read() == EnablersChanged(1, [(0, True), (1, True)])
-    assert not change.done
-    assert notified.read() is None, "one is unanswered"
-    notified.notifier.written(1, 0)
-    assert change.done
-    assert notified.notifier.up_to_date
-
-
-def test_what_changes_meanwhile_goes_with_the_next_and_only_its_latest_value(
-    table: EventTable, event: Event
-) -> None:
-    notified = Notified(table, event)
-    changes = [switch(table, event, True)]
-    assert notified.read() == EnablersChanged(1, [(0, True)])
-    for on in (False, True, False):
-        changes.append(switch(table, event, on))
-    assert notified.calls == 1
-    assert notified.read() is None
-    notified.notifier.written(1, 0)
-    assert [change.done for change in changes if change] == [True, False, False, False]
-    assert notified.read() == EnablersChanged(2, [(0, False)])
-    notified.notifier.written(2, 0)
-    assert all(change.done for change in changes if change)
-
-
-def test_many_tokens_go_in_messages_of_a_bounded_size(table: EventTable, event: Event) -> None:
-    notified = Notified(table, event, tokens=2 * MAX_CHANGES + 5)
-    change = switch(table, event, True)
-    assert change is not None
-    sizes = []
-    while (changed := notified.read()) is not None:
-        assert not change.done
-        sizes.append(len(changed.changes))
-        notified.notifier.written(changed.seq, 0)
-    assert sizes == [MAX_CHANGES, MAX_CHANGES, 5]
-    assert change.done
-    assert all(notified.state.values())
-
-
 def test_a_token_that_changes_again_keeps_its_place(
     table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,14 +96,6 @@ def test_a_token_that_changes_again_keeps_its_place(
     assert later.done
 
 
-@pytest.mark.parametrize("seq", [0, 1, 2, 1 << 63])
-def test_an_answer_to_what_was_never_said(table: EventTable, event: Event, seq: int) -> None:
-    notified = Notified(table, event)
-    with pytest.raises(TraceError, match="no enablers_changed is unanswered") as caught:
-        notified.notifier.written(seq, 0)
-    assert caught.value.errno == errno.EPROTO
-
-
 @pytest.mark.parametrize("seq", [0, 1, 3, 4])
 def test_an_answer_out_of_order(table: EventTable, event: Event, seq: int) -> None:
     notified = Notified(table, event)
@@ -162,26 +107,6 @@ def test_an_answer_out_of_order(table: EventTable, event: Event, seq: int) -> No
         notified.notifier.written(seq, 0)
     assert change is not None
     assert not change.done
-
-
-def test_nothing_is_said_of_a_token_that_is_gone(table: EventTable, event: Event) -> None:
-    notified = Notified(table, event, tokens=3)
-    change = switch(table, event, True)
-    table.remove_notified_enabler(notified.notifier, 1, 0)
-    assert notified.read() == EnablersChanged(1, [(0, True), (2, True)])
-    later = switch(table, event, False)
-    for token in (0, 2):
-        table.remove_notified_enabler(notified.notifier, token, 0)
-    notified.notifier.written(1, 0)
-    assert change is not None
-    assert change.done
-    assert later is not None
-    assert later.done, "nothing is left of it"
-    assert notified.read() is None
-    with pytest.raises(TraceError) as caught:
-        table.remove_notified_enabler(notified.notifier, 0, 0)
-    assert caught.value.errno == errno.ENOENT
-    assert not table.add_notified_enabler(event, notified.notifier, 0), "the token may be used again"
 
 
 def test_the_last_changed_token_is_removed_while_nothing_is_unanswered(
@@ -217,45 +142,6 @@ def test_tokens_that_go_leave_less_to_wait_for(
     assert later.done
 
 
-def test_no_wait_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
-    notified, other = Notified(table, event, pid=1), Notified(table, event, pid=2)
-    change = switch(table, event, True)
-    assert other.answer()
-    assert change is not None
-    table.notifier_closed(notified.notifier, 0)
-    assert change.done
-    assert event.references == 2, "the other's, and the test's"
-    switch(table, event, False)
-    assert notified.read() is None
-    assert len(table.enablers) == 1
-
-
-def test_an_overdue_connection_is_not_waited_for_until_it_answers(
-    table: EventTable, event: Event, log: pytest.LogCaptureFixture
-) -> None:
-    stopped, other = Notified(table, event, pid=7), Notified(table, event, pid=8)
-    change = switch(table, event, True, now_ns=5)
-    assert change is not None
-    assert change.deadline_ns == 5 + ACKNOWLEDGE_NS
-    stopped.read()
-    other.answer()
-    change.give_up(change.deadline_ns)
-    assert change.done
-    assert stopped.notifier.overdue
-    assert not other.notifier.overdue
-    (line,) = log.messages
-    assert "not acknowledged within 1000 ms by pid 7:" in line
-    change = switch(table, event, False)
-    assert change is not None, "the other one is waited for"
-    other.answer()
-    assert change.done
-    stopped.notifier.written(1, 0)
-    assert not stopped.notifier.overdue
-    assert stopped.read() == EnablersChanged(2, [(0, False)])
-    stopped.notifier.written(2, 0)
-    assert switch(table, event, True) is not None
-
-
 def test_operations_in_progress_stop_waiting_for_an_overdue_connection(
     table: EventTable, event: Event
 ) -> None:
@@ -270,14 +156,6 @@ def test_operations_in_progress_stop_waiting_for_an_overdue_connection(
     assert second.done
     assert stopped.notifier.overdue
     assert not other.notifier.overdue
-
-
-def test_an_operation_for_overdue_connections_alone_does_not_wait(table: EventTable, event: Event) -> None:
-    Notified(table, event)
-    change = switch(table, event, True)
-    assert change is not None
-    change.give_up(0)
-    assert switch(table, event, False) is None
 
 
 def test_the_log_has_one_line_a_second(
@@ -319,26 +197,6 @@ def test_what_changed_before_an_operation_is_not_its_matter(table: EventTable, e
     table.enablers.notifiers.begin()
     assert table.enablers.notifiers.take(0) is None
     assert notified.notifier.has_news
-
-
-def test_tokens_are_counted_as_enablers_of_their_user(event: Event, table: EventTable) -> None:
-    shares = Shares({Resource.ENABLERS: 2})
-    enablers = EnablerTable(shares)
-    notifier = enablers.notifiers.add(PEER, lambda: None)
-    for token in (0, 1):
-        enablers.check_token(notifier, token)
-        enablers.add_notified(notifier, token, event)
-    with pytest.raises(TraceError) as caught:
-        enablers.check_token(notifier, 1)
-    assert caught.value.errno == errno.EADDRINUSE
-    with pytest.raises(TraceError) as caught:
-        enablers.check_token(notifier, 2)
-    assert caught.value.errno == errno.ENOMEM
-    assert enablers.remove_notified(notifier, 0, 0) is event
-    enablers.check_token(notifier, 2)
-    enablers.close_notifier(notifier, 0)
-    assert list(enablers.forget_leaving()) == [event]
-    assert (shares.total(Resource.ENABLERS), len(enablers)) == (0, 0)
 
 
 def test_a_connection_with_thousands_goes_in_pieces(

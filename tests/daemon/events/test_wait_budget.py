@@ -14,34 +14,6 @@ USER, OTHER = Peer(1, 1000, 1000, privileged=False), Peer(2, 1001, 1001, privile
 ADMINISTRATOR = Peer(3, 0, 0, privileged=True)
 
 
-def use_up(wait_budget: WaitBudget, peer: Peer) -> int:
-    """Returns when; waits begin at 0, one behind the other."""
-    now_ns = 0
-    while wait_budget.is_left(peer, now_ns):
-        wait_budget.waited(peer, now_ns, now_ns + WAIT_NS)
-        now_ns += WAIT_NS
-    return now_ns
-
-
-def test_each_user_has_his_own() -> None:
-    wait_budget = WaitBudget()
-    end_ns = use_up(wait_budget, USER)
-    assert MOST_NS <= end_ns <= 2 * MOST_NS
-    assert wait_budget.is_left(OTHER, end_ns)
-    assert wait_budget.is_left(Peer(9, 0, 0, privileged=True, share=1000), end_ns)
-    assert not wait_budget.is_left(Peer(9, 100000, 1, privileged=False, share=1000), end_ns)
-
-
-def test_it_comes_back_with_time() -> None:
-    wait_budget = WaitBudget()
-    end_ns = use_up(wait_budget, USER)
-    assert wait_budget.is_left(USER, end_ns + REFILL_DIVISOR * WAIT_NS)
-    for n in range(2):
-        at_ns = end_ns + (REFILL_DIVISOR + n) * WAIT_NS
-        wait_budget.waited(USER, at_ns, at_ns + WAIT_NS)
-    assert not wait_budget.is_left(USER, end_ns + (REFILL_DIVISOR + 2) * WAIT_NS)
-
-
 def test_what_is_short_and_administrators_are_free(log: pytest.LogCaptureFixture) -> None:
     wait_budget = WaitBudget()
     for n in range(1000):
@@ -58,16 +30,6 @@ def test_a_thousand_programs_that_are_stopped_at_once_cost_one_wait() -> None:
     for _ in range(1000):
         wait_budget.waited(USER, 0, WAIT_NS)
     assert wait_budget.is_left(USER, WAIT_NS)
-
-
-def test_the_log_says_it_once(log: pytest.LogCaptureFixture) -> None:
-    wait_budget = WaitBudget()
-    end_ns = use_up(wait_budget, USER)
-    for n in range(10):
-        at_ns = end_ns + n * REFILL_DIVISOR * WAIT_NS
-        wait_budget.waited(USER, at_ns, at_ns + WAIT_NS)
-    (line,) = log.messages
-    assert "of user 1000 took 2000 ms" in line
 
 
 def test_full_budgets_are_forgotten() -> None:

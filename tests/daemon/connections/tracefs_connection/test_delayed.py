@@ -64,23 +64,6 @@ def messages_of(replies: list[Reply]) -> list[Any]:
     return [msgpack.unpackb(reply.data)[1:] for reply in replies]
 
 
-def test_answered_when_it_is_acknowledged() -> None:
-    talk = Talk()
-    change = talk.changing()
-    assert talk.write() == []
-    assert talk.tree.calls[-1][0] == "write_file", "it was carried out"
-    assert talk.steps == ["take in", "begin", "take"]
-    assert not talk.connection.waiting
-    assert talk.connection.next_timer_ns() == 100
-    assert talk.spoken() == []
-    change.done = True
-    assert talk.connection.waiting
-    assert talk.spoken() == [[1, None, 1]]
-    assert not talk.connection.waiting
-    assert talk.connection.next_timer_ns() is None
-    assert change.gave_up == []
-
-
 def test_what_others_change_while_a_file_is_read_is_not_waited_for() -> None:
     talk = Talk()
     steps = []
@@ -89,17 +72,6 @@ def test_what_others_change_while_a_file_is_read_is_not_waited_for() -> None:
         talk.steps.clear()
     assert steps[:3] == ["take in", "begin", "others"]
     assert steps[3:6] == ["begin", "take", "reply"]
-
-
-def test_answered_when_its_time_is_over() -> None:
-    talk = Talk()
-    change = talk.changing()
-    talk.write()
-    assert talk.spoken(99) == []
-    talk.steps.clear()
-    assert talk.spoken(100) == [[1, None, 1]]
-    assert talk.steps == ["take in acknowledgements"], "one may have come unread"
-    assert change.gave_up == [100]
 
 
 def test_other_requests_are_answered_meanwhile() -> None:
@@ -156,17 +128,6 @@ def test_what_was_no_operation_changes_nothing() -> None:
     talk.changing()
     assert talk.ask("nonsense")[0][1][0] == errno.ENOSYS
     assert "take" not in talk.steps
-
-
-def test_a_peer_without_further_requests_is_answered_at_once() -> None:
-    talk = Talk()
-    changes = [talk.changing(), talk.changing()]
-    assert talk.write() == talk.write() == []
-    assert messages_of(list(talk.connection.last_answers())) == [[1, None, 1], [2, None, 1]]
-    assert all(change.forgotten for change in changes)
-    assert not talk.connection.waiting
-    assert talk.connection.next_timer_ns() is None
-    assert list(talk.connection.last_answers()) == []
 
 
 def test_the_end_of_the_connection_leaves_nothing() -> None:
