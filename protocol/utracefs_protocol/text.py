@@ -44,8 +44,8 @@ def shown(data: bytes) -> str:
 
 
 def unsigned_of(text: bytes, base: int = 0) -> int:
-    """A number as kstrtoull() of lib/kstrtox.c reads it: digits, perhaps with a `+` before and a newline
-    behind them. base 0: decimal, 0x hexadecimal or 0 octal.
+    """A number as kstrtoull() of lib/kstrtox.c reads it: digits, perhaps a `+` before and a newline behind
+    them. base 0: decimal, 0x hexadecimal or 0 octal.
 
     TraceError: EINVAL for anything else; ERANGE from 2^64 on, whatever follows the digits.
     """

@@ -2,7 +2,6 @@
 
 errors       errors of a filter's text
 literals     numbers, patterns, lists of cpus
-predicate    one comparison: subject, operator, value
 parse        parses a filter's text into a Filter; FilterError says what is wrong and where
 _program     evaluates it for each record (compiled)
 """

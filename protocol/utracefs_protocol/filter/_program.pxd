@@ -4,6 +4,33 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefs_protocol.pages.record cimport Record
 
+cpdef enum Subject:
+    # The left side of a comparison.
+    NOTHING                 # the predicate is false for every record
+    COMMON                  # a number in the common fields
+    NUMBER                  # a number in the payload
+    CPU                     # of the record
+    ARRAY                   # text in a field of fixed size
+    DATA_LOC                # text at a location word's offset from the beginning of the entry
+    REL_LOC                 # ... from the end of the word
+    COMM                    # name of the thread that wrote it
+
+cpdef enum How:
+    EQUAL
+    UNEQUAL
+    LESS
+    LESS_OR_EQUAL
+    GREATER
+    GREATER_OR_EQUAL
+    COMMON_BITS
+    IN_CPUS                 # the number's bit is set
+    # Of texts: a pattern without wildcards, `abc*`, `*abc`, `*abc*`, any other pattern.
+    FULL
+    FRONT
+    END
+    MIDDLE
+    GLOB
+
 ctypedef struct Step:
     # One predicate, and the next step for each result.
     uint32_t next[2]        # if false, if true: the index of a later step, or REJECT, or ACCEPT

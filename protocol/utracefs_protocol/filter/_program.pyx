@@ -27,8 +27,6 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from utracefs_protocol.filter.predicate import How as _How
-from utracefs_protocol.filter.predicate import Subject as _Subject
 from utracefs_protocol.events._fields cimport Place, set_place
 from utracefs_protocol.events._line cimport load_float
 from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
@@ -46,32 +44,6 @@ cdef enum:
     REJECT = 0x7ffffffe
     ACCEPT = 0x7fffffff
 
-cdef enum Subject:
-    NOTHING                 # the predicate is false for every record
-    COMMON                  # a number in the common fields
-    NUMBER                  # a number in the payload
-    CPU                     # of the record
-    ARRAY                   # text in a field of fixed size
-    DATA_LOC                # text at a location word's offset
-    REL_LOC
-    COMM                    # name of the thread that wrote it
-
-cdef enum How:
-    EQUAL
-    UNEQUAL
-    LESS
-    LESS_OR_EQUAL
-    GREATER
-    GREATER_OR_EQUAL
-    COMMON_BITS
-    IN_CPUS                 # the number's bit is set
-    # Of texts.
-    FULL
-    FRONT
-    END
-    MIDDLE
-    GLOB
-
 cdef enum Load:
     U8
     U16
@@ -84,31 +56,6 @@ cdef enum Load:
     F32
     F64
 
-_SUBJECTS = {
-    _Subject.NOTHING: NOTHING,
-    _Subject.COMMON: COMMON,
-    _Subject.NUMBER: NUMBER,
-    _Subject.CPU: CPU,
-    _Subject.ARRAY: ARRAY,
-    _Subject.DATA_LOC: DATA_LOC,
-    _Subject.REL_LOC: REL_LOC,
-    _Subject.COMM: COMM,
-}
-_HOWS = {
-    _How.EQUAL: EQUAL,
-    _How.UNEQUAL: UNEQUAL,
-    _How.LESS: LESS,
-    _How.LESS_OR_EQUAL: LESS_OR_EQUAL,
-    _How.GREATER: GREATER,
-    _How.GREATER_OR_EQUAL: GREATER_OR_EQUAL,
-    _How.COMMON_BITS: COMMON_BITS,
-    _How.IN_CPUS: IN_CPUS,
-    _How.FULL: FULL,
-    _How.FRONT: FRONT,
-    _How.END: END,
-    _How.MIDDLE: MIDDLE,
-    _How.GLOB: GLOB,
-}
 _LOADS = {
     (1, False): U8,
     (2, False): U16,
@@ -313,8 +260,8 @@ cdef class Filter:
         cdef Place place
         cdef double number
         field = predicate.field
-        step.subject = _SUBJECTS[predicate.subject]
-        step.how = _HOWS[predicate.how]
+        step.subject = predicate.subject
+        step.how = predicate.how
         step.negated = predicate.negated
         if field is not None:
             # (Of the slot of 8 bytes that a synthetic event has for a location word it takes the first half.)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from utracefs_protocol.filter.predicate import How
+from utracefs_protocol.filter._program import How
 from utracefs_protocol.text import any_base
 
 _WILDCARDS = frozenset(b"[?\\")

@@ -22,10 +22,9 @@ import attrs
 
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.filter import errors
-from utracefs_protocol.filter._program import Filter, Names
+from utracefs_protocol.filter._program import Filter, How, Names, Subject
 from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
 from utracefs_protocol.filter.literals import FLOAT, parsed_cpus, parsed_number, parsed_pattern
-from utracefs_protocol.filter.predicate import How, Predicate, Subject
 
 MAX_CPUS = 8192
 """NR_CPUS of a large kernel: the limit of CPUS{} when the number of cpus is unknown."""
@@ -60,6 +59,19 @@ _LONG = 8
 
 _MAX_FUNCTION = 512
 """KSYM_NAME_LEN, with the NUL at its end."""
+
+
+@attrs.frozen
+class Predicate:
+    subject: Subject
+    how: How = How.EQUAL
+    value: int | float | bytes = 0
+    """Right side. IN_CPUS: a bit for each number. Floats: a float. Texts: the pattern, without its `*` except
+    for GLOB."""
+    field: Field | None = None
+    """The field, if the subject is one."""
+    negated: bool = False
+    """The result is negated; texts only."""
 
 
 @attrs.frozen

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from utracefs_protocol.filter._program import How
 from utracefs_protocol.filter.literals import parsed_cpus, parsed_number, parsed_pattern
-from utracefs_protocol.filter.predicate import How
 
 
 @given(st.integers(-(1 << 64), 1 << 65), st.sampled_from(["%d", "0x%x", "0X%X", "0%o", "0%d"]))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from utracefs_protocol.events.declaration import Field, FieldKind, parse
 from utracefs_protocol.filter import Filter, parse_filter
-from utracefs_protocol.filter.predicate import Predicate, Subject
+from utracefs_protocol.filter._program import How, Subject
+from utracefs_protocol.filter.parse import Predicate
 from utracefsd.events.synthetic import STRING_BYTES, parse_synthetic
 from utracefsd.machine._writer_names import WriterNames
 
@@ -452,3 +453,26 @@ def test_floats(text: str, values: tuple[float, float, bool], holds: bool) -> No
 
 def test_a_float_beyond_the_record() -> None:
     assert not parse_filter(b"d == 0", FLOATS).test(bytes(7))
+
+
+OF_TEXT = {Subject.ARRAY, Subject.DATA_LOC, Subject.REL_LOC, Subject.COMM}
+WORD = Field(b"u32", b"a", 8, 4, False, FieldKind.INTEGER)
+PID = Field(b"int", b"common_pid", 4, 4, True, FieldKind.INTEGER)
+
+
+@pytest.mark.parametrize("subject", list(map(Subject, range(8))))
+@pytest.mark.parametrize("how", list(map(How, range(13))))
+def test_what_may_be_compared_how(subject: Subject, how: How) -> None:
+    without = dict.fromkeys((Subject.CPU, Subject.COMM, Subject.NOTHING))
+    is_of_texts = how >= How.FULL
+    field = {**without, Subject.COMMON: PID}.get(subject, WORD)
+    predicate = Predicate(subject, how, b"x" if is_of_texts else 1, field)
+
+    def run() -> bool:
+        return Filter(b"", [(predicate, 1, 2)], WriterNames(lambda pid: b"x")).test(bytes(4))
+
+    if subject is not Subject.NOTHING and (subject in OF_TEXT) != is_of_texts:
+        with pytest.raises(ValueError, match="texts and numbers"):
+            run()
+    else:
+        assert isinstance(run(), bool)
