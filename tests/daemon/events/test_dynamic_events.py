@@ -10,8 +10,6 @@ from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
-SECOND_NS = 1_000_000_000
-
 
 def test_a_line_has_at_most_4094_bytes(table: EventTable) -> None:
     line = b"u:" + b"n" * 4092
@@ -31,33 +29,6 @@ def test_unknown_prefix(table: EventTable, line: bytes) -> None:
         dynamic_events.write(table, line, privileged=True)
 
 
-@pytest.mark.parametrize(
-    ("line", "number"),
-    [
-        (b"u:test:F u32 a", errno.EINVAL),
-        (b"u:there u32 zz", errno.EADDRINUSE),
-        (b"u:there", errno.EADDRINUSE),
-        (b"u:test bad a", errno.EINVAL),
-        (b"u:test u32   a", errno.EINVAL),
-        (b"u:x u32 a # c", errno.EINVAL),  # the blank before the comment does not parse
-        (b"u:", errno.EINVAL),
-        (b"u:user_events/x u32 a", errno.EINVAL),
-    ],
-)
-def test_create_fails_as_register_does(table: EventTable, line: bytes, number: int) -> None:
-    dynamic_events.create(table, b"u:there u32 a")
-    with refused(number):
-        dynamic_events.write(table, line, privileged=True)
-
-
-def test_capability_and_limit(table: EventTable) -> None:
-    with refused(errno.EPERM):
-        dynamic_events.write(table, b"u:test", privileged=False)
-    table.user_events_max = 0
-    with refused(errno.EMFILE):
-        dynamic_events.write(table, b"u:test", privileged=True)
-
-
 def test_a_created_event_is_persistent_single_and_unreferenced(table: EventTable) -> None:
     assert dynamic_events.write(table, b"u:test u32 a; # comment\nu:  spaced u8 b", privileged=True) == 39
     event = table.events()[0]
@@ -72,12 +43,6 @@ def test_a_line_may_be_longer_than_an_ioctl_takes(table: EventTable) -> None:
     assert len(fields) > 511
     dynamic_events.write(table, b"u:long " + fields + b"\n", privileged=True)
     assert len(table.events()[0].declaration.fields) == 60
-
-
-def test_blank_and_comment_lines(table: EventTable) -> None:
-    for data in (b"", b"\n", b"\n\n  \n\t\n", b"# comment", b"  # comment\n", b"#u:test\n"):
-        assert dynamic_events.write(table, data, privileged=True) == len(data)
-    assert len(table) == 0
 
 
 def test_the_first_failing_line_ends_the_write(table: EventTable) -> None:

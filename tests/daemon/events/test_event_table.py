@@ -12,7 +12,6 @@ from tests.daemon.events.helpers import refused, register
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.limits import MAX_EVENT_ID
-from utracefs_protocol.pages.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events import dynamic_events, event_table
 from utracefsd.events._tracepoint import Probe
@@ -20,8 +19,6 @@ from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.shares import Resource, Shares
-
-SECOND_NS = 1_000_000_000
 
 
 def other() -> Probe:
@@ -35,136 +32,10 @@ def perf() -> Probe:
 # Register
 
 
-def test_a_new_event_has_an_id_an_index_and_its_fields(table: EventTable) -> None:
-    first = register(table, b"test u32 count; char[4] tag")
-    second = register(table, b"other")
-    assert (first.id, first.status_index, first.name, first.tracepoint_name) == (20, 1, b"test", b"test")
-    assert (second.id, second.status_index) == (21, 2)
-    assert first.system == b"user_events"
-    assert [field.name for field in first.declaration.fields] == [b"count", b"tag"]
-    assert first.tracepoint.id == first.id
-    assert first.tracepoint.min_size == 8
-    assert table.get(b"user_events", b"test") is first
-    assert table.get(b"user_events_multi", b"test") is None
-    assert table.by_id(21) is second
-    assert table.by_id(19) is None
-    assert table.events() == [first, second]
-    assert len(table) == 2
-
-
-def test_a_command_string_has_at_most_511_bytes(table: EventTable) -> None:
-    name = b"n" * 505
-    register(table, name + b" u8 a;"[: 511 - 505])
-    with refused(errno.EINVAL):
-        table.register(CommandString.parse(name + b" u8 ab;"), privileged=True)
-
-
 def test_a_nul_byte_is_refused(table: EventTable) -> None:
     for command in (b"test\0", b"te\0st u32 a", b"test u32 a\0"):
         with refused(errno.EINVAL):
             table.register(CommandString.parse(command), privileged=True)
-
-
-@pytest.mark.parametrize("command", [b"test:BPF_ITER u32 a", b"test: u32 a", b":", b"a:b"])
-def test_no_text_flags(table: EventTable, command: bytes) -> None:
-    with refused(errno.EINVAL):
-        table.register(CommandString.parse(command), privileged=True)
-
-
-def test_text_flags_beat_a_missing_capability(table: EventTable) -> None:
-    with refused(errno.EINVAL):
-        table.register(CommandString.parse(b"test:F"), REG_PERSIST, privileged=False)
-
-
-@pytest.mark.parametrize("command", [b"", b" u32 a", b".", b"..", b"a/b u32 a", b"a\tb", b"a\nb"])
-def test_names_that_could_not_be_a_directory(table: EventTable, command: bytes) -> None:
-    with refused(errno.EINVAL):
-        table.register(CommandString.parse(command), privileged=True)
-
-
-def test_persist_wants_privilege(table: EventTable) -> None:
-    with refused(errno.EPERM):
-        table.register(CommandString.parse(b"test"), REG_PERSIST, privileged=False)
-    register(table, b"test", privileged=False)
-    with refused(errno.EPERM):  # also for a client that would only find it
-        table.register(CommandString.parse(b"test"), REG_PERSIST, privileged=False)
-
-
-# As in 05_reregister.txt of tests/conformance: the result for an event with these fields and these argument
-# texts.
-AGAIN = [
-    (b"u32 a;u32 b", b"u32 a;u32 b", True),
-    (b"u32 a;u32 b", b"u32 a; u32 b", True),
-    (b"u32 a;u32 b", b"u32 a;  u32 b", True),
-    (b"u32 a;u32 b", b" u32 a; u32 b", True),
-    (b"u32 a;u32 b", b"u32 a; u32 b;", True),
-    (b"u32 a;u32 b", b"u32 a; u32 b; ", True),
-    (b"u32 a;u32 b", b"u32   a;\tu32 b", True),
-    (b"u32 a;u32 b", b"u32 a ; u32 b", False),
-    (b"u32 a;u32 b", b"", False),
-    (b"u32 a;u32 b", b"u32 a", False),
-    (b"u32 a;u32 b", b"u32 b; u32 a", False),
-    (b"u32 a;u32 b", b"u32 a; u32 c", False),
-    (b"u32 a;u32 b", b"u32 a; s32 b", False),
-    (b"u32 a;u32 b", b"u32 a; u32 b; u32 c", False),
-    (b"u32 a;u32 b", b"bad x", False),
-    (b"u32 a;u32 b", b"unsigned int a; u32 b", False),
-    (b"", b"", True),
-    (b"", b"u32 a", False),
-    (b"struct foo a 8; u32 b", b"struct foo a 8;u32 b", True),
-    (b"struct foo a 8; u32 b", b"struct foo a 9; u32 b", False),
-    (b"struct foo a 8; u32 b", b"struct foo a 08; u32 b", False),
-    (b"struct foo a 8; u32 b", b"struct foo a; u32 b", False),
-    (b"struct foo a 8; u32 b", b"struct bar a 8; u32 b", False),
-    (b"__rel_loc char[] m; unsigned int n", b"__rel_loc char[] m;unsigned int n", True),
-    (b"__rel_loc char[] m; unsigned int n", b"__data_loc char[] m; unsigned int n", False),
-    (b"__rel_loc char[] m; unsigned int n", b"__rel_loc char[] m; u32 n", False),
-    (b"char[20] a", b"char[0x14] a", False),
-    (b"char[20] a", b"char[20]  a", True),
-    (b"u32 a;; u32 b", b"u32 a;; u32 b", False),
-    (b";u32 a", b";u32 a", False),
-]
-
-
-@pytest.mark.parametrize(("existing", "asked", "matches"), AGAIN)
-def test_same_name_other_fields(table: EventTable, existing: bytes, asked: bytes, matches: bool) -> None:
-    event = register(table, b"e1 " + existing)
-    for _ in range(2):  # the answer to the same text is remembered
-        if matches:
-            assert table.register(CommandString.parse(b"e1 " + asked), privileged=True) is event
-        else:
-            with refused(errno.EADDRINUSE):
-                table.register(CommandString.parse(b"e1 " + asked), privileged=True)
-    assert len(table) == 1
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        b"long a",
-        b"u32",
-        b"struct s",
-        b"unsigned a",
-        b"__rel_loc a",
-        b"u32 a b",
-        b"u32  a",
-        b"u32 a ",
-        b"struct s a",
-        b"struct s a 0",
-        b"struct s a 0x14",
-        b"struct s a 4294967295",
-        b"char[] a",
-        b"char[0] a",
-        b"char[1025] a",
-        b"char[aa] a",
-        b"char[0x0000000000001] a",
-    ],
-)
-def test_fields_that_do_not_parse(table: EventTable, fields: bytes) -> None:
-    with refused(errno.EINVAL):
-        table.register(CommandString.parse(b"test " + fields), privileged=True)
-    assert len(table) == 0
-    assert register(table, b"good").id == 20
 
 
 def test_user_events_max(status: StatusFile) -> None:
@@ -200,21 +71,6 @@ def test_the_status_page_is_full() -> None:
     status.close()
 
 
-def test_one_user_has_a_share(status: StatusFile) -> None:
-    table = EventTable(status, shares=Shares({Resource.EVENTS: 2}))
-    held = [register(table, name, privileged=False, uid=1000) for name in (b"a", b"b")]
-    with refused(errno.EMFILE) as caught:
-        table.register(CommandString.parse(b"c"), privileged=False, owner_uid=1000)
-    assert "1000" in caught.text
-    assert table.register(CommandString.parse(b"a"), privileged=False, owner_uid=1000) is held[0]
-    register(table, b"c", privileged=False, uid=1001)
-    register(table, b"d", privileged=True, uid=1000)
-    for event in held:
-        table.release(event)
-    table.reap()
-    register(table, b"e", privileged=False, uid=1000)
-
-
 def test_no_free_id(status: StatusFile) -> None:
     table = EventTable(status, first_id=MAX_EVENT_ID)
     event = register(table, b"a")
@@ -233,15 +89,6 @@ def test_many_events_share_a_field_text(table: EventTable) -> None:
 
 
 # Flags and multi-format
-
-
-def test_persist_is_fixed_at_creation(table: EventTable) -> None:
-    plain = register(table, b"plain")
-    assert table.register(CommandString.parse(b"plain"), REG_PERSIST, privileged=True) is plain
-    assert not plain.persistent
-    kept = register(table, b"kept", REG_PERSIST)
-    assert table.register(CommandString.parse(b"kept"), privileged=True) is kept
-    assert kept.persistent
 
 
 def test_multi_format_events(table: EventTable) -> None:
@@ -345,26 +192,6 @@ def test_reaping_takes_only_what_nothing_refers_to(table: EventTable) -> None:
     assert table.next_reap_ns() is None
 
 
-def test_a_persistent_event_stays(table: EventTable) -> None:
-    event = register(table, b"test", REG_PERSIST)
-    table.release(event)
-    assert table.next_reap_ns() is None
-    table.reap()
-    assert table.events() == [event]
-
-
-def test_ids_and_indexes_are_given_again(table: EventTable) -> None:
-    """As in tests/conformance/6.12.117/30_lifetime.txt."""
-    first = [register(table, b"l%d" % number) for number in range(3)]
-    numbers = [(event.id, event.status_index) for event in first]
-    for event in first:
-        table.release(event)
-    table.reap()
-    assert [
-        (event.id, event.status_index) for event in (register(table, b"n%d" % n) for n in range(3))
-    ] == numbers
-
-
 def test_nothing_can_be_done_with_a_removed_event(table: EventTable) -> None:
     event = register(table, b"test")
     table.release(event)
@@ -422,46 +249,6 @@ def test_callbacks(table: EventTable) -> None:
 # Status
 
 
-def test_attach_sets_the_byte_and_detach_clears_it(table: EventTable, status: StatusFile) -> None:
-    event = register(table, b"test")
-    first, second, third = other(), other(), perf()
-    table.attach(event, first)
-    assert status.get(event.status_index) == 0x80
-    table.attach(event, second)
-    table.attach(event, third)
-    assert status.get(event.status_index) == 0x82
-    assert event.status == StatusBit.OTHER | StatusBit.PERF
-    table.detach(event, first)
-    assert status.get(event.status_index) == 0x82
-    table.detach(event, second)
-    assert status.get(event.status_index) == 0x02
-    table.detach(event, third)
-    assert status.get(event.status_index) == 0
-    assert event.references == 1
-
-
-def test_attaching_twice_changes_nothing(table: EventTable) -> None:
-    event, probe = register(table, b"test"), other()
-    table.attach(event, probe)
-    with pytest.raises(ValueError):
-        table.attach(event, probe)
-    assert event.references == 2
-    with pytest.raises(ValueError):
-        table.detach(event, other())
-    assert event.references == 2
-
-
-def test_an_attached_event_outlives_its_programs(table: EventTable) -> None:
-    event, probe = register(table, b"test"), perf()
-    table.attach(event, probe)
-    table.release(event)
-    table.reap()
-    assert table.status_text() == b"test # Used by perf\n\nActive: 1\nBusy: 1\n"
-    table.detach(event, probe)
-    table.reap()
-    assert table.status_text() == b"\nActive: 0\nBusy: 0\n"
-
-
 def test_status_text(table: EventTable) -> None:
     assert table.status_text() == b"\nActive: 0\nBusy: 0\n"
     first = register(table, b"first")
@@ -476,13 +263,6 @@ def test_status_text(table: EventTable) -> None:
 
 
 # Delete (DIAG_IOCSDEL)
-
-
-def test_a_long_name(table: EventTable) -> None:
-    with refused(errno.ENOENT):
-        table.delete(b"n" * 511, privileged=True)
-    with refused(errno.EINVAL):
-        table.delete(b"n" * 512, privileged=True)
 
 
 @pytest.mark.parametrize("name", [b"nobody", b"", b"test u32 a", b"u:test", b"user_events/test", b"test.0"])
@@ -508,14 +288,6 @@ def test_in_use_or_not_persistent(table: EventTable) -> None:
     table.reap()
     with refused(errno.ENOENT):
         table.delete(b"plain", privileged=True)
-
-
-def test_only_administrators_delete(table: EventTable) -> None:
-    dynamic_events.create(table, b"u:test")
-    with refused(errno.EPERM):
-        table.delete(b"test", privileged=False)
-    table.delete(b"test", privileged=True)
-    assert len(table) == 0
 
 
 def test_a_delete_takes_all_kinds_newest_first_up_to_the_first_error(table: EventTable) -> None:

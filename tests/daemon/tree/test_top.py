@@ -51,32 +51,6 @@ def test_dynamic_events(world: World) -> None:
     assert world.cat(b"dynamic_events") == b"u:five\n"
 
 
-def test_removing_through_dynamic_events_clears_marked_buffers(world: World) -> None:
-    """tests/conformance/6.12.117/30_lifetime.txt, in short."""
-    gone = world.event(b"en u32 a")
-    world.w(b"events/user_events/en/enable", b"1")
-    world.w(b"events/user_events/en/enable", b"0")
-    world.let_go(gone)  # marks the buffer; records stay
-    for name in (b"x1", b"x2", b"x3"):
-        world.wa(b"dynamic_events", b"u:%s u32 a" % name)
-    x1, x2 = world.event(b"x1 u32 a"), world.event(b"x2 u32 a")
-    world.w(b"events/user_events/x1/enable", b"1")
-    world.w(b"events/user_events/x2/enable", b"1")
-    world.emit(x1, b"\1\0\0\0")
-    world.emit(x2, b"\2\0\0\0")
-    assert len(world.trace_lines()) == 2
-    world.wa(b"dynamic_events", b"!u:x3 u32 a")  # never enabled here, but the buffer is marked
-    assert world.trace_lines() == []
-    world.emit(x1, b"\1\0\0\0")
-    world.wa(b"dynamic_events", b"u:x4")
-    world.wa(b"dynamic_events", b"!u:x4")
-    assert len(world.trace_lines()) == 1  # not marked any more
-    world.let_go(x1)
-    world.w(b"events/user_events/x1/enable", b"0")
-    world.wa(b"dynamic_events", b"!u:x1 u32 a")
-    assert world.trace_lines() == []
-
-
 def test_readme_promises_only_what_is_there(world: World) -> None:
     text = world.cat(b"README")
     # In the kernel's words, which test suites and tools look for.
