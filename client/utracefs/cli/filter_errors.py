@@ -17,10 +17,11 @@ from collections.abc import Collection, Iterable, Iterator
 import attrs
 
 from utracefs.cli import Failure
-from utracefs.cli.filter_syntax import syntax_mistake
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.filter import FilterError
-from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
+from utracefs_protocol.filter._program import Subject
+from utracefs_protocol.filter.errors import FIELD_NOT_FOUND, INVALID_OPERATOR, INVALID_VALUE
+from utracefs_protocol.filter.parse import MAX_CPUS, Parser, Predicate, check_brackets, is_no_filter
 from utracefs_protocol.text import bytes_of, text_of
 
 INDENT = "  "
@@ -53,18 +54,50 @@ class Refusal:
         return self.reason in (FIELD_NOT_FOUND, "Couldn't find field")
 
 
+class _AnyEvent(Parser):
+    """Finds the errors that need no fields: any name, operator and value are a predicate."""
+
+    def _predicate(self, at: int) -> tuple[int, Predicate]:
+        for part, message in _PARTS:
+            at = self._behind_space(at)
+            found = part.match(self._text, at)
+            if found is None:
+                raise FilterError(message, at)
+            at = found.end()
+        return at, Predicate(Subject.NOTHING)
+
+
+_PARTS = (
+    (re.compile(rb"[\w\x80-\xff]+(?:\.[\w\x80-\xff]+)*"), ""),
+    (re.compile(rb"~|!=|==|<=|<|>=|>|&"), INVALID_OPERATOR),
+    (
+        re.compile(
+            rb"""-?[0-9][\w.]*(?:(?<=[eE])[-+]\w*)?|--?\w*|"[^"]*"|'[^']*'|CPUS[\s\xa0]*(?:\{[^}]*\}?)?"""
+        ),
+        INVALID_VALUE,
+    ),
+)
+
+
 def syntax_refusal(text: str, what: str) -> Refusal | None:
-    """Errors of a filter, or of a trigger's filter, that hold for any event."""
+    """Errors of a filter, or of a trigger's filter, that hold for any event: found before a command starts
+    that declares the event. The daemon refuses it, too, perhaps for another reason."""
     head, condition = "", text
     if what == "trigger":
         parts = re.split(r"(\sif\s)", text, maxsplit=1)
         if len(parts) < 3:
             return None
         head, condition = parts[0] + parts[1], parts[2]
-    mistake = syntax_mistake(condition)
-    if mistake is None:
-        return None
-    return Refusal(mistake.message, _indented(f"{text}\n{' ' * (len(head) + mistake.column)}^"), what)
+    data = condition.encode("latin-1", "replace")  # a byte for each character: columns count characters
+    try:
+        if not is_no_filter(data):
+            check_brackets(data)
+            _AnyEvent(data, (), MAX_CPUS, True).parse()
+    except FilterError as error:
+        column = len(head) + (len(condition) if error.position is None else error.position)
+        reason = error.message or "a field was expected"
+        return Refusal(reason, _indented(f"{text}\n{' ' * column}^"), what)
+    return None
 
 
 def check_syntax(about: str, filter: str | None, triggers: Iterable[str]) -> None:

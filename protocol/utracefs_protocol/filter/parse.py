@@ -8,7 +8,7 @@
 
 Errors have the message, errno and position of kernel/trace/trace_events_filter.c, function by function:
 calc_stack() checks quotes and parentheses (`check_brackets`), predicate_parse() the operators between
-predicates (`_Parser.parse`), parse_pred() one predicate (`_Parser._predicate`). Some errnos are odd: internal
+predicates (`Parser.parse`), parse_pred() one predicate (`Parser._predicate`). Some errnos are odd: internal
 codes of calc_stack() leak out as EPERM, ENOENT and ESRCH.
 
 No recursion: 4,095 bytes can be as many parentheses.
@@ -148,7 +148,7 @@ def parse_filter(
     """
     text = text.partition(b"\0")[0]
     check_brackets(text)
-    return Filter(text, _Parser(text, fields, nr_cpus, names is not None).parse(), names)
+    return Filter(text, Parser(text, fields, nr_cpus, names is not None).parse(), names)
 
 
 def is_no_filter(text: bytes) -> bool:
@@ -216,7 +216,9 @@ class _Group:
     """The left side of the last `&&`, after the last `||`."""
 
 
-class _Parser:
+class Parser:
+    """A subclass may have other predicates."""
+
     def __init__(self, text: bytes, fields: Iterable[Field], nr_cpus: int, has_names: bool) -> None:
         self._text = text
         self._nr_cpus = nr_cpus
