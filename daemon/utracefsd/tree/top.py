@@ -26,10 +26,10 @@ from utracefsd.tree.nodes import (
     READ_WRITE,
     WRITE_ONLY,
     Directory,
-    FileNode,
     Node,
     OpenFile,
     Row,
+    Rows,
     RowTable,
 )
 
@@ -217,73 +217,51 @@ class _RemoveOnClose(OpenFile):
         return len(data)
 
 
-_REMOVE_ON_CLOSE: Row[Instance] = Row(
-    b"remove_on_close", WRITE_ONLY, opener=lambda instance, flags, peer: _RemoveOnClose(instance, flags)
-)
-
-
-class InstanceDirectory(Directory):
+class InstanceDirectory(Rows[Instance]):
     """The directory of any instance; the top directory adds to it."""
 
-    mode = 0o750
+    files = INSTANCE_FILES
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, mode: int = 0o750) -> None:
+        super().__init__(
+            instance,
+            self.files,
+            mode=mode,
+            directories=(
+                (b"events", EventsDirectory),
+                (b"options", OptionsDirectory),
+                (b"per_cpu", PerCpuDirectory),
+            ),
+        )
         self.instance = instance
-
-    def lookup(self, name: bytes) -> Node | None:
-        row = INSTANCE_FILES.by_name.get(name)
-        if row is not None:
-            return FileNode(row, self.instance)
-        if name == b"events":
-            return EventsDirectory(self.instance)
-        if name == b"options":
-            return OptionsDirectory(self.instance)
-        if name == b"per_cpu":
-            return PerCpuDirectory(self.instance)
-        return None
-
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        for row in INSTANCE_FILES.rows:
-            yield row.name, "f"
-        for name in (b"events", b"options", b"per_cpu"):
-            yield name, "d"
 
 
 class FurtherInstanceDirectory(InstanceDirectory):
     """A named instance, which may remove itself (`remove_on_close`)."""
 
-    def lookup(self, name: bytes) -> Node | None:
-        if name == _REMOVE_ON_CLOSE.name:
-            return FileNode(_REMOVE_ON_CLOSE, self.instance)
-        return super().lookup(name)
-
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        yield _REMOVE_ON_CLOSE.name, "f"
-        yield from super().names()
+    files = RowTable(
+        Row(b"remove_on_close", WRITE_ONLY, opener=lambda i, flags, peer: _RemoveOnClose(i, flags)),
+        *INSTANCE_FILES.rows,
+    )
 
 
 class TopDirectory(InstanceDirectory):
-    mode = 0o700
-
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts.instances.top)
-        self._parts = parts
+        super().__init__(parts.instances.top, 0o700)
+        self._own = Rows(
+            parts,
+            _TOP_FILES,
+            directories=(
+                (b"consumers", lambda parts: ConsumersDirectory(parts.table, parts.plugins)),
+                (b"instances", lambda parts: InstancesDirectory(parts.instances)),
+            ),
+        )
 
     def lookup(self, name: bytes) -> Node | None:
-        row = _TOP_FILES.by_name.get(name)
-        if row is not None:
-            return FileNode(row, self._parts)
-        if name == b"instances":
-            return InstancesDirectory(self._parts.instances)
-        if name == b"consumers":
-            return ConsumersDirectory(self._parts.table, self._parts.plugins)
-        return super().lookup(name)
+        return self._own.lookup(name) or super().lookup(name)
 
     def names(self) -> Iterator[tuple[bytes, str]]:
-        for row in _TOP_FILES.rows:
-            yield row.name, "f"
-        for name in (b"consumers", b"instances"):
-            yield name, "d"
+        yield from self._own.names()
         yield from super().names()
 
 
