@@ -5,6 +5,7 @@
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 import click
@@ -48,6 +49,12 @@ OTHER_PID_NAMESPACE = (
     " (docker run --pid=host, hostPID: true)"
 )
 """The rest of a sentence about a daemon in another pid namespace."""
+
+
+def with_options(function: F, run: Callable[..., Any], *options: Callable[[Any], Any]) -> F:
+    """`run`, which calls the function, with these options; the help shows the last one first."""
+    made: Any = functools.update_wrapper(run, function)
+    return cast("F", functools.reduce(lambda made, option: option(made), options, made))
 
 
 def directory_option(function: F) -> F:

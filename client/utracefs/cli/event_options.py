@@ -22,7 +22,6 @@ after a failed write to its file `filter`: a recording can be filtered later, bu
 
 import contextlib
 import errno
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +29,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from utracefs.cli.common import available_events, events_option, refused_events, tell, write_word
+from utracefs.cli.common import (
+    available_events,
+    events_option,
+    refused_events,
+    tell,
+    with_options,
+    write_word,
+)
 from utracefs.cli.completion import complete_filter
 from utracefs.cli.filter_errors import (
     Refusal,
@@ -108,7 +114,6 @@ def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]
     with_triggers = triggers
 
     def decorate(function: F) -> Any:
-        @functools.wraps(function)
         def run(
             *args: Any,
             events: Sequence[str],
@@ -119,17 +124,16 @@ def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]
             order = click.get_current_context().meta[_ORDER]
             return function(*args, wanted=_in_order(order, events, filters, triggers), **options)
 
-        made: Any = run
-        if with_triggers:
-            made = trigger_option(
-                "Set a trigger on the events of the preceding -e, or of all: 'traceoff if status == 503', ..."
-            )(made)
-        for option in (
+        of_triggers = trigger_option(
+            "Set a trigger on the events of the preceding -e, or of all: 'traceoff if status == 503', ..."
+        )
+        return with_options(
+            function,
+            run,
+            *([of_triggers] if with_triggers else []),
             filter_option("Filter the events of the preceding -e, or all: 'status >= 500'."),
             events_option(help_text),
-        ):
-            made = option(made)
-        return made
+        )
 
     return decorate
 

@@ -3,7 +3,6 @@
 import contextlib
 import decimal
 import errno
-import functools
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ import click
 
 import utracefs
 from utracefs.cli import Failure, ParamType
-from utracefs.cli.common import events_option, handling, tell
+from utracefs.cli.common import events_option, handling, tell, with_options
 from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.filter_errors import about_the_filter
 from utracefs.cli.losses import no_room
@@ -122,7 +121,6 @@ def selection_options(function: F) -> F:
     """`-e`, `--cpu`, `-P`, `--since`, `--until`, `--filter`, `--raw-eventheader`; the parameter `selection`
     is a Selection."""
 
-    @functools.wraps(function)
     def run(
         *args: Any,
         events: tuple[str, ...],
@@ -139,8 +137,9 @@ def selection_options(function: F) -> F:
         )
         return function(*args, selection=selection, **options)
 
-    made: Any = run
-    for option in (
+    return with_options(
+        function,
+        run,
         raw_eventheader_option(),
         filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'."),
         click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time."),
@@ -163,10 +162,7 @@ def selection_options(function: F) -> F:
         ),
         click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5."),
         events_option("Only these events: SYSTEM:NAME, NAME, or globs."),
-    ):
-        made = option(made)
-    found: F = made
-    return found
+    )
 
 
 def tell_if_moved(path: str, origin: "Origin") -> None:

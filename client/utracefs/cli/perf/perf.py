@@ -15,7 +15,6 @@ for as long as it runs, as for `utracefs record`.
 """
 
 import contextlib
-import functools
 import math
 import os
 import shutil
@@ -37,6 +36,7 @@ from utracefs.cli.common import (
     json_option,
     seconds_option,
     tell,
+    with_options,
 )
 from utracefs.cli.completion import complete_command
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
@@ -90,14 +90,14 @@ class _Common:
 def _common_options(function: Callable[..., int]) -> Callable[..., int]:
     """The function gets `common`."""
 
-    @functools.wraps(function)
     def run(**options: Any) -> int:
         common = {field.name: options.pop(field.name) for field in attrs.fields(_Common)}
         common["wanted"] = common["wanted"] or (Wanted(ALL_USER_EVENTS),)
         return function(common=_Common(**common), **options)
 
-    made: Any = run
-    for option in (
+    return with_options(
+        function,
+        run,
         click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command),
         launch_options,
         duration_option("Only for 10 seconds, 5m, 2h, ..."),
@@ -123,16 +123,12 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
             triggers=False,
         ),
         directory_option,
-    ):
-        made = option(made)
-    found: Callable[..., int] = made
-    return found
+    )
 
 
 def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
     """The function gets `sampling`: members of a PerfAttr."""
 
-    @functools.wraps(function)
     def run(*, period: int | None, freq: int | None, pages: int | None, **options: Any) -> int:
         if period and freq:
             raise click.UsageError("-c and -F exclude each other")
@@ -145,8 +141,9 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
         }
         return function(sampling=sampling, **options)
 
-    made: Any = run
-    for option in (
+    return with_options(
+        function,
+        run,
         click.option(
             "-m",
             "--mmap-pages",
@@ -170,10 +167,7 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
             type=click.IntRange(min=1, max=(1 << 63) - 1),
             help="Take a sample of every Nth record. [default: 1]",
         ),
-    ):
-        made = option(made)
-    found: Callable[..., int] = made
-    return found
+    )
 
 
 class _Run(Protocol):

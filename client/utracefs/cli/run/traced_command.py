@@ -16,7 +16,6 @@ By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
 """
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -26,7 +25,7 @@ import click
 
 from utracefs import startup
 from utracefs.cli import Failure, c_client
-from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE
+from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE, with_options
 from utracefs.cli.run.preload_check import obstacle
 from utracefs.cli.run.run_loop import Surroundings
 from utracefs.tree.rpc import Rpc
@@ -58,12 +57,12 @@ class Launch:
 def launch_options(function: F) -> F:
     """`--no-preload`, `--kernel-abi` and `--asgi`; the parameter `launch` is a Launch."""
 
-    @functools.wraps(function)
     def run(*args: Any, no_preload: bool, kernel_abi: bool, asgi: bool, **options: Any) -> Any:
         return function(*args, launch=Launch(not no_preload, kernel_abi, asgi=asgi), **options)
 
-    made: Any = run
-    for option in (
+    return with_options(
+        function,
+        run,
         click.option(
             "--kernel-abi",
             is_flag=True,
@@ -81,10 +80,7 @@ def launch_options(function: F) -> F:
             help="Make a span http_request for each request to uvicorn in COMMAND, and events python_log,"
             " without a change of the program.",
         ),
-    ):
-        made = option(made)
-    found: F = made
-    return found
+    )
 
 
 @contextlib.contextmanager
