@@ -269,7 +269,7 @@ def test_any_params_are_read_or_refused(params: list[Any]) -> None:
         ({"filter": 1}, errno.EINVAL),
         ({"size": 1}, errno.EINVAL),
         ({"size": 3 << 20}, errno.EINVAL),
-        ({"size": 1 << 27}, errno.EINVAL),
+        ({"size": 1 << 28}, errno.EINVAL),
         ({"size": "x"}, errno.EINVAL),
         ({"watermark": -1}, errno.EINVAL),
         ({"size": 1 << 18, "watermark": 1 << 19}, errno.EINVAL),
