@@ -315,7 +315,7 @@ def _run(process: Callable[[], Awaitable[None]]) -> int:
         trio.run(process)
     except* (TraceError, OSError) as failures:
         failure = _first(failures)
-        text = failure.text if isinstance(failure, TraceError) else str(failure)
+        text = failure.text if isinstance(failure, TraceError) else _reason(failure)
         daemon_log.error("failed", "%(reason)s", reason=text)
         status = 1
     else:
@@ -337,6 +337,12 @@ def _plugin_options(texts: Sequence[str], names: Collection[str]) -> dict[str, d
             raise click.UsageError(f"--plugin-option {text}: no consumer {name} is installed and wanted")
         options.setdefault(name, {})[key] = value
     return options
+
+
+def _reason(error: BaseException) -> str:
+    """The text of an OSError, without its number."""
+    about, text = getattr(error, "filename", None), getattr(error, "strerror", None)
+    return ": ".join(str(part) for part in (about, text) if part) or str(error)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -32,6 +32,8 @@ DATA_SOCKET: Final = "user_events_data"
 TRACEFS_SOCKET: Final = "tracefs"
 """Name of the socket for administrators: the tree."""
 
+DELETED: Final = "the current directory has been deleted; change to another one, or give an absolute path"
+
 SYSTEM_DIRECTORY: Final = "/run/utracefs"
 """Directory of root's daemon, which serves all users."""
 
@@ -43,8 +45,7 @@ def chosen_directory(directory: str | None, environ: Mapping[str, str]) -> str |
     try:
         return os.path.abspath(chosen) if chosen else None
     except FileNotFoundError:  # of os.getcwd()
-        text = "the current directory has been deleted; change to another one, or give an absolute path"
-        raise OSError(errno.ESTALE, text, chosen) from None
+        raise OSError(errno.ESTALE, DELETED, chosen) from None
 
 
 def xdg_runtime_dir(environ: Mapping[str, str]) -> str | None:

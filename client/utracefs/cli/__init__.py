@@ -43,6 +43,7 @@ import utracefs
 from utracefs.cli.terminal import guard
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.extras import how_to_install
+from utracefs_protocol.places import DELETED
 from utracefs_protocol.terminal import drop_unwritten
 
 __all__ = ["COMMAND_SETTINGS", "Failure", "Group", "LazyGroup", "ParamType", "cli", "main", "version"]
@@ -196,7 +197,7 @@ def _guarded(run: Callable[[], Any]) -> int:
             about = os.fsdecode(about)
         if about is None and isinstance(error, FileNotFoundError) and not os.stat(".").st_nlink:
             # The error of os.getcwd() has no name.
-            return _say("current directory", "it has been deleted; change to another one")
+            return _say("", DELETED)
         return _say(str(about or ""), error.strerror or str(error))
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error, "daemon")):

@@ -334,8 +334,8 @@ class EventTable:
 
     def _refusal(self, owner_uid: int, privileged: bool, fields: int) -> str | None:
         held = len(self._events) - self.system_sizes[SYSTEM_SYNTHETIC]
-        if held >= self.user_events_max:
-            return f"there are {held} events, and user_events_max allows no more"
+        if held >= min(self.user_events_max, self.status_file.capacity):
+            return f"there are {held} events; user_events_max and --status-pages allow no more"
         refused = self.shares.refusal(Resource.EVENTS, owner_uid, privileged=privileged)
         if refused is None and fields > FREE_FIELDS:
             more = fields - FREE_FIELDS

@@ -54,8 +54,10 @@ def leave_terminal() -> None:
 def stop(directory: str | None) -> int:
     """Send SIGTERM to the daemon that listens in the directory, and wait for its end. Returns an exit status;
     with 1 the reason is on stderr."""
-    place = locate(directory)
+    where: object = directory
     try:
+        place = locate(directory)
+        where = place.directory
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(END_S)
             sock.connect(os.fspath(place.tracefs_socket))
@@ -72,9 +74,9 @@ def stop(directory: str | None) -> int:
                     f"{place.directory}: the daemon, process {pid}, has not ended after {END_S:.0f} s"
                 )
     except (FileNotFoundError, ConnectionRefusedError, ProcessLookupError):
-        return _failed(f"{place.directory}: no daemon is there")
+        return _failed(f"{where}: no daemon is there")
     except OSError as error:
-        return _failed(f"{place.directory}: {error.strerror}")
+        return _failed(f"{where}: {error.strerror or error}")
     return 0
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tests.client.cli.kit import Cli
 from utracefs.cli import COMMANDS, Failure, cli
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.places import DELETED
 
 
 def invoke(*words: str) -> tuple[int, str]:
@@ -147,14 +148,11 @@ def test_how_failures_are_reported(monkeypatch: pytest.MonkeyPatch, error: Excep
 
 
 def test_a_deleted_current_directory_is_named(cli: Cli, tmp_path: Path) -> None:
-    shell = 'cd "$1" && rmdir "$1" && exec "$2" -m utracefs --dir relative status'
-    done = subprocess.run(
-        ["sh", "-c", shell, "sh", tmp_path, sys.executable], capture_output=True, check=False
-    )
-    assert done.stderr == (
-        b"utracefs: relative: the current directory has been deleted;"
-        b" change to another one, or give an absolute path\n"
-    )
+    for command in ("utracefs --dir relative status", "utracefsd --dir relative"):
+        shell = f'cd "$1" && mkdir gone && cd gone && rmdir ../gone && exec "$2" -m {command}'
+        run = ["sh", "-c", shell, "sh", str(tmp_path), sys.executable]
+        done = subprocess.run(run, capture_output=True, check=False)
+        assert done.stderr.decode() == f"{command.split()[0]}: relative: {DELETED}\n"
 
 
 def test_a_traceback_on_request(cli: Cli) -> None:

@@ -57,11 +57,10 @@ def test_user_events_max(status: StatusFile) -> None:
 
 def test_the_status_page_is_full() -> None:
     status = StatusFile()
-    for _ in range(status.capacity - 2):
-        status.allocate()
     table = EventTable(status)
     first = register(table, b"a")
-    register(table, b"b")
+    for number in range(1, status.capacity):
+        register(table, b"b%d" % number)
     with refused(errno.EMFILE):
         table.register(CommandString.parse(b"c"), privileged=True)
     assert table.register(CommandString.parse(b"a"), privileged=True) is first

@@ -39,9 +39,6 @@ def test_giving_an_index_back_zeroes_its_byte(status: StatusFile) -> None:
 def test_a_page_holds_4095_events(status: StatusFile) -> None:
     assert status.capacity == 4095
     assert [status.allocate() for _ in range(4095)][-1] == 4095
-    with pytest.raises(TraceError) as caught:
-        status.allocate()
-    assert caught.value.errno == errno.EMFILE
     status.free(17)
     assert status.allocate() == 17
 
