@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport TEXT_VALUE, Raw, RecordSource, kind_of, text_length
-from utracefs_protocol.events._fields cimport find_bytes, set_place
+from utracefs_protocol.events._fields cimport Place, find_bytes, set_place
 from utracefs_protocol.pages._stream_ring cimport StreamRing
 from utracefs_protocol.pages.stream_ring cimport *
 
@@ -22,6 +22,10 @@ cdef enum:
 cdef class Edit:
     """Hides a field in its place. digest: of the value's bytes, to be stored instead, cut to the size of the
     value; None: zeros."""
+
+    cdef Place place
+    cdef bint is_text
+    cdef object digest
 
     def __init__(self, field not None, digest=None):
         set_place(&self.place, field)
@@ -34,6 +38,23 @@ cdef class Cutter:
     larger, max_bytes bytes. allows: event id to whether its records are kept, or to a tuple of Edit for
     them. sample: event id to n, of which one of n records is kept. Both are called once per batch and event.
     sampled: event id to number of records of the last batch that were left out for that."""
+
+    cdef object _allows
+    cdef dict _edits           # by event id: a tuple of Edit
+    cdef Py_ssize_t _max_records
+    cdef Py_ssize_t _max_bytes
+    cdef object _sample
+    cdef dict _seen            # event id to number of records since the last one of the sample
+    cdef readonly dict sampled
+    cdef uint8_t *_judged      # by event id: 0 unknown, 1 kept, 2 left out, 3 edited
+    cdef uint32_t *_counted    # records of the present body, by event id
+    cdef uint16_t *_ids        # those whose count is not 0
+    cdef Py_ssize_t _nr_ids
+    cdef uint8_t *_data        # the body's records before the run, if any; its memory is kept
+    cdef Py_ssize_t _size
+    cdef Py_ssize_t _capacity
+    cdef uint8_t *_run         # records side by side in the ring
+    cdef Py_ssize_t _run_size
 
     def __cinit__(self, allows, Py_ssize_t max_records, Py_ssize_t max_bytes, sample=None):
         self._allows = allows
@@ -204,6 +225,10 @@ cdef class Cutter:
 
 cdef class BodyRecords(RecordSource):
     """The records of a body. gap: an unknown number was lost in front of it. ValueError: it is no body."""
+
+    cdef bytes _body
+    cdef Py_ssize_t _at
+    cdef bint _gap
 
     def __init__(self, bytes body not None, dict comms not None, bint gap=False):
         self._body = body

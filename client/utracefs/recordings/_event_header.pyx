@@ -51,6 +51,53 @@ cdef uint64_t FNV_PRIME = 0x100000001B3
 cdef uint16_t ONE = 1
 cdef bint IS_LITTLE = (<uint8_t *>&ONE)[0] == 1
 
+cpdef enum Op:
+    NUMBER                # an integer of `size` bytes
+    TRUTH                 # one that is a boolean
+    REAL                  # a float of 4 or 8 bytes
+    CHARACTER             # a code point
+    UUID
+    ADDRESS               # of IPv4 or IPv6, by its length
+    TEXT                  # UTF of units of `size` bytes
+    LATIN_TEXT
+    MARKED_TEXT           # UTF with a byte order mark; without one as TEXT
+    BYTES
+    STRUCT
+
+cpdef enum Repeated:
+    ONCE
+    CONSTANT              # `count` times
+    VARIABLE              # a u16 in front of the elements counts them
+
+cdef enum:
+    NR_PLANS = 256        # found without a dict; a power of two
+
+cdef struct Node:
+    Op op
+    Repeated repeated
+    uint8_t size          # of a value, or of a unit of text
+    bint swap
+    bint is_foreign       # the record has the other byte order
+    bint is_signed
+    bint is_counted       # a u16 in front of the bytes counts their units
+    bint is_ended         # a unit of 0 ends them
+    bint is_json          # the column has JSON
+    uint8_t sizes         # of a counted value, added: with another one it is as without a format
+    bint is_text          # such a value is text, else bytes
+    uint16_t count
+    uint32_t end          # of a struct: the number of the node behind it
+    uint32_t at           # of the value, or of its location word, in the new entry
+    const char *key       # `"name":`; borrowed from Plan._keys
+    size_t key_size
+
+cdef struct Bytes:
+    const uint8_t *p
+    const uint8_t *end
+
+cdef struct PlanSlot:
+    uint64_t hash
+    void *plan            # borrowed from EventHeaders._kept; NULL: none yet
+
 
 cdef class Plan:
     """How to convert the records of one tracepoint, header and metadata.
@@ -59,6 +106,15 @@ cdef class Plan:
     header. nodes: for each field, structs included, in the order of the metadata, the members of a Node from
     `op` to `at`, and its name. activity_at, related_at: offsets of the texts; 0: none.
     """
+
+    cdef readonly uint16_t event_id
+    cdef Node *_nodes
+    cdef uint32_t _count
+    cdef list _keys
+    cdef bytes _start
+    cdef size_t _activity_at
+    cdef size_t _related_at
+    cdef bytes _key
 
     def __cinit__(
         self, uint16_t event_id, bytes start not None, list nodes not None, activity_at, related_at
@@ -519,6 +575,20 @@ cdef class EventHeaders(RecordSource):
     find_rest: tracepoint's id to that of the event for undecoded records, None: they stay unchanged. Both
     are called once for each distinct argument, find_plan again if there are very many.
     """
+
+    cdef RecordSource _source
+    cdef object _find_plan
+    cdef object _find_rest
+    cdef dict _plans
+    cdef size_t _keys_size    # bytes of their keys
+    cdef list _kept           # the plans of the slots
+    cdef dict _rests
+    cdef PlanSlot _slots[NR_PLANS]
+    cdef uint8_t *_is_header  # by tracepoint's id
+    cdef char *_to
+    cdef size_t _room
+    cdef const uint8_t *_entry
+    cdef size_t _size
 
     def __cinit__(self):
         self._is_header = <uint8_t *>calloc(1 << 16, 1)

@@ -19,6 +19,12 @@ cdef class RingRecords(RecordSource):
     release: free their space while they are read; the batch is then over for all other readers.
     """
 
+    cdef StreamRing _ring
+    cdef uint64_t _at
+    cdef uint64_t _released
+    cdef uint64_t _generation
+    cdef bint _release
+
     def __init__(self, StreamRing ring not None, bint release=False):
         self._ring = ring
         ring.generation += release

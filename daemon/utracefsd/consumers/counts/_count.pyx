@@ -9,14 +9,24 @@ A table grows to `max_rows` rows at most. Rows are never removed one by one: a s
 or of ended processes by making the table anew.
 """
 
+from libc.stdint cimport int32_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from utracefs_protocol.pages.status_page import StatusBit
 
-from utracefsd.events._tracepoint cimport LOST, RECORDED, UNDECIDED
+from utracefs_protocol.pages.record cimport Record
+from utracefsd.events._tracepoint cimport LOST, RECORDED, UNDECIDED, Probe
 
 cdef enum:
     FIRST_SIZE = 64
+
+cdef struct Row:
+    uint64_t records
+    uint64_t bytes          # of payload
+    uint64_t lost           # found their data ring full
+    uint64_t seen           # records and lost at the last sweep
+    int32_t pid
+    uint16_t id             # of the event; 0: the place is free
 
 
 cdef inline uint32_t place_of(uint16_t id, int32_t pid) noexcept nogil:
@@ -26,6 +36,13 @@ cdef inline uint32_t place_of(uint16_t id, int32_t pid) noexcept nogil:
 
 cdef class CountTable:
     """The counts of many events. max_rows: limit of (event, process) pairs."""
+
+    cdef Row *rows
+    cdef uint32_t size      # places; a power of two
+    cdef readonly uint32_t used
+    cdef readonly uint32_t max_rows
+    cdef uint64_t moves     # incremented when rows move
+    cdef uint32_t swept     # place where the next sweep begins
 
     def __cinit__(self, max_rows=1 << 16):
         if not 0 < max_rows <= 1 << 20:
@@ -123,6 +140,12 @@ cdef class CountTable:
 
 cdef class CountProbe(Probe):
     """Counts the records of one event, whose trace event id is `id`; sets StatusBit.OTHER."""
+
+    cdef readonly CountTable table
+    cdef uint16_t id
+    cdef Row others         # processes without a row: the table was full, or they have ended
+    cdef Row *last          # of the process of the last record; valid while `moves` is unchanged
+    cdef uint64_t moves
 
     def __init__(self, str consumer not None, CountTable table not None, id):
         if not 0 < id < 1 << 16:

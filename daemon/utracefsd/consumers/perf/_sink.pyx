@@ -2,14 +2,15 @@
 """A perf event on the record path: a count, and every period-th record as a sample in a ring."""
 
 from libc.errno cimport EFAULT
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.pages.status_page import StatusBit
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.pages.record cimport common_fields
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED
+from utracefs_protocol.pages.record cimport Record, common_fields
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED, Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
 cdef extern from * nogil:
@@ -66,6 +67,26 @@ cdef class PerfSink:
         -1 without ring. Its data pages get memory with the first sample, since most of thousands of events
         never have one.
     """
+
+    cdef readonly uint64_t id               # identifier in samples, nonzero
+    cdef readonly uint64_t count
+    cdef readonly uint64_t lost
+    cdef readonly uint64_t sample_type
+    cdef public uint64_t sample_freq
+    cdef uint64_t _period
+    cdef uint64_t left                      # records until the next sample
+    cdef uint64_t last_sample_ns
+    cdef readonly int pid
+    cdef readonly int cpu
+    cdef public bint enabled
+    cdef public Filter filter
+    cdef readonly bint sample_id_all
+    cdef readonly int data_pages
+    cdef SealedMemory memory                # of the ring; None without one
+    cdef uint8_t *map                       # NULL without a ring
+    cdef uint64_t head                      # private; the copy in the mapping is for the reader
+    cdef uint64_t size                      # bytes of the data area, 0 without ring
+    cdef uint64_t pending_lost              # samples lost since the last PERF_RECORD_LOST
 
     def __cinit__(self, *args, **kwargs):
         self.map = NULL
@@ -326,6 +347,8 @@ cdef class PerfProbe(Probe):
     filtered: By pid or cpu, or disabled.
     lost: Counted, but the sample that was due did not fit.
     """
+
+    cdef readonly PerfSink sink
 
     def __init__(self, PerfSink sink not None, str consumer not None):
         Probe.__init__(self, consumer, StatusBit.PERF)

@@ -14,6 +14,7 @@ own records.
 import os
 
 from libc.errno cimport EFAULT
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC
 from posix.unistd cimport close as close_fd
@@ -32,17 +33,23 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
 )
 from utracefsd.machine.machine cimport machine_clock_ns
 from utracefsd.machine._writer_names cimport WriterNames
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
 from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
 from utracefs_protocol.pages.status_page import StatusBit
 
 cdef enum:
+    SENT_NAMES = 256
     # In a long round, new records are published to a reader that is awake after this many bytes.
     STEP_BYTES = 65536
     # How long an old name may be used for a thread that renames itself.
     NAME_NS = 1000000000
+
+cdef struct SentName:
+    int32_t tid
+    uint64_t until_ns           # for a record after this time, look the name up again
+    char name[16]
 
 
 cdef class StreamSink:
@@ -58,6 +65,23 @@ cdef class StreamSink:
 
     ValueError: size, watermark. OSError: no memory, no descriptors.
     """
+
+    cdef SealedMemory memory
+    cdef ss_header *header      # NULL once it is closed
+    cdef uint8_t *area
+    cdef uint64_t size
+    cdef uint64_t head          # private; the copy in the header is for the reader
+    cdef uint64_t published     # that copy
+    cdef uint64_t step          # bytes after which the copy is updated within a round
+    cdef uint64_t limit         # how far head may go, by the last tail that was read
+    cdef readonly uint64_t lost
+    cdef uint64_t lost_published
+    cdef readonly uint64_t watermark
+    cdef int bell               # a pipe to write to
+    cdef readonly int bell_fd   # the reader's end of it
+    cdef WriterNames names
+    cdef SentName sent_names[SENT_NAMES]
+    cdef list losing            # probes with lost records that were not reported yet
 
     def __cinit__(self, *args, **kwargs):
         self.bell = self.bell_fd = -1
@@ -207,6 +231,10 @@ cdef class StreamPages(PageReader):
     """Moves the pages of a ring buffer into the ring, behind the formats of their events. Pages that do not
     fit stay in the buffer, to be moved later or overwritten."""
 
+    cdef readonly StreamSink sink
+    cdef list undescribed       # (event id, text of its SS_FORMAT)
+    cdef uint64_t lossless_ns, full_since_ns, full_at
+
     def __init__(self, StreamSink sink not None, uint64_t lossless_ns=0):
         """lossless_ns: how long the intake is held where the reader makes no room; 0: not at all."""
         self.sink = sink
@@ -271,6 +299,13 @@ cdef class StreamProbe(Probe):
 
     lost: no space in the ring, or lost before they got here.
     """
+
+    cdef readonly StreamSink sink
+    cdef readonly uint16_t id
+    cdef readonly Filter filter
+    cdef object describe        # returns the text of SS_FORMAT; None once it was written
+    cdef readonly uint64_t unreported
+    cdef bint is_losing         # in the sink's list
 
     def __init__(
         self, StreamSink sink not None, str consumer not None, uint16_t id, describe, Filter filter=None

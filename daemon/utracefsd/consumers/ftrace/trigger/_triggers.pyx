@@ -19,7 +19,7 @@ from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED, Trigger
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells, tc_at, tc_fire
-from utracefsd.consumers.ftrace.hist._hist cimport ht_has_taken, ht_key, ht_takes
+from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key, ht_takes
 
 from utracefsd.consumers.ftrace.event._trigger import UNLIMITED
 
@@ -110,6 +110,10 @@ cdef class HistTrigger(Trigger):
     A record that is dispatched again after a daemon was killed is not counted twice: the table has the last
     record that it counted, and the cell the last one for which it fired. active: False: it begins paused.
     """
+
+    cdef readonly Hist hist
+    cdef readonly FtraceSink sink
+    cdef bint uses_timestamp
 
     def __init__(
         self, FtraceSink sink not None, Hist hist not None, *, bint uses_timestamp=False, bint active=True,
