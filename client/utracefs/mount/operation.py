@@ -11,7 +11,7 @@ Nothing here blocks: `Ask` sends, and the answer resumes the steps.
 import errno
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs_protocol.messages.params import Params
@@ -19,20 +19,21 @@ from utracefs_protocol.messages.params import Params
 logger = logging.getLogger("utracefs.mount")
 
 
-class Wait(Protocol):
+class Wait:
     """A wait that steps may yield."""
 
     def start(self, resume: Resume) -> None:
         """Call `resume` once, now or later."""
+        raise NotImplementedError
 
     def interrupt(self) -> None:
-        """Request an early end of the wait."""
+        """Request an early end of the wait; most have no effect: they are short."""
 
 
 Steps: TypeAlias = Generator[Wait, Any, bytes]
 
 
-class Ask:
+class Ask(Wait):
     """Requests to the daemon, sent together and so executed together; the result of the last.
 
     answer_s: see Channel.send. The error of any of them is the error of all.
@@ -63,7 +64,7 @@ class Ask:
         self._error = self._error or error
 
 
-class AskEach:
+class AskEach(Wait):
     """Requests to the daemon, sent together; returns a result or OSError for each."""
 
     def __init__(self, channel: Channel, requests: Sequence[Params]) -> None:
@@ -83,11 +84,8 @@ class AskEach:
         for request in self._requests:
             self._channel.send(request, answered)
 
-    def interrupt(self) -> None:
-        """No effect: answers come soon."""
 
-
-class Finish:
+class Finish(Wait):
     """The end of a connection: all that was sent is processed, and the daemon has closed its end."""
 
     def __init__(self, channel: Channel) -> None:
@@ -96,11 +94,8 @@ class Finish:
     def start(self, resume: Resume) -> None:
         self._channel.finish(lambda: resume(None, None))
 
-    def interrupt(self) -> None:
-        """No effect: the end comes soon."""
 
-
-class Gate:
+class Gate(Wait):
     """A gate, open while it has no holder; `wait` until it is open."""
 
     def __init__(self) -> None:
@@ -126,9 +121,6 @@ class Gate:
             resume(None, None)
         else:
             self._waiting.append(resume)
-
-    def interrupt(self) -> None:
-        """No effect: holders leave soon."""
 
 
 class Operation:

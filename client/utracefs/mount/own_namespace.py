@@ -27,9 +27,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Final, Self
+from typing import Final
 
 from utracefs.mount.attaching import has_cap_sys_admin
+from utracefs.tree.closing import Closing
 from utracefs_protocol.own_processes import prepare, python
 
 MOUNTPOINT: Final = "/sys/kernel/tracing"
@@ -55,7 +56,7 @@ _READY: Final = b"ready"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class OwnNamespace:
+class OwnNamespace(Closing):
     """A context manager: mounts the tree of the daemon of `directory` on `mountpoint`, absolute, in a
     namespace that `enter` enters. If that is not possible, OSError with a text that says what to do, about
     its filename."""
@@ -117,12 +118,6 @@ class OwnNamespace:
     def started(self, pid: int) -> None:
         """The child that entered, not waited for yet."""
         self._pidfd = os.pidfd_open(pid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """The mount ends with the command; if that still runs it keeps the mount."""

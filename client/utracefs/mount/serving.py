@@ -27,7 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from utracefs.mount import attaching
 from utracefs.mount.abi import Header
@@ -42,6 +42,7 @@ from utracefs.mount.processes.procfs import start_time_of
 from utracefs.mount.timers import Timers
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs.tree import runtime_dir
+from utracefs.tree.closing import Closing
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
@@ -111,7 +112,7 @@ def connect(directory: str | None = None) -> socket.socket:
     return runtime_dir.connect(TRACEFS_SOCKET, directory, CONNECT_S)
 
 
-class Mount:
+class Mount(Closing):
     """The tree of the daemon of `sock`, mounted on `mountpoint` until `close`; a context manager. Owns
     `sock`.
 
@@ -176,12 +177,6 @@ class Mount:
             is_killed=_is_killed,
             data=self._data,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def serve(self, stop: Signals) -> End:
         """Serve until the end; then `close`."""

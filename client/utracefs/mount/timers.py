@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from utracefs.mount.channel import Resume
+from utracefs.mount.operation import Wait
 
 
 class Timers:
@@ -32,7 +33,7 @@ class Timers:
             call()
 
 
-class Pause:
+class Pause(Wait):
     """Steps (see operation) continue after that many seconds; an interrupt has no effect."""
 
     def __init__(self, timers: Timers, seconds: float) -> None:
@@ -41,6 +42,3 @@ class Pause:
 
     def start(self, resume: Resume) -> None:
         self._timers.later(self._seconds, lambda: resume(None, None))
-
-    def interrupt(self) -> None:
-        """No effect: the pause is short."""

@@ -33,6 +33,7 @@ from utracefs.recordings.several._sources import MergedSources
 from utracefs.recordings.several.timeline import Timeline, timelines
 from utracefs.recordings.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.tree.closing import Closing
 from utracefs.tree.event_names import EventName, no_such_event
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import EventFormat
@@ -59,7 +60,7 @@ _NAMED: Final = 3
 """Files named in messages."""
 
 
-class Recording:
+class Recording(Closing):
     """A recording of one file or several, opened by `open`: an iterable of Record in the order of time, and
     a context manager that closes the files. Each iteration starts from the beginning; several may run at a
     time.
@@ -188,12 +189,6 @@ class Recording:
         """Close the files. Running iterations keep them mapped until they end."""
         for one in self.files:
             one.reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __iter__(self) -> "Reading":
         return self.reading()

@@ -18,12 +18,12 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
 from utracefs.tree import runtime_dir
+from utracefs.tree.closing import Closing
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.messages.params import Params
@@ -51,7 +51,7 @@ Outcome: TypeAlias = Any | OSError
 T = TypeVar("T")
 
 
-class Rpc:
+class Rpc(Closing):
     """A connection; a context manager that closes it. Do not share it between threads.
 
     name: the socket, `tracefs` or `user_events_data`. directory: its directory; None: UTRACEFS_DIR, then the
@@ -73,14 +73,6 @@ class Rpc:
     def directory(self) -> str:
         """Directory of the daemon's sockets."""
         return os.path.dirname(self.address)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def timeout_s(self) -> float | None:

@@ -14,9 +14,9 @@ Errors: OSError with errno, the daemon's reason, and the path as `filename`.
 import errno
 import os
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from utracefs.tree.closing import Closing
 from utracefs.tree.rpc import Call, Rpc, checked
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.tracefs import PerfAttr, Stat
@@ -26,7 +26,7 @@ from utracefs_protocol.text import bytes_of, text_of
 __all__ = ["PerfAttr", "Stat", "Tracefs"]
 
 
-class Tracefs:
+class Tracefs(Closing):
     """A blocking client; a context manager that closes the connection. Do not share it between threads.
 
     directory: that of the daemon's sockets; None: UTRACEFS_DIR, then the user's, then the system's.
@@ -44,14 +44,6 @@ class Tracefs:
     def directory(self) -> str:
         """Directory of the daemon's sockets: the value of UTRACEFS_DIR for programs that should find it."""
         return self._rpc.directory
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """Set the longest wait for an answer; None: no limit."""

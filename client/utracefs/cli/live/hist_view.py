@@ -11,7 +11,6 @@ STATUS  PATH   HITCOUNT  USEC
 import shutil
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import attrs
@@ -20,6 +19,7 @@ from utracefs.cli.common import available_events, echo, echo_json
 from utracefs.cli.instance_option import Place
 from utracefs.cli.tables import counted, table_lines
 from utracefs.cli.terminal import own
+from utracefs.tree.closing import Closing
 from utracefs.tree.event_names import EventName, select
 from utracefs.tree.histogram import Entry, Histogram, parse_histograms
 from utracefs.tree.tracefs import Tracefs
@@ -125,18 +125,13 @@ class Shown:
         return found
 
 
-class View:
-    """A context manager; call `show` for each update."""
+class View(Closing):
+    """Call `show` for each update."""
 
     def __init__(self) -> None:
         self.anything = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """No cleanup."""
 
     def show(self, found: Sequence[EventHistogram]) -> None:
@@ -211,14 +206,12 @@ class LiveView(View):
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._live.__enter__()
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._live is not None:
-            self._live.__exit__(kind, value, trace)
+            self._live.stop()
 
     def _show(self, found: Sequence[EventHistogram]) -> None:
         from rich.console import Group

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from utracefs.mount.channel import Resume
+from utracefs.mount.operation import Wait
 
 logger = logging.getLogger("utracefs.mount")
 
@@ -139,7 +140,7 @@ def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:
         return None, OSError(errno.EIO, str(failure))
 
 
-class InMemory:
+class InMemory(Wait):
     """A job of the thread, as a wait of steps."""
 
     def __init__(self, thread: MemoryThread, job: Callable[[], Any]) -> None:
@@ -148,6 +149,3 @@ class InMemory:
 
     def start(self, resume: Resume) -> None:
         self._thread.submit(self._job, resume)
-
-    def interrupt(self) -> None:
-        """It cannot be cancelled."""

@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Self
+from typing import Final
 
 import attrs
 
@@ -29,6 +29,7 @@ from utracefs.recordings.partial_files import (
     target_of,
 )
 from utracefs.recordings.perf_data.format import Feature
+from utracefs.tree.closing import Closing
 from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 from utracefs_protocol.text import bytes_of
 
@@ -74,7 +75,7 @@ class Contents:
     version: bytes = b""
 
 
-class PerfDataWriter:
+class PerfDataWriter(Closing):
     """Writes one perf.data: `add` records of rings, `describe` new events, then `finish`. A context manager:
     leaving it without `finish` or `leave` removes the file.
 
@@ -104,12 +105,6 @@ class PerfDataWriter:
         """Offset of each addition."""
         self._missing: Counter[int] = Counter()
         """Identifier to lost samples without a LOST record so far."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Remove an unfinished file."""

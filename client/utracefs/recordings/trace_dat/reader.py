@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
@@ -23,6 +23,7 @@ from utracefs.recordings.trace_dat._merge import Merge
 from utracefs.recordings.trace_dat._pages import unknown_ids
 from utracefs.recordings.trace_dat.compression import Compression, Packed, compression_of, unpacked
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
+from utracefs.tree.closing import Closing
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.pages.subbuf import last_ts
@@ -35,7 +36,7 @@ so that it need not fit into memory: do not truncate it then."""
 T = TypeVar("T")
 
 
-class FileReader(TraceTexts):
+class FileReader(TraceTexts, Closing):
     """The content of a file, and its texts; a context manager that unmaps the file.
 
     A file above read_bytes (None: READ_BYTES) is mapped. Bytes read at once never change later; truncating a
@@ -73,12 +74,6 @@ class FileReader(TraceTexts):
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Records that are still referenced keep the file mapped."""

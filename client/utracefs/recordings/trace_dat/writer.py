@@ -17,7 +17,7 @@ import functools
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, BinaryIO, Final, Self
+from typing import IO, BinaryIO, Final
 
 import attrs
 
@@ -26,6 +26,7 @@ from utracefs.recordings.origin import Origin
 from utracefs.recordings.partial_files import NO_ROOM, Reserve, errors_about, name_beside, target_of
 from utracefs.recordings.trace_dat.compression import Compression
 from utracefs.recordings.trace_dat.part import STEP, Part
+from utracefs.tree.closing import Closing
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.text import bytes_of
 
@@ -68,7 +69,7 @@ class Contents:
     """Added to all time stamps on reading, for wall-clock times."""
 
 
-class TraceDatWriter:
+class TraceDatWriter(Closing):
     """Writes one trace.dat: `add_page` and `add_texts` while recording, then `finish`. A context manager:
     leaving it without `finish` or `leave` removes the file.
 
@@ -102,12 +103,6 @@ class TraceDatWriter:
         self._text_bytes = 0
         self.pages_bytes = 0
         """Bytes of added pages."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     @property
     def given_up(self) -> int:
