@@ -107,8 +107,8 @@ class State:
         table.on_removed.append(self._removed)
         comms.on_kept = self._kept
         rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
-        rings.on_grown = lambda key, event_id: self._pending.append(log.index_line(key, event_id))
-        rings.on_gone = lambda key: self._pending.append(log.ring_gone_line(key))
+        rings.on_grown = lambda key, event_id: self._pending.append(("index", *key, event_id))
+        rings.on_gone = lambda key: self._pending.append(("ring gone", *key))
         folder.on_buffer_moved = self._buffer_moved
         for instance in instances:
             self._listen_to(instance)
@@ -195,7 +195,7 @@ class State:
         self._pending.append(log.event_line(event))
 
     def _removed(self, event: Event) -> None:
-        self._pending.append(log.gone_line(event.id))
+        self._pending.append(("gone", event.id))
         if self._counts is not self._table.emitted.saved:
             self._pending.append(self._counts_line())
         if self._table.emitted.is_known(event.emitted):
@@ -211,17 +211,17 @@ class State:
         instance.events.on_triggers_changed = partial(self._triggers_changed, instance.number)
 
     def _file_changed(self, number: int, file: EventFile) -> None:
-        self._pending.append(log.event_file_line(number, file.event.id, file.saved()))
+        self._pending.append(("on" if file.enabled else "off", number, file.event.id))
 
     def _filter_changed(self, number: int, file: EventFile) -> None:
-        self._pending.append(log.filter_line(number, file.event.id, file.saved()))
+        self._pending.append(("filter", number, file.event.id, file.filter_text, file.filter is not None))
 
     def _triggers_changed(self, number: int, file: EventFile) -> None:
         self._pending.append(log.triggers_line(number, file.event.id, file.saved()))
 
     def _instance_made(self, instance: Instance) -> None:
         self._listen_to(instance)
-        self._pending.append(log.instance_line(instance.number, instance.name))
+        self._pending.append(("instance", instance.number, instance.name))
         self._changed[instance] = None
         self._buffer_moved(instance.number)
 
@@ -230,7 +230,7 @@ class State:
         _stop_listening_to(instance)
         self._changed.pop(instance, None)
         self._moved.pop(instance.number, None)
-        self._pending.append(log.removed_line(instance.number))
+        self._pending.append(("removed", instance.number))
         self.save()
         self._wait = 0  # there may be space now
 
@@ -248,10 +248,10 @@ class State:
         self._pending.clear()
         for instance in self._changed:
             for name, saved in instance.settings.take_unsaved():
-                yield log.setting_line(instance.number, name, saved)
+                yield ("set", instance.number, name, saved)
         self._changed.clear()
         for number in self._moved:
-            yield log.buffer_line(number, self.folder.buffers_of(number).folder)
+            yield ("buffer", number, self.folder.buffers_of(number).folder)
         self._moved.clear()
 
     def _counts_line(self) -> tuple[Any, ...]:
@@ -264,29 +264,29 @@ class State:
 
     def _end(self) -> None:
         """If there is no space for it, the log looks like that of a killed daemon."""
-        data = b"".join(map(self._pack, (*self._emitted(), log.ended_line())))
+        data = b"".join(map(self._pack, (*self._emitted(), ("ended",))))
         if not self._file.append(data) and self._rewrite(len(data)):
             self._file.append(data)
 
     def _everything(self) -> Iterator[tuple[Any, ...]]:
-        yield log.start_line()
+        yield (log.MAGIC, log.VERSION)
         yield self._counts_line()
         yield from self._emitted()
         if self._restarts:
-            yield log.restarts_line(self._restarts)
+            yield ("restarts", self._restarts)
         for event in self._table.events():
             yield log.event_line(event)
         for instance in self._instances:
             number = instance.number
-            yield log.instance_line(number, instance.name)
+            yield ("instance", number, instance.name)
             for name, saved in instance.settings.saved():
-                yield log.setting_line(number, name, saved)
-            yield log.buffer_line(number, self.folder.buffers_of(number).folder)
+                yield ("set", number, name, saved)
+            yield ("buffer", number, self.folder.buffers_of(number).folder)
             for file in instance.events:
                 if file.was_enabled:
-                    yield log.event_file_line(number, file.event.id, file.saved())
+                    yield ("on" if file.enabled else "off", number, file.event.id)
                 if file.filter_text is not None:
-                    yield log.filter_line(number, file.event.id, file.saved())
+                    yield ("filter", number, file.event.id, file.filter_text, file.filter is not None)
                 if file.triggers:
                     yield log.triggers_line(number, file.event.id, file.saved())
             instance.settings.unsaved.clear()

@@ -118,27 +118,7 @@ class Taken:
         }
 
 
-# Writing
-
-
-def start_line() -> tuple[Any, ...]:
-    return (MAGIC, VERSION)
-
-
-def instance_line(number: int, name: bytes) -> tuple[Any, ...]:
-    return ("instance", number, name)
-
-
-def removed_line(number: int) -> tuple[Any, ...]:
-    return ("removed", number)
-
-
-def setting_line(number: int, name: str, saved: Any) -> tuple[Any, ...]:
-    return ("set", number, name, saved)
-
-
-def buffer_line(number: int, folder: str) -> tuple[Any, ...]:
-    return ("buffer", number, folder)
+# Writing, of lines that are not plain; living.py has the others.
 
 
 def event_line(event: Event) -> tuple[Any, ...]:
@@ -151,18 +131,6 @@ def event_line(event: Event) -> tuple[Any, ...]:
         event.tracepoint_name,
         declared_text(event).replace(b"\t", b" ") if event.synthetic else event.declaration.canonical(),
     )
-
-
-def gone_line(event_id: int) -> tuple[Any, ...]:
-    return ("gone", event_id)
-
-
-def event_file_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
-    return ("on" if saved.enabled else "off", number, event_id)
-
-
-def filter_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
-    return ("filter", number, event_id, saved.filter_text, saved.filter_holds)
 
 
 def triggers_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
@@ -181,28 +149,12 @@ def ring_line(key: Key, ring: KnownRing) -> tuple[Any, ...]:
     return ("ring", *key, ring.pid, ring.start_time, ring.uid, ring.event_ids)
 
 
-def index_line(key: Key, event_id: int) -> tuple[Any, ...]:
-    return ("index", *key, event_id)
-
-
-def ring_gone_line(key: Key) -> tuple[Any, ...]:
-    return ("ring gone", *key)
-
-
-def restarts_line(number: int) -> tuple[Any, ...]:
-    return ("restarts", number)
-
-
 def counts_line(saved: SavedCounts) -> tuple[Any, ...]:
     return ("counts", saved.origin, saved.epoch, saved.first_epoch)
 
 
 def emitted_line(name: bytes, total: Emitted) -> tuple[Any, ...]:
     return ("emitted", name, total.count, total.epoch)
-
-
-def ended_line() -> tuple[Any, ...]:
-    return ("ended",)
 
 
 # Reading
