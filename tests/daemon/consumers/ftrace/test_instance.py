@@ -49,33 +49,3 @@ def test_each_is_marked_and_cleared_for_itself(world: World, other: Instance) ->
     world.wa(b"dynamic_events", b"!u:three")
     assert (world.instance.buffer.entries(), other.buffer.entries()) == (0, 1)
     assert not world.instance.settings.clear_pending
-
-
-def test_an_enabled_event_outlives_its_programs(world: World) -> None:
-    event = world.event(b"alpha")
-    world.instance.events.enable(event)
-    world.let_go(event)
-    assert not event.removed
-    world.instance.events.disable(event)
-    world.reap()
-    assert event.removed
-
-
-def test_closing_lets_go_of_everything(world: World, other: Instance) -> None:
-    event = world.event(b"alpha")
-    other.set_standing(b"*\n")
-    assert other.events.enabled(event)
-    other.close()
-    assert event.status == 0
-    late = world.event(b"beta")
-    assert late.status == 0
-    assert not other.events.enabled(late)
-
-
-def test_standing_events_of_several_instances(world: World, other: Instance) -> None:
-    other.set_standing(b"web_*")
-    world.instance.set_standing(b"*_reply")
-    event = world.event(b"web_reply")
-    assert other.events.enabled(event)
-    assert world.instance.events.enabled(event)
-    assert not other.events.enabled(world.event(b"db_reply"))

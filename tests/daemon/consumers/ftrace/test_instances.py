@@ -55,25 +55,11 @@ def test_what_is_no_name(instances: Instances, name: bytes, number: int) -> None
     assert errno_of(_again, instances, {1: name}) == number
 
 
-@pytest.mark.parametrize("name", [b"x" * 255, b"...", b" ", b"\xff", "\xe4".encode()])
-def test_any_name_that_a_directory_may_have(instances: Instances, name: bytes) -> None:
-    assert instances.make(name).name == name
-
-
 def test_the_lowest_free_number(instances: Instances) -> None:
     assert [instances.make(b"%d" % n).number for n in range(4)] == [1, 2, 3, 4]
     instances.remove(b"1")
     instances.remove(b"3")
     assert [instances.make(b"new%d" % n).number for n in range(3)] == [2, 4, 5]
-
-
-def test_what_holds_one(instances: Instances) -> None:
-    made = instances.make(b"x")
-    let_go = [instances.hold(made), instances.hold(made)]
-    for release in let_go:
-        assert errno_of(instances.remove, b"x") == errno.EBUSY
-        release()
-    instances.remove(b"x")
 
 
 def test_removing_lets_go_of_events(world: World, instances: Instances) -> None:
@@ -173,16 +159,6 @@ def test_two_hundred_cost_nothing_until_they_are_used(world: World, monkeypatch:
     world.cat(b"instances/x7/trace")
     world.w(b"instances/x8/tracing_on", b"0")
     assert [instance.name for instance in world.instances if instance.settings.unsaved] == [b"x8"]
-
-
-def test_one_that_goes_with_what_holds_it(instances: Instances) -> None:
-    made = instances.make(b"x")
-    first, second = instances.hold(made), instances.hold(made)
-    made.settings.remove_on_close = True
-    first()
-    assert instances.get(b"x") is made
-    second()
-    assert instances.get(b"x") is None
 
 
 def test_what_a_daemon_before_left_over(instances: Instances) -> None:

@@ -43,21 +43,6 @@ def test_it_is_a_swap(recorded: World) -> None:
     assert snapshot.buffer is None
 
 
-def test_one_cpu(recorded: World) -> None:
-    snapshot = recorded.instance.snapshot
-    assert errno_of(snapshot.write, 0, 0) == errno.EINVAL
-    snapshot.write(1, 1)
-    assert marks(recorded) == ([b"a"], [])
-    snapshot.write(1, 0)
-    assert marks(recorded) == ([], [b"a"])
-    assert errno_of(snapshot.write, 0, 1) == errno.EINVAL
-    snapshot.write(7, 1)
-    assert marks(recorded) == ([], [b"a"])
-    snapshot.write(7, 0)
-    assert marks(recorded) == ([], [])
-    assert snapshot.buffer is not None
-
-
 def test_any_number_expands_the_buffer(world: World) -> None:
     world.instance.snapshot.write(2)
     assert world.cat(b"buffer_size_kb") == b"1410\n"
@@ -91,19 +76,6 @@ def test_memory_is_checked_for_both(world: World) -> None:
     assert errno_of(instance.store.resize, 200) == errno.ENOMEM
     assert instance.store.size_text() == b"103\n"
     instance.store.resize(170)
-
-
-def test_the_clock_and_gone_events_clear_it_too(recorded: World) -> None:
-    recorded.instance.take_snapshot()
-    recorded.instance.set_clock(b"mono")
-    assert marks(recorded) == ([], [])
-
-
-def test_overwrite_is_set_for_both(recorded: World) -> None:
-    recorded.instance.snapshot.allocate()
-    recorded.instance.set_option("overwrite", False)
-    assert recorded.instance.snapshot.buffer is not None
-    assert not recorded.instance.snapshot.buffer.overwrite
 
 
 def test_help(world: World) -> None:

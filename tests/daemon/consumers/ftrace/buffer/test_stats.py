@@ -2,8 +2,6 @@
 
 import attrs
 
-from tests.daemon.consumers.ftrace.text.text_model import entry
-from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.buffer.stats import BufferStats, stats_text, timestamp_text
 
 STATS = BufferStats(158, 442, 0, 10208, 1393339859123, 3, 5)
@@ -22,9 +20,3 @@ def test_stats() -> None:
     assert stats_text(late, 7, clock_is_ns=True).endswith(
         b"read events: 5\nlate events: 2\nlate by at most:     0.001500\n"
     )
-
-
-def test_stats_of_a_real_buffer() -> None:
-    buffer = RingBuffer(2, 64)
-    assert buffer.append(0, 3, entry(1041, bytes(4)))
-    assert stats_text(buffer.stats(0), 4, clock_is_ns=False).startswith(b"entries: 1\noverrun: 0\n")

@@ -8,7 +8,6 @@ from tests.daemon.tree.world import errno_of
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.filter import FilterError
-from utracefs_protocol.filter.errors import INVALID_OPERATOR
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.event.event_file import EventFiles, SavedEventFile
@@ -58,23 +57,6 @@ def emit(event: Event) -> int:
     return event.tracepoint.write(b"", ts_ns=1, cpu=0, pid=1)
 
 
-def test_enable_and_disable(desk: Desk) -> None:
-    event = desk.event(b"a")
-    assert desk.files.get(event) is None
-    assert (desk.text(event), event.status) == (b"0\n", 0)
-    desk.files.enable(event)
-    desk.files.enable(event)
-    assert (desk.text(event), event.status, event.references) == (b"1\n", 1, 1)
-    assert emit(event) == 0
-    desk.files.disable(event)
-    desk.files.disable(event)
-    assert (desk.text(event), event.status, event.references) == (b"0\n", 0, 0)
-    assert emit(event) == -errno.EBADF
-    assert desk.files.was_enabled(event)
-    assert desk.buffer.entries() == 1
-    assert desk.changed == [(b"a", True), (b"a", False)]
-
-
 def test_soft_mode(desk: Desk) -> None:
     """The event fires for holders of a reference; records are stored only while it is enabled as well."""
     event = desk.event(b"a")
@@ -102,25 +84,6 @@ def test_soft_mode(desk: Desk) -> None:
     assert (desk.text(event), event.status) == (b"0\n", 0)
     with pytest.raises(ValueError, match="not in soft mode"):
         desk.files.drop_soft_reference(event)
-
-
-def test_disabling_all_leaves_soft_mode(desk: Desk) -> None:
-    one, two = desk.event(b"one"), desk.event(b"two")
-    desk.files.set_enabled((one, two), True)
-    desk.files.take_soft_reference(two)
-    desk.files.disable_all()
-    assert (desk.text(one), desk.text(two)) == (b"0\n", b"0*\n")
-
-
-def test_summary(desk: Desk) -> None:
-    assert desk.files.enable_summary([]) == b"?\n"
-    one, two = desk.event(b"one"), desk.event(b"two")
-    assert desk.files.enable_summary([one, two]) == b"0\n"
-    desk.files.take_soft_reference(one)
-    assert desk.files.enable_summary([one, two]) == b"X\n"
-    desk.files.enable(two)
-    assert desk.files.enable_summary([one, two]) == b"1\n"
-    assert desk.files.set_event_text() == b"user_events:two\nuser_events:one\n"
 
 
 def test_what_fails_changes_nothing(desk: Desk) -> None:
@@ -156,64 +119,12 @@ def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
     assert (len(desk.files), event.status) == (0, 0)
 
 
-def test_a_buffer_that_was_taken_over(desk: Desk) -> None:
-    event = desk.event(b"a")
-    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
-    assert (desk.text(event), desk.files.was_enabled(event), event.status) == (b"0\n", True, 0)
-    desk.table.delete(b"a", privileged=True)
-    assert desk.gone == 1
-
-
-def test_what_a_successor_gets(desk: Desk) -> None:
-    on, off = desk.event(b"on"), desk.event(b"off")
-    desk.files.set_enabled((on, off), True)
-    desk.files.disable(off)
-    saved = {file.event.name: file.saved() for file in desk.files}
-    assert saved == {b"on": SavedEventFile(True, True), b"off": SavedEventFile(False, True)}
-    heir = Desk(EventTable(desk.table.status_file))
-    for name, one in saved.items():
-        heir.files.restore(heir.event(name), one)
-    assert {file.event.name: file.saved() for file in heir.files} == saved
-    assert [event.status for event in heir.table.events()] == [1, 0]
-
-
 def stored(desk: Desk, event: Event, *values: int) -> int:
     """How many of these records are stored."""
     before = desk.buffer.entries()
     for value in values:
         event.tracepoint.write(value.to_bytes(4, "little"), ts_ns=1, cpu=0, pid=1)
     return desk.buffer.entries() - before
-
-
-def test_a_filter_holds_while_the_event_is_enabled_and_after(desk: Desk) -> None:
-    event = desk.event(b"a u32 n")
-    assert desk.files.filter_text(event) == b"none\n"
-    desk.files.set_filter(event, b" n > 2")
-    assert desk.files.filter_text(event) == b" n > 2\n"
-    assert not desk.files.was_enabled(event)
-    for _ in range(2):
-        desk.files.enable(event)
-        assert stored(desk, event, 1, 2, 3, 4) == 2
-        desk.files.disable(event)
-    desk.files.enable(event)
-    desk.files.set_filter(event, b"n == 1")
-    assert stored(desk, event, 1, 2, 3, 4) == 1
-    desk.files.set_filter(event, b" 0\t")
-    assert desk.files.filter_text(event) == b"none\n"
-    assert stored(desk, event, 1, 2, 3, 4) == 4
-
-
-def test_a_text_that_is_no_filter_takes_the_place_of_the_filter(desk: Desk) -> None:
-    event = desk.event(b"a u32 n")
-    desk.files.enable(event)
-    desk.files.set_filter(event, b"n > 2")
-    with pytest.raises(FilterError, match="Field not found"):
-        desk.files.set_filter(event, b"m > 2")
-    assert desk.files.filter_text(event) == b"m > 2\n  ^\nparse_error: Field not found\n\n"
-    assert stored(desk, event, 1, 2, 3, 4) == 4
-    with pytest.raises(FilterError):
-        desk.files.set_filter(event, b"m", instead=FilterError(INVALID_OPERATOR, 0))
-    assert desk.files.filter_text(event) == b"m\n^\nparse_error: Invalid operator\n\n"
 
 
 def test_listeners_of_filters(desk: Desk) -> None:
@@ -245,12 +156,3 @@ def test_a_filter_is_restored(desk: Desk) -> None:
     desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8192}", filter_holds=True))
     assert desk.files.filter_text(gone).endswith(b"parse_error: Invalid cpulist\n\n")
     assert not desk.files.was_enabled(gone)
-
-
-def test_a_filter_goes_with_its_event(desk: Desk) -> None:
-    event = desk.event(b"a u32 n")
-    desk.files.set_filter(event, b"n == 1")
-    desk.table.delete(b"a", privileged=True)
-    assert len(desk.files) == 0
-    assert desk.gone == 0
-    assert desk.files.filter_text(desk.event(b"a u32 n")) == b"none\n"
