@@ -6,7 +6,6 @@ import errno
 import functools
 import logging
 import os
-import select
 import stat
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,6 @@ from utracefs_protocol.messages.tracefs import (
     ListDir,
     Mkdir,
     Open,
-    Poll,
     Read,
     Ready,
     Rmdir,
@@ -190,28 +188,6 @@ class TestNames:
 
 
 class TestDirectories:
-    def test_a_listing_in_pieces(self, kernel: Kernel, daemon: Daemon) -> None:
-        node = kernel.lookup(b"events")
-        fh = abi.OPEN_OUT.unpack(kernel.call(Opcode.OPENDIR, node))[0]
-        names, offset = [], 0
-        while piece := kernel.call(Opcode.READDIR, node, read_in(fh, offset, 70)):
-            while piece:
-                _ino, offset, length, kind = abi.DIRENT.unpack_from(piece)
-                names.append((piece[abi.DIRENT.size : abi.DIRENT.size + length], kind))
-                piece = piece[abi.DIRENT.size + (length + 7) // 8 * 8 :]
-        assert names == [(b".", 4), (b"..", 4), (b"enable", 8), (b"shop", 4), (b"odd\xff", 4)]
-        assert daemon.count(ListDir) == 1
-        kernel.call(Opcode.READDIR, node, read_in(fh, 0, 4096))  # rewinddir
-        assert daemon.count(ListDir) == 2
-        assert kernel.call(Opcode.RELEASEDIR, node, release_in(fh)) == b""
-
-    def test_instances(self, kernel: Kernel, daemon: Daemon) -> None:
-        node = kernel.lookup(b"instances")
-        kernel.call(Opcode.MKDIR, node, bytes(8) + b"one\0")
-        assert daemon.log[-2:] == [Mkdir(b"instances/one"), StatPath(b"instances/one")]
-        kernel.call(Opcode.RMDIR, node, b"one\0")
-        assert daemon.log[-1] == Rmdir(b"instances/one")
-
     @pytest.mark.parametrize("answer", [5, [5], [["a", "f"]], [["a", 1, 2]]])
     def test_a_daemon_that_talks_nonsense(self, answer: Any) -> None:
         kernel = Kernel(lambda params: answer)
@@ -220,56 +196,7 @@ class TestDirectories:
         fails(errno.EPROTO, lambda: kernel.lookup(b"trace"))
 
 
-class TestSetattr:
-    def setattr(self, kernel: Kernel, valid: int, **members: int) -> tuple[int, ...]:
-        names: tuple[str, ...] = ("valid", "_", "fh", "size", "lock_owner", "atime", "mtime", "ctime")
-        names += ("an", "mn", "cn", "mode", "_4", "uid", "gid", "_5")
-        body = abi.SETATTR_IN.pack(*(({"valid": valid} | members).get(name, 0) for name in names))
-        return abi.ATTR_OUT.unpack(kernel.call(Opcode.SETATTR, kernel.lookup(b"trace"), body))[3:]
-
-    def test_modes_and_owners(self, kernel: Kernel) -> None:
-        assert self.setattr(kernel, 1, mode=0o100600)[9] == stat.S_IFREG | 0o600
-        assert self.setattr(kernel, 6, uid=3, gid=4)[9:13] == (stat.S_IFREG | 0o600, 1, 3, 4)
-
-    def test_truncating_does_nothing(self, kernel: Kernel, daemon: Daemon) -> None:
-        assert self.setattr(kernel, 8, size=0)[9] == stat.S_IFREG | 0o640
-        assert daemon.log == [StatPath(b"trace")]
-
-    @pytest.mark.parametrize(
-        ("number", "opcode", "body"),
-        [
-            (errno.EACCES, Opcode.CREATE, bytes(16) + b"new\0"),
-            (errno.EACCES, Opcode.MKNOD, abi.MKNOD_IN.pack(stat.S_IFREG | 0o600, 0, 0, 0) + b"new\0"),
-            (errno.EPERM, Opcode.MKNOD, abi.MKNOD_IN.pack(stat.S_IFIFO | 0o600, 0, 0, 0) + b"new\0"),
-            (errno.EPERM, Opcode.UNLINK, b"trace\0"),
-            (errno.EPERM, Opcode.RENAME, bytes(8) + b"a\0b\0"),
-            (errno.EPERM, Opcode.RENAME2, bytes(16) + b"a\0b\0"),
-            (errno.EPERM, Opcode.SYMLINK, b"a\0b\0"),
-            (errno.EPERM, Opcode.LINK, bytes(8) + b"a\0"),
-        ],
-    )
-    def test_what_tracefs_has_not(self, kernel: Kernel, number: int, opcode: int, body: bytes) -> None:
-        fails(number, lambda: kernel.call(opcode, abi.ROOT_ID, body))
-
-
 class TestReading:
-    def read(self, kernel: Kernel, fh: int, offset: int, answer: bytes) -> list[Params]:
-        """Returns the daemon's requests."""
-        before = len(kernel.main.log)
-        unique = kernel.send(Opcode.READ, 2, read_in(fh, offset, 100))
-        kernel.main.answer(answer)
-        assert kernel.replies.pop(unique) == (0, answer)
-        return kernel.main.log[before:]
-
-    def test_only_a_jump_is_a_seek(self, kernel: Kernel) -> None:
-        fh = kernel.open(b"trace")
-        handle = 101
-        assert self.read(kernel, fh, 0, b"12345") == [Read(handle, 100)]
-        assert self.read(kernel, fh, 5, b"678") == [Read(handle, 100)]
-        assert self.read(kernel, fh, 0, b"12345") == [Seek(handle, 0), Read(handle, 100)]
-        assert self.read(kernel, fh, 5, b"") == [Read(handle, 100)]
-        assert self.read(kernel, fh, 5, b"") == [Read(handle, 100)]
-
     def test_while_another_read_is_under_way_each_says_where(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace")
         kernel.send(Opcode.READ, 2, read_in(fh, 0, 5))
@@ -306,15 +233,6 @@ class TestStreams:
         kernel.call(Opcode.RELEASE, 2, release_in(one))
         kernel.call(Opcode.RELEASE, 2, release_in(two))
         assert all(channel.closed for channel in kernel.channels)
-
-    def test_a_read_that_waits_is_interrupted(self, kernel: Kernel) -> None:
-        fh = kernel.open(b"trace_pipe")
-        unique = kernel.send(Opcode.READ, 2, read_in(fh, 0, 100))
-        assert kernel.replies == {}
-        kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
-        assert kernel.replies.pop(unique) == (errno.EINTR, b"")
-        kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
-        assert kernel.replies == {}
 
     def test_it_may_take_for_ever_unless_it_must_not(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_pipe")
@@ -380,16 +298,6 @@ class TestStreams:
         assert kernel.channels[0].closed
         kernel.send(Opcode.OPENDIR, abi.ROOT_ID, b"", killed=True)
 
-    def test_ioctl(self, kernel: Kernel) -> None:
-        def ioctl(fh: int, command: int) -> bytes:
-            return kernel.call(Opcode.IOCTL, 2, abi.IOCTL_IN.pack(fh, 0, command, 0, 0, 0))
-
-        raw, text = kernel.open(b"per_cpu/cpu0/trace_pipe_raw"), kernel.open(b"trace")
-        assert ioctl(raw, 0) == bytes(16)
-        fails(errno.ENODEV, lambda: ioctl(raw, 0x5220))
-        fails(errno.ENOTTY, lambda: ioctl(raw, 1))
-        fails(errno.ENOTTY, lambda: ioctl(text, 0))
-
 
 class TestPoll:
     def poll(self, kernel: Kernel, fh: int, *, ready: bool, notify: bool = True) -> int:
@@ -400,41 +308,13 @@ class TestPoll:
         events: int = abi.POLL_OUT.unpack(kernel.replies.pop(unique)[1])[0]
         return events
 
-    def test_ready_at_once(self, kernel: Kernel) -> None:
-        fh = kernel.open(b"trace_pipe")
-        assert self.poll(kernel, fh, ready=True) == select.POLLIN | select.POLLRDNORM
-        assert kernel.channels[0].asked == {}
-
-    def test_somebody_waits(self, kernel: Kernel) -> None:
-        fh = kernel.open(b"trace_pipe")
-        assert self.poll(kernel, fh, ready=False) == 0
-        assert self.poll(kernel, fh, ready=False) == 0
-        [waiting] = kernel.channels[0].asked.values()
-        assert (waiting.params, waiting.answer_s) == (Poll(101), None)
-        assert kernel.notices == []
-        kernel.channels[0].answer(True)
-        assert kernel.notices == [(abi.NOTIFY_POLL, abi.NOTIFY_POLL_OUT.pack(55))]
-        assert self.poll(kernel, fh, ready=False) == 0
-        assert len(kernel.channels[0].asked) == 1
-
     def test_nobody_waits(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_pipe")
         assert self.poll(kernel, fh, ready=False, notify=False) == 0
         assert kernel.channels[0].asked == {}
 
-    def test_texts_are_always_ready(self, kernel: Kernel) -> None:
-        reply = kernel.call(Opcode.POLL, 2, poll_in(kernel.open(b"trace", os.O_RDWR), 55, 1))
-        assert abi.POLL_OUT.unpack(reply)[0] & (select.POLLIN | select.POLLOUT)
-        assert kernel.main.asked == {}
-
 
 class TestWriting:
-    def test_a_write_and_how_much_was_taken(self, kernel: Kernel) -> None:
-        fh = kernel.open(b"set_event_trace", os.O_WRONLY)
-        unique = kernel.send(Opcode.WRITE, 2, write_in(fh, b"one two"))
-        assert kernel.main.answer(4) == Write(101, b"one two")
-        assert kernel.replies.pop(unique) == (0, abi.WRITE_OUT.pack(4, 0))
-
     def test_a_marker_says_whose_it_is(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_marker", os.O_WRONLY)
         for pid, writer in ((77, Writer(77, 5000)), (78, None), (0, None)):
@@ -456,12 +336,6 @@ class TestWriting:
         kernel.main.answer(1)
         kernel.send(Opcode.WRITE, 2, write_in(fh, b"y"))
         assert kernel.main.answer(1) == Write(101, b"y")
-
-    def test_other_errors_are_the_writers(self, kernel: Kernel) -> None:
-        fh = kernel.open(b"trace_marker", os.O_WRONLY)
-        unique = kernel.send(Opcode.WRITE, 2, write_in(fh, b"x"))
-        kernel.main.answer(error=errno.EBADF)
-        assert kernel.replies.pop(unique) == (errno.EBADF, b"")
 
     def test_user_events_data_is_a_file_of_its_own(self, kernel: Kernel, daemon: Daemon) -> None:
         """test_user_events_data.py has the rest."""

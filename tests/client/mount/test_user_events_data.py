@@ -177,16 +177,6 @@ class TestFiles:
         fails(errno.EINVAL, lambda: kernel.call(Opcode.READ, 2, read_in(fh, 0, 10)))
         assert kernel.call(Opcode.POLL, 2, poll_in(fh, 1, 1)) == abi.POLL_OUT.pack(0x145, 0)
 
-    def test_closing_ends_the_connection_and_looks_for_ended_processes(
-        self, kernel: Kernel, program: Program
-    ) -> None:
-        fh = program.open()
-        program.release(fh)
-        kernel.timers.run()
-        assert kernel.data_channels[0].closed
-        assert kernel.spaces.settled
-        fails(errno.EBADF, lambda: program.write(fh, record(0)))
-
     def test_a_process_killed_during_open(self, kernel: Kernel, program: Program) -> None:
         node = kernel.lookup(b"user_events_data")
         kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(os.O_RDWR, 0), killed=True)
@@ -194,27 +184,6 @@ class TestFiles:
 
 
 class TestRegistering:
-    def test_index_bit_and_enabler(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
-        fh = program.open()
-        program.space.write(WORD, b"\xf0\0\0\xff")
-        assert program.register(fh, b"shop u32 count", 2) == 0
-        assert program.space.word(WORD) == 0xFF0000F0
-        daemon.enabled = True
-        assert program.register(fh, b"other", 31, WORD + 4) == 1
-        assert program.space.word(WORD + 4) == 1 << 31
-        file, space = kernel.data_channels
-        assert file.log[1:] == [EventRegistration(b"shop u32 count"), EventRegistration(b"other")]
-        assert space.log[:2] == [OpenFor(77, 5000, 0, 0), NotifyEnablers()]
-        tokens = [params.token for params in space.asked_for(EventRegistration)]
-        assert len(set(tokens)) == 2 and all(tokens)
-
-    def test_the_same_event_on_another_bit_and_another_file(self, kernel: Kernel, program: Program) -> None:
-        one, other = program.open(), program.open()
-        assert [program.register(one, b"shop", bit) for bit in (0, 1)] == [0, 0]
-        fails(errno.EADDRINUSE, lambda: program.register(other, b"else", 1))
-        assert program.register(other, b"shop", 2) == 0
-        assert len(kernel.data_channels) == 3
-
     def test_checks_before_a_request_to_the_daemon(
         self, kernel: Kernel, daemon: Daemon, program: Program
     ) -> None:
@@ -230,16 +199,6 @@ class TestRegistering:
         fails(errno.ENOTTY, lambda: program.ioctl(fh, REG, STRUCT, IoctlFlag.COMPAT))
         assert not daemon.of(EventRegistration) and not program.space.enablers
         assert program.space.word(STRUCT + 24) == 99
-
-    def test_an_event_that_is_refused_leaves_nothing(
-        self, kernel: Kernel, daemon: Daemon, program: Program
-    ) -> None:
-        fh = program.open()
-        daemon.errors[EventRegistration] = errno.EADDRINUSE
-        fails(errno.EADDRINUSE, lambda: program.register(fh, b"shop"))
-        assert not program.space.enablers
-        daemon.errors.clear()
-        assert program.register(fh, b"shop") == 0
 
     def test_a_word_that_cannot_be_written(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
         """ENOMEM; the file still refers to the event."""
@@ -300,37 +259,6 @@ class TestRegistering:
         assert program.register(fh, b"kept", 1, flags=1) == 1
 
 
-class TestUnregistering:
-    def test_the_bit_is_cleared_and_the_index_stays(self, kernel: Kernel, daemon: Daemon) -> None:
-        program = Program(kernel)
-        daemon.enabled = True
-        fh = program.open()
-        program.register(fh, b"shop", 3)
-        assert program.space.word(WORD) == 8
-        fails(errno.ENOENT, lambda: program.unregister(fh, 4))
-        fails(errno.ENOENT, lambda: program.unregister(fh, 3, WORD + 4))
-        program.unregister(fh, 3)
-        assert program.space.word(WORD) == 0
-        [token] = [one.token for one in daemon.of(EventRegistration) if one.token]
-        assert daemon.of(EventUnregistration) == [EventUnregistration(token=token)]
-        assert program.write(fh, record(0)) == 8
-        fails(errno.ENOENT, lambda: program.unregister(fh, 3))
-
-    def test_by_another_file(self, program: Program) -> None:
-        program.register(program.open(), b"shop")
-        program.unregister(program.open())
-
-    def test_a_word_that_cannot_be_cleared(self, program: Program) -> None:
-        fh = program.open()
-        program.register(fh, b"shop")
-        program.space.read_only.add(WORD)
-        fails(errno.EFAULT, lambda: program.unregister(fh))
-        fails(errno.ENOENT, lambda: program.unregister(fh))
-
-    def test_a_process_that_never_registered(self, program: Program) -> None:
-        fails(errno.ENOENT, lambda: program.unregister(program.open()))
-
-
 class TestDeleting:
     def test_it_is_the_callers_doing(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
         fh = program.open()
@@ -341,11 +269,6 @@ class TestDeleting:
         daemon.errors[EventDeletion] = errno.EBUSY
         fails(errno.EBUSY, lambda: other.delete(fh, b"shop"))
 
-    def test_names(self, program: Program) -> None:
-        fh = program.open()
-        fails(errno.EFAULT, lambda: program.ioctl(fh, DEL, 0x9000))
-        fails(errno.EINVAL, lambda: program.delete(fh, b"x" * 512))
-
 
 class TestWriting:
     def test_a_record_is_of_the_thread_that_writes(self, kernel: Kernel, daemon: Daemon) -> None:
@@ -355,12 +278,6 @@ class TestWriting:
         program.pid = 4711
         assert program.write(fh, record(0, b"")) == 4
         assert daemon.of(Write) == [Write(record(0), 77), Write(record(0, b""), 4711)]
-
-    @pytest.mark.parametrize("number", [errno.EFAULT, errno.EINVAL, errno.ENOENT, errno.EBADF])
-    def test_errors_pass_through(self, daemon: Daemon, program: Program, number: int) -> None:
-        fh = program.open()
-        daemon.errors[Write] = number
-        fails(number, lambda: program.write(fh, b"xyz"))
 
     def test_a_daemon_that_does_not_answer(
         self, kernel: Kernel, daemon: Daemon, program: Program, caplog: pytest.LogCaptureFixture
@@ -441,28 +358,6 @@ class TestRestart:
         daemon.indexes.clear()
         daemon.log.clear()
         kernel.data.daemon_came()
-
-    def test_files_and_bits_come_back(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
-        daemon.enabled = True
-        fh = program.open()
-        assert [program.register(fh, name, bit) for bit, name in enumerate((b"one", b"two", b"three"))] == [
-            0,
-            1,
-            2,
-        ]
-        assert program.space.word(WORD) == 7
-        self.go(kernel)
-        assert program.space.word(WORD) == 0
-        fails(errno.EBADF, lambda: program.write(fh, record(1)))
-        program.unregister(fh, 1)
-        self.come(kernel, daemon)
-        assert program.space.word(WORD) == 5
-        assert [one.name_args for one in daemon.of(EventRegistration) if one.token is None] == [
-            *(b"one", b"two", b"three")
-        ]
-        assert program.write(fh, record(2)) == 8
-        assert daemon.of(Write) == [Write(record(2), 77)]
-        assert program.register(fh, b"four", 9) == 3
 
     def test_an_event_that_is_another_by_now(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
         """Its index is EBADF, its bit the program's; the others keep theirs."""
@@ -553,12 +448,3 @@ class TestRestart:
         fails(errno.EBADF, lambda: program.write(fh, record(0)))
         fails(errno.ENOTCONN, lambda: program.register(fh, b"shop"))
         assert not program.space.enablers
-
-
-def test_the_end_of_the_mount_clears_bits(kernel: Kernel, daemon: Daemon, program: Program) -> None:
-    daemon.enabled = True
-    program.space.write(WORD, b"\xf0")
-    program.register(program.open(), b"shop")
-    assert program.space.word(WORD) == 0xF1
-    kernel.data.close()
-    assert program.space.word(WORD) == 0xF0
