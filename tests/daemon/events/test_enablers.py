@@ -23,7 +23,6 @@ from utracefsd.machine.shares import Resource, Shares
 
 ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(101, 1000, 1000, privileged=False)
-SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
@@ -73,14 +72,6 @@ def test_a_bit_follows_the_event_and_its_neighbours_stay(
     assert memory.word(64, size) == others
     assert memory.word(56, 8) == 0
     assert memory.word(72, 8) == 0
-
-
-def test_the_present_state_is_written_at_once(enablers: EnablerTable, memory: Memory, event: Event) -> None:
-    memory.set(4, 0xFFFFFFFF)
-    add(enablers, memory, event, 0, 5, on=True)
-    add(enablers, memory, event, 4, 5, on=False)
-    assert memory.word(0) == 0x20
-    assert memory.word(4) == 0xFFFFFFDF
 
 
 def test_all_enablers_of_an_event_follow(enablers: EnablerTable, table: EventTable, event: Event) -> None:
@@ -220,70 +211,10 @@ def test_a_hole_does_no_harm(enablers: EnablerTable, table: EventTable, memory: 
     assert memory.word(0) == 1
 
 
-def test_unregister_clears_and_lets_go(
-    enablers: EnablerTable, table: EventTable, memory: Memory, event: Event
-) -> None:
-    attached = probe()
-    table.attach(event, attached)
-    add(enablers, memory, event, 0, 7, on=True)
-    assert memory.word(0) == 0x80
-    other_fd = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
-    assert enablers.remove(other_fd, 0, 7) is event
-    os.close(other_fd)
-    assert memory.word(0) == 0
-    memory.set(0, 0x80)
-    table.detach(event, attached)
-    assert memory.word(0) == 0x80, "no longer touched"
-    add(enablers, memory, event, 0, 7)
-
-
-def test_nothing_registered_there(enablers: EnablerTable, memory: Memory, event: Event) -> None:
-    add(enablers, memory, event, 0, 7)
-    for offset, bit in ((0, 6), (4, 7), (PAGE_SIZE, 7), (1 << 62, 0), (0, 200)):
-        with pytest.raises(TraceError) as caught:
-            enablers.remove(memory.fd, offset, bit)
-        assert errno_of(caught) == "ENOENT"
-
-
 def go(enablers: EnablerTable, peer: Peer) -> list[Event]:
     """A connection closes; the events of the enablers that go with it."""
     enablers.drop(peer)
     return list(enablers.forget_leaving())
-
-
-def test_enablers_go_with_the_last_connection_of_their_process(
-    enablers: EnablerTable, memory: Memory, event: Event
-) -> None:
-    child = Memory()
-    one, two = Peer(1, 0, 0, privileged=True), Peer(2, 0, 0, privileged=True)
-    for peer in (one, one, two):
-        enablers.hold(peer)
-    add(enablers, memory, event, 0, 0, peer=one, on=True)
-    add(enablers, memory, event, 0, 1, peer=one, on=True)
-    add(enablers, child, event, 0, 0, peer=two, on=True)
-    assert go(enablers, one) == []
-    assert memory.word(0) == 3
-    assert go(enablers, one) == [event, event]
-    assert memory.word(0) == 0, "the memory may be shared with others"
-    assert child.word(0) == 1
-    assert go(enablers, two) == [event]
-    assert len(enablers) == 0
-    os.close(child.fd)
-
-
-def test_a_process_is_not_another_one_that_got_its_pid(
-    enablers: EnablerTable, memory: Memory, event: Event
-) -> None:
-    """A connection on behalf of a process may be open when that has ended."""
-    before, after = (Peer(1, 0, 0, privileged=True, start_time=start) for start in (5, 9))
-    enablers.hold(before)
-    enablers.hold(after)
-    add(enablers, memory, event, 0, 0, peer=before, on=True)
-    add(enablers, memory, event, 0, 1, peer=after, on=True)
-    assert go(enablers, after) == [event]
-    assert memory.word(0) == 1
-    assert go(enablers, before) == [event]
-    assert memory.word(0) == 0
 
 
 def test_a_process_with_thousands_goes_in_pieces(
@@ -342,27 +273,3 @@ def test_a_user_has_so_many_enablers_and_pages(event: Event) -> None:
     add(enablers, memory, event, 3 * PAGE_SIZE, 0, peer=PLAIN)
     enablers.close()
     os.close(memory.fd)
-
-
-def test_the_table_counts_enablers_as_references(table: EventTable, memory: Memory, event: Event) -> None:
-    attached = probe()
-    table.attach(event, attached)
-    before = event.references
-    for _ in range(2):
-        table.process_connected(ROOT)
-    for offset in (0, 4, 8):
-        place = table.enablers.check(memory.fd, messages.Enabler(0, offset, 3, 4))
-        table.add_enabler(event, place, memory.fd, ROOT)
-    assert (event.references, memory.word(0)) == (before + 3, 8)
-    table.remove_enabler(memory.fd, 0, 3)
-    assert (event.references, memory.word(0)) == (before + 2, 0)
-    table.process_disconnected(ROOT)
-    assert event.references == before + 2
-    table.process_disconnected(ROOT)
-    assert (event.references, memory.word(4)) == (before, 0)
-
-
-def test_an_enabler_is_no_reference_by_itself(enablers: EnablerTable, memory: Memory, event: Event) -> None:
-    before = event.references
-    add(enablers, memory, event)
-    assert event.references == before, "its caller counts it"
