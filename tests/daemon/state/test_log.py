@@ -19,33 +19,6 @@ ON = SavedEventFile(enabled=True, was_enabled=True)
 OFF = SavedEventFile(enabled=False, was_enabled=True)
 
 
-def test_what_a_log_says() -> None:
-    taken = parse_log(
-        START
-        + packed(
-            EVENT,
-            ["event", 7, 3, 1, 0, b"b", b"b"],
-            ["on", 0, 7],
-            ["on", 0, 1039],
-            ["off", 0, 1039],
-            ["set", 0, "tracing_on", False],
-            ["set", 0, "tracing_on", True],
-            ["set", 0, "standing", [b"a*"]],
-            ["buffer", 0, "buffer.0.11"],
-            ["buffer", 0, "buffer.0.12"],
-            ["comm", 12, b"sh", 99],
-            ["restarts", 4],
-        )
-    )
-    assert taken.restarts == 4
-    assert list(taken.events) == [1039, 7]
-    top = taken.instances[0]
-    assert top.files == {7: ON, 1039: OFF}
-    assert top.settings == {"tracing_on": True, "standing": (b"a*",)}
-    assert top.buffer_folder == "buffer.0.12"
-    assert taken.comms[12].comm == b"sh"
-
-
 def test_logs_of_older_versions() -> None:
     """Version 4 has threads with and without their process."""
     comms = [["comm", 12, b"sh", 99], ["comm", 13, b"sh", 99, 12]]
@@ -75,29 +48,6 @@ def test_several_instances() -> None:
     assert [one.files for one in taken.instances.values()] == [{}, {1039: ON}, {1039: OFF}]
     assert [one.settings for one in taken.instances.values()] == [{}, {"clock": "boot"}, {}]
     assert [one.buffer_folder for one in taken.instances.values()] == ["", "buffer.3.1", ""]
-
-
-def test_an_instance_that_was_removed() -> None:
-    data = START + packed(EVENT, ["instance", 1, b"x"], ["on", 1, 1039], ["removed", 1])
-    assert parse_log(data).names() == {}
-    again = parse_log(data + packed(["instance", 1, b"x"])).instances[1]
-    assert again.files == {}
-
-
-def test_an_id_that_was_given_again() -> None:
-    taken = parse_log(
-        START
-        + packed(
-            ["instance", 1, b"x"],
-            EVENT,
-            ["on", 0, 1039],
-            ["on", 1, 1039],
-            ["gone", 1039],
-            [*EVENT[:5], b"c", b"c"],
-        )
-    )
-    assert taken.events[1039].command == b"c"
-    assert [one.files for one in taken.instances.values()] == [{}, {}]
 
 
 def test_a_torn_last_object_is_left_out() -> None:
@@ -194,28 +144,6 @@ class TestDataRings:
 
     def test_ids_of_another_type(self) -> None:
         assert parse_log(packed(HEAD, TOP, EVENT, ["ring", 1, 2, 3, 4, 5, ["x", None, []]])).rings == {}
-
-
-def test_filters() -> None:
-    taken = parse_log(
-        START
-        + packed(
-            EVENT,
-            ["event", 7, 3, 1, 0, b"b", b"b u32 n"],
-            ["event", 8, 4, 1, 0, b"c", b"c"],
-            ["filter", 0, 7, b"n == 1", True],
-            ["filter", 0, 1039, b"n\n ^\n", False],
-            ["on", 0, 1039],
-            ["on", 0, 8],
-            ["filter", 0, 8, b"cpu == 1", True],
-            ["filter", 0, 8, None, False],
-        )
-    )
-    assert taken.instances[0].files == {
-        7: SavedEventFile(False, False, b"n == 1", filter_holds=True),
-        1039: SavedEventFile(True, True, b"n\n ^\n", filter_holds=False),
-        8: ON,
-    }
 
 
 @pytest.mark.parametrize(

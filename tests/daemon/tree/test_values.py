@@ -1,4 +1,4 @@
-"""The parsers of control files: valid input, and the errno of input that test_bad_input.py does not have."""
+"""The parsers of control files, where test_bad_input.py and the tests of the files show less."""
 
 import errno
 from collections.abc import Callable
@@ -15,31 +15,6 @@ def errno_of(parse: Callable[..., object], *args: object) -> int:
     return caught.value.errno
 
 
-def test_unsigned_decimal() -> None:
-    for data, number in (
-        *(
-            (b"0", 0),
-            (b"1\n", 1),
-            (b"+5", 5),
-            (b"007\n", 7),
-            (b"1\0junk", 1),
-            (b"%d" % (2**64 - 1), 2**64 - 1),
-        ),
-        (b"0" * 70 + b"9", 0),  # only 66 bytes are copied
-    ):
-        assert values.unsigned_decimal(data) == number
-    for data in (b"on", b"1\r\n", b"++1", b"+", b"1a"):
-        assert errno_of(values.unsigned_decimal, data) == errno.EINVAL
-    assert errno_of(values.unsigned_decimal, b"99999999999999999999 x") == errno.ERANGE
-
-
-def test_flag() -> None:
-    assert values.flag(b"1\0") is True
-    assert values.flag(b"00\n") is False
-    assert errno_of(values.flag, b"2") == errno.EINVAL
-    assert errno_of(values.flag, b"99999999999999999999") == errno.ERANGE
-
-
 def test_word() -> None:
     assert values.word(b"  mono \n") == b"mono"
     assert values.word(b"two words") == b"two words"
@@ -47,29 +22,6 @@ def test_word() -> None:
     assert values.word(b"a\0b") == b"a"
     assert values.word(b"x" * 63) == b"x" * 63
     assert errno_of(values.word, b"x" * 64) == errno.EINVAL
-
-
-def test_command_line() -> None:
-    assert values.command_line(b"  a == 1 \t\n") == b"  a == 1"
-    assert values.command_line(b"x" * 4095) == b"x" * 4095
-    assert errno_of(values.command_line, b"x" * 4096) == errno.EINVAL
-
-
-@pytest.mark.parametrize(
-    ("data", "nr_cpus", "mask"),
-    [
-        (b"3\n", 2, 3),
-        (b"0", 2, 0),
-        (b"\n", 2, 0),
-        (b"1\0x", 2, 1),
-        (b"F", 4, 15),
-        (b"0000000f", 4, 15),
-        (b"1,00000000", 40, 1 << 32),
-        (b"ff,0000000f", 40, 0xFF_0000_000F),
-    ],
-)
-def test_cpumask(data: bytes, nr_cpus: int, mask: int) -> None:
-    assert values.cpumask(data, nr_cpus) == mask
 
 
 def test_cpumask_refuses() -> None:
