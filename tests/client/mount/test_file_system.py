@@ -22,6 +22,7 @@ from utracefs_protocol.messages.tracefs import (
     ListDir,
     Mkdir,
     Open,
+    Poll,
     Read,
     Ready,
     Rmdir,
@@ -188,6 +189,21 @@ class TestNames:
 
 
 class TestDirectories:
+    def test_a_listing_in_pieces(self, kernel: Kernel, daemon: Daemon) -> None:
+        node = kernel.lookup(b"events")
+        fh = abi.OPEN_OUT.unpack(kernel.call(Opcode.OPENDIR, node))[0]
+        names, offset = [], 0
+        while piece := kernel.call(Opcode.READDIR, node, read_in(fh, offset, 70)):
+            while piece:
+                _ino, offset, length, kind = abi.DIRENT.unpack_from(piece)
+                names.append((piece[abi.DIRENT.size : abi.DIRENT.size + length], kind))
+                piece = piece[abi.DIRENT.size + (length + 7) // 8 * 8 :]
+        assert names == [(b".", 4), (b"..", 4), (b"enable", 8), (b"shop", 4), (b"odd\xff", 4)]
+        assert daemon.count(ListDir) == 1
+        kernel.call(Opcode.READDIR, node, read_in(fh, 0, 4096))  # rewinddir
+        assert daemon.count(ListDir) == 2
+        assert kernel.call(Opcode.RELEASEDIR, node, release_in(fh)) == b""
+
     @pytest.mark.parametrize("answer", [5, [5], [["a", "f"]], [["a", 1, 2]]])
     def test_a_daemon_that_talks_nonsense(self, answer: Any) -> None:
         kernel = Kernel(lambda params: answer)
@@ -308,6 +324,18 @@ class TestPoll:
         events: int = abi.POLL_OUT.unpack(kernel.replies.pop(unique)[1])[0]
         return events
 
+    def test_somebody_waits(self, kernel: Kernel) -> None:
+        fh = kernel.open(b"trace_pipe")
+        assert self.poll(kernel, fh, ready=False) == 0
+        assert self.poll(kernel, fh, ready=False) == 0
+        [waiting] = kernel.channels[0].asked.values()
+        assert (waiting.params, waiting.answer_s) == (Poll(101), None)
+        assert kernel.notices == []
+        kernel.channels[0].answer(True)
+        assert kernel.notices == [(abi.NOTIFY_POLL, abi.NOTIFY_POLL_OUT.pack(55))]
+        assert self.poll(kernel, fh, ready=False) == 0
+        assert len(kernel.channels[0].asked) == 1
+
     def test_nobody_waits(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_pipe")
         assert self.poll(kernel, fh, ready=False, notify=False) == 0
@@ -315,6 +343,12 @@ class TestPoll:
 
 
 class TestWriting:
+    def test_a_write_and_how_much_was_taken(self, kernel: Kernel) -> None:
+        fh = kernel.open(b"set_event_trace", os.O_WRONLY)
+        unique = kernel.send(Opcode.WRITE, 2, write_in(fh, b"one two"))
+        assert kernel.main.answer(4) == Write(101, b"one two")
+        assert kernel.replies.pop(unique) == (0, abi.WRITE_OUT.pack(4, 0))
+
     def test_a_marker_says_whose_it_is(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_marker", os.O_WRONLY)
         for pid, writer in ((77, Writer(77, 5000)), (78, None), (0, None)):
@@ -336,6 +370,12 @@ class TestWriting:
         kernel.main.answer(1)
         kernel.send(Opcode.WRITE, 2, write_in(fh, b"y"))
         assert kernel.main.answer(1) == Write(101, b"y")
+
+    def test_other_errors_are_the_writers(self, kernel: Kernel) -> None:
+        fh = kernel.open(b"trace_marker", os.O_WRONLY)
+        unique = kernel.send(Opcode.WRITE, 2, write_in(fh, b"x"))
+        kernel.main.answer(error=errno.EBADF)
+        assert kernel.replies.pop(unique) == (errno.EBADF, b"")
 
     def test_user_events_data_is_a_file_of_its_own(self, kernel: Kernel, daemon: Daemon) -> None:
         """test_user_events_data.py has the rest."""
