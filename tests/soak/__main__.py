@@ -4,6 +4,7 @@
     tracefs   hostile clients of the tracefs socket
     memory    hostile memory: data rings, doorbells, enable words, perf rings
     chaos     daemons and producers killed, stopped, restarted, without space and without descriptors
+    record    recorders, programs and daemons killed while `record` writes
 
 The time is divided evenly. The same seed repeats a run; a finding prints it. Exit status: 0 nothing found, 1
 something, 2 the run itself failed.
@@ -24,9 +25,11 @@ from tests.soak.attacks import memory, sockets
 from tests.soak.attacks.attack import PARTS, Setting, attack
 from tests.soak.chaos import chaos
 from tests.soak.house import private_shared_memory
+from tests.soak.recorders import record
 from tests.soak.report import JUDGES, Found, Report
 
 _SHARED_MEMORY_MIB = 512
+_PARTS = (*PARTS, "chaos", "record")
 
 
 def _names(text: str) -> frozenset[str]:
@@ -55,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="soak", description="Attack the daemon by machine.")
     parser.add_argument("--seconds", type=float, default=600.0, help="in all (default %(default)s)")
     parser.add_argument("--seed", default="", help="what is done follows from it; default: a new one")
-    parser.add_argument("--only", type=_names, default=frozenset(), help=f"of {', '.join([*PARTS, 'chaos'])}")
+    parser.add_argument("--only", type=_names, default=frozenset(), help=f"of {', '.join(_PARTS)}")
     parser.add_argument(
         "--without",
         type=_names,
@@ -69,8 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--sanitized", metavar="FOLDER", help="run the daemon of `make sanitize` (build/sanitize)"
     )
     asked = parser.parse_args(arguments)
-    parts = [part for part in [*PARTS, "chaos"] if not asked.only or part in asked.only]
-    unknown = (asked.only - {*PARTS, "chaos"}) | (asked.ignore - set(JUDGES))
+    parts = [part for part in _PARTS if not asked.only or part in asked.only]
+    unknown = (asked.only - {*_PARTS}) | (asked.ignore - set(JUDGES))
     unknown |= asked.without - {*sockets.STEPS, *memory.STEPS}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
@@ -92,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 if part == "chaos":
                     chaos(setting, report, Path(folder), may_fill=private)
+                elif part == "record":
+                    record(setting, report, Path(folder))
                 else:
                     attack(part, setting, report, Path(folder))
             except Found:
