@@ -16,7 +16,7 @@ import pytest
 import utracefs
 from tests.client.conftest import native_threads
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
-from utracefs import Session
+from utracefs import Session, Stats
 
 NewSession = Callable[..., Session]
 
@@ -280,3 +280,9 @@ def test_a_handler_that_emits_while_its_thread_waits_does_not_wait_itself(
     assert session.flush(60)
     assert numbers(daemon.last.payloads(TWO)) == (list(range(21)) if on else [])
     assert (two.emitted, two.lost) == (21 if on else 0, 0)
+
+
+def test_they_cannot_be_changed() -> None:
+    stats = Stats(connected=False, emitted=3, sent=1, pending=1, lost=1, refused=0, events={})
+    with pytest.raises(AttributeError):
+        stats.lost = 0  # type: ignore[misc]

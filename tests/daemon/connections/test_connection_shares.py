@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.connections.ports import FakeConnection
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.accepted_connection import AcceptedConnection
+from utracefsd.connections.accepted_connection import DATA, TRACEFS, AcceptedConnection
 from utracefsd.connections.connection_shares import ConnectionShares
 from utracefsd.connections.link import Link
 from utracefsd.machine.peer import Peer
@@ -99,3 +99,11 @@ def test_where_nothing_is_limited_nothing_is_counted(accepted: AcceptedConnectio
     assert accounting.count_bytes(accepted) is None
     accounting.drop(USER)
     assert not any(accounting.shares.total(resource) for resource in Resource)
+
+
+def test_producers_are_limited_as_users_and_administrators_are_not() -> None:
+    assert (DATA.limited, TRACEFS.limited) == (True, False)
+
+
+def test_the_tree_may_have_larger_answers_waiting() -> None:
+    assert DATA.max_waiting_bytes < TRACEFS.max_waiting_bytes

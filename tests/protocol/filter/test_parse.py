@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import itertools
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from utracefs_protocol.events.declaration import Field, parse
-from utracefs_protocol.filter import Filter, FilterError, parse_filter
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Field, FieldKind, parse
+from utracefs_protocol.filter import Filter, FilterError, errors, parse_filter
 from utracefs_protocol.filter.parse import is_no_filter
+from utracefs_protocol.filter.predicate import How, Predicate, Subject
 from utracefsd.machine._writer_names import WriterNames
 
 FIELDS = parse(
@@ -285,3 +289,55 @@ def test_any_words(text: bytes) -> None:
         assert error.position is None or error.position <= len(text) + 2
     else:
         assert len(found) >= 1
+
+
+TEXTS = {Subject.ARRAY, Subject.DATA_LOC, Subject.REL_LOC, Subject.COMM}
+OF_TEXTS = {How.FULL, How.FRONT, How.END, How.MIDDLE, How.GLOB}
+WORD = Field(b"u32", b"a", 8, 4, False, FieldKind.INTEGER)
+
+
+@pytest.mark.parametrize(("subject", "how"), list(itertools.product(Subject, How)))
+def test_what_may_be_compared_how(subject: Subject, how: How) -> None:
+    field = {
+        Subject.CPU: None,
+        Subject.COMM: None,
+        Subject.NOTHING: None,
+        Subject.COMMON: Field(b"int", b"common_pid", 4, 4, True, FieldKind.INTEGER),
+    }.get(subject, WORD)
+    predicate = Predicate(subject, how, b"x" if how in OF_TEXTS else 1, field)
+
+    def run() -> bool:
+        return Filter(b"", [(predicate, 1, 2)], WriterNames(lambda pid: b"x")).test(bytes(4))
+
+    if subject is not Subject.NOTHING and (subject in TEXTS) != (how in OF_TEXTS):
+        with pytest.raises(ValueError, match="texts and numbers"):
+            run()
+    else:
+        assert isinstance(run(), bool)
+
+
+MESSAGES: dict[str, Any] = {
+    name: value for name, value in vars(errors).items() if name.isupper() and isinstance(value, str)
+}
+
+
+@pytest.mark.parametrize("message", [*MESSAGES.values(), ""])
+def test_each_message_says_what_to_do(message: str) -> None:
+    error = FilterError(message, 3)
+    assert isinstance(error, TraceError)
+    where, _, advice = error.text.partition(": ")
+    assert where == f"{message or 'not a filter'} at column 3"
+    assert len(advice) > 10
+
+
+def test_the_kernel_has_no_more() -> None:
+    assert len(MESSAGES) == 19
+    assert FilterError("").errno == errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("position", "column"), [(None, 0), (0, 0), (1, 1), (6, 6), (7, 7), (8, 7), (999, 7)]
+)
+def test_the_caret_stays_below_the_text(position: int | None, column: int) -> None:
+    shown = FilterError(errors.INVALID_OPERATOR, position).shown(b"abc\ndef")
+    assert shown == b"abc\ndef\n" + b" " * column + b"^\nparse_error: Invalid operator\n"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import utracefs.recordings.perf_data.format as layout
 from tests.client.recordings.perf_data.test_writer import sample
 from utracefs.recordings.perf_data._records import Tally
 
@@ -76,3 +77,12 @@ def test_a_record_that_continues_in_the_next_piece() -> None:
     assert tally.samples == len(one)
     with pytest.raises(ValueError, match="at byte 0"):
         tally.add(bytearray(one[:-1]), 5)
+
+
+def test_sizes() -> None:
+    assert layout.HEADER_SIZE == 104
+    assert layout.FEATURES_AT == 72
+    assert layout.ATTR_SIZE == 112
+    assert layout.LOST_RECORD.size == 56
+    assert layout.COMM_TRAILER.size == 32
+    assert len(layout.TRACING_DATA_BEGIN) == 3 + 7 + 4 + 1 + 1

@@ -5,6 +5,7 @@ import pytest
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.event._trigger import UNLIMITED, Trigger
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.consumers.ftrace.event.attached_trigger import count_text
 
 
 def test_a_trigger_has_a_cell_until_it_is_closed() -> None:
@@ -34,3 +35,18 @@ def test_what_makes_it_wait_for_the_record() -> None:
     assert Trigger(cells, filter=parse_filter(b"common_pid == 1", ())).is_conditional
     assert Trigger(cells, needs_record=True).is_conditional
     assert [Trigger(cells, stage=stage).is_conditional for stage in (0, 1, 2)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, b":count=0"),
+        (1, b":count=1"),
+        ((1 << 63) - 1, b":count=9223372036854775807"),
+        (1 << 63, b":count=-9223372036854775808"),
+        ((1 << 64) - 2, b":count=-2"),
+        ((1 << 64) - 1, b":unlimited"),
+    ],
+)
+def test_counts(count: int, text: bytes) -> None:
+    assert count_text(count) == text

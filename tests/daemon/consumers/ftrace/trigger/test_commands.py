@@ -1,5 +1,6 @@
 """The file `trigger`: reading and writing it, for all kinds."""
 
+import errno
 import os
 
 import pytest
@@ -7,6 +8,10 @@ import pytest
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import ADMIN, errno_of
 from utracefsd.consumers.ftrace.event.event_file import MAX_TRIGGERS
+from utracefsd.consumers.ftrace.trigger.kind import (
+    memory_errors,
+    parse_count,
+)
 
 EMPTY = (
     b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event "
@@ -115,3 +120,17 @@ def test_how_many_triggers_an_event_may_have(desk: Desk) -> None:
     assert desk.write(desk.b, b"traceoff") == ""
     assert desk.write(desk.a, b"!hist:keys=v if v == 7") == ""
     assert desk.write(desk.a, b"traceoff") == ""
+
+
+def test_counts() -> None:
+    assert parse_count(None) == (1 << 64) - 1
+    assert [parse_count(t) for t in (b"0", b"+7", b"0x1F", b"017", b"5\n", b"3:x")] == [0, 7, 31, 15, 5, 3]
+
+
+def test_want_of_room() -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    assert memory_errors(lambda: 5) == 5
+    assert errno_of(memory_errors, lambda: fail(MemoryError("full"))) == errno.ENOMEM
+    assert errno_of(memory_errors, lambda: fail(OSError(errno.ENOSPC, "no space"))) == errno.ENOSPC
