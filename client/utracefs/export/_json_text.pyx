@@ -169,9 +169,9 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
         find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
         put_bytes(line, <bytes>keys[i])
         if getter.kind == SIGNED_VALUE:
-            put_signed(line, signed_value(data, length))
+            put_signed(line, load_signed(data, length))
         elif getter.kind == UNSIGNED_VALUE:
-            value = unsigned_value(data, length)
+            value = load_unsigned(data, length)
             if for_viewers and value >> 63:
                 put_char(line, c'"')
                 put_decimal(line, value, 0, c' ')

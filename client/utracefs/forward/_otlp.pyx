@@ -16,7 +16,9 @@ from utracefs.export._record_writer cimport RecordWriter
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport Elements, elements_of, find_bytes
-from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal
+from utracefs_protocol.events._line cimport (
+    Line, load_float, load_signed, load_unsigned, put, put_char, put_decimal
+)
 
 from utracefs.recordings.columns import column_names
 
@@ -361,11 +363,11 @@ cdef class OtlpRecords(RecordWriter):
                 continue
             key = <bytes>plan._keys[i]
             if getter.kind == SIGNED_VALUE:
-                value = <uint64_t>signed_value(data, length)
+                value = <uint64_t>load_signed(data, length)
                 put_attribute_head(line, tag, key, 1 + size_of(value))
                 put_tagged(line, VALUE_INT, value)
             elif getter.kind == UNSIGNED_VALUE:
-                value = unsigned_value(data, length)
+                value = load_unsigned(data, length)
                 if value >> 63:
                     length = 19 if value < <uint64_t>10000000000000000000u else 20
                     put_attribute_head(line, tag, key, 2 + length)
@@ -438,9 +440,9 @@ cdef bint take_special(
     """Whether the value has its own place; else it is an attribute."""
     cdef int64_t number = 0
     if getter.kind == SIGNED_VALUE:
-        number = signed_value(data, length)
+        number = load_signed(data, length)
     elif getter.kind == UNSIGNED_VALUE:
-        number = <int64_t>unsigned_value(data, length)
+        number = <int64_t>load_unsigned(data, length)
     if role == SEVERITY:
         if 1 <= number <= 24:
             special.severity = number

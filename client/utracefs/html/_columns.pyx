@@ -20,6 +20,7 @@ from utracefs.recordings._columns cimport Values, put_fields
 from utracefs.recordings._records cimport *
 
 from utracefs_protocol.events._fields cimport elements_text
+from utracefs_protocol.events._line cimport load_signed, load_unsigned
 
 from utracefs_protocol.text import text_of
 
@@ -60,7 +61,7 @@ cdef class Integers(Values):
         return <int64_t>(key ^ self._flip) if self._flip else key
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
-        self.add(<uint64_t>signed_value(data, length) if self._flip else unsigned_value(data, length))
+        self.add(<uint64_t>load_signed(data, length) if self._flip else load_unsigned(data, length))
         return 0
 
     cdef int add(self, uint64_t value) except -1:

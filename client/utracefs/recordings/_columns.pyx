@@ -19,7 +19,9 @@ from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport FIXED, Place, elements_text, find_bytes
+from utracefs_protocol.events._line cimport load_signed, load_unsigned
 
+from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.text import clean
 
 cdef enum:
@@ -136,9 +138,9 @@ cdef class Column(Values):
             if self._kind == BOOL_VALUE:
                 self.put_number(data[0] != 0)
             elif self._kind == UNSIGNED_VALUE or self._kind == FLOAT_VALUE:
-                self.put_number(unsigned_value(data, length))
+                self.put_number(load_unsigned(data, length))
             else:
-                self.put_number(<uint64_t>signed_value(data, length))
+                self.put_number(<uint64_t>load_signed(data, length))
             return 0
         if self._kind == TEXT_VALUE:
             length = text_length(data, length)
@@ -394,7 +396,7 @@ cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
         return new_column(name, "bool_", 1, BOOL_VALUE)
     if getter.kind == FLOAT_VALUE:
         return new_column(name, f"float{8 * getter.place.size}", getter.place.size, FLOAT_VALUE)
-    width = getter.place.size if getter.place.size in (1, 2, 4, 8) else 8
+    width = getter.place.size if getter.place.size in NUMBER_SIZES else 8
     sign = "u" if getter.kind == UNSIGNED_VALUE else ""
     return new_column(name, f"{sign}int{8 * width}", width, getter.kind)
 

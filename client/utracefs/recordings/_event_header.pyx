@@ -26,10 +26,10 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-from utracefs.recordings._records cimport HEADER, Raw, RecordSource, signed_value, unsigned_value
+from utracefs.recordings._records cimport HEADER, Raw, RecordSource
 from utracefs_protocol.events._fields cimport put_json_float
 from utracefs_protocol.events._line cimport (
-    Line, put, put_char, put_decimal, put_hex, put_hex_pairs, put_signed
+    Line, load_signed, load_unsigned, put, put_char, put_decimal, put_hex, put_hex_pairs, put_signed
 )
 
 cdef enum:
@@ -388,7 +388,7 @@ cdef inline uint64_t number(const Node *node, const uint8_t *data, size_t length
     if node.swap and length > 1:
         swap_bytes(data, length, swapped)
         data = swapped
-    return <uint64_t>signed_value(data, length) if node.is_signed else unsigned_value(data, length)
+    return <uint64_t>load_signed(data, length) if node.is_signed else load_unsigned(data, length)
 
 
 cdef void put_hex_json(Line *line, const uint8_t *data, size_t length) noexcept nogil:

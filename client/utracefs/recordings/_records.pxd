@@ -127,8 +127,6 @@ cdef class Records:
 cdef ValueKind kind_of(field) except *
 cdef str comm_of(dict comms, int32_t tid)
 cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
-cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
-cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
 cdef int set_getter(Getter *getter, field) except -1
 cdef value_of(const Getter *getter, const uint8_t *data, size_t length)
 

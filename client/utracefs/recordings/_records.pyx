@@ -15,15 +15,13 @@ import cython
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport (
-    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol.events._fields cimport *
-from utracefs_protocol.events._line cimport load_float
+from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
@@ -217,9 +215,9 @@ cdef ValueKind kind_of(field) except *:
 cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
     cdef ValueKind kind = getter.kind
     if kind == SIGNED_VALUE:
-        return signed_value(data, length)
+        return load_signed(data, length)
     if kind == UNSIGNED_VALUE:
-        return unsigned_value(data, length)
+        return load_unsigned(data, length)
     if kind == TEXT_VALUE:
         length = text_length(data, length)
         return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
@@ -230,30 +228,6 @@ cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
     if kind == ARRAY_VALUE:
         return elements_of(getter.elements, data, length)
     return PyBytes_FromStringAndSize(<const char *>data, length)
-
-
-cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept:
-    cdef int8_t s8
-    cdef int16_t s16
-    cdef int32_t s32
-    cdef int64_t s64 = 0
-    if length == 1:
-        memcpy(&s8, data, 1)
-        return s8
-    if length == 2:
-        memcpy(&s16, data, 2)
-        return s16
-    if length == 4:
-        memcpy(&s32, data, 4)
-        return s32
-    memcpy(&s64, data, length if length < 8 else 8)
-    return s64
-
-
-cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept:
-    cdef uint64_t value = 0
-    memcpy(&value, data, length if length < 8 else 8)
-    return value
 
 
 @cython.freelist(64)

@@ -19,9 +19,8 @@ reaches beyond its end.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
 
 from utracefs_protocol.events._fields cimport find_bytes, put_elements, set_elements, set_place
 from utracefs_protocol.events._line cimport *
@@ -40,27 +39,6 @@ cdef dict OPS = {
     How.FLOAT: FLOAT,
     How.ARRAY: ARRAY,
 }
-
-
-cdef inline uint64_t load_unsigned(const uint8_t *data, size_t size) noexcept nogil:
-    cdef uint16_t value
-    if size == 8:
-        return load64(data)
-    if size == 4:
-        return load32(data)
-    if size == 2:
-        memcpy(&value, data, 2)
-        return value
-    return data[0] if size else 0
-
-
-cdef inline int64_t load_signed(const uint8_t *data, size_t size) noexcept nogil:
-    cdef uint64_t value = load_unsigned(data, size)
-    if size == 8:
-        return <int64_t>value
-    if size == 4:
-        return <int32_t>value
-    return <int16_t>value if size == 2 else <int8_t>value
 
 
 cdef class EventPrinter:

@@ -11,9 +11,11 @@ from cpython.mem cimport PyMem_Free
 from libc.math cimport isfinite, isnan
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport strtof
-from libc.string cimport memcpy, strlen
+from libc.string cimport strlen
 
-from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal, put_signed
+from utracefs_protocol.events._line cimport (
+    Line, load_float, load_signed, load_unsigned, put, put_char, put_decimal, put_signed
+)
 
 from utracefs_protocol.events.declaration import FieldKind
 
@@ -56,17 +58,6 @@ cdef int set_elements(Elements *elements, field) except -1:
     return 0
 
 
-cdef inline uint64_t unsigned_at(const uint8_t *data, size_t size) noexcept nogil:
-    cdef uint64_t value = 0
-    memcpy(&value, data, size)
-    return value
-
-
-cdef inline int64_t signed_at(const uint8_t *data, size_t size) noexcept nogil:
-    cdef int unused = <int>(64 - 8 * size)
-    return <int64_t>(unsigned_at(data, size) << unused) >> unused
-
-
 cdef int put_elements(Line *line, Elements elements, const uint8_t *data, size_t length) except -1:
     """The array as JSON."""
     cdef size_t at = 0
@@ -75,9 +66,9 @@ cdef int put_elements(Line *line, Elements elements, const uint8_t *data, size_t
         if at:
             put_char(line, c',')
         if elements.kind == UNSIGNED_NUMBER:
-            put_decimal(line, unsigned_at(data + at, elements.size), 0, c' ')
+            put_decimal(line, load_unsigned(data + at, elements.size), 0, c' ')
         elif elements.kind == SIGNED_NUMBER:
-            put_signed(line, signed_at(data + at, elements.size))
+            put_signed(line, load_signed(data + at, elements.size))
         elif elements.kind == FLOAT_NUMBER:
             put_json_float(line, data + at, elements.size)
         elif data[at]:
@@ -130,9 +121,9 @@ cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
     cdef size_t at = 0
     while at < length:
         if elements.kind == UNSIGNED_NUMBER:
-            found.append(unsigned_at(data + at, elements.size))
+            found.append(load_unsigned(data + at, elements.size))
         elif elements.kind == SIGNED_NUMBER:
-            found.append(signed_at(data + at, elements.size))
+            found.append(load_signed(data + at, elements.size))
         elif elements.kind == FLOAT_NUMBER:
             found.append(load_float(data + at, elements.size))
         else:

@@ -1,6 +1,6 @@
 """A text buffer that the printers of records append to. `full` is set when it overflows."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy, strlen
 
 cdef extern from "Python.h":
@@ -163,3 +163,26 @@ cdef inline uint64_t load64(const uint8_t *p) noexcept nogil:
     cdef uint64_t value
     memcpy(&value, p, 8)
     return value
+
+
+cdef inline uint64_t load_unsigned(const uint8_t *p, size_t size) noexcept nogil:
+    """An integer of NUMBER_SIZES; of another size at most 8 bytes of it."""
+    cdef uint64_t value = 0
+    cdef uint16_t half
+    # Constant sizes, the most frequent first: a load each instead of a call.
+    if size == 4:
+        return load32(p)
+    if size == 8:
+        return load64(p)
+    if size == 1:
+        return p[0]
+    if size == 2:
+        memcpy(&half, p, 2)
+        return half
+    memcpy(&value, p, size if size < 8 else 8)
+    return value
+
+
+cdef inline int64_t load_signed(const uint8_t *p, size_t size) noexcept nogil:
+    cdef int unused = 64 - 8 * <int>size if 0 < size < 8 else 0
+    return <int64_t>(load_unsigned(p, size) << unused) >> unused

@@ -23,12 +23,12 @@ The oddities:
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from utracefs_protocol.events._fields cimport Place, set_place
-from utracefs_protocol.events._line cimport load_float
+from utracefs_protocol.events._fields cimport FLOAT_NUMBER, SIGNED_NUMBER, UNSIGNED_NUMBER, Place, set_place
+from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
 
 cdef extern from * nogil:
@@ -43,54 +43,6 @@ cdef enum:
     # Beyond all steps.
     REJECT = 0x7ffffffe
     ACCEPT = 0x7fffffff
-
-cdef enum Load:
-    U8
-    U16
-    U32
-    U64
-    S8
-    S16
-    S32
-    S64
-    F32
-    F64
-
-_LOADS = {
-    (1, False): U8,
-    (2, False): U16,
-    (4, False): U32,
-    (8, False): U64,
-    (1, True): S8,
-    (2, True): S16,
-    (4, True): S32,
-    (8, True): S64,
-}
-
-
-cdef inline uint64_t load(const uint8_t *at, uint8_t how) noexcept nogil:
-    """A number of any size, extended by its sign."""
-    cdef uint16_t half
-    cdef uint32_t word
-    cdef uint64_t value
-    if how == U32:
-        memcpy(&word, at, 4)
-        return word
-    elif how == S32:
-        memcpy(&word, at, 4)
-        return <uint64_t><int64_t><int32_t>word
-    elif how == U64 or how == S64:
-        memcpy(&value, at, 8)
-        return value
-    elif how == U8:
-        return at[0]
-    elif how == S8:
-        return <uint64_t><int64_t><int8_t>at[0]
-    elif how == U16:
-        memcpy(&half, at, 2)
-        return half
-    memcpy(&half, at, 2)
-    return <uint64_t><int64_t><int16_t>half
 
 
 cdef inline bint compare(const Step *step, uint64_t value) noexcept nogil:
@@ -287,17 +239,18 @@ cdef class Filter:
             self._kept.append(bits)
             step.data = <const uint8_t *>PyBytes_AS_STRING(bits)
             step.length = <uint32_t>(PyBytes_GET_SIZE(bits) * 8)
-            step.load = U32 if field is None else _LOADS[field.size, False]
+            step.kind = UNSIGNED_NUMBER
+            if field is None:
+                step.size = 4
         elif field is not None and field.is_float:
             number = value
-            step.load = F64
+            step.kind = FLOAT_NUMBER
             if field.size == 4:
-                step.load = F32
                 number = <float>number   # `== 0.1` is true for the float that is nearest to it
             memcpy(&step.value, &number, 8)
         elif step.subject != NOTHING:
             signed, size = (True, 4) if field is None else (field.signed, field.size)
-            step.load = _LOADS[size, signed]
+            step.size, step.kind = size, SIGNED_NUMBER if signed else UNSIGNED_NUMBER
             value &= (1 << 8 * size) - 1
             if signed and value >> (8 * size - 1):
                 value -= 1 << 8 * size
@@ -324,12 +277,16 @@ cdef class Filter:
         if step.subject == NUMBER:
             if step.offset + step.size > r.size:
                 return False
-            if step.load >= F32:
+            if step.kind == UNSIGNED_NUMBER:     # first: most fields are
+                return compare(step, load_unsigned(r.payload + step.offset, step.size))
+            if step.kind == FLOAT_NUMBER:
                 return compare_floats(step, load_float(r.payload + step.offset, step.size))
-            return compare(step, load(r.payload + step.offset, step.load))
+            return compare(step, <uint64_t>load_signed(r.payload + step.offset, step.size))
         elif step.subject == COMMON:
             common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16
-            return compare(step, load(<const uint8_t *>&common + step.offset, step.load))
+            if step.kind == UNSIGNED_NUMBER:
+                return compare(step, load_unsigned(<const uint8_t *>&common + step.offset, step.size))
+            return compare(step, <uint64_t>load_signed(<const uint8_t *>&common + step.offset, step.size))
         elif step.subject == CPU:
             return compare(step, <uint64_t><int64_t>r.cpu)
         elif step.subject == NOTHING:

@@ -119,9 +119,9 @@ cdef class CsvText(RecordWriter):
 
 cdef int put_value(Line *line, const Getter *getter, const uint8_t *data, size_t length) except -1:
     if getter.kind == SIGNED_VALUE:
-        put_signed(line, signed_value(data, length))
+        put_signed(line, load_signed(data, length))
     elif getter.kind == UNSIGNED_VALUE:
-        put_decimal(line, unsigned_value(data, length), 0, c' ')
+        put_decimal(line, load_unsigned(data, length), 0, c' ')
     elif getter.is_json:
         put_bytes(line, cell(loads(value_of(getter, data, length))))
     elif getter.kind == FLOAT_VALUE:

@@ -12,7 +12,9 @@ from utracefs.export._protobuf cimport *
 from utracefs.export.timelines._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export.timelines._track_writer cimport *
 from utracefs_protocol.events._fields cimport elements_text, find_bytes
-from utracefs_protocol.events._line cimport Line, load_float, put, put_char, put_decimal, put_hex_pairs
+from utracefs_protocol.events._line cimport (
+    Line, load_float, load_signed, load_unsigned, put, put_char, put_decimal, put_hex_pairs
+)
 
 
 # Names and numbers are those of protos/perfetto/trace, which `tests/client/export/perfetto_reader.py` reads,
@@ -245,9 +247,9 @@ cdef class PerfettoPackets(TrackWriter):
             name = <bytes>names[i]
             find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
             if getter.kind == SIGNED_VALUE:
-                put_number(line, tag, name, ANNOTATION_INT, <uint64_t>signed_value(data, length))
+                put_number(line, tag, name, ANNOTATION_INT, <uint64_t>load_signed(data, length))
             elif getter.kind == UNSIGNED_VALUE:
-                value = unsigned_value(data, length)
+                value = load_unsigned(data, length)
                 if value >> 63:
                     put_digits(line, tag, name, value)
                 else:

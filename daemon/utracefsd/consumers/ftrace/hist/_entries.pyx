@@ -9,6 +9,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from utracefs_protocol.events._line cimport load_signed, load_unsigned
 from utracefsd.consumers.ftrace.hist._hist cimport HistTable, ht_key, ht_words
 
 cdef extern from *:
@@ -137,11 +138,11 @@ cdef class Entries:
 
 cdef inline uint64_t number_of(const unsigned char *entry, const SortBy *by) noexcept nogil:
     """A number whose unsigned order is the order of the entries."""
-    cdef uint64_t value = 0
-    cdef int unused = 64 - 8 * <int>by.size
-    memcpy(&value, entry + by.at, by.size)
+    cdef uint64_t value
     if by.signed:
-        value = <uint64_t>(<int64_t>(value << unused) >> unused) ^ (<uint64_t>1 << 63)
+        value = <uint64_t>load_signed(entry + by.at, by.size) ^ (<uint64_t>1 << 63)
+    else:
+        value = load_unsigned(entry + by.at, by.size)
     return ~value if by.descending else value
 
 

@@ -10,9 +10,11 @@ import os
 import secrets
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
+from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
+from utracefs_protocol.events._line cimport load_signed, load_unsigned
+from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.pages.record cimport COMM_SIZE, common_word
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
@@ -290,7 +292,7 @@ cdef class Hist:
         for step in steps:
             if not 0 <= step.op <= OP_NEGATE or (step.op == OP_REF and step.value >= program.references):
                 raise ValueError(f"no step {step.op}")
-            if step.op == OP_FIELD and step.size not in (1, 2, 4, 8):
+            if step.op == OP_FIELD and step.size not in NUMBER_SIZES:
                 raise ValueError(f"a field of {step.size} bytes")
             if step.op in (OP_BUCKET, OP_DIV_CONST) and not step.value:
                 raise ValueError("a division by 0")
@@ -630,8 +632,7 @@ cdef class Hist:
 
 
 def check_depth(steps, bint wanted):
-    """ValueError when the steps underflow the stack, need too much of it, or do not leave one number if
-    `wanted`, none otherwise."""
+    """ValueError: the stack underflows or overflows, or the result count is wrong (1 if `wanted`, else 0)."""
     depth = 0
     for step in steps:
         depth -= _TAKES.get(step.op, 0)
@@ -646,24 +647,10 @@ def check_depth(steps, bint wanted):
 
 cdef inline uint64_t load_field(const Record *r, const Step *step) noexcept:
     cdef const uint8_t *p
-    cdef uint8_t u8
-    cdef uint16_t u16
-    cdef uint32_t u32
-    cdef uint64_t u64
     if step.offset + step.size > r.size:
         return 0
     p = r.payload + step.offset
-    if step.size == 8:
-        memcpy(&u64, p, 8)
-        return u64
-    if step.size == 4:
-        memcpy(&u32, p, 4)
-        return <uint64_t><int64_t><int32_t>u32 if step.signed else u32
-    if step.size == 2:
-        memcpy(&u16, p, 2)
-        return <uint64_t><int64_t><int16_t>u16 if step.signed else u16
-    u8 = p[0]
-    return <uint64_t><int64_t><int8_t>u8 if step.signed else u8
+    return <uint64_t>load_signed(p, step.size) if step.signed else load_unsigned(p, step.size)
 
 
 cdef void copy_string(const Record *r, uint64_t start, uint64_t length, uint8_t *to, uint32_t size) noexcept:

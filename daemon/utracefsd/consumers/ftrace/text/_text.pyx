@@ -6,16 +6,15 @@ that names the task is formatted once per pid and kept for the rest of a `render
 event is printed by a BodyPlan: one step per field, made once per event id from its declaration.
 
     step     prints                                 declared as
-    INT1     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
-    INT2     0xH (N), N unsigned                    of 2 bytes
-    INT4     0xH (N), N signed whatever is declared of 4 bytes
-    INT8     0xH (N), N signed                      of 8 bytes
+    BYTE     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
+    INTEGER  0xH (N), N signed whatever is          of 2, 4 or 8 bytes
+             declared, but unsigned of 2 bytes
     NO_SIZE  <INVALID-SIZE>                         structs of other sizes
     STRING   bytes up to a NUL or the size          char arrays
              bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
     ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
 
-    FLOAT    as Python does                         struct double, struct float (a kernel: INT8, INT4)
+    FLOAT    as Python does                         struct double, struct float (a kernel: INTEGER)
 
     NUMBERS  JSON                                   arrays: Field.element (a kernel: as other structs)
 
@@ -28,6 +27,7 @@ A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE 
 capacity of one `trace_seq` of the kernel: 8192 bytes less its header, 8156.
 """
 
+from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.pages.subbuf import MARKER_IP
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -75,10 +75,8 @@ cdef enum Mode:
     BIN
 
 cdef enum Op:
-    INT1
-    INT2
-    INT4
-    INT8
+    BYTE
+    INTEGER
     NO_SIZE
     STRING
     ARRAY
@@ -97,35 +95,21 @@ cdef struct Step:
 
 
 cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, size_t size) noexcept nogil:
-    cdef uint16_t short_value
-    cdef uint32_t value
+    cdef uint64_t value
     cdef const uint8_t *data
     cdef size_t length
     put(line, step.label, step.label_size)
     if not find_bytes(&step.place, entry, size, &data, &length):
         put(line, b"<OVERFLOW>", 10)
         return
-    if step.op == INT4:
-        value = load32(data)
+    if step.op == INTEGER:
+        value = load_unsigned(data, length)
         put(line, b"0x", 2)
         put_hex(line, value, 0)
         put(line, b" (", 2)
-        put_signed(line, <int32_t>value)
+        put_signed(line, <int64_t>value if length == 2 else load_signed(data, length))
         put_char(line, c')')
-    elif step.op == INT8:
-        put(line, b"0x", 2)
-        put_hex(line, load64(data), 0)
-        put(line, b" (", 2)
-        put_signed(line, <int64_t>load64(data))
-        put_char(line, c')')
-    elif step.op == INT2:
-        memcpy(&short_value, data, 2)
-        put(line, b"0x", 2)
-        put_hex(line, short_value, 0)
-        put(line, b" (", 2)
-        put_decimal(line, short_value, 0, c' ')
-        put_char(line, c')')
-    elif step.op == INT1:
+    elif step.op == BYTE:
         if printable(data[0]):
             put_char(line, c"'")
             put_char(line, <char>data[0])
@@ -138,7 +122,7 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
     elif step.op == ARRAY:
         put_hex_bytes(line, data, length, c',', False)
     elif step.op == SIGNED:
-        put_signed(line, <int32_t>load32(data) if length == 4 else <int64_t>load64(data))
+        put_signed(line, load_signed(data, length))
     elif step.op == UNSIGNED:
         put_decimal(line, load_unsigned(data, length), 0, c' ')
     elif step.op == HEXADECIMAL:
@@ -151,18 +135,6 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
             put_elements(line, step.elements, data, length)
     else:
         put(line, b"<INVALID-SIZE>", 14)
-
-
-cdef inline uint64_t load_unsigned(const uint8_t *data, size_t length) noexcept nogil:
-    cdef uint16_t value
-    if length == 8:
-        return load64(data)
-    if length == 4:
-        return load32(data)
-    if length == 2:
-        memcpy(&value, data, 2)
-        return value
-    return data[0]
 
 
 cdef class BodyPlan:
@@ -217,13 +189,9 @@ cdef class BodyPlan:
                 return HEXADECIMAL
             # A smaller value is printed from its whole slot: -1 of an s8 is 255.
             return SIGNED if field.signed and size in (4, 8) else UNSIGNED
-        if size == 1:
-            return INT1
-        if size == 2:
-            return INT2
-        if size == 4:
-            return INT4
-        return INT8 if size == 8 else NO_SIZE
+        if size not in NUMBER_SIZES:
+            return NO_SIZE
+        return BYTE if size == 1 else INTEGER
 
     def __dealloc__(self):
         free(self.steps)
