@@ -44,12 +44,11 @@ cdef class Thread:
 
 cdef class EventPlan:
     cdef bint is_point            # only
-    # number of the Slice, or -1 for spans; places of its keys; place of a span's duration or parent, or -1
     cdef Py_ssize_t span_name     # place of a span's name of its own, or -1
-    cdef list ends                # (number, places, duration, name)
-    cdef list begins              # (number, places, parent, name)
-    cdef list durations           # (place of the field, nanoseconds, name)
-    cdef list counters            # (place of the field, name)
+    cdef list ends                # those of Roles
+    cdef list begins
+    cdef list durations
+    cdef list counters
     cdef str cpu                  # names of arguments that are no fields
     cdef str tid
     cdef str pid
@@ -82,7 +81,6 @@ cdef class TrackWriter(RecordWriter):
 
     cdef object text_of_event(self, EventDecoder event, EventPlan plan)
     cdef EventPlan _plan(self, EventDecoder event)
-    cdef int _plan_roles(self, EventPlan plan, EventDecoder event) except -1
     cdef int _find_thread(self, const Raw *raw) except -1
     cdef int _name_thread(self, const Raw *raw, str comm) except -1
     cdef list _place(self, EventDecoder event, const Raw *raw)

@@ -8,8 +8,8 @@ For each record `prepare` sets
     thread     the record's thread
     plan       constant data of the event
 
-and a format writes them. Most records are points; those need no Python object. `_placing` chooses the lane of
-a slice.
+and a format writes them. Most records are points; those need no Python object. `Tracks.roles` says what an
+event's records mean; this module where their items are drawn, with `_placing` for the lane of a slice.
 """
 
 from libc.math cimport isfinite
@@ -32,13 +32,8 @@ from utracefs.export.timelines._placing cimport (
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes
 
-from utracefs.export.timelines.tracks import Roles
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.text import clean
-
-cdef enum:
-    ACTIVITY_START = 1
-    ACTIVITY_STOP = 2
 
 
 cdef class Part:
@@ -95,7 +90,12 @@ cdef class TrackWriter(RecordWriter):
         cdef EventPlan plan = self._plans.get(event)
         if plan is None:
             plan = self._plans[event] = EventPlan.__new__(EventPlan)
-            self._plan_roles(plan, event)
+            roles = self._tracks.roles(EventName(event.system, event.name), event.names, event.opcode)
+            plan.ends, plan.begins, plan.durations, plan.counters = roles
+            plan.is_point = not any(roles)
+            plan.span_name = -1
+            if event.opcode < 0 and "span_name" in event.names:
+                plan.span_name = event.names.index("span_name")
             taken = set()
             plan.names = tuple([free_name(clean(name), taken) for name in event.names])
             plan.cpu = free_name("cpu", taken)
@@ -105,45 +105,6 @@ cdef class TrackWriter(RecordWriter):
             plan.end = free_name("end", taken)
             plan.text = self.text_of_event(event, plan)
         return plan
-
-    cdef int _plan_roles(self, EventPlan plan, EventDecoder event) except -1:
-        roles = self._tracks.roles(EventName(event.system, event.name), event.names) or Roles((), (), (), ())
-        place = {name: i for i, name in enumerate(event.names)}
-        numbers = {one: number for number, one in enumerate(self._tracks.slices)}
-        plan.span_name = place.get("span_name", -1) if event.opcode < 0 else -1
-        plan.ends = [
-            (
-                -1 if one.parent else numbers[one],
-                tuple([place[key] for key in one.keys]),
-                place.get(one.duration_ns, -1),
-                one.name,
-            )
-            for one in roles.ends
-        ]
-        plan.begins = [
-            (
-                -1 if one.parent else numbers[one],
-                tuple([place[key] for key in one.keys]),
-                place.get(one.parent, -1),
-                one.name or event.name,
-            )
-            for one in roles.begins
-        ]
-        plan.durations = [
-            (place[one.field], one.unit_ns, one.name or event.name) for one in roles.durations
-        ]
-        plan.counters = [
-            (place[one.field], one.name or f"{event.name}.{one.field}") for one in roles.counters
-        ]
-        if event.opcode in (ACTIVITY_START, ACTIVITY_STOP) and not plan.begins and not plan.ends:
-            # Activities of EventHeader are like spans; one without a parent is in none, as if in itself.
-            keys = (place["activity_id"],) if "activity_id" in place else ()
-            if event.opcode == ACTIVITY_STOP:
-                plan.ends.append((-1, keys, -1, event.name))
-            else:
-                plan.begins.append((-1, keys, place.get("related_id", keys[0] if keys else -1), event.name))
-        plan.is_point = not (plan.begins or plan.ends or plan.durations or plan.counters)
-        return 0
 
     cdef int _find_thread(self, const Raw *raw) except -1:
         cdef uint32_t hash = <uint32_t>raw.tid ^ <uint32_t>raw.pid << 4

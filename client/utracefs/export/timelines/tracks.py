@@ -111,13 +111,21 @@ _BEGIN: Final = [(b"u64", b"span_id"), (b"u64", b"parent_id")]
 _END: Final = [*_BEGIN, (b"u64", b"duration_ns")]
 
 
-class Roles(NamedTuple):
-    """Items of one event's records, besides points."""
+_START, _STOP = 1, 2
+"""Opcodes of activities."""
 
-    begins: tuple[Slice, ...]
-    ends: tuple[Slice, ...]
-    durations: tuple[Duration, ...]
-    counters: tuple[Counter, ...]
+
+class Roles(NamedTuple):
+    """Items of one event's records, besides points; a field is its place in the event, or -1.
+
+    ends: number of the Slice, or -1 for spans; its keys; a span's duration; name. begins: the same with a
+    span's parent. durations: the field, nanoseconds per unit, name. counters: the field, name.
+    """
+
+    ends: list[tuple[int, tuple[int, ...], int, str]]
+    begins: list[tuple[int, tuple[int, ...], int, str]]
+    durations: list[tuple[int, int, str]]
+    counters: list[tuple[int, str]]
 
 
 @attrs.frozen
@@ -219,17 +227,45 @@ class Tracks:
                         errno.EINVAL, f"{key}: is a number in {number} and none in {text}: never equal"
                     )
 
-    def roles(self, event: EventName, fields: Iterable[str]) -> Roles | None:
-        """Items of an event with these fields; None: points only."""
-        there = set(fields)
-        slices = [pair for pair in self.slices if there.issuperset(pair.keys)]
-        found = Roles(
-            tuple(pair for pair in slices if matches(pair.begin, event)),
-            tuple(pair for pair in slices if any(matches(end, event) for end in pair.ends)),
-            tuple(one for one in self.durations if one.field in there and matches(one.event, event)),
-            tuple(one for one in self.counters if one.field in there and matches(one.event, event)),
+    def roles(self, event: EventName, fields: Iterable[str], opcode: int = -1) -> Roles:
+        """Items of an event with these fields. opcode: of an event of EventHeader."""
+        place = {name: i for i, name in enumerate(fields)}
+        slices = [
+            (-1 if one.parent else self.slices.index(one), tuple([place[key] for key in one.keys]), one)
+            for one in self.slices
+            if place.keys() >= set(one.keys)
+        ]
+        ends = [
+            (number, keys, place.get(one.duration_ns, -1), one.name)
+            for number, keys, one in slices
+            if any(matches(end, event) for end in one.ends)
+        ]
+        begins = [
+            (number, keys, place.get(one.parent, -1), one.name or event.name)
+            for number, keys, one in slices
+            if matches(one.begin, event)
+        ]
+        if opcode in (_START, _STOP) and not begins and not ends:
+            # Activities of EventHeader are like spans; one without a parent is in none, as if in itself.
+            keys = (place["activity_id"],) if "activity_id" in place else ()
+            if opcode == _STOP:
+                ends.append((-1, keys, -1, event.name))
+            else:
+                begins.append((-1, keys, place.get("related_id", keys[0] if keys else -1), event.name))
+        return Roles(
+            ends,
+            begins,
+            [
+                (place[one.field], one.unit_ns, one.name or event.name)
+                for one in self.durations
+                if one.field in place and matches(one.event, event)
+            ],
+            [
+                (place[one.field], one.name or f"{event.name}.{one.field}")
+                for one in self.counters
+                if one.field in place and matches(one.event, event)
+            ],
         )
-        return found if any(found) else None
 
 
 def _is_number(field: Field) -> bool:

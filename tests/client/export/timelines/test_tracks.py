@@ -115,9 +115,9 @@ def test_roles() -> None:
         (Slice("b", ("e", "b"), ("k",)),), (Duration("s:*", "n"),), (Counter("b", "n"), Counter("b", "k"))
     )
     roles = tracks.roles(EventName("s", "b"), ["k"])
-    assert roles == (tracks.slices, tracks.slices, (), (Counter("b", "k"),))
-    assert tracks.roles(EventName("s", "x"), ["n"]) == ((), (), tracks.durations, ())
-    assert tracks.roles(EventName("t", "b"), ["x"]) is None
+    assert roles == ([(0, (0,), -1, "")], [(0, (0,), -1, "b")], [], [(0, "b.k")])
+    assert tracks.roles(EventName("s", "x"), ["n"]) == ([], [], [(0, 1, "x")], [])
+    assert not any(tracks.roles(EventName("t", "b"), ["x"]))
 
 
 def test_events_that_are_missing(tmp_path: Path) -> None:
