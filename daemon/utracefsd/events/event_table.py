@@ -266,44 +266,11 @@ class EventTable:
         """
         if self._events:
             raise ValueError("only an empty table can be filled")
-        events: list[Event] = []
-        paths: set[tuple[bytes, bytes]] = set()
-        next_multi_id = 0
-        for one in saved:
-            if one.flags == FLAG_SYNTHETIC:
-                name, fields = split_command(one.command)
-                event = _synthetic_event(parse_synthetic(name, fields or b"", one.command), one.id)
-                events.append(event)
-                paths.add((event.system, event.tracepoint_name))
-                continue
-            declaration = parse(one.command)
-            system = SYSTEM
-            if one.flags & REG_MULTI_FORMAT:
-                system = SYSTEM_MULTI
-                prefix, _, number = one.tracepoint_name.rpartition(b".")
-                next_multi_id = max(next_multi_id, int(number, 16) + 1)
-            else:
-                prefix = one.tracepoint_name
-            if (
-                prefix != declaration.name
-                or one.flags & ~(REG_PERSIST | REG_MULTI_FORMAT)
-                or one.id > MAX_EVENT_ID
-            ):
-                raise ValueError(f"event {shown(one.tracepoint_name)} contradicts itself")
-            tracepoint = Tracepoint(one.id, one.tracepoint_name, declaration.fields)
-            events.append(
-                Event(
-                    declaration,
-                    one.tracepoint_name,
-                    system,
-                    one.id,
-                    one.status_index,
-                    one.flags,
-                    tracepoint,
-                    one.owner_uid,
-                )
-            )
-            paths.add((system, one.tracepoint_name))
+        events = [_restored(one) for one in saved]
+        paths = {(event.system, event.tracepoint_name) for event in events}
+        numbers = [event.tracepoint_name.rpartition(b".")[2] for event in events if event.multi_format]
+        next_multi_id = max((int(number, 16) + 1 for number in numbers), default=0)
+        # All are checked before the first is inserted: an error leaves the table empty.
         ids = {event.id for event in events}
         if len(ids) != len(events) or len(paths) != len(events):
             raise ValueError("two events are the same")
@@ -313,6 +280,7 @@ class EventTable:
         if not self.status_file.reserve([event.status_index for event in of_programs]):
             for event in of_programs:
                 event.status_index = self.status_file.allocate()
+        # From here on nothing fails.
         for event in events:
             self._insert(event)
         self.ids.restore(ids, recorded)
@@ -577,6 +545,30 @@ def _synthetic_event(declaration: Declaration, event_id: int) -> Event:
     slots = Field(b"", b"", ENTRY_HEADER_SIZE, slots_bytes(declaration.fields), False, FieldKind.STRUCT)
     tracepoint = Tracepoint(event_id, declaration.name, (slots,))
     return Event(declaration, declaration.name, SYSTEM_SYNTHETIC, event_id, 0, FLAG_SYNTHETIC, tracepoint, 0)
+
+
+def _restored(saved: SavedEvent) -> Event:
+    """TraceError, ValueError: it is invalid."""
+    if saved.flags == FLAG_SYNTHETIC:
+        name, fields = split_command(saved.command)
+        return _synthetic_event(parse_synthetic(name, fields or b"", saved.command), saved.id)
+    declaration = parse(saved.command)
+    system, name = SYSTEM, saved.tracepoint_name
+    if saved.flags & REG_MULTI_FORMAT:
+        system, name = SYSTEM_MULTI, name.rpartition(b".")[0]
+    if name != declaration.name or saved.flags & ~(REG_PERSIST | REG_MULTI_FORMAT) or saved.id > MAX_EVENT_ID:
+        raise ValueError(f"event {shown(saved.tracepoint_name)} contradicts itself")
+    tracepoint = Tracepoint(saved.id, saved.tracepoint_name, declaration.fields)
+    return Event(
+        declaration,
+        saved.tracepoint_name,
+        system,
+        saved.id,
+        saved.status_index,
+        saved.flags,
+        tracepoint,
+        saved.owner_uid,
+    )
 
 
 def _status_index(event: Event) -> int:
