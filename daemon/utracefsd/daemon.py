@@ -186,6 +186,7 @@ class Daemon:
         self.comms = make_comm_table()
         self.comms.on_ended = self.save
         self.all_writers = AllWriters(self.comms)
+        # The previous daemon's events come before everything that refers to them.
         nr_cpus = possible_cpus()
         former = _Former()
         if self._folder is not None:
@@ -204,12 +205,14 @@ class Daemon:
         self.remove_state = False
         """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
         leaves everything for the next one."""
+        # Before the rings: one that the store has kept is entered at once, and asks for its wait.
         names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
         known = None if former.state is None else former.state.rings
         self.rings = Rings(nr_cpus, self, former.journal, known, store, stored)
         self.streams.on_lossless = self.rings.look_at_waits
+        # The log begins when all that was taken over is in place; until then nothing may be recorded.
         if self._folder is not None:
             self.state = self._make_state(self._folder, former)
         if self._took_over:
@@ -222,6 +225,7 @@ class Daemon:
             self.table, entry_points=Installed(options.plugins), options=options.plugin_options
         )
         self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
+        # Ports are last: from here on requests may come.
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
         self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
         self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)

@@ -266,12 +266,14 @@ def main(
             os.fstat(ready_fd)
         except OSError as error:
             raise click.UsageError(f"--ready-fd {ready_fd}: {error.strerror}") from None
+    # Mistakes in the options are reported before a process is left behind, or one is stopped.
     if stops:
         sys.exit(stop(directory))
     if background:
         if exit_with_parent or ready_fd is not None:
             raise click.UsageError("--background goes with neither --exit-with-parent nor --ready-fd")
         ready_fd = into_background()
+    # In the process that stays, if there are two.
     set_up_log(log_level, log_format)
     _raise_descriptor_limit()
     notifier = sd_notify.Notifier.from_environ()

@@ -67,6 +67,7 @@ cdef Outcome advance(Walk *walk, const uint8_t *data, uint64_t length, uint64_t 
         body = 0
         elements = 0
         container = False
+        # The type byte says how it continues: a length of `size_bytes`, then `body` bytes or `elements`.
         if kind <= 0x7F or kind >= 0xE0:        # positive and negative fixint
             pass
         elif kind <= 0x8F:                      # fixmap
@@ -111,16 +112,19 @@ cdef Outcome advance(Walk *walk, const uint8_t *data, uint64_t length, uint64_t 
                     elements *= 2
             else:
                 body += big_endian(data + walk.at + 1, size_bytes)
+        # Limits are checked by what the object claims, before its bytes are here: none are kept in vain.
         if walk.at + head + body + elements + (walk.to_come - 1) > max_object:
             return TOO_LARGE
         if length - walk.at < head + body:
             return INCOMPLETE
+        # One object done, its elements to come.
         walk.at += head + body
         walk.to_come += elements - 1
         if elements:
             walk.left[walk.depth] = elements
             walk.depth += 1
             continue
+        # It may have been the last element of the containers around it.
         while walk.depth:
             walk.left[walk.depth - 1] -= 1
             if walk.left[walk.depth - 1]:

@@ -165,7 +165,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		uint32_t seen;
 
 		ut_step(s, now);
-		/* Only if it is to wait for something else: it wakes us after each of its steps. */
+		/* Wake the thread only if it has to wait for something else: it wakes us after each step. */
 		must_wake |= polled.fd != s->socket.fd || polled.events != ut_step_events(s) ||
 			     state != s->state || due != ut_step_due(s);
 		if (done(arg))

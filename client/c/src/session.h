@@ -77,7 +77,7 @@ void ut_begin(struct ut_session *session, int is_asked);
 /* Runs steps of the session until done(arg), or until `until` (ns) or no progress is to be expected soon.
  * Returns whether it is done. Releases the lock while it waits. */
 int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
-/* The same for an answer of the daemon, as long as waiting for one makes sense. */
+/* Like ut_drive, for an answer of the daemon; gives up when none can come. */
 int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
 
 /* Without the lock: an event that is about to be written has no place. Returns whether it has one now,
@@ -87,8 +87,8 @@ int ut_reg_settle(struct ut_reg *reg);
 /* The same for a test of a pending event: whether it is on. A child gets its parent's answer, and connects
  * after some time, because it must outlive its parent's daemon. */
 int ut_reg_look(struct ut_reg *reg);
-/* Without the lock, of a registration without a place: whether a record is lost because this child cannot
- * connect. Then it is counted, in its parent's ring, too. Keeps errno. */
+/* Without the lock, of a registration without a place: returns whether a record is lost because this child
+ * cannot connect; if so, counts it here and in the parent's ring. Keeps errno. */
 int ut_reg_lose(struct ut_reg *reg);
 /* Without the lock: the result of a write of this record, whose location words point outside, by the daemon:
  * it knows whether a tracer looks at them. 0 or negative errno; -EFAULT if it does not answer. */

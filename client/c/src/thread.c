@@ -13,7 +13,7 @@
 #define STACK_BYTES (64u << 10)
 /* Limit at the end of the process: a sandbox may prevent waking the thread. */
 #define END_NS 500000000ull
-#define UNLOAD_NS 10000000000ull /* the same before its code goes */
+#define UNLOAD_NS 10000000000ull /* the same before dlclose(3) unloads it */
 /* Limit of a fork's wait for the end of a step, which never blocks. */
 #define PAUSE_NS 1000000000ull
 
@@ -63,6 +63,7 @@ static void *run(void *unused)
 		/* The program may have closed it. */
 		if (ut_bell_open(&ut_bell))
 			due = now + 100000000;
+		/* Before the steps: a ring during one of them must wake the next poll. */
 		ut_bell_silence(&ut_bell);
 		ut_held_collect();
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
@@ -70,6 +71,7 @@ static void *run(void *unused)
 			ut_futex_wake(&s->changes);
 			count++;
 		}
+		/* A forked program may have many sessions. Without memory the rest is looked at by time. */
 		if (count > room) {
 			ut_unmap(more, room * sizeof(*more));
 			more = ut_map(2 * count * sizeof(*more));
@@ -87,6 +89,7 @@ static void *run(void *unused)
 			else if (s->socket.fd >= 0)
 				due = now + 5000000; /* no memory to wait for all of them */
 		}
+		/* Wait without the lock: the program's threads take it to register and to end. */
 		timeout = timeout_ms(due, now);
 		ut_unlock();
 		ut_poll(polled, count, timeout);
@@ -99,6 +102,7 @@ static void *run(void *unused)
 		ut_lock();
 	}
 	ut_unmap(more, room * sizeof(*more));
+	/* has_thread is last: a fork and an exit wait for it. */
 	if (!ut_sessions) { /* no session left: the next one starts another thread */
 		is_wanted = 0;
 		ut_bell_close(&ut_bell);

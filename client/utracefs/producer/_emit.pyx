@@ -164,16 +164,20 @@ cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
     cdef size_t size
     cdef Py_ssize_t i, nr_numbers
     cdef list held = None
+    # Off, or not registered yet: values are checked all the same when mistakes are to be raised.
     if byte == 0 or (byte == PENDING and not event.look()):
         if not is_strict:
             return None
         byte = 0
+    # All values are checked and converted before space is reserved: converting may run Python code, and
+    # a reserved record holds back all later ones in the ring.
     size = event.min_size
     nr_numbers = put_ids(head, values) if head != NULL else 0
     for i in range(nr_numbers, event.nr_fields):
         step = &steps[i]
         value = &values[i]
         if step.kind == INTEGER:
+            # A small int, else a large one, else an object with __index__.
             if not ut_small_int(given[i], &value.number.s):
                 if not PyLong_Check(given[i]):
                     if not convert_index(event, i, value, given[i]):
@@ -182,6 +186,7 @@ cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
                     return refuse_number(event, i, <object>given[i])
             elif value.number.s < 0 and not step.is_signed:
                 return refuse_number(event, i, value.number.s)
+            # Out of range is a refusal: a truncated number would be a wrong one.
             if step.bits < 64:
                 if step.is_signed:
                     if value.number.s != sign_extended(value.number.s, step.size):
@@ -197,6 +202,7 @@ cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
             if step.size == 4 and not shorten(value):
                 return refuse_float(event, i)
             continue
+        # A text is not copied: its bytes belong to the argument, or to `held`, until the record is filled.
         if PyBytes_Check(given[i]):
             value.text = PyBytes_AS_STRING(given[i])
             value.length = PyBytes_GET_SIZE(given[i])
@@ -208,6 +214,7 @@ cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
                 if held is None:
                     held = []
                 held.append(copy)
+        # Only dynamic fields make the record larger; a location word has 16 bits for each number.
         if step.kind == DATA_LOC or step.kind == REL_LOC:
             if value.length + step.is_string > MAX_LOC or <int64_t>size + step.loc_base > <int64_t>MAX_LOC:
                 return refuse_length(event, i, value.length, size)

@@ -176,6 +176,7 @@ cdef class Plan:
         line.p = to + start
         line.end = to + room
         line.full = False
+        # The fixed part has known places; texts follow behind it, where location words point.
         if self._activity_at:
             uuid_text(activity, to + self._activity_at)
         if self._related_at:
@@ -200,6 +201,7 @@ cdef class Plan:
                     else:
                         swap_bytes(data, length, <uint8_t *>to + node.at)
                     continue
+            # All others are texts behind the fixed part.
             begin = line.p
             if node.repeated != ONCE:
                 if not self._put_array(&line, i - 1, &payload):
@@ -214,6 +216,7 @@ cdef class Plan:
                     replace_zeros(&line, begin)
             if node.op != BYTES or node.repeated != ONCE:
                 put_char(&line, 0)              # as in all texts of events
+            # A location word has 16 bits for each number.
             word = begin - to - node.at - 4
             if line.full or word > LOC_MOST or line.p - begin > LOC_MOST:
                 return 0

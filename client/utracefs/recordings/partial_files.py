@@ -55,7 +55,7 @@ def target_of(path: str) -> str:
 
 
 def open_part(path: str) -> BinaryIO:
-    """Create a new file PATH.part; PATH.part.2, ... if earlier recordings left theirs, which stay."""
+    """Create PATH.part, or PATH.part.N with the first free N; files of earlier recordings are kept."""
     folder, name = os.path.split(path)
     number = 1
     while True:

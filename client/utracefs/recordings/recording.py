@@ -499,13 +499,14 @@ def open(
     the events in them (docs/kernel-abi.md), which are called `PROVIDER:EVENT`.
     Do not truncate a file while it is open: it is mapped (SIGBUS), unless it is small.
 
-    OSError: the file cannot be opened. TraceError(EINVAL): not such a file, or an invalid head, or several
-    files, and the time of day is unknown for one; ENOENT: one of `events` matches no event; FilterError: the
+    OSError: the file cannot be opened. TraceError(EINVAL): the file has another format or an invalid header,
+    or one of several files has no time of day; ENOENT: one of `events` matches no event; FilterError: the
     filter is invalid for all events.
     """
     paths = [path] if isinstance(path, str | bytes | os.PathLike) else list(path)
     if not paths:
         raise ValueError("no recording was given")
+    # By file, not by path: two names of one file would double its records.
     found: dict[tuple[int, int], str] = {}
     for one in paths:
         stat = os.stat(one)
@@ -519,6 +520,7 @@ def open(
         bytes_of(filter) if isinstance(filter, str) else filter,
         raw_eventheader,
     )
+    # Files are read at the same time, so they share the memory.
     read_bytes = _READ_BYTES if len(found) == 1 else max(_READ_BYTES // len(found), _READ_LEAST)
     with contextlib.ExitStack() as stack:
         files = []
@@ -526,6 +528,7 @@ def open(
             reader = _reader(name, read_bytes, recover)
             stack.callback(reader.close)
             files.append(RecordedFile(reader, os.fsdecode(name), selected))
+        # A pattern or a filter may be good for one file only; it is wrong when it fits none.
         recording = Recording(files, selected)
         for pattern in selected.events:
             if all(pattern in file.missing for file in files):
@@ -533,6 +536,7 @@ def open(
         errors = [file.filter_error for file in files if file.filter_error is not None]
         if len(errors) == len(files):
             raise errors[0]
+        # Until here an error closes all files; from here on they are the recording's.
         stack.pop_all()
         return recording
 

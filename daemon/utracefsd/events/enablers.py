@@ -212,8 +212,8 @@ class EnablerTable:
         self._held[peer.process] = self._held.get(peer.process, 0) + 1
 
     def drop(self, peer: Peer) -> None:
-        """A connection of the peer's process closed; with the last one its enablers become `leaving`. Nothing
-        here can fail, or they would stay until a restart."""
+        """A connection of the peer's process closed; with the last one its enablers become `leaving`. Must
+        not raise: the enablers would leak until a restart."""
         left = self._held.pop(peer.process) - 1
         if left:
             self._held[peer.process] = left

@@ -242,12 +242,14 @@ cdef class IndexTable:
             if self.writers is not None:
                 self.writers.begin_round()
             while True:
+                # Only complete objects: the rest waits for its bytes, other objects are the caller's.
                 left = <size_t>view.len - at
                 head = bin_get_header(data + at, left, &body)
                 if not head or head + <uint64_t>body > max_data_object or body > left - head:
                     break
                 record = data + at + head
                 size = body
+                # A signature names the writing thread, for programs without a data ring.
                 is_signed = may_be_signed and bin_index_at(record, size) != 0
                 if is_signed:
                     size = self.find_writer(record, size, &r)
@@ -259,6 +261,7 @@ cdef class IndexTable:
                 if is_signed:
                     r.pid = pid
                     r.cpu = cpu
+                # A program reports its own refusals and losses as records with these numbers: not errors.
                 if code < 0:
                     write_index = -1
                     if size >= 4:

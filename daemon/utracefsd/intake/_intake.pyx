@@ -167,6 +167,7 @@ cdef class Intake:
             raise MemoryError
         try:
             now = self.clock.to.ns
+            # Rings with a record form a heap. For each user the one whose threads were checked longest ago.
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.writers.begin_round()
@@ -183,6 +184,7 @@ cdef class Intake:
                         best is None or ring.known_since < best.known_since
                     ):
                         ring.writers.lookups.stalest = ring
+            # Checking the threads of a ring reads /proc, so only one of each user is in a round.
             for i in range(live):
                 ring = <DataRing>heads[i]
                 if ring.writers.lookups.stalest is ring:
@@ -202,6 +204,7 @@ cdef class Intake:
                 while True:
                     self.dispatch(best, now)
                     done += 1
+                    # The order is the journal's (journal.h): consumed, then zeroed, then given back.
                     jr_done(best.slot, best.c.tail + best.head.bytes)
                     if nr_deferred:
                         emit_deferred()
@@ -217,6 +220,7 @@ cdef class Intake:
                     if best.head.time > until or done >= budget:
                         break
                 sift(heads, 0, live)
+            # Also rings without a record now: space that was stepped over goes back to the producer.
             self.is_behind = live > 0
             for i in range(n):
                 (<DataRing>PyList_GET_ITEM(self.rings, i)).publish()

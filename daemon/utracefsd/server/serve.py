@@ -102,6 +102,7 @@ async def serve(
             stack.callback(store.close)
         for sock in given.values():
             stack.callback(sock.close)
+        # The lock makes this the only daemon here: what is removed below belongs to none.
         place = place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
         stack.enter_context(place.locked())
         stack.callback(place.remove_status_folder)
@@ -118,6 +119,7 @@ async def serve(
             stored=[one.fd for one in stored],
         )
         stack.push(functools.partial(_close, daemon))
+        # Sockets last: a client that connects finds a complete daemon.
         listeners = [
             given.get(path.name) or stack.enter_context(listening(path, gid))
             for path, gid in ((place.data_socket, data_gid), (place.tracefs_socket, tracefs_gid))

@@ -214,8 +214,8 @@ class StateFolder:
             remove(self.path / f"{name}.new")
 
     def remove_unused_buffers(self) -> None:
-        """Remove buffer folders whose replacement was interrupted by a kill, on either side of the log's
-        line."""
+        """Remove buffer folders whose replacement was interrupted by a kill, before or after its line in the
+        log."""
         used = {buffers.folder for buffers in self._buffers.values()}
         for path in self._buffer_folders():
             if path.name not in used:

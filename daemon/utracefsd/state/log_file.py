@@ -7,8 +7,8 @@
     4096 + room the second one
 
 All of it is allocated when the file is made (`made_whole`), so lines that fit into an area need no new page
-of /dev/shm later. Lines are appended behind those in use, and then one store of the word adds them. When an
-area is full of history, the present state is written into the other area, and then the word names that one.
+of /dev/shm later. Lines are appended behind those in use, and then one store of the word adds them. When one
+area is full, the current state is written to the other, and the word is switched to it.
 A state that no longer fits into an area needs space: another file with larger areas, filled before it is
 renamed to the final name.
 

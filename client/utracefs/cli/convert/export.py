@@ -201,6 +201,7 @@ def export(
     """
     if output == "-":
         output = None
+    # Options that contradict each other, before anything is opened or written.
     if bool(files) + from_daemon + live > 1:
         raise click.UsageError("give INPUT, --daemon or --live")
     if duration_s is not None and not live:
@@ -232,6 +233,7 @@ def export(
             )
         said(done, "live", output)
         return
+    # Only JSON lines fit a pipe; the other formats are files or directories.
     if FORMATS[kind].makes and output is None:
         raise click.UsageError(f"--to {kind} needs -o {FORMATS[kind].makes}")
     with contextlib.ExitStack() as stack:
@@ -241,6 +243,7 @@ def export(
         if from_daemon:
             source = "the daemon's ring buffer"
             paths[0], tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+        # The end of the records must be known before --last can become a time to begin at.
         selection = selection.of_the_last(last_s, paths, recover=recover)
         recording = stack.enter_context(selection.open(paths, source, recover=recover))
         for one in recording.files:

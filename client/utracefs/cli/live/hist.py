@@ -119,6 +119,7 @@ def hist(
     utracefs hist http_request path status --vals usec --filter 'status >= 500'
     """
     command: tuple[str, ...] = ctx.meta[_COMMAND]
+    # Without KEYS nothing is changed: the histograms that others made are shown.
     if not keys:
         if vals or sort or size or filters or command or interval_s or once or duration_s:
             raise click.UsageError("give KEYS, the fields to count by")
@@ -142,6 +143,8 @@ def hist(
         duration_s = duration_s or interval_s or INTERVAL_S
     text = trigger_text(keys, vals, sort, size, all_filters(filters))
     with contextlib.ExitStack() as stack:
+        # In an instance of our own, so that nothing is left and no other user's histogram is changed. Signals
+        # wait until that is sure to be removed.
         taken = stack.enter_context(signals_blocked())
         tree, _ = stack.enter_context(running_or_own(directory, has_command=bool(command)))
         surroundings = stack.enter_context(launched(launch, tree, command))
@@ -160,6 +163,7 @@ def hist(
             return None if quitting(0) else steps.step()
 
         status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+        # Last, when the command has ended: all its records are counted.
         asked.check()
         asked.check_log()
         view.show(shown.read())

@@ -72,6 +72,7 @@ def write_live(
                     out.write(piece)
                 count += records.count
                 missing = sum(batch.lost.values())
+                # Flush each batch: the reader of a pipe waits for lines, not for full buffers.
                 if missing > records.lost:  # behind the last record
                     out.write(b'{"lost":%d}\n' % (missing - records.lost))
                 out.flush()
@@ -79,6 +80,7 @@ def write_live(
                 losing.look(count + lost, {"before they were printed": lost})
                 if stopped or (end is not None and time.monotonic() >= end):
                     break
+        # Records since the last look are not printed any more, but they must not be lost silently.
         stream.timeout_s = 0
         if (rest := next(stream.batches(), None)) is not None:
             records = rest.records()

@@ -57,6 +57,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
         instances = sorted(instance_names(tree))
         refused = refused_events(tree, events)
         where = tree.directory
+    # Everything is read by now: printing may block, and must not keep the connection.
     lost, of = all_lost(stats.values(), {} if events else buffers)
     if as_json:
         echo_json(
@@ -81,6 +82,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
         f"buffer    {on}, clock {state['clock']}, {state['size_kb']} KiB on each of {state['cpus']} cpus: "
         f"{state['entries']} records, {state['overrun']} overwritten, {state['dropped']} dropped"
     )
+    # Lines that would say "none" are left out.
     if standing:
         echo(f"standing  {' '.join(standing)}")
     if instances and place == TOP:
@@ -92,6 +94,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     if not rows:
         click.echo("events    none")
         return
+    # An event's columns are in its first line only, one line for each consumer.
     table: list[tuple[str, ...]] = [
         ("EVENT", "USED BY", "CONSUMER", "EMITTED", "RECORDED", "FILTERED", "LOST")
     ]

@@ -90,6 +90,8 @@ cdef class ChromeText(TrackWriter):
                 put_bytes(line, (b"%d" if part.value < 1 << 63 else b"%.17e") % part.value)
             put_bytes(line, b"}}")
             return 0
+        # Spans of a thread that overlap are on tracks of their own, which Chrome only has for asynchronous
+        # events (b, e).
         if part.kind == POINT_PART:
             put_bytes(line, b',\n{"ph":"i","s":"t"')
         elif part.kind == SPAN_PART and part.on_thread:
@@ -114,6 +116,7 @@ cdef class ChromeText(TrackWriter):
         else:
             put_char(line, c'{')
         self._put_arguments(line, event, text, raw, with_fields, part.kind == BEGIN_PART or is_end)
+        # An end belongs to the process of its begin; the record's own process is an argument then.
         if is_end:
             if raw.pid != part.track.pid:
                 put_char(line, c',')
@@ -121,6 +124,7 @@ cdef class ChromeText(TrackWriter):
                 put_signed(line, raw.pid)
             put_char(line, c'}')
         put_bytes(line, b"}}")
+        # (X exists for threads alone: such a span needs its end, too.)
         if part.kind == SPAN_PART and not part.on_thread:
             put_bytes(line, b',\n{"ph":"e","id2":{"local":"')
             put_decimal(line, part.track.number, 0, c' ')

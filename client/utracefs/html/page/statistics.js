@@ -16,6 +16,7 @@ async function statistics(column, rows, stopped) {
 		const percentiles = PERCENTILES.map(() => value);
 		return { count, least: value, most: value, mean: column.number, percentiles, bins: null };
 	}
+	// One pass for least, most and sum.
 	const above = column.above;
 	let least = above[rows[0]];
 	let most = least;
@@ -29,6 +30,8 @@ async function statistics(column, rows, stopped) {
 		}
 	}, stopped);
 	if (!go) return null;
+	// Percentiles without sorting millions of rows: count the highest 16 bits of all values, then the next 16
+	// of those in the buckets with a wanted rank.
 	const found = new Map();
 	const ranks = PERCENTILES.map((p) => Math.min(count, Math.ceil(Math.round(p * 10) * count / 1000)) - 1);
 	const words = column.width < 2 ? null : new Uint16Array(above.buffer);

@@ -463,6 +463,7 @@ class Timeline {
 			const box = canvas.getBoundingClientRect();
 			return [event.clientX - box.left, event.clientY - box.top];
 		};
+		// A wheel reports pixels, lines or pages.
 		canvas.addEventListener("wheel", (event) => {
 			event.preventDefault();
 			const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1;
@@ -470,6 +471,7 @@ class Timeline {
 				this.pan((event.deltaX || event.deltaY) * unit);
 			else this.zoom(Math.exp(Math.max(-400, Math.min(400, event.deltaY * unit)) * 0.002), inside(event)[0]);
 		}, { passive: false });
+		// One pointer drags, or marks a time span with shift; two pinch. A move of up to 3 pixels is still a click.
 		canvas.addEventListener("pointerdown", (event) => {
 			canvas.setPointerCapture(event.pointerId);
 			pointers.set(event.pointerId, inside(event));
@@ -525,6 +527,7 @@ class Timeline {
 			this.paintSoon();
 		});
 		canvas.addEventListener("dblclick", (event) => this.zoom(0.4, inside(event)[0]));
+		// The same by keyboard.
 		canvas.addEventListener("keydown", (event) => {
 			if (canvas === this.canvas && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
 				this.scroller.scrollTop += event.key === "ArrowUp" ? -LANE_HEIGHT : LANE_HEIGHT;

@@ -23,7 +23,7 @@ process orphaned before the look may descend from any member of the family, and 
 all of these. So we never write to an address that neither the program nor a parent named. A relative that
 existed before the family's first enabler is no member, nor are its children (`has_outsiders`).
 
-Without forks a look reads one short file; else one /proc/PID/stat for each new process or thread.
+Discovery costs one short read, plus one /proc/PID/stat per new process or thread.
 
 **Permissions** are the kernel's (ptrace_may_access()): processes of the same user with no more capabilities
 than ours, or all with CAP_SYS_PTRACE. `why_not` finds the reason for a refusal.

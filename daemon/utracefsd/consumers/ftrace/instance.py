@@ -113,6 +113,7 @@ class Instance:
         )
         self.store.on_replaced = self._replaced
         self.snapshot = Snapshot(self.store)
+        # The record path, and what is attached to it. The sink is shared by the probes of all events.
         self.sink = FtraceSink(self.store.buffer, number, cells)
         self.events = EventFiles(
             table,
@@ -124,6 +125,7 @@ class Instance:
             nr_cpus=nr_cpus,
             names=WriterNames(comms.comm, comms.last_comm) if names is None else names,
         )
+        # Files that change the sink's switches.
         self.pids = PidLists(self.settings, self.sink, comms)
         self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
@@ -146,6 +148,7 @@ class Instance:
         """The instance was removed."""
         self._paused = 0
         self._text_changes = 0
+        # They act when an event is made; `_listen` subscribes only while there are lines.
         self.standing_filters = StandingFile(
             self.settings, "standing_filters", self.set_filter, self._listen, last_only=True
         )

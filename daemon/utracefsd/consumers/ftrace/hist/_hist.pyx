@@ -289,6 +289,7 @@ cdef class Hist:
         self.value_ends = <int *>PyMem_Calloc(max(1, self.nr_values), sizeof(int))
         if self.steps == NULL or self.keys == NULL or self.value_ends == NULL:
             raise MemoryError
+        # Every step is checked here, so that `add` needs no checks per record.
         for step in steps:
             if not 0 <= step.op <= OP_NEGATE or (step.op == OP_REF and step.value >= program.references):
                 raise ValueError(f"no step {step.op}")
@@ -306,6 +307,7 @@ cdef class Hist:
             self.keys[i] = Key(key.kind, key.offset, key.size, key.at, key.length, n, n + len(key.steps))
             n += len(key.steps)
             i += 1
+        # Steps of values follow those of keys, and those of variables follow them, in one array.
         self.slots = <Slot *>PyMem_Calloc(max(1, len(program.variables)), sizeof(Slot))
         self.resolved = <Resolved *>PyMem_Calloc(max(1, program.references), sizeof(Resolved))
         if self.slots == NULL or self.resolved == NULL:

@@ -184,6 +184,8 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
         return -errno;
     b->map = map;
     b->map_size = (size_t)st.st_size;
+    /* From here on everything in the file is untrusted: a killed daemon may have been anywhere, and the user
+         * may have changed it. Sizes first, since all places are computed from them. */
     struct rb_control *c = (struct rb_control *)b->map;
     *why = "not a ring buffer of this version";
     if (c->magic != RB_MAGIC || c->version != RB_VERSION)
@@ -207,11 +209,13 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
     if (rb_check_slots(b))
         goto nonsense;
 
+    /* Killed in the middle of a clear: finish it, then there are no records to check. */
     if (s->clearing) {
         rb_clear(b);
         return 0;
     }
     *why = "invalid records";
+    /* Each page is walked once: later reads rely on lengths and times that were checked here. */
     uint64_t end_ts, ts, entries;
     uint32_t reader_commit = (uint32_t)rb_page_of(b, s->reader_id)->commit;
     if (s->read_off > reader_commit ||
