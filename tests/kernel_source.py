@@ -38,7 +38,7 @@ TIMEOUT_S = 400
 """Time limit of a download (150 MB), or of the unpacking, which takes about 10 s of one processor."""
 
 FAILED_S = 3600
-"""After a failure the other tests do not try again so long: of Linux 6.1 the header is found missing at the end."""
+"""Tests do not try again so long after a failure: of Linux 6.1 the header is found missing at the end."""
 
 
 def kernel_source() -> Path:
