@@ -5,9 +5,9 @@
  * by ioctl and writes records gets a connection to the daemon and a data ring instead. If no daemon answers,
  * it gets the kernel's file, or the kernel's errno if that does not exist.
  *
- * This file has the wrapped symbols; no other is exported (preload.map). Each passes on calls for other
- * files: calls on descriptors after one load and a branch (ut_file_at), open after the call itself. Variadic
- * arguments are declared as named ones: preload_next.h says why.
+ * This file and preload_descriptors.c have the wrapped symbols; no other is exported (preload.map). Each
+ * passes on calls for other files: calls on descriptors after one load and a branch (ut_file_at), open after
+ * the call itself. Variadic arguments are declared as named ones: preload_next.h says why.
  *
  * The path is read only after the real open: the kernel has then found that it is a string (not EFAULT), and
  * a program's system calls are the same with and without this library.
@@ -32,21 +32,6 @@
 
 #include "preload_calls.h"
 #include "preload_next.h"
-
-#ifndef CLOSE_RANGE_UNSHARE
-#define CLOSE_RANGE_UNSHARE 2u
-#endif
-#ifndef CLOSE_RANGE_CLOEXEC
-#define CLOSE_RANGE_CLOEXEC 4u
-#endif
-
-/* WRAP(int, open, (const char *path, ...)) defines `open` under a name that does not clash with libc's
- * declaration. */
-#define WRAP(type, name, arguments)                       \
-	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name); \
-	UT_VISIBLE type ut_wrap_##name arguments
-#define ALIAS(type, name, of, arguments) \
-	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name) __attribute__((alias(#of)));
 
 /* ---- open */
 
@@ -300,7 +285,7 @@ WRAP(ssize_t, read, (int fd, void *data, size_t size))
 {
 	struct ut_file *file = ut_file_at(fd);
 
-	if (__builtin_expect(!file, 1) || file->access == O_WRONLY)
+	if (__builtin_expect(!file, 1) || ut_data_file(file)->access == O_WRONLY)
 		return NEXT(read)(fd, data, size);
 	errno = EINVAL;
 	return -1;
@@ -315,126 +300,23 @@ WRAP(off_t, lseek, (int fd, off_t offset, int whence))
 }
 ALIAS(off_t, lseek64, lseek, (int fd, off_t offset, int whence))
 
-/* ---- descriptors */
-
-/* The entry is removed before the descriptor is closed: its number may be reused at once. */
-static struct ut_file *take(int fd)
-{
-	struct ut_section section;
-	struct ut_file *file = NULL;
-
-	if (__builtin_expect(!ut_file_at(fd), 1))
-		return NULL;
-	ut_section_begin(&section);
-	if (ut_file_here())
-		file = ut_file_take(fd);
-	ut_section_end(&section);
-	return file;
-}
-
-static void put(struct ut_file *file)
-{
-	struct ut_section section;
-
-	if (__builtin_expect(!file, 1))
-		return;
-	ut_section_begin(&section);
-	ut_file_put(file);
-	ut_section_end(&section);
-}
-
-WRAP(int, close, (int fd))
-{
-	struct ut_file *file = take(fd);
-	const int result = NEXT(close)(fd);
-
-	put(file);
-	return result;
-}
-
-static void put_all(unsigned first, unsigned last)
-{
-	int fd;
-
-	if (__builtin_expect(atomic_load_explicit(&ut_table_used, memory_order_relaxed) == 0, 1))
-		return;
-	while ((fd = ut_file_from(first)) >= 0 && (unsigned)fd <= last && ut_file_here()) {
-		put(take(fd));
-		first = (unsigned)fd + 1;
-	}
-}
-
-WRAP(int, close_range, (unsigned first, unsigned last, int flags))
-{
-	if (first <= last && !((unsigned)flags & ~CLOSE_RANGE_UNSHARE))
-		put_all(first, last);
-	return NEXT(close_range)(first, last, flags);
-}
-
-WRAP(void, closefrom, (int first))
-{
-	put_all(first < 0 ? 0 : (unsigned)first, ~0u);
-	NEXT(closefrom)(first);
-}
-
-/* `to` is a copy of `fd` now, or to < 0. Its former entry is removed. */
-static int copied(int fd, int to)
-{
-	struct ut_section section;
-	struct ut_file *file;
-
-	if (to < 0 || __builtin_expect(!ut_file_at(fd) && !ut_file_at(to), 1))
-		return to;
-	ut_section_begin(&section);
-	if (ut_file_here()) {
-		file = ut_file_at(fd) ? ut_file_get(fd) : NULL;
-		ut_file_set(to, file);
-		ut_file_put(file);
-	}
-	ut_section_end(&section);
-	return to;
-}
-
-WRAP(int, dup, (int fd))
-{
-	return copied(fd, NEXT(dup)(fd));
-}
-
-WRAP(int, dup2, (int fd, int to))
-{
-	const int result = NEXT(dup2)(fd, to);
-
-	return fd == to ? result : copied(fd, result);
-}
-
-WRAP(int, dup3, (int fd, int to, int flags))
-{
-	return copied(fd, NEXT(dup3)(fd, to, flags));
-}
-
-WRAP(int, fcntl, (int fd, int command, void *argument))
-{
-	const int result = NEXT(fcntl)(fd, command, argument);
-
-	return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? copied(fd, result) : result;
-}
-ALIAS(int, fcntl64, fcntl, (int fd, int command, void *argument))
-
 /* ---- syscall */
 
 /* The calls above, by number. `mine`: whether it is one of them. */
 static __attribute__((noinline)) long by_number(int *mine, long number, long a, long b, long c, long d,
 						 long e, long f)
 {
+	long result;
+
 	*mine = 1;
+	if (ut_descriptor_call(&result, number, a, b, c))
+		return result;
 	switch (number) {
 #ifdef SYS_open
 	case SYS_open:
 		return ut_wrap_open((const char *)a, (int)b, (mode_t)c);
 	case SYS_creat:
 		return ut_wrap_creat((const char *)a, (mode_t)b);
-	case SYS_dup2:
-		return ut_wrap_dup2((int)a, (int)b);
 #endif
 	case SYS_openat:
 		return ut_wrap_openat((int)a, (const char *)b, (int)c, (mode_t)d);
@@ -464,18 +346,6 @@ static __attribute__((noinline)) long by_number(int *mine, long number, long a, 
 		return ut_wrap_pwritev((int)a, (const struct iovec *)b, (int)c, d);
 	case SYS_pwritev2:
 		return ut_wrap_pwritev2((int)a, (const struct iovec *)b, (int)c, d, (int)f);
-	case SYS_close:
-		return ut_wrap_close((int)a);
-#ifdef SYS_close_range
-	case SYS_close_range:
-		return ut_wrap_close_range((unsigned)a, (unsigned)b, (int)c);
-#endif
-	case SYS_dup:
-		return ut_wrap_dup((int)a);
-	case SYS_dup3:
-		return ut_wrap_dup3((int)a, (int)b, (int)c);
-	case SYS_fcntl:
-		return ut_wrap_fcntl((int)a, (int)b, (void *)c);
 	default:
 		*mine = 0;
 		return 0;

@@ -8,8 +8,6 @@
 
 #include "preload_files.h"
 
-#define UT_VISIBLE __attribute__((visibility("default")))
-
 /* write and writev of a record to the file that the table has at `fd`. 1: done, *result is the return
  * value, and errno is set. 0: `fd` is another file now; pass the call on. Allowed in signal handlers;
  * allocates nothing and takes no lock (unless it finds that a descriptor was replaced). */

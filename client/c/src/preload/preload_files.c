@@ -26,52 +26,14 @@
 
 #define FILES 64u /* made together */
 
-_Atomic(_Atomic(struct ut_file *) *) ut_table[UT_TABLE_PAGES];
-_Atomic unsigned ut_table_used;
-
-/* Never held during a call of the core, nor one that may block. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pid_t process;
-static struct ut_file *unused; /* linked by next; guarded by `lock`, like everything below */
+static struct ut_data_file *unused; /* linked by next; guarded by the table's lock, like everything below */
 static struct files {
 	struct files *next;
-	struct ut_file file[FILES];
+	struct ut_data_file file[FILES];
 } *all;
 
-void ut_section_begin(struct ut_section *section)
-{
-	sigset_t all_signals;
-
-	section->error = errno;
-	sigfillset(&all_signals);
-	pthread_sigmask(SIG_SETMASK, &all_signals, &section->signals);
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &section->cancel);
-}
-
-void ut_section_end(const struct ut_section *section)
-{
-	pthread_setcancelstate(section->cancel, NULL);
-	pthread_sigmask(SIG_SETMASK, &section->signals, NULL);
-	errno = section->error;
-}
-
-int ut_file_here(void)
-{
-	return process == getpid();
-}
-
 /* ---- fork */
-
-static void before_fork(void)
-{
-	pthread_mutex_lock(&lock);
-}
-
-static void after_fork_in_parent(void)
-{
-	pthread_mutex_unlock(&lock);
-}
 
 /* The core handles the sessions. Lists written by the parent remain the parent's. */
 static void after_fork_in_child(void)
@@ -79,17 +41,15 @@ static void after_fork_in_child(void)
 	struct files *files;
 	unsigned i;
 
-	process = getpid();
 	for (files = all; files; files = files->next)
 		for (i = 0; i < FILES; i++)
 			files->file[i].list = NULL;
-	pthread_mutex_unlock(&lock);
 }
 
 static void begin(void)
 {
-	process = getpid();
-	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	ut_file_begin();
+	pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
 /* ---- the list in the memfd */
@@ -126,8 +86,8 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 	struct list *list;
 	uint32_t at, end;
 
-	pthread_mutex_lock(&lock);
-	list = file->list;
+	pthread_mutex_lock(&ut_file_lock);
+	list = ut_data_file(file)->list;
 	if (list) {
 		end = atomic_load_explicit(&list->end, memory_order_relaxed);
 		for (at = sizeof(*list); at < end;) {
@@ -148,7 +108,7 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 			atomic_store_explicit(&list->end, end + padded(length), memory_order_release);
 		}
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&ut_file_lock);
 }
 
 /* Registers the events of a list, in the order of its indexes. Trusts nothing in it: another process wrote
@@ -190,10 +150,10 @@ static void replay(struct ut_session *session, const struct list *list)
 
 /* ---- files */
 
-/* One with a reference, not in the table yet; NULL: no memory. With `lock` held. */
-static struct ut_file *make(struct ut_session *session)
+/* One with a reference, not in the table yet; NULL: no memory. With the lock held. */
+static struct ut_data_file *make(struct ut_session *session)
 {
-	struct ut_file *file;
+	struct ut_data_file *file;
 	unsigned i;
 
 	if (!unused) {
@@ -211,131 +171,25 @@ static struct ut_file *make(struct ut_session *session)
 	}
 	file = unused;
 	unused = file->next;
-	file->references = 1;
+	file->file = (struct ut_file){ .references = 1 };
 	file->access = O_RDWR;
-	file->dev = 0;
-	file->ino = 0;
 	file->list = NULL;
 	atomic_store(&file->session, session);
 	return file;
 }
 
-void ut_file_put(struct ut_file *file)
+void ut_file_released(struct ut_file *last)
 {
-	void *list;
-	int last;
+	struct ut_data_file *file = ut_data_file(last);
 
-	if (!file)
-		return;
-	pthread_mutex_lock(&lock);
-	last = --file->references == 0;
-	pthread_mutex_unlock(&lock);
-	if (!last)
-		return;
 	ut_session_close(atomic_exchange(&file->session, NULL));
-	list = file->list;
-	if (list)
-		munmap(list, LIST_SIZE);
-	pthread_mutex_lock(&lock);
+	if (file->list)
+		munmap(file->list, LIST_SIZE);
+	pthread_mutex_lock(&ut_file_lock);
 	file->list = NULL;
 	file->next = unused;
 	unused = file;
-	pthread_mutex_unlock(&lock);
-}
-
-int ut_file_is(const struct ut_file *file, int fd)
-{
-	struct stat now;
-
-	return fstat(fd, &now) == 0 && now.st_ino == file->ino && now.st_dev == file->dev;
-}
-
-/* The entry of `fd`, to be changed; NULL: a descriptor beyond the table, or no memory. With `lock` held. */
-static _Atomic(struct ut_file *) *place(int fd)
-{
-	_Atomic(_Atomic(struct ut_file *) *) *page;
-	void *memory;
-
-	if ((unsigned)fd >= UT_TABLE_PAGE * UT_TABLE_PAGES)
-		return NULL;
-	page = &ut_table[(unsigned)fd / UT_TABLE_PAGE];
-	if (!atomic_load(page)) {
-		memory = mmap(NULL, UT_TABLE_PAGE * sizeof(**page), PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (memory == MAP_FAILED)
-			return NULL;
-		atomic_store(page, memory);
-	}
-	return &atomic_load(page)[(unsigned)fd % UT_TABLE_PAGE];
-}
-
-/* Puts `file` there, which may be NULL; returns the previous one. With `lock` held. 0 as *done: no space. */
-static struct ut_file *exchange(int fd, struct ut_file *file, int *done)
-{
-	_Atomic(struct ut_file *) *entry;
-	struct ut_file *old;
-
-	*done = 1;
-	if (!file && !ut_file_at(fd))
-		return NULL;
-	entry = place(fd);
-	if (!entry) {
-		*done = 0;
-		return NULL;
-	}
-	old = atomic_exchange(entry, file);
-	if (file && !old)
-		atomic_fetch_add(&ut_table_used, 1);
-	if (!file && old)
-		atomic_fetch_sub(&ut_table_used, 1);
-	return old;
-}
-
-struct ut_file *ut_file_take(int fd)
-{
-	struct ut_file *old;
-	int done;
-
-	pthread_mutex_lock(&lock);
-	old = exchange(fd, NULL, &done);
-	pthread_mutex_unlock(&lock);
-	return old;
-}
-
-void ut_file_forget(int fd, const struct ut_file *file)
-{
-	struct ut_file *old = NULL;
-	int done;
-
-	pthread_mutex_lock(&lock);
-	if (ut_file_at(fd) == file)
-		old = exchange(fd, NULL, &done);
-	pthread_mutex_unlock(&lock);
-	ut_file_put(old);
-}
-
-void ut_file_set(int fd, struct ut_file *file)
-{
-	struct ut_file *old;
-	int done;
-
-	pthread_mutex_lock(&lock);
-	old = exchange(fd, file, &done);
-	if (file && done)
-		file->references++;
-	pthread_mutex_unlock(&lock);
-	ut_file_put(old);
-}
-
-int ut_file_from(unsigned fd)
-{
-	for (; fd < UT_TABLE_PAGE * UT_TABLE_PAGES; fd++) {
-		if (!atomic_load(&ut_table[fd / UT_TABLE_PAGE]))
-			fd |= UT_TABLE_PAGE - 1;
-		else if (ut_file_at((int)fd))
-			return (int)fd;
-	}
-	return -1;
+	pthread_mutex_unlock(&ut_file_lock);
 }
 
 /* The same file, opened once more. -1: there is no /proc. */
@@ -348,7 +202,7 @@ static int open_again(int fd, int access)
 }
 
 /* A memfd for `file`, with a list if there is space for one. The descriptor, or -errno. */
-static int make_descriptor(struct ut_file *file, int flags)
+static int make_descriptor(struct ut_data_file *file, int flags)
 {
 	const unsigned how = MFD_ALLOW_SEALING | (flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
 	struct rlimit largest;
@@ -386,51 +240,44 @@ static int make_descriptor(struct ut_file *file, int flags)
 	}
 	if (flags & (O_NONBLOCK | O_APPEND))
 		fcntl(fd, F_SETFL, flags & (O_NONBLOCK | O_APPEND));
-	file->dev = status.st_dev;
-	file->ino = status.st_ino;
+	file->file.dev = status.st_dev;
+	file->file.ino = status.st_ino;
 	return fd;
 }
 
 int ut_file_open(int flags, int real)
 {
 	struct ut_session *session;
-	struct ut_file *file, *old;
-	int fd, done;
+	struct ut_data_file *file;
+	int fd;
 
 	pthread_once(&once, begin);
 	if (ut_session_open(&session, UT_WAIT) < 0)
 		return -ENOTCONN;
 	if (real >= 0)
 		NEXT(close)(real);
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&ut_file_lock);
 	file = make(session);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&ut_file_lock);
 	if (!file) {
 		ut_session_close(session);
 		return -ENOMEM;
 	}
 	fd = make_descriptor(file, flags);
-	if (fd >= 0) {
-		pthread_mutex_lock(&lock);
-		old = exchange(fd, file, &done); /* takes ownership of the reference */
-		pthread_mutex_unlock(&lock);
-		ut_file_put(old); /* closed without this library */
-		if (done)
-			return fd;
-		NEXT(close)(fd);
+	if (fd < 0)
+		ut_file_put(&file->file);
+	else if (!ut_file_add(fd, &file->file))
 		fd = -EMFILE;
-	}
-	ut_file_put(file);
 	return fd;
 }
 
 /* A descriptor that came from another process, by exec or over a socket, or was copied without this
  * library. */
-static struct ut_file *adopt(int fd)
+struct ut_file *ut_file_adopt(int fd)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);
 	struct ut_session *session;
-	struct ut_file *file = NULL;
+	struct ut_data_file *file = NULL;
 	const struct list *list;
 	struct files *files;
 	struct stat now;
@@ -439,17 +286,17 @@ static struct ut_file *adopt(int fd)
 	if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &now) < 0 || now.st_size != LIST_SIZE)
 		return NULL;
 	pthread_once(&once, begin);
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&ut_file_lock);
 	for (files = all; files && !file; files = files->next)
 		for (i = 0; i < FILES && !file; i++)
-			if (files->file[i].references && files->file[i].ino == now.st_ino &&
-			    files->file[i].dev == now.st_dev) {
+			if (files->file[i].file.references && files->file[i].file.ino == now.st_ino &&
+			    files->file[i].file.dev == now.st_dev) {
 				file = &files->file[i];
-				file->references++;
+				file->file.references++;
 			}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&ut_file_lock);
 	if (file)
-		return file;
+		return &file->file;
 	list = mmap(NULL, LIST_SIZE, PROT_READ, MAP_SHARED, fd, 0);
 	if (list == MAP_FAILED) { /* opened for writing only */
 		const int readable = open_again(fd, O_RDONLY);
@@ -462,39 +309,17 @@ static struct ut_file *adopt(int fd)
 		return NULL;
 	if (list->magic == LIST_MAGIC && ut_session_open(&session, UT_WAIT) == 0) {
 		replay(session, list);
-		pthread_mutex_lock(&lock);
+		pthread_mutex_lock(&ut_file_lock);
 		file = make(session);
-		pthread_mutex_unlock(&lock);
+		pthread_mutex_unlock(&ut_file_lock);
 		if (file) {
-			file->dev = now.st_dev;
-			file->ino = now.st_ino;
+			file->file.dev = now.st_dev;
+			file->file.ino = now.st_ino;
 			file->access = fcntl(fd, F_GETFL) & O_ACCMODE;
 		} else {
 			ut_session_close(session);
 		}
 	}
 	munmap((void *)(uintptr_t)list, LIST_SIZE);
-	return file;
-}
-
-struct ut_file *ut_file_get(int fd)
-{
-	struct ut_file *file;
-
-	pthread_mutex_lock(&lock);
-	file = ut_file_at(fd);
-	if (file)
-		file->references++;
-	pthread_mutex_unlock(&lock);
-	if (file && !ut_file_is(file, fd)) {
-		ut_file_forget(fd, file);
-		ut_file_put(file);
-		file = NULL;
-	}
-	if (!file) {
-		file = adopt(fd);
-		if (file)
-			ut_file_set(fd, file);
-	}
-	return file;
+	return file ? &file->file : NULL;
 }

@@ -89,7 +89,7 @@ static int copy_string(char *to, const char *from)
 
 static long reg(struct ut_file *file, struct user_reg *user)
 {
-	struct ut_session *session = atomic_load(&file->session);
+	struct ut_session *session = atomic_load(&ut_data_file(file)->session);
 	char command[COMMAND_BYTES];
 	struct user_reg asked;
 	uint32_t write_index;
@@ -144,7 +144,7 @@ static long del(struct ut_file *file, const char *user)
 	char name[COMMAND_BYTES];
 	const int error = copy_string(name, user);
 
-	return error ? error : ut_session_delete(atomic_load(&file->session), name);
+	return error ? error : ut_session_delete(atomic_load(&ut_data_file(file)->session), name);
 }
 
 int ut_is_ioctl(unsigned long request)

@@ -13,7 +13,7 @@ _Atomic(void *) ut_next_table[UT_NEXT_COUNT];
 
 /* By instruction: libc's syscall(2) would have to be looked up like the others, and the lookup would find
  * ours. */
-static long system_call(long number, long a, long b, long c, long d, long e, long f)
+long ut_system_call(long number, long a, long b, long c, long d, long e, long f)
 {
 	long result;
 #if defined(__x86_64__)
@@ -66,7 +66,7 @@ static long system_call(long number, long a, long b, long c, long d, long e, lon
 #define BARE(type, name, arguments, ...)             \
 	static type bare_##name arguments            \
 	{                                            \
-		return (type)system_call(__VA_ARGS__); \
+		return (type)ut_system_call(__VA_ARGS__); \
 	}
 
 BARE(int, open, (const char *path, int flags, mode_t mode),
@@ -131,7 +131,7 @@ BARE(int, dup3, (int fd, int to, int flags), SYS_dup3, fd, to, flags, 0, 0, 0)
 
 static int bare_dup2(int fd, int to)
 {
-	return fd == to ? (int)system_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) < 0 ? -1 : to :
+	return fd == to ? (int)ut_system_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) < 0 ? -1 : to :
 			  bare_dup3(fd, to, 0);
 }
 

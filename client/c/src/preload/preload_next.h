@@ -68,7 +68,20 @@ static inline void *ut_next(enum ut_next_name name)
 	return __builtin_expect(function != NULL, 1) ? function : ut_next_find(name);
 }
 
+/* A system call by instruction; -1 and errno. */
+long ut_system_call(long number, long a, long b, long c, long d, long e, long f);
+
 /* NEXT(open)(path, flags, mode) */
 #define NEXT(name) ((ut_next_type_##name)ut_next(UT_NEXT_##name))
+
+#define UT_VISIBLE __attribute__((visibility("default")))
+
+/* WRAP(int, open, (const char *path, ...)) defines `open` under a name that does not clash with libc's
+ * declaration. */
+#define WRAP(type, name, arguments)                       \
+	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name); \
+	UT_VISIBLE type ut_wrap_##name arguments
+#define ALIAS(type, name, of, arguments) \
+	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name) __attribute__((alias(#of)));
 
 #endif

@@ -97,7 +97,7 @@ static int is_still(int fd, struct ut_file *file)
 static inline __attribute__((always_inline)) int record(int fd, struct ut_file *file, const struct iovec *iov,
 							int count, size_t total, int readable, ssize_t *result)
 {
-	struct ut_session *session = atomic_load_explicit(&file->session, memory_order_acquire);
+	struct ut_session *session = atomic_load_explicit(&ut_data_file(file)->session, memory_order_acquire);
 	ssize_t done;
 
 	if (__builtin_expect(!session, 0))
@@ -107,7 +107,7 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 		if (!is_still(fd, file))
 			return 0;
 	}
-	if (__builtin_expect(file->access == O_RDONLY, 0))
+	if (__builtin_expect(ut_data_file(file)->access == O_RDONLY, 0))
 		done = -EBADF;
 	else if (__builtin_expect(total < INDEX_SIZE, 0))
 		done = -EFAULT;
@@ -134,7 +134,7 @@ int ut_record_piece(int fd, struct ut_file *file, const void *data, size_t size,
 	if (__builtin_expect((ssize_t)size < 0, 0)) {
 		if (!is_still(fd, file))
 			return 0;
-		errno = file->access == O_RDONLY ? EBADF : EINVAL;
+		errno = ut_data_file(file)->access == O_RDONLY ? EBADF : EINVAL;
 		*result = -1;
 		return 1;
 	}
@@ -166,7 +166,7 @@ int ut_record(int fd, struct ut_file *file, const struct iovec *iov, int count, 
 			error = lengths < 0 ? EINVAL : EFAULT;
 	}
 	if (__builtin_expect(error || total == 0, 0)) {
-		if (file->access == O_RDONLY)
+		if (ut_data_file(file)->access == O_RDONLY)
 			error = EBADF;
 		if (!is_still(fd, file))
 			return 0;

@@ -1,0 +1,214 @@
+/* The table of a preload library's descriptors: see preload_table.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "preload_table.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "preload_next.h"
+
+_Atomic(_Atomic(struct ut_file *) *) ut_table[UT_TABLE_PAGES];
+_Atomic unsigned ut_table_used;
+pthread_mutex_t ut_file_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pid_t process;
+
+void ut_section_begin(struct ut_section *section)
+{
+	sigset_t all_signals;
+
+	section->error = errno;
+	sigfillset(&all_signals);
+	pthread_sigmask(SIG_SETMASK, &all_signals, &section->signals);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &section->cancel);
+}
+
+void ut_section_end(const struct ut_section *section)
+{
+	pthread_setcancelstate(section->cancel, NULL);
+	pthread_sigmask(SIG_SETMASK, &section->signals, NULL);
+	errno = section->error;
+}
+
+int ut_file_here(void)
+{
+	return process == getpid();
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&ut_file_lock);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&ut_file_lock);
+}
+
+static void after_fork_in_child(void)
+{
+	process = getpid();
+	pthread_mutex_unlock(&ut_file_lock);
+}
+
+static void begin(void)
+{
+	process = getpid();
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+void ut_file_begin(void)
+{
+	pthread_once(&once, begin);
+}
+
+void ut_file_put(struct ut_file *file)
+{
+	int last;
+
+	if (!file)
+		return;
+	pthread_mutex_lock(&ut_file_lock);
+	last = --file->references == 0;
+	pthread_mutex_unlock(&ut_file_lock);
+	if (last)
+		ut_file_released(file);
+}
+
+int ut_file_is(const struct ut_file *file, int fd)
+{
+	struct stat now;
+
+	return fstat(fd, &now) == 0 && now.st_ino == file->ino && now.st_dev == file->dev;
+}
+
+/* The entry of `fd`, to be changed; NULL: a descriptor beyond the table, or no memory. With the lock held. */
+static _Atomic(struct ut_file *) *place(int fd)
+{
+	_Atomic(_Atomic(struct ut_file *) *) *page;
+	void *memory;
+
+	if ((unsigned)fd >= UT_TABLE_PAGE * UT_TABLE_PAGES)
+		return NULL;
+	page = &ut_table[(unsigned)fd / UT_TABLE_PAGE];
+	if (!atomic_load(page)) {
+		memory = mmap(NULL, UT_TABLE_PAGE * sizeof(**page), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (memory == MAP_FAILED)
+			return NULL;
+		atomic_store(page, memory);
+	}
+	return &atomic_load(page)[(unsigned)fd % UT_TABLE_PAGE];
+}
+
+/* Puts `file` there, which may be NULL; returns the previous one. 0 as *done: no space. With the lock held. */
+static struct ut_file *exchange(int fd, struct ut_file *file, int *done)
+{
+	_Atomic(struct ut_file *) *entry;
+	struct ut_file *old;
+
+	*done = 1;
+	if (!file && !ut_file_at(fd))
+		return NULL;
+	entry = place(fd);
+	if (!entry) {
+		*done = 0;
+		return NULL;
+	}
+	old = atomic_exchange(entry, file);
+	if (file && !old)
+		atomic_fetch_add(&ut_table_used, 1);
+	if (!file && old)
+		atomic_fetch_sub(&ut_table_used, 1);
+	return old;
+}
+
+struct ut_file *ut_file_take(int fd)
+{
+	struct ut_file *old;
+	int done;
+
+	pthread_mutex_lock(&ut_file_lock);
+	old = exchange(fd, NULL, &done);
+	pthread_mutex_unlock(&ut_file_lock);
+	return old;
+}
+
+void ut_file_forget(int fd, const struct ut_file *file)
+{
+	struct ut_file *old = NULL;
+	int done;
+
+	pthread_mutex_lock(&ut_file_lock);
+	if (ut_file_at(fd) == file)
+		old = exchange(fd, NULL, &done);
+	pthread_mutex_unlock(&ut_file_lock);
+	ut_file_put(old);
+}
+
+void ut_file_set(int fd, struct ut_file *file)
+{
+	struct ut_file *old;
+	int done;
+
+	pthread_mutex_lock(&ut_file_lock);
+	old = exchange(fd, file, &done);
+	if (file && done)
+		file->references++;
+	pthread_mutex_unlock(&ut_file_lock);
+	ut_file_put(old);
+}
+
+int ut_file_from(unsigned fd)
+{
+	for (; fd < UT_TABLE_PAGE * UT_TABLE_PAGES; fd++) {
+		if (!atomic_load(&ut_table[fd / UT_TABLE_PAGE]))
+			fd |= UT_TABLE_PAGE - 1;
+		else if (ut_file_at((int)fd))
+			return (int)fd;
+	}
+	return -1;
+}
+
+int ut_file_add(int fd, struct ut_file *file)
+{
+	struct ut_file *old;
+	int done;
+
+	pthread_mutex_lock(&ut_file_lock);
+	old = exchange(fd, file, &done); /* takes ownership of the reference */
+	pthread_mutex_unlock(&ut_file_lock);
+	ut_file_put(old); /* closed without this library */
+	if (!done) {
+		NEXT(close)(fd);
+		ut_file_put(file);
+	}
+	return done;
+}
+
+struct ut_file *ut_file_get(int fd)
+{
+	struct ut_file *file;
+
+	pthread_mutex_lock(&ut_file_lock);
+	file = ut_file_at(fd);
+	if (file)
+		file->references++;
+	pthread_mutex_unlock(&ut_file_lock);
+	if (file && !ut_file_is(file, fd)) {
+		ut_file_forget(fd, file);
+		ut_file_put(file);
+		file = NULL;
+	}
+	if (!file) {
+		file = ut_file_adopt(fd);
+		if (file)
+			ut_file_set(fd, file);
+	}
+	return file;
+}
