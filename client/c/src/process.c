@@ -169,40 +169,12 @@ static uint32_t ring_bytes(uint64_t bytes)
 	return (uint32_t)size;
 }
 
-static void set_directory(struct ut_settings *settings, unsigned index, const char *folder, const char *below)
-{
-	char *at = settings->directories[index];
-	size_t room = sizeof(settings->directories[index]);
-
-	/* A directory too long for a socket's address counts as none. */
-	if ((size_t)snprintf(at, room, "%s%s", folder, below) >= room)
-		at[0] = 0;
-}
-
-/* utracefs_protocol/places.py has the rule of directories. */
 void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes)
 {
-	const char *chosen = directory ? directory : secure_getenv("UTRACEFS_DIR");
-	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
 	const char *text;
-	char here[sizeof(settings->directories[0])];
 
 	memset(settings, 0, sizeof(*settings));
-	if (chosen && chosen[0]) {
-		/* Absolute: the program may change its working directory before it connects again. */
-		if (chosen[0] != '/' && getcwd(here, sizeof(here) - 1))
-			set_directory(settings, 0, strcat(here, "/"), chosen);
-		if (!settings->directories[0][0])
-			set_directory(settings, 0, chosen, "");
-	} else {
-		if (folder && folder[0] == '/') {
-			set_directory(settings, 0, folder, "/utracefs");
-		} else {
-			snprintf(settings->directories[0], sizeof(settings->directories[0]), "/tmp/utracefs-%u",
-				 (unsigned)geteuid());
-		}
-		set_directory(settings, 1, "/run/utracefs", "");
-	}
+	ut_choose_directories(settings->directories, directory);
 	text = secure_getenv("UTRACEFS_DATA_RING");
 	settings->ring_bytes = text && strcmp(text, "0") == 0 ? 0 : ring_bytes(wanted_bytes("UTRACEFS_RING_KB"));
 	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB"));

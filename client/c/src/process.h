@@ -11,12 +11,13 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
+#include "connecting.h"
 #include "descriptor.h"
 
 /* The environment when the first session was made. It is read once: the program may change its environment
  * at any time, and getenv(3) must not run meanwhile. */
 struct ut_settings {
-	char directories[2][108]; /* of the sockets, best first; "" for none */
+	char directories[2][UT_DIRECTORY]; /* connecting.h */
 	uint32_t ring_bytes;	  /* requested size; 0: none */
 	uint32_t local_bytes;	  /* of a local ring */
 	uint64_t patience_ns;

@@ -12,6 +12,7 @@ import pytest
 
 from tests.client.c.building import SOURCE
 from tests.client.c.test_emit import lines
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.judges import needs
 
@@ -72,6 +73,34 @@ def test_pkg_config(tree: Path, daemon: DaemonProcess, events_req: None, tmp_pat
     call(["gcc", "-pthread", f"-I{tree}/include", source, library, "-o", static])
     call([static])
     assert len(lines(daemon, "req_begin")) == 2000
+
+
+@needs("pkg-config")
+def test_a_reader(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Path) -> None:
+    """examples/c/watch.c, linked both ways, also as C++."""
+    flags = call(
+        ["pkg-config", "--cflags", "--libs", "utracefs"], PKG_CONFIG_PATH=f"{tree}/lib/pkgconfig"
+    ).split()
+    call(["gcc", EXAMPLES / "c" / "requests.c", "-o", tmp_path / "requests", *flags])
+    watch, shown = tmp_path / "watch", tmp_path / "shown"
+    call(["gcc", "-Wall", "-Wextra", "-Werror", EXAMPLES / "c" / "watch.c", "-o", watch, *flags])
+    call(["gcc", "-x", "c++", "-fsyntax-only", f"-I{tree}/include", EXAMPLES / "c" / "watch.c"])
+    with (
+        open(shown, "w") as out,
+        subprocess.Popen(
+            [watch, "req_*", "request < 10"],
+            stdout=out,
+            env={**os.environ, "LD_LIBRARY_PATH": f"{tree}/lib"},
+        ),
+    ):
+        wait_for(lambda: shown.read_text() == "ready\n")
+        call([tmp_path / "requests"], LD_LIBRARY_PATH=f"{tree}/lib")
+        wait_for(lambda: shown.read_text().count("\n") == 21)
+        daemon.stop()
+    begun = [line for line in shown.read_text().splitlines() if "req_begin: " in line]
+    assert len(begun) == 10
+    assert " requests-" in begun[3]
+    assert "req_begin: 03 00 00 00" in begun[3]
 
 
 @needs("g++")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -18,8 +19,9 @@ class PlainWriter:
 
     def __init__(self, size: int = SIZE) -> None:
         self.size = size
-        self.fd = os.memfd_create("plain", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("plain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, 4096 + size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.mapping = mmap.mmap(self.fd, 0)
         struct.pack_into("<IIII", self.mapping, 0, 0x53525455, 1, 4096, size)
         self.head = 0

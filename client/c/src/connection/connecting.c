@@ -1,8 +1,14 @@
-/* Connecting to the daemon's socket; utracefs_protocol/places.py has the rule of directories. */
-#include <stdio.h>
-#include <sys/un.h>
+/* Connecting to the daemon's sockets; utracefs_protocol/places.py has the rule of directories. */
+#include "connecting.h"
 
-#include "connection.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 /* Every user may make a directory in /tmp: this one must be ours, without access for others. 0 or -errno. */
 static int check_owner(const char *directory)
@@ -18,17 +24,46 @@ static int check_owner(const char *directory)
 	return S_ISDIR(found.st_mode) && found.st_uid == geteuid() && !(found.st_mode & 077) ? 0 : -EPERM;
 }
 
-int ut_connect(const struct ut_settings *settings)
+static void set_directory(char *at, const char *folder, const char *below)
+{
+	/* A directory too long for a socket's address counts as none. */
+	if ((size_t)snprintf(at, UT_DIRECTORY, "%s%s", folder, below) >= UT_DIRECTORY)
+		at[0] = 0;
+}
+
+void ut_choose_directories(char directories[2][UT_DIRECTORY], const char *directory)
+{
+	const char *chosen = directory ? directory : secure_getenv("UTRACEFS_DIR");
+	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
+	char here[UT_DIRECTORY];
+
+	directories[0][0] = directories[1][0] = 0;
+	if (chosen && chosen[0]) {
+		/* Absolute: the program may change its working directory before it connects again. */
+		if (chosen[0] != '/' && getcwd(here, sizeof(here) - 1))
+			set_directory(directories[0], strcat(here, "/"), chosen);
+		if (!directories[0][0])
+			set_directory(directories[0], chosen, "");
+		return;
+	}
+	if (folder && folder[0] == '/')
+		set_directory(directories[0], folder, "/utracefs");
+	else
+		snprintf(directories[0], UT_DIRECTORY, "/tmp/utracefs-%u", (unsigned)geteuid());
+	set_directory(directories[1], "/run/utracefs", "");
+}
+
+int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 {
 	int worst = -ENOENT;
 
 	for (int i = 0; i < 2; i++) {
 		struct sockaddr_un address = {.sun_family = AF_UNIX};
-		const char *directory = settings->directories[i];
+		const char *directory = directories[i];
 		int error, fd;
 
 		if (!directory[0] ||
-		    (size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%s/user_events_data", directory) >=
+		    (size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", directory, name) >=
 			    sizeof(address.sun_path))
 			continue;
 		error = check_owner(directory);

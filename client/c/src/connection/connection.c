@@ -119,7 +119,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		}
 		s->memory = at;
 	}
-	fd = ut_connect(&s->settings);
+	fd = ut_connect(s->settings.directories, "user_events_data");
 	if (fd == -EAGAIN && s->patience > BUSY_NS) {
 		s->patience -= BUSY_NS;
 		s->due = now + BUSY_NS;

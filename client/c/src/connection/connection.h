@@ -282,11 +282,6 @@ void ut_held_free(struct ut_session *session);
 /* Counts as lost what ended relatives held. */
 void ut_held_collect(void);
 
-/* ---- connecting.c */
-
-/* A connected socket, or -errno: of several errors the first other than "there is nothing". */
-int ut_connect(const struct ut_settings *settings);
-
 /* ---- local_ring.c: with the lock held */
 
 /* Makes the local ring unless there is one. 0, or -errno. */

@@ -45,10 +45,8 @@ static void put_uint(struct ut_out *out, uint64_t value)
 		put_number(out, 0xcf, value, 8);
 }
 
-static void put_str(struct ut_out *out, const char *text)
+static void put_text(struct ut_out *out, const char *text, size_t size)
 {
-	size_t size = strlen(text);
-
 	if (size < 32)
 		put_byte(out, 0xa0 | (unsigned)size);
 	else if (size <= 0xff)
@@ -60,12 +58,20 @@ static void put_str(struct ut_out *out, const char *text)
 	put(out, text, size);
 }
 
-/* At most 15 elements: we send no longer ones. */
-static void put_array(struct ut_out *out, unsigned count)
+static void put_str(struct ut_out *out, const char *text)
 {
-	put_byte(out, 0x90 | count);
+	put_text(out, text, strlen(text));
 }
 
+static void put_array(struct ut_out *out, unsigned count)
+{
+	if (count < 16)
+		put_byte(out, 0x90 | count);
+	else
+		put_number(out, 0xdc, count, 2);
+}
+
+/* At most 15 members. */
 static void put_map(struct ut_out *out, unsigned count)
 {
 	put_byte(out, 0x80 | count);
@@ -132,10 +138,59 @@ void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, ui
 	end_message(out);
 }
 
+void ut_put_about(struct ut_out *out, uint32_t msgid, const char *method, const char *text)
+{
+	begin_request(out, msgid, method, 1);
+	put_str(out, text);
+	end_message(out);
+}
+
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name)
 {
-	begin_request(out, msgid, "DIAG_IOCSDEL", 1);
-	put_str(out, name);
+	ut_put_about(out, msgid, "DIAG_IOCSDEL", name);
+}
+
+void ut_put_handle(struct ut_out *out, uint32_t msgid, const char *method, uint64_t handle)
+{
+	begin_request(out, msgid, method, 1);
+	put_uint(out, handle);
+	end_message(out);
+}
+
+const char *ut_next_word(const char *at, size_t *size)
+{
+	at += strspn(at, " ");
+	*size = strcspn(at, " ");
+	return *size ? at : NULL;
+}
+
+void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stream_attr *attr)
+{
+	unsigned words = 0;
+	const char *word;
+	size_t size;
+
+	for (word = attr->events; (word = ut_next_word(word, &size)); word += size)
+		words++;
+	begin_request(out, msgid, "stream_open", 1);
+	put_map(out, 3 + (attr->filter != NULL) + (attr->instance != NULL));
+	put_str(out, "events");
+	put_array(out, words);
+	for (word = attr->events; (word = ut_next_word(word, &size)); word += size)
+		put_text(out, word, size);
+	put_str(out, "size");
+	put_uint(out, attr->size);
+	put_str(out, "watermark");
+	put_uint(out, attr->watermark);
+	if (attr->filter) {
+		put_str(out, "filter");
+		put_str(out, attr->filter);
+	}
+	if (attr->instance) {
+		put_str(out, "instances");
+		put_array(out, 1);
+		put_str(out, attr->instance);
+	}
 	end_message(out);
 }
 
@@ -386,31 +441,65 @@ int ut_parse(const uint8_t *data, size_t size, struct ut_message *message)
 	return -EPROTO;
 }
 
-int ut_parse_size(struct ut_in in, uint64_t *size, uint64_t *writers)
+/* Points *in at the value of a map's member. 0; -ENOENT: there is none; -EPROTO: it is no map. */
+static int find_member(struct ut_in *in, const char *name)
 {
 	const char *member;
 	uint64_t count;
 	size_t length;
-	int found = 0;
 
-	*writers = 0;
-	if (take(&in, T_MAP, &count))
+	if (take(in, T_MAP, &count))
 		return -EPROTO;
 	while (count--) {
-		if (take_bytes(&in, &member, &length))
+		if (take_bytes(in, &member, &length))
 			return -EPROTO;
-		if (is_text(member, length, "size")) {
-			if (take(&in, T_UINT, size))
-				return -EPROTO;
-			found = 1;
-		} else if (is_text(member, length, "writers")) {
-			if (take(&in, T_UINT, writers))
-				return -EPROTO;
-		} else if (skip(&in, 1) != 1) {
+		if (is_text(member, length, name))
+			return 0;
+		if (skip(in, 1) != 1)
 			return -EPROTO;
-		}
 	}
-	return found ? 0 : -EPROTO;
+	return -ENOENT;
+}
+
+int ut_parse_number(struct ut_in in, const char *name, uint64_t *value)
+{
+	int error = find_member(&in, name);
+
+	return error ? error : take(&in, T_UINT, value);
+}
+
+int ut_parse_size(struct ut_in in, uint64_t *size, uint64_t *writers)
+{
+	*writers = 0;
+	return ut_parse_number(in, "size", size) || ut_parse_number(in, "writers", writers) == -EPROTO ? -EPROTO : 0;
+}
+
+int ut_parse_bytes(struct ut_in in, const char **data, size_t *size)
+{
+	return take_bytes(&in, data, size);
+}
+
+int ut_parse_missed(struct ut_in in, struct ut_missed *missed)
+{
+	int error;
+
+	missed->epoch = missed->nr_events = 0;
+	missed->events = in;
+	error = find_member(&missed->events, "events");
+	if (error != -ENOENT && (error || take(&missed->events, T_ARRAY, &missed->nr_events)))
+		return -EPROTO;
+	if (ut_parse_number(in, "epoch", &missed->epoch) == -EPROTO || find_member(&in, "origin"))
+		return -EPROTO;
+	return take_bytes(&in, &missed->origin, &missed->origin_size);
+}
+
+int ut_next_missed(struct ut_in *in, const char **name, size_t *size, uint64_t *count, uint64_t *epoch)
+{
+	uint64_t three;
+
+	return take(in, T_ARRAY, &three) || three != 3 || take_bytes(in, name, size) || take(in, T_UINT, count) ?
+		       -EPROTO :
+		       take(in, T_UINT, epoch);
 }
 
 static int take_locs(struct ut_in *in, struct ut_registered *registered)

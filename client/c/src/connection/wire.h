@@ -75,6 +75,17 @@ void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size);
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
 		     uint32_t event_id, uint64_t token);
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name);
+/* A request whose only param is a text, or the number of something open. */
+void ut_put_about(struct ut_out *out, uint32_t msgid, const char *method, const char *text);
+void ut_put_handle(struct ut_out *out, uint32_t msgid, const char *method, uint64_t handle);
+struct ut_stream_attr {
+	const char *events; /* separated by spaces */
+	const char *filter, *instance; /* NULL: none */
+	uint32_t size, watermark;
+};
+void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stream_attr *attr);
+/* The next of words separated by spaces; NULL: there is none. */
+const char *ut_next_word(const char *at, size_t *size);
 struct ut_record {
 	uint32_t write_index, size; /* of the payload */
 	const struct iovec *iov;
@@ -94,6 +105,18 @@ int ut_parse(const uint8_t *data, size_t size, struct ut_message *message);
 /* 0, or -EPROTO if it is no such result. Unknown members are skipped. */
 /* writers: the member of mmap_status, 0 if it is absent. */
 int ut_parse_size(struct ut_in result, uint64_t *size, uint64_t *writers);
+/* The number that is the member `name` of a map; -ENOENT: there is none. */
+int ut_parse_number(struct ut_in result, const char *name, uint64_t *value);
+int ut_parse_bytes(struct ut_in result, const char **data, size_t *size);
+/* Of stream_missed. `epoch`: of events that are not among `nr_events`, which ut_next_missed reads. */
+struct ut_missed {
+	const char *origin;
+	size_t origin_size;
+	uint64_t epoch, nr_events;
+	struct ut_in events;
+};
+int ut_parse_missed(struct ut_in result, struct ut_missed *missed);
+int ut_next_missed(struct ut_in *in, const char **name, size_t *size, uint64_t *count, uint64_t *epoch);
 int ut_parse_registered(struct ut_in result, int with_token, struct ut_registered *registered);
 /* The next of `nr_pairs`: a token and the new value of its bit. 0 or -EPROTO. */
 int ut_next_pair(struct ut_in *in, uint64_t *token, int *on);

@@ -1,0 +1,54 @@
+/* Tables of a stream: its events, and the names of threads. */
+#ifndef UTRACEFS_STREAM_EVENTS_H
+#define UTRACEFS_STREAM_EVENTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "utracefs_stream.h"
+
+struct ut_known_event {
+	struct utracefs_stream_event event;
+	struct ut_known_event *next; /* of all */
+	struct ut_known_event *next_of_name;
+	uint64_t got;	 /* records and reported losses of the present connection's stream */
+	uint64_t missed; /* of stream_missed, on that connection; and its epoch */
+	uint64_t epoch;
+	uint64_t untold; /* lost between two daemons: to be reported */
+	int has_missed;
+	char texts[]; /* system, name, format */
+};
+
+#define UT_NR_IDS 65536u
+#define UT_NR_NAMES 1024u
+
+struct ut_stream_events {
+	struct ut_known_event **by_id; /* UT_NR_IDS */
+	struct ut_known_event *all;
+	struct ut_known_event *names[UT_NR_NAMES];
+	size_t bytes; /* of all descriptions */
+};
+
+int ut_stream_events_init(struct ut_stream_events *events);
+void ut_stream_events_free(struct ut_stream_events *events);
+/* The content of an SS_FORMAT: system, NUL, format. 0, -EPROTO, -ENOMEM. */
+int ut_stream_events_describe(struct ut_stream_events *events, uint16_t id, const uint8_t *data, size_t size);
+/* The newest event of this SYSTEM:NAME, made without a format if need be. NULL: no memory, or no name. */
+struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, const char *full, size_t size);
+
+struct ut_thread_name {
+	int32_t tid; /* 0: free */
+	char name[20];
+};
+
+struct ut_thread_names {
+	struct ut_thread_name *table;
+	uint32_t size, used; /* size: a power of two */
+};
+
+/* The name that it had last, or NULL. */
+const char *ut_thread_name_of(const struct ut_thread_names *names, int32_t tid);
+/* name: 16 bytes. */
+void ut_thread_name_set(struct ut_thread_names *names, int32_t tid, const uint8_t *name);
+
+#endif

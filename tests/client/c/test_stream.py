@@ -1,0 +1,278 @@
+"""utracefs_stream.h, under a sanitizer, with a real daemon, and with one that sends nonsense."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.client.c.building import build
+from tests.client.c.programs import Program, started
+from tests.client.daemons.fake_daemon import wait_for
+from tests.integration.conftest import DaemonProcess
+from tests.protocol.pages.stream_writer import PlainWriter
+from utracefs import Session
+from utracefs_protocol.connection import encode_error, encode_response
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+NewSession = Callable[..., Session]
+
+
+@pytest.fixture
+def stream(directory: Path) -> Iterator[Program]:
+    path = build("tests", sanitize="address,undefined") / "tests" / "stream"
+    with started(path, directory) as program:
+        yield program
+
+
+def opened(program: Program, *parts: object) -> str:
+    """The parts: events, filter, instance, bytes of the ring, watermark, whether it ends."""
+    return program.ask("open " + "|".join(map(str, [*parts, *["-"] * (6 - len(parts))])))
+
+
+def emit(session: Session, name: str, *numbers: int) -> None:
+    event = session.event(f"{name} u32 a; __rel_loc char[] s")
+    wait_for(lambda: event)
+    for number in numbers:
+        event.emit(number, f"s{number}")
+    assert session.flush(60)
+
+
+def counts(program: Program, wait_ms: int = 300) -> dict[str, tuple[int, int]]:
+    """Records and losses by event; `restarts`."""
+    found = program.ask(f"count {wait_ms}")
+    return {
+        name: (int(records), int(lost or 0))
+        for name, records, lost in re.findall(r"(\S+)=(\d+)(?:\+(\d+))?", found)
+    }
+
+
+def test_records(stream: Program, new_session: NewSession, utracefsd: DaemonProcess) -> None:
+    session = new_session()
+    assert opened(stream, "ev ev_[ab] nothing:*") == "0"
+    emit(session, "ev", 7)
+    session.event("other u32 a").emit(6)
+    emit(session, "ev_a", 8)
+    first, second, rest = stream.ask("each 500").split(";")
+    assert rest == ""
+    name, time_ns, cpu, pid, tid, comm, data = first.split(" ")
+    assert (name, int(pid), int(tid)) == ("user_events:ev", os.getpid(), threading.get_native_id())
+    assert comm == Path("/proc/thread-self/comm").read_text().strip()
+    assert int(cpu) < os.cpu_count()  # type: ignore[operator]
+    assert int(time_ns) > 0
+    assert bytes.fromhex(data) == struct.pack("<IHH3s", 7, 0, 3, b"s7\0")
+    assert second.startswith("user_events:ev_a ")
+
+
+def test_a_filter_and_errors(stream: Program, new_session: NewSession, utracefsd: DaemonProcess) -> None:
+    session = new_session()
+    session.event("ev u32 a; __rel_loc char[] s")
+    assert opened(stream, "ev", "a > 2") == "0"
+    emit(session, "ev", 1, 2, 3, 4)
+    assert counts(stream)["ev"] == (2, 0)
+    assert opened(stream, "ev", "b > 2").startswith(f"-{errno.EINVAL} filter: ")
+    assert stream.ask("each 1") == f"-{errno.EBADF} the stream is not open"
+    assert opened(stream, "ev", "-", "gone") == f"-{errno.ENOENT} there is no instance 'gone'"
+    assert opened(stream, "ev", "-", "-", 5000).startswith(f"-{errno.EINVAL} ")
+    assert opened(stream, " ".join(f"e{n}" for n in range(64))) == "0"
+    assert opened(stream, " ".join(f"e{n}" for n in range(65))).startswith(f"-{errno.E2BIG} ")
+
+
+def test_files(stream: Program, new_session: NewSession, utracefsd: DaemonProcess) -> None:
+    session = new_session()
+    assert opened(stream, "ev") == "0"
+    emit(session, "ev")
+    text = bytes.fromhex(stream.ask("file events/user_events/ev/format")).decode()
+    assert text.startswith("name: ev\nID: ")
+    assert stream.ask("file events/user_events/gone/id").startswith(f"-{errno.ENOENT} ")
+
+
+def test_no_daemon(stream: Program, directory: Path) -> None:
+    assert opened(stream, "ev") == f"-{errno.ENOENT} no daemon in {directory}: No such file or directory"
+    assert stream.ask("file trace").startswith(f"-{errno.ENOENT} no daemon")
+
+
+def test_losses_are_reported(stream: Program, new_session: NewSession, utracefsd: DaemonProcess) -> None:
+    """The ring has room for some thousand records of the 20,000: the program does not read meanwhile."""
+    session = new_session()
+    assert opened(stream, "ev", "-", "-", 256 << 10) == "0"
+    emit(session, "ev", *range(20_000))
+    lost = stream.number("lost")
+    assert lost > 5000
+    assert counts(stream)["ev"] == (20_000 - lost, lost)
+    emit(session, "ev", *range(10))
+    assert counts(stream)["ev"] == (10, 0)
+    assert stream.number("lost") == lost
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_restart(stream: Program, new_session: NewSession, utracefsd: DaemonProcess, kill: bool) -> None:
+    """Records that the next daemon has before the stream is back are reported as lost."""
+    session = new_session()
+    session.event("ev u32 a; __rel_loc char[] s")
+    with utracefsd.tree() as tree:
+        tree.write_file("standing_events", b"user_events:ev\n")
+    assert opened(stream, "ev other") == "0"
+    emit(session, "ev", *range(1000))
+    os.kill(stream.pid, signal.SIGSTOP)
+    utracefsd.stop(kill)
+    utracefsd.start()
+    emit(session, "ev", *range(100))
+    os.kill(stream.pid, signal.SIGCONT)
+    assert counts(stream) == {"ev": (1000, 100), "restarts": (1, 0)}
+    emit(session, "ev", 1)
+    emit(session, "other", 1)
+    assert counts(stream) == {"ev": (1, 0), "other": (1, 0), "restarts": (0, 0)}
+    assert stream.number("lost") == 100
+
+
+def test_the_end(stream: Program, new_session: NewSession, utracefsd: DaemonProcess) -> None:
+    session = new_session()
+    assert opened(stream, "ev", "-", "-", "-", "-", "ends") == "0"
+    emit(session, "ev", *range(10))
+    utracefsd.stop()
+    assert stream.ask("count 1000") == f"ev=10+0 restarts=0-{errno.ECONNRESET} the daemon has ended"
+    assert stream.ask("count 1").endswith("the stream is not open")
+
+
+# A daemon that is not to be trusted.
+
+
+class Liar:
+    """Sends each client these answers, one for each request, the descriptors with the first, and hangs up."""
+
+    def __init__(self, directory: Path) -> None:
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(directory / "tracefs"))
+        self.listener.listen()
+        self.answers: list[bytes] = []
+        self.fds: list[int] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            with sock, contextlib.suppress(OSError):
+                for number, answer in enumerate(self.answers):
+                    sock.recv(65536)
+                    if not answer:
+                        break
+                    if number or not self.fds:
+                        sock.sendall(answer)
+                    else:
+                        socket.send_fds(sock, [answer], self.fds)
+
+
+OPENED = encode_response(1, {"handle": 5})
+MISSED = encode_response(2, {"origin": "x", "epoch": 1, "events": []})
+
+
+@pytest.fixture
+def liar(directory: Path) -> Iterator[Liar]:
+    made = Liar(directory)
+    yield made
+    made.listener.shutdown(socket.SHUT_RDWR)
+    made.listener.close()
+
+
+@pytest.fixture
+def writer() -> Iterator[PlainWriter]:
+    writer = PlainWriter()
+    yield writer
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        (b"", MISSED, "the daemon closed the connection"),
+        (b"\xc1", MISSED, "the daemon's answer is no message"),
+        (encode_response(1, {}), MISSED, "the daemon sent no stream ring"),
+        (encode_response(1, {"handle": -1}), MISSED, "the daemon sent no stream ring"),
+        (encode_response(1, 5), MISSED, "the daemon sent no stream ring"),
+        (OPENED, encode_response(2, {"epoch": 1}), "the daemon's answer has no counts of missed records"),
+        (
+            OPENED,
+            encode_response(2, {"origin": "x", "epoch": 1, "events": [["ev", 1]]}),
+            "the daemon's counts of missed records are broken",
+        ),
+        (OPENED, encode_error(2, errno.EIO, "no"), "no"),
+    ],
+)
+def test_answers(
+    stream: Program, liar: Liar, writer: PlainWriter, first: bytes, second: bytes, error: str
+) -> None:
+    end, bell = os.pipe()
+    liar.answers, liar.fds = [first, second], [writer.fd, end]
+    assert opened(stream, "ev").partition(" ")[2] == error
+    os.close(end)
+    os.close(bell)
+
+
+def test_memory_that_is_no_ring(stream: Program, liar: Liar, writer: PlainWriter, tmp_path: Path) -> None:
+    bell = os.pipe()
+    unsealed = os.open(tmp_path / "ring", os.O_RDWR | os.O_CREAT)
+    os.write(unsealed, writer.mapping[:])
+    liar.answers = [OPENED, MISSED]
+    for fds in ([], [writer.fd], [writer.fd, *bell], [bell[0], writer.fd], [unsealed, bell[0]]):
+        liar.fds = fds
+        refused = opened(stream, "ev")
+        assert refused.endswith("the daemon sent no stream ring") == (fds != [writer.fd, *bell])
+    for offset, value in ((0, 1), (4, 2), (8, 0), (12, 1 << 19), (12, 0), (128, 4)):
+        kept = writer.mapping[offset : offset + 4]
+        writer.mapping[offset : offset + 4] = struct.pack("<I", value)
+        liar.fds = [writer.fd, bell[0]]
+        assert opened(stream, "ev").endswith("the daemon sent no stream ring")
+        writer.mapping[offset : offset + 4] = kept
+    for fd in (*bell, unsealed):
+        os.close(fd)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 150),
+            st.sampled_from([0, 1, 4, 7, 8, 24, 32, 255, 4096, 65535, 2**31, 2**32 - 8, 2**32 - 1]),
+        ),
+        max_size=3,
+    ),
+    st.sampled_from([0, 8, 1, 1 << 18, (1 << 18) + 8, 1 << 63, 2**64 - 8]),
+)
+def test_no_content_does_harm(stream: Program, liar: Liar, changes: list[tuple[int, int]], more: int) -> None:
+    """Words of a sound ring are overwritten: every record can still be read to its end."""
+    writer = PlainWriter()
+    writer.describe(9, b"ev u32 a; __rel_loc char[] s")
+    writer.comm(8, b"x" * 16)
+    for number in range(4):
+        writer.record(9, struct.pack("<IHH3s", number, 0, 3, b"ab\0"))
+    writer.lost(9, 5)
+    for word, value in changes:
+        struct.pack_into("<I", writer.mapping, 4096 + 4 * word, value)
+    writer.head = (writer.head + more) % 2**64
+    writer.publish(lost=5)
+    end, bell = os.pipe()
+    os.close(bell)
+    liar.answers, liar.fds = [OPENED, MISSED], [writer.fd, end]
+    assert opened(stream, "ev", "-", "-", "-", "-", "ends") == "0"
+    found = stream.ask("count 100")
+    assert found.endswith(("the daemon has ended", "is broken", "not described", "Protocol error"))
+    if not changes and not more:
+        assert found.startswith("ev=4+5 restarts=0")
+    os.close(end)
+    writer.close()
