@@ -1,0 +1,553 @@
+/* Hashes and arrays: see maps.h; rings.c has the other kinds. */
+#include "maps.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define BP_LIVE 1u
+#define BP_USED 2u /* since the LRU's hand was here last */
+#define BP_FLAGS (BP_LIVE | BP_USED)
+/* The kernel's KMALLOC_MAX_SIZE: a key and a value. */
+#define BP_MAX_ELEMENT (4u << 20)
+
+static pthread_mutex_t entrance = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t memory; /* bytes of all maps */
+
+void bp_lock(void)
+{
+	pthread_mutex_lock(&entrance);
+	pthread_mutex_lock(&lock);
+	pthread_mutex_unlock(&entrance);
+}
+
+void bp_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* As libbpf counts: up to the last of "0-3,8-11". */
+unsigned bp_cpus(void)
+{
+	static unsigned cpus;
+	unsigned last;
+	char text[256];
+	FILE *file;
+
+	if (cpus)
+		return cpus;
+	cpus = (unsigned)sysconf(_SC_NPROCESSORS_CONF);
+	file = fopen("/sys/devices/system/cpu/possible", "re");
+	if (file) {
+		size_t n = fread(text, 1, sizeof(text) - 1, file);
+
+		text[n] = 0;
+		while (n && !strchr(",-", text[n - 1]))
+			n--;
+		if (sscanf(text + n, "%u", &last) == 1)
+			cpus = last + 1;
+		fclose(file);
+	}
+	return cpus;
+}
+
+static int is_hash(const struct bp_map *map)
+{
+	return map->type == BPF_MAP_TYPE_HASH || map->type == BPF_MAP_TYPE_PERCPU_HASH ||
+	       map->type == BPF_MAP_TYPE_LRU_HASH || map->type == BPF_MAP_TYPE_LRU_PERCPU_HASH;
+}
+
+static int is_lru(const struct bp_map *map)
+{
+	return map->type == BPF_MAP_TYPE_LRU_HASH || map->type == BPF_MAP_TYPE_LRU_PERCPU_HASH;
+}
+
+static int is_per_cpu(const struct bp_map *map)
+{
+	return map->type == BPF_MAP_TYPE_PERCPU_HASH || map->type == BPF_MAP_TYPE_LRU_PERCPU_HASH ||
+	       map->type == BPF_MAP_TYPE_PERCPU_ARRAY;
+}
+
+static int is_array(const struct bp_map *map)
+{
+	return map->type == BPF_MAP_TYPE_ARRAY || map->type == BPF_MAP_TYPE_PERCPU_ARRAY;
+}
+
+/* ---- creation */
+
+static const char *why_not(uint32_t type)
+{
+	switch (type) {
+	case BPF_MAP_TYPE_STACK_TRACE:
+		return "stacks are not part of a record, so there are no maps of stacks";
+	case BPF_MAP_TYPE_PROG_ARRAY:
+		return "there are no tail calls, so there are no maps of programs";
+	case BPF_MAP_TYPE_CGROUP_ARRAY:
+		return "the writer's cgroup is not part of a record, so there are no maps of cgroups";
+	default:
+		return "there are hash, LRU hash, array and per-cpu maps, perf event arrays and ring buffers";
+	}
+}
+
+static int check_sizes(const struct bp_map *map)
+{
+	if (map->type == BPF_MAP_TYPE_RINGBUF) {
+		uint32_t size = map->max_entries;
+
+		return map->key_size || map->value_size || !size || size & (size - 1) ||
+				       size % (uint32_t)sysconf(_SC_PAGESIZE)
+			       ? -EINVAL
+			       : 0;
+	}
+	if (!map->max_entries || !map->key_size || !map->value_size)
+		return -EINVAL;
+	if (!is_hash(map) && map->key_size != 4)
+		return -EINVAL;
+	if (map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY)
+		return map->value_size == 4 ? 0 : -EINVAL;
+	if (is_hash(map) && (uint64_t)map->key_size + map->value_size >= BP_MAX_ELEMENT)
+		return -E2BIG;
+	return map->value_size > INT32_MAX - 8 ? -E2BIG : 0;
+}
+
+static void *pages(size_t size, int fd)
+{
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, fd, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static size_t index_size(const struct bp_map *map)
+{
+	return is_hash(map) ? map->max_entries * sizeof(*map->slots) +
+				      ((size_t)map->mask + 1) * sizeof(*map->buckets)
+			    : 0;
+}
+
+static int make_elements(struct bp_map *map)
+{
+	map->copies = is_per_cpu(map) ? bp_cpus() : 1;
+	map->key_room = is_hash(map) ? (map->key_size + 7) & ~7u : 0;
+	map->value_room = (map->value_size + 7) & ~7u;
+	map->entry_size = map->key_room + (uint64_t)map->value_room * map->copies;
+	map->mask = 1;
+	while (map->mask < map->max_entries && map->mask < 1u << 29)
+		map->mask <<= 1;
+	map->mask = 2 * map->mask - 1; /* half of the buckets or more are empty */
+	if (map->entry_size > BP_MAP_MEMORY / map->max_entries)
+		return -ENOMEM;
+	map->bytes = map->entry_size * map->max_entries;
+	if (map->bytes + index_size(map) > BP_MAP_MEMORY - memory)
+		return -ENOMEM;
+	if (map->flags & BPF_F_MMAPABLE) {
+		map->fd = memfd_create("bpf-map", MFD_CLOEXEC);
+		if (map->fd < 0 || ftruncate(map->fd, (off_t)map->bytes))
+			return -ENOMEM;
+	}
+	map->entries = pages(map->bytes, map->fd);
+	if (!map->entries)
+		return -ENOMEM;
+	memory += map->bytes + index_size(map);
+	if (is_array(map)) {
+		map->top = map->max_entries;
+		return 0;
+	}
+	/* The keys are often a stranger's words: paths of requests. */
+	if (getrandom(&map->seed, sizeof(map->seed), GRND_NONBLOCK) < 0)
+		map->seed = (uintptr_t)map->entries;
+	map->slots = pages(index_size(map), -1);
+	if (!map->slots)
+		return -ENOMEM;
+	map->buckets = (uint32_t *)(map->slots + map->max_entries);
+	return 0;
+}
+
+static int make_rings(struct bp_map *map)
+{
+	uint32_t n = map->type == BPF_MAP_TYPE_RINGBUF ? 1 : map->max_entries;
+
+	map->rings = calloc(n, sizeof(*map->rings));
+	if (!map->rings)
+		return -ENOMEM;
+	map->nr_rings = n;
+	return map->type == BPF_MAP_TYPE_RINGBUF ? bp_ringbuf_new(map) : 0;
+}
+
+int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **why)
+{
+	static const uint32_t flags = BPF_F_NO_PREALLOC | BPF_F_NO_COMMON_LRU | BPF_F_NUMA_NODE | BPF_F_RDONLY |
+				      BPF_F_WRONLY | BPF_F_ZERO_SEED | BPF_F_RDONLY_PROG;
+	static uint32_t ids;
+	struct bp_map *map = calloc(1, sizeof(*map));
+	int error;
+
+	*why = NULL;
+	if (!map)
+		return -ENOMEM;
+	*map = (struct bp_map){.type = attr->map_type,
+			       .key_size = attr->key_size,
+			       .value_size = attr->value_size,
+			       .max_entries = attr->max_entries,
+			       .flags = attr->map_flags,
+			       .id = ++ids,
+			       .references = 1,
+			       .fd = -1};
+	memcpy(map->name, attr->map_name, sizeof(map->name) - 1);
+	if (!is_hash(map) && !is_array(map) && map->type != BPF_MAP_TYPE_PERF_EVENT_ARRAY &&
+	    map->type != BPF_MAP_TYPE_RINGBUF) {
+		*why = why_not(map->type);
+		error = -EINVAL;
+	} else if (map->flags & ~(flags | (map->type == BPF_MAP_TYPE_ARRAY ? BPF_F_MMAPABLE : 0u))) {
+		error = -EINVAL;
+	} else {
+		error = check_sizes(map);
+		if (!error)
+			error = is_hash(map) || is_array(map) ? make_elements(map) : make_rings(map);
+	}
+	if (error)
+		bp_map_put(map);
+	else
+		*made = map;
+	return error;
+}
+
+void bp_map_get(struct bp_map *map)
+{
+	map->references++;
+}
+
+void bp_map_put(struct bp_map *map)
+{
+	if (--map->references)
+		return;
+	if (map->entries) {
+		memory -= map->bytes + index_size(map);
+		munmap(map->entries, map->bytes);
+	}
+	if (map->slots)
+		munmap(map->slots, index_size(map));
+	if (map->fd >= 0 && !map->nr_rings) /* a ring buffer's is its ring's */
+		close(map->fd);
+	for (uint32_t i = 0; i < map->nr_rings; i++)
+		if (map->rings[i])
+			bp_ring_put(map->rings[i]);
+	free(map->rings);
+	free(map);
+}
+
+/* ---- elements */
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+	unsigned __int128 product = (unsigned __int128)a * b;
+
+	return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint64_t word(const uint8_t *at)
+{
+	uint64_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+/* Four lanes, because one multiplication waits for the one before it: a text of bpftrace has 1,024 bytes. */
+static uint32_t hash_of(const struct bp_map *map, const uint8_t *key)
+{
+	static const uint64_t odd[4] = {0xa24baed4963ee407, 0x9fb21c651e98df25, 0xd1b54a32d192ed03,
+					0x8cb92ba72f3d8dd7};
+	uint64_t state = map->seed ^ map->key_size, tail = 0;
+	size_t n = map->key_size, at = 0;
+
+	if (n >= 128) {
+		uint64_t lanes[4] = {state, state + odd[0], state + odd[1], state + odd[2]};
+
+		for (; at + 64 <= n; at += 64)
+			for (int i = 0; i < 4; i++)
+				lanes[i] = mix(lanes[i] ^ word(key + at + 16 * i),
+					       odd[i] ^ word(key + at + 16 * i + 8));
+		state = mix(lanes[0] ^ lanes[1], odd[1] ^ lanes[2]) ^ mix(lanes[3], odd[3]);
+	}
+	for (; at + 8 <= n; at += 8)
+		state = mix(state ^ word(key + at), odd[0]);
+	if (at < n) {
+		memcpy(&tail, key + at, n - at);
+		state = mix(state ^ tail, odd[0]);
+	}
+	return (uint32_t)(state ^ state >> 32) & ~BP_FLAGS;
+}
+
+static uint32_t *bucket_of(const struct bp_map *map, uint32_t hash)
+{
+	return &map->buckets[hash >> 2 & map->mask];
+}
+
+static int is_same(const struct bp_map *map, const uint8_t *one, const void *other)
+{
+	if (map->key_size == 8)
+		return word(one) == word(other);
+	return memcmp(one, other, map->key_size) == 0;
+}
+
+/* Where the number of the slot with this key is, or the 0 at the bucket's end. */
+static uint32_t *find(const struct bp_map *map, const void *key, uint32_t hash)
+{
+	uint32_t *at = bucket_of(map, hash);
+
+	for (; *at; at = &map->slots[*at - 1].next)
+		if ((map->slots[*at - 1].hash & ~BP_FLAGS) == hash &&
+		    is_same(map, map->entries + (*at - 1) * map->entry_size, key))
+			break;
+	return at;
+}
+
+static void release(struct bp_map *map, uint32_t *at)
+{
+	uint32_t i = *at - 1;
+
+	*at = map->slots[i].next;
+	map->slots[i] = (struct bp_slot){.next = map->free};
+	map->free = i + 1;
+	map->used--;
+	if (i == map->first)
+		map->first++;
+}
+
+/* The second chance of a clock: the first element that was not used since the hand was there. */
+static void evict(struct bp_map *map)
+{
+	for (;;) {
+		struct bp_slot *slot = &map->slots[map->hand];
+		uint32_t i = map->hand;
+
+		map->hand = (i + 1) % map->max_entries;
+		if (!(slot->hash & BP_USED)) {
+			uint32_t *at = bucket_of(map, slot->hash);
+
+			while (*at != i + 1)
+				at = &map->slots[*at - 1].next;
+			release(map, at);
+			return;
+		}
+		slot->hash &= ~BP_USED;
+	}
+}
+
+/* The values of the key, all cpus', which is inserted if it is missing. */
+static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **values)
+{
+	uint32_t hash, i, *at;
+	uint8_t *entry;
+
+	if (flags > BPF_EXIST)
+		return -EINVAL;
+	if (!map->entries)
+		return -EOPNOTSUPP;
+	if (is_array(map)) {
+		memcpy(&i, key, sizeof(i));
+		if (i >= map->max_entries)
+			return -E2BIG;
+		*values = map->entries + i * map->entry_size;
+		return flags == BPF_NOEXIST ? -EEXIST : 0;
+	}
+	hash = hash_of(map, key);
+	at = find(map, key, hash);
+	if (*at && flags == BPF_NOEXIST)
+		return -EEXIST;
+	if (*at && is_lru(map))
+		map->slots[*at - 1].hash |= BP_USED;
+	if (!*at) {
+		if (flags == BPF_EXIST)
+			return -ENOENT;
+		if (map->used == map->max_entries) {
+			if (!is_lru(map))
+				return -E2BIG;
+			evict(map);
+		}
+		i = map->free ? map->free - 1 : map->top++;
+		if (map->free)
+			map->free = map->slots[i].next;
+		entry = map->entries + i * map->entry_size;
+		memmove(entry, key, map->key_size); /* it may be the key of the evicted element */
+		if (map->copies > 1)
+			memset(entry + map->key_room, 0, (size_t)map->value_room * map->copies);
+		at = bucket_of(map, hash);
+		map->slots[i] = (struct bp_slot){.hash = hash | BP_LIVE, .next = *at};
+		*at = i + 1;
+		if (!map->used++ || i < map->first)
+			map->first = i;
+	}
+	*values = map->entries + (*at - 1) * map->entry_size + map->key_room;
+	return 0;
+}
+
+static uint8_t *look(struct bp_map *map, const void *key, int is_use)
+{
+	uint32_t i;
+
+	if (is_array(map)) {
+		memcpy(&i, key, sizeof(i));
+		return i < map->max_entries ? map->entries + i * map->entry_size : NULL;
+	}
+	if (!map->entries)
+		return NULL;
+	i = *find(map, key, hash_of(map, key));
+	if (!i)
+		return NULL;
+	if (is_use && is_lru(map))
+		map->slots[i - 1].hash |= BP_USED;
+	return map->entries + (i - 1) * map->entry_size + map->key_room;
+}
+
+/* A recording may be of a machine with more cpus. */
+static uint64_t copy_of(const struct bp_map *map, uint32_t cpu)
+{
+	return map->copies == 1 ? 0 : (uint64_t)(cpu < map->copies ? cpu : cpu % map->copies) * map->value_room;
+}
+
+void *bp_map_lookup(struct bp_map *map, const void *key, uint32_t cpu)
+{
+	uint8_t *values = look(map, key, 1);
+
+	return values ? values + copy_of(map, cpu) : NULL;
+}
+
+int bp_map_update(struct bp_map *map, const void *key, const void *value, uint64_t flags, uint32_t cpu)
+{
+	uint8_t *values;
+	int error = place(map, key, flags, &values);
+
+	if (!error)
+		memmove(values + copy_of(map, cpu), value, map->value_size);
+	return error;
+}
+
+int bp_map_delete(struct bp_map *map, const void *key)
+{
+	uint32_t *at;
+
+	if (!is_hash(map))
+		return -EINVAL;
+	at = find(map, key, hash_of(map, key));
+	if (!*at)
+		return -ENOENT;
+	release(map, at);
+	return 0;
+}
+
+uint8_t *bp_map_entry(const struct bp_map *map, uint32_t i)
+{
+	if (is_hash(map) && !(map->slots[i].hash & BP_LIVE))
+		return NULL;
+	return map->entries + i * map->entry_size;
+}
+
+int bp_map_part(const struct bp_map *map, uint64_t address, uint64_t *start, uint64_t *size, int *is_key)
+{
+	uint64_t offset = address - (uint64_t)map->entries, inside;
+
+	if (!map->entries || offset >= map->top * map->entry_size)
+		return -EFAULT;
+	inside = offset % map->entry_size;
+	*is_key = inside < map->key_room;
+	if (!*is_key)
+		inside = (inside - map->key_room) % map->value_room;
+	*start = address - inside;
+	*size = *is_key ? map->key_size : map->value_size;
+	return inside < *size ? 0 : -EFAULT;
+}
+
+/* ---- bpf(2) */
+
+size_t bp_map_value_size(const struct bp_map *map)
+{
+	return is_per_cpu(map) ? (size_t)map->value_room * map->copies : map->value_size;
+}
+
+int bp_map_read(struct bp_map *map, const void *key, void *value, uint64_t flags)
+{
+	const uint8_t *values;
+
+	if (flags)
+		return -EINVAL;
+	if (map->flags & BPF_F_WRONLY)
+		return -EPERM;
+	if (!map->entries)
+		return -EOPNOTSUPP;
+	values = look(map, key, 0);
+	if (values)
+		memcpy(value, values, bp_map_value_size(map));
+	return values ? 0 : -ENOENT;
+}
+
+int bp_map_write(struct bp_map *map, const void *key, const void *value, uint64_t flags)
+{
+	uint8_t *values;
+	int error = map->is_frozen || map->flags & BPF_F_RDONLY ? -EPERM : place(map, key, flags, &values);
+
+	if (!error)
+		memcpy(values, value, bp_map_value_size(map));
+	return error;
+}
+
+int bp_map_erase(struct bp_map *map, const void *key)
+{
+	return map->is_frozen || map->flags & BPF_F_RDONLY ? -EPERM : bp_map_delete(map, key);
+}
+
+int bp_map_next(struct bp_map *map, const void *key, void *next)
+{
+	uint32_t i;
+
+	if (map->flags & BPF_F_WRONLY)
+		return -EPERM;
+	if (map->type == BPF_MAP_TYPE_RINGBUF)
+		return -EOPNOTSUPP;
+	if (!is_hash(map)) {
+		if (key)
+			memcpy(&i, key, sizeof(i));
+		i = key && i < map->max_entries ? i + 1 : 0;
+		if (i < map->max_entries)
+			memcpy(next, &i, sizeof(i));
+		return i < map->max_entries ? 0 : -ENOENT;
+	}
+	i = key ? *find(map, key, hash_of(map, key)) : 0;
+	if (!i) {
+		while (map->first < map->top && !bp_map_entry(map, map->first))
+			map->first++;
+		i = map->first;
+	}
+	while (i < map->top && !bp_map_entry(map, i))
+		i++;
+	if (i >= map->top)
+		return -ENOENT;
+	memcpy(next, bp_map_entry(map, i), map->key_size);
+	return 0;
+}
+
+int bp_map_freeze(struct bp_map *map)
+{
+	if (map->is_frozen)
+		return -EBUSY;
+	map->is_frozen = 1;
+	return 0;
+}
+
+void bp_map_info(const struct bp_map *map, struct bpf_map_info *info)
+{
+	*info = (struct bpf_map_info){.type = map->type,
+				      .id = map->id,
+				      .key_size = map->key_size,
+				      .value_size = map->value_size,
+				      .max_entries = map->max_entries,
+				      .map_flags = map->flags};
+	memcpy(info->name, map->name, sizeof(info->name));
+}

@@ -1,0 +1,301 @@
+/*
+ * bpf_fuzz SEED SECONDS: random programs, and bpftrace's with random changes, under a sanitizer.
+ *
+ * Nothing of a program may change its context or the keys of a map, and what runs ends.
+ */
+#include "engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bpf_programs.h"
+
+#define MOST 200
+#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+static uint64_t state;
+static struct bp_map *maps[8];
+static unsigned long texts;
+static uint8_t codes[256];
+static unsigned nr_codes;
+
+static const unsigned kinds[COUNT(maps)][5] = {
+	{BPF_MAP_TYPE_HASH, 8, 8, 16, 0},
+	{BPF_MAP_TYPE_PERCPU_ARRAY, 4, 8, 16, 0},
+	{BPF_MAP_TYPE_LRU_HASH, 72, 24, 8, 0},
+	{BPF_MAP_TYPE_ARRAY, 4, 100, 3, BPF_F_MMAPABLE},
+	{BPF_MAP_TYPE_PERCPU_HASH, 72, 8, 32, 0}, /* bpftrace's: 4 and 5 */
+	{BPF_MAP_TYPE_PERF_EVENT_ARRAY, 4, 4, 2, 0},
+	{BPF_MAP_TYPE_RINGBUF, 0, 0, 4096, 0},
+	{BPF_MAP_TYPE_ARRAY, 4, 16, 1, BPF_F_RDONLY_PROG},
+};
+
+static const uint8_t helpers[] = {1,   2,   3,   4,   5,   6,   7,   8,   14,  16,  25,
+				  45,  112, 113, 114, 115, 118, 120, 125, 130, 131, 132,
+				  133, 134, 160, 164, 165, 177, 181, 182, 195};
+
+static uint64_t any(void)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	return state ^= state << 17;
+}
+
+static unsigned below(unsigned n)
+{
+	return (unsigned)(any() >> 16) % n;
+}
+
+static struct bp_map *map_of(int fd)
+{
+	return fd >= 0 && fd < (int)COUNT(maps) ? maps[fd] : NULL;
+}
+
+static void trace(const char *text, size_t size)
+{
+	texts += strnlen(text, size);
+}
+
+static void change(struct bpf_insn *in)
+{
+	switch (below(7)) {
+	case 0:
+		in->code = (uint8_t)any();
+		break;
+	case 1:
+		in->dst_reg = any() & 15;
+		break;
+	case 2:
+		in->src_reg = any() & 15;
+		break;
+	case 3:
+		in->off = (int16_t)(below(4) ? below(40) - 20 : any());
+		break;
+	case 4:
+		in->imm = (int32_t)(below(4) ? below(600) - 300 : any());
+		break;
+	case 5:
+		in->imm ^= (int32_t)(1u << below(32));
+		break;
+	default:
+		in->off = (int16_t)(in->off ^ 1 << below(16));
+	}
+}
+
+/* An argument of a helper: a number, a map, the stack, the context, a value, a callback. */
+static unsigned argument(struct bpf_insn *in, unsigned reg)
+{
+	in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = reg, .src_reg = 10};
+	in[1] = (struct bpf_insn){.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = reg, .imm = -(int)below(520)};
+	switch (below(7)) {
+	case 0:
+		in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = reg, .imm = (int)below(80)};
+		return 1;
+	case 1:
+	case 2:
+		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = 1, .imm = (int)below(COUNT(maps))};
+		in[1] = (struct bpf_insn){0};
+		return 2;
+	case 3:
+		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = 4, .imm = (int)below(20) - 10};
+		in[1] = (struct bpf_insn){0};
+		return 2;
+	case 4:
+		in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = reg, .src_reg = below(10)};
+		return 1;
+	case 5:
+		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = 2, .imm = 3};
+		in[1] = (struct bpf_insn){.imm = (int)below(100)};
+		return 2;
+	default:
+		return 2;
+	}
+}
+
+/* A code that loads, with fields that mostly load. */
+static struct bpf_insn instruction(void)
+{
+	struct bpf_insn in = {.code = codes[below(nr_codes)], .dst_reg = below(10), .src_reg = below(11)};
+	unsigned class = BPF_CLASS(in.code);
+
+	if (class == BPF_JMP || class == BPF_JMP32) {
+		in.off = (int16_t)((int)below(9) - 3);
+		in.imm = in.code == BPF_JMP32 ? in.off : in.code == (BPF_JMP | BPF_CALL) ? 7 : (int)below(200) - 100;
+		in.src_reg = in.code == (BPF_JMP | BPF_CALL) ? 0 : in.src_reg;
+	} else if (class >= BPF_LDX && class <= BPF_STX) {
+		in.off = (int16_t)below(64);
+		in.imm = class == BPF_ST ? (int)below(256) : 0;
+		if (in.code & 0x80 && class == BPF_STX)
+			in.imm = (int[]){0, 1, 0x40, 0x51, 0xa1, 0xe1, 0xf1}[below(7)];
+		if (below(2)) {
+			in.off = (int16_t)(-8 * (int)(1 + below(64)));
+			in.dst_reg = class == BPF_LDX ? in.dst_reg : 10;
+			in.src_reg = class == BPF_LDX ? 10 : in.src_reg;
+		}
+	} else {
+		in.imm = (int32_t)(below(4) ? below(200) - 100 : any());
+		if (BPF_OP(in.code) == BPF_END)
+			in.imm = 16 << below(3);
+	}
+	return in;
+}
+
+static unsigned random_program(struct bpf_insn *in)
+{
+	unsigned n = 0, end = 5 + below(80);
+
+	in[n++] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = 6, .src_reg = 1};
+	while (n < end) {
+		if (below(3)) {
+			in[n] = instruction();
+			n += in[n].code == 0x18 ? 2 : 1;
+			if (in[n - 1].code == 0 && in[n - 2].code == 0x18)
+				in[n - 2].src_reg = 0;
+			continue;
+		}
+		for (unsigned reg = 1; reg <= 5; reg++)
+			n += argument(&in[n], reg);
+		in[n++] = (struct bpf_insn){.code = BPF_JMP | BPF_CALL, .imm = helpers[below(COUNT(helpers))]};
+		if (below(2)) /* NULL? */
+			in[n++] = (struct bpf_insn){.code = BPF_JMP | BPF_JEQ, .dst_reg = 0, .off = 1};
+	}
+	for (int i = 0; i < 6; i++) /* where jumps go */
+		in[n++] = (struct bpf_insn){.code = BPF_JMP | BPF_EXIT};
+	return n;
+}
+
+static unsigned changed_program(struct bpf_insn *in)
+{
+	const struct bpftrace_program *seed = &bpftrace_programs[below(COUNT(bpftrace_programs))];
+	unsigned n = seed->n;
+
+	memcpy(in, seed->instructions, n * sizeof(*in));
+	for (unsigned i = 1 + below(4); i; i--) {
+		unsigned a = below(n), b = below(n);
+
+		if (below(4))
+			change(&in[a]);
+		else if (below(2))
+			in[a] = in[b];
+		else
+			in[a].imm = helpers[below(COUNT(helpers))];
+	}
+	return n;
+}
+
+/* Every key is found where it is, and none is there twice. */
+static void check_maps(void)
+{
+	for (unsigned i = 0; i < COUNT(maps); i++) {
+		unsigned n = 0;
+
+		if (!maps[i]->slots)
+			continue;
+		for (uint32_t k = 0; k < maps[i]->top; k++) {
+			uint8_t *entry = bp_map_entry(maps[i], k);
+
+			n += entry != NULL;
+			if (entry && bp_map_lookup(maps[i], entry, 0) != entry + maps[i]->key_room)
+				abort();
+		}
+		if (n != maps[i]->used)
+			abort();
+	}
+}
+
+static int run(const struct bpf_insn *in, unsigned n)
+{
+	struct bp_load load = {.n = n, .map_of = map_of, .name = "fuzz"};
+	struct bp_record record = {.time_ns = 1, .pid = 2, .tid = 3, .cpu = below(4), .comm = "fuzz"};
+	struct bpf_insn *exact = malloc(n * sizeof(*in));
+	size_t size = 8 + below(60);
+	uint8_t *context = malloc(size), *before = malloc(size);
+	struct bp_program *program = NULL;
+	int result = 0;
+
+	memcpy(exact, in, n * sizeof(*in));
+	load.instructions = exact;
+	for (size_t i = 0; i < size; i++)
+		context[i] = (uint8_t)any();
+	memcpy(before, context, size);
+	if (!bp_program_load(&program, &load)) {
+		for (int i = 0; i < 3; i++)
+			bp_program_run(program, context, size, &record);
+		result = program->faults ? 1 : 2;
+		bp_program_put(program);
+	}
+	if (memcmp(context, before, size))
+		abort();
+	free(exact);
+	free(context);
+	free(before);
+	return result;
+}
+
+static void make_maps(void)
+{
+	for (unsigned i = 0; i < COUNT(maps); i++) {
+		union bpf_attr attr = {.map_type = kinds[i][0], .key_size = kinds[i][1], .value_size = kinds[i][2]};
+		const char *why;
+
+		attr.max_entries = kinds[i][3];
+		attr.map_flags = kinds[i][4];
+		if (bp_map_new(&maps[i], &attr, &why))
+			abort();
+	}
+}
+
+static void find_codes(void)
+{
+	for (int code = 1; code < 256; code++) {
+		struct bpf_insn in[3] = {{.code = (uint8_t)code, .imm = 16}, {0}, {.code = BPF_JMP | BPF_EXIT}};
+		unsigned n = code == 0x18 ? 3 : 2;
+
+		if (code != 0x18)
+			in[1] = in[2];
+		for (int imm = 0; imm <= 16; imm += 8) {
+			in[0].imm = imm;
+			if (run(in, n)) {
+				codes[nr_codes++] = (uint8_t)code;
+				break;
+			}
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long counts[3] = {0};
+	time_t end = time(NULL) + atoi(argv[argc - 1]);
+	struct bpf_insn in[MOST + 20];
+	struct bp_ring *ring;
+
+	state = 88172645463325252u ^ strtoull(argv[1], NULL, 0) * 0x9e3779b97f4a7c15u;
+	bp_budget = 5000;
+	bp_trace = trace;
+	bp_lock();
+	make_maps();
+	if (bp_ring_new(&ring) || bp_ring_map(ring, 2 * (size_t)sysconf(_SC_PAGESIZE)) ||
+	    bp_map_set_ring(maps[5], 0, ring))
+		abort();
+	ring->is_enabled = 1;
+	find_codes();
+	for (unsigned long i = 0; i % 256 || time(NULL) < end; i++) {
+		memset(in, 0, sizeof(in));
+		counts[run(in, below(2) ? random_program(in) : changed_program(in))]++;
+		if (i % 1024 == 0)
+			check_maps();
+		if (i % 64 == 0) /* the tool takes what there is */
+			memcpy(maps[6]->rings[0]->pages, maps[6]->rings[0]->pages + sysconf(_SC_PAGESIZE), 8);
+		bp_ring_bells();
+	}
+	bp_ring_put(ring);
+	for (unsigned i = 0; i < COUNT(maps); i++)
+		bp_map_put(maps[i]);
+	printf("%u codes, %lu not loaded, %lu ended early, %lu ran to their end, %lu characters\n", nr_codes,
+	       counts[0], counts[1], counts[2], texts);
+	return 0;
+}
