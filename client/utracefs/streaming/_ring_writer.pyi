@@ -1,0 +1,10 @@
+from collections.abc import Mapping
+
+from utracefs.recordings._records import Records
+
+class RingWriter:
+    fd: int
+    def __init__(
+        self, records: Records, ids: Mapping[int, int], described: Mapping[int, bytes], size: int
+    ) -> None: ...
+    def write(self) -> int | None: ...

@@ -1,0 +1,166 @@
+"""Recordings for readers of streams that know only a daemon: a socket that answers as the tracefs socket.
+
+    trace.dat ─▶ Recording ─▶ RingWriter ─▶ ring ─▶ reader (utracefs_stream.h)
+                    └─ available_events, format, id ─▶ read_file
+
+It has the files of events, and streams of the records, from the first one on, for as long as they last: the end
+of the doorbell is the end of the recordings. The reader is waited for. There are no filters.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from types import TracebackType
+from typing import Any, Final, Self
+
+from utracefs.recordings.recording import Recording
+from utracefs.streaming._ring_writer import RingWriter
+from utracefs_protocol.connection import Connection, Request, encode_error, encode_response
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.events.event_names import matches
+from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.tracefs import (
+    METHODS,
+    GetMissed,
+    ReadFile,
+    Ready,
+    StreamAttr,
+    StreamMissed,
+    StreamOpened,
+)
+from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.text import bytes_of, text_of
+
+_PAUSE_S: Final = 0.001
+"""How long the ring of a slow reader may be full before it is looked at again."""
+
+
+class Replay:
+    """Serves a recording in a directory of its own; a context manager that ends it."""
+
+    def __init__(self, recording: Recording) -> None:
+        """recording: opened with raw_eventheader."""
+        self.directory: Final = tempfile.mkdtemp(prefix="utracefs-")
+        self.error: TraceError | None = None
+        """Invalid data, at which the records end."""
+        self._recording = recording
+        self._ids: dict[int, int] = {}
+        self._described: dict[int, bytes] = {}
+        self._files: dict[bytes, bytes] = {}
+        self._over = threading.Event()
+        self._describe()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{self.directory}/{TRACEFS_SOCKET}")
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        shutil.rmtree(self.directory)
+
+    def _describe(self) -> None:
+        """Give every event of every file an id: the same one to events of one name and one declaration."""
+        known: dict[tuple[str, bytes, object], int] = {}
+        for number, one in enumerate(self._recording.files):
+            for system, event in one.formats:
+                kind = (system, event.name, event.fields)
+                id_ = known.setdefault(kind, len(known) + 1)
+                self._ids[number << 16 | event.id] = id_
+                text = format_text(event.name, id_, event.fields, event.print_fmt)
+                self._described[id_] = bytes_of(system) + b"\0" + text
+                folder = b"events/%s/%s/" % (bytes_of(system), event.name)
+                self._files.setdefault(folder + b"format", text)
+                self._files.setdefault(folder + b"id", b"%d\n" % id_)
+        names = sorted({f"{system}:{text_of(name)}\n" for system, name, _ in known})
+        self._files[b"available_events"] = bytes_of("".join(names))
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                sock, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        protocol = Connection(max_object=1 << 20)
+        over = threading.Event()
+        with sock, contextlib.suppress(OSError):
+            while data := sock.recv(1 << 16):
+                for message in protocol.receive(data):
+                    if not isinstance(message, Request):
+                        continue
+                    try:
+                        fds, result = self._answer(message, over)
+                    except TraceError as error:
+                        sock.sendall(encode_error(message.msgid, error.errno, error.text))
+                        continue
+                    answer = encode_response(message.msgid, result)
+                    if fds:
+                        socket.send_fds(sock, [answer], fds)
+                    else:
+                        sock.sendall(answer)
+                    for fd in fds:
+                        os.close(fd)
+        over.set()
+
+    def _answer(self, request: Request, over: threading.Event) -> tuple[list[int], Any]:
+        kind = METHODS.get(request.method)
+        params: Params | None = kind.from_params(request.params) if kind else None
+        match params:
+            case ReadFile(path=path):
+                if path in self._files:
+                    return [], self._files[path]
+                inside = any(name.startswith(path.rstrip(b"/") + b"/") for name in self._files)
+                number = errno.EISDIR if inside else errno.ENOENT
+                raise TraceError(number, f"{text_of(path)}: {os.strerror(number)}")
+            case StreamAttr():
+                return self._open(params, over), StreamOpened(handle=1).to_wire()
+            case GetMissed():
+                return [], StreamMissed(origin=b"recording").to_wire()
+            case Ready():
+                return [], True
+        raise TraceError(errno.ENOSYS, f"a recording has no {request.method}")
+
+    def _open(self, attr: StreamAttr, over: threading.Event) -> list[int]:
+        if attr.filter is not None or attr.instances:
+            raise TraceError(errno.EINVAL, "a recording has no filters and no instances; record with them")
+        events = [
+            decoder
+            for decoder in self._recording.decoders()
+            if any(matches(word, bytes_of(decoder.system), bytes_of(decoder.name)) for word in attr.events)
+        ]
+        bell, ring_bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        writer = RingWriter(self._recording.reading(*events).records, self._ids, self._described, attr.size)
+        threading.Thread(
+            target=self._write, args=(writer, ring_bell, over, bool(events)), daemon=True
+        ).start()
+        return [os.dup(writer.fd), bell]
+
+    def _write(self, writer: RingWriter, ring_bell: int, over: threading.Event, is_any: bool) -> None:
+        try:
+            while is_any and not over.is_set() and not self._over.is_set():
+                written = writer.write()
+                with contextlib.suppress(BlockingIOError):
+                    os.write(ring_bell, b"!")
+                if written is None:
+                    break
+                if not written:
+                    over.wait(_PAUSE_S)
+        except BrokenPipeError:
+            pass  # the reader is gone
+        except ValueError as error:
+            self.error = TraceError(errno.EINVAL, f"{self._recording.path}: broken: {error}")
+        finally:
+            os.close(ring_bell)
