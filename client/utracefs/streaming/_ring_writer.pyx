@@ -47,8 +47,8 @@ cdef class RingWriter:
             os.close(self.fd)
 
     def write(self):
-        """Write records while there is room, some hundred at most. Returns their number; None: all are written.
-        ValueError: invalid data."""
+        """Write records while there is room, some hundred at most. Returns their number; None: all are
+        written. ValueError: invalid data."""
         cdef uint64_t written = 0
         try:
             while written < STEP:
@@ -92,7 +92,9 @@ cdef class RingWriter:
                     return False
                 self.comms[self.raw.tid] = comm
             self.comm, self.tid = comm, self.raw.tid
-        return self.put(SS_RECORD, self.id, self.raw.tid, self.raw.entry + SS_COMMON, self.raw.size - SS_COMMON)
+        return self.put(
+            SS_RECORD, self.id, self.raw.tid, self.raw.entry + SS_COMMON, self.raw.size - SS_COMMON
+        )
 
     cdef bint write_lost(self, int64_t count) except -1:
         """Recordings do not say of which event: id 0."""

@@ -3,8 +3,8 @@
     trace.dat ─▶ Recording ─▶ RingWriter ─▶ ring ─▶ reader (utracefs_stream.h)
                     └─ available_events, format, id ─▶ read_file
 
-It has the files of events, and streams of the records, from the first one on, for as long as they last: the end
-of the doorbell is the end of the recordings. The reader is waited for. There are no filters.
+It has the files of events, and streams of the records, from the first one to the last: the end of the
+doorbell is the end of the recordings. It waits for the reader. There are no filters.
 """
 
 import contextlib

@@ -166,7 +166,7 @@ def test_sizes_of_texts(program: Program, size: int) -> None:
 
 
 def test_records_that_no_daemon_sends(program: Program) -> None:
-    """Too short ones are none; location words that point outside have no data. The sanitizer sees the rest."""
+    """A record that is too short is none; a location word that points outside has no data."""
     shown(program, "ev u8 a; __rel_loc char[] s; __data_loc char[] t")
     assert program.ask(f"apply {bytes(16).hex()}") == "none"
     for first, second in ((0xFFFF_FFFF, 0xFFFF_FFFF), (0x0005_0008, 0x0001_0016), (0x0001_FFFF, 0xFFFF_0000)):
