@@ -35,7 +35,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage assertions others fresh soak bench sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage assertions others fresh soak bench bpftrace-versions sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -152,6 +152,10 @@ ci:
 fresh:
 	@test "$$(id -u)" != 0 || command -v debootstrap >/dev/null || apt-get install -y -q debootstrap >/dev/null 2>&1 || true
 	@tests/fresh-machine $(STEPS)
+
+# Root, debootstrap, and the network for the first time; the transcript of the last run is in docs.
+bpftrace-versions: build $(VENV)/.developer
+	$(BIN)/python -m tests.integration.bpf.versions $(SUITES)
 
 bench: build $(VENV)/.developer
 	$(BIN)/python -m bench $(NAMES)

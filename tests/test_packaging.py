@@ -23,6 +23,8 @@ pytestmark = needs("make")
 TREE = {
     "include/utracefs.h",
     "include/utracefs.hpp",
+    "include/utracefs_stream.h",
+    "lib/libutracefs-bpf.so",
     "lib/libutracefs.so",
     "lib/libutracefs.so.0",
     "lib/libutracefs.a",

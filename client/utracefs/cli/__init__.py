@@ -9,6 +9,7 @@
 | look/switch | enable, disable |
 | look/files | stream, cat, write, ls |
 | live/top, live/hist, live/attach | top, hist, attach |
+| run/bpf | bpftrace, bpf |
 | perf/perf | perf stat, record, script, top, trace |
 | look/instance | instance create, remove, list |
 | mount | mount |
@@ -247,6 +248,8 @@ SECTIONS: Final = {
         "hist": ("utracefs.cli.live.hist:hist", "Count records by the values of their fields."),
         "attach": ("utracefs.cli.live.attach:attach", "Give events to a plug-in, and show its report."),
         "perf": ("utracefs.cli.perf.perf:perf", "Count and sample events."),
+        "bpftrace": ("utracefs.cli.run.bpf:bpftrace", "Run bpftrace on events."),
+        "bpf": ("utracefs.cli.run.bpf:bpf", "Run a program that uses libbpf on events."),
     },
     "The tree": {
         "cat": ("utracefs.cli.look.files:cat", "Print files of the tree."),

@@ -1,7 +1,7 @@
 """`utracefs c-client`: paths of the C client, for compilers and for LD_PRELOAD.
 
     utracefs/c/include/utracefs.h, utracefs.hpp
-    utracefs/c/lib/libutracefs.so, libutracefs.a, libutracefs-preload.so
+    utracefs/c/lib/libutracefs.so, libutracefs.a, libutracefs-preload.so, libutracefs-bpf.so
     utracefs/c/lib/pkgconfig/, utracefs/c/lib/cmake/
 
 setup.py makes this tree inside the package if make exists. It may be moved as a whole.
@@ -17,18 +17,25 @@ from utracefs.cli.common import echo
 
 PREFIX = os.path.join(os.path.dirname(os.path.abspath(utracefs.__file__)), "c")
 
-_PRELOAD = "lib/libutracefs-preload.so"
-
 
 def root() -> str | None:
     """Root of the tree; None: it was not built."""
     return PREFIX if os.path.exists(os.path.join(PREFIX, "include", "utracefs.h")) else None
 
 
+def _library(name: str) -> str | None:
+    path = os.path.join(PREFIX, "lib", name)
+    return path if os.path.exists(path) else None
+
+
 def preload_library() -> str | None:
     """The library that connects programs for the kernel's user_events; None: it was not built."""
-    path = os.path.join(PREFIX, _PRELOAD)
-    return path if os.path.exists(path) else None
+    return _library("libutracefs-preload.so")
+
+
+def bpf_library() -> str | None:
+    """The library that runs programs of eBPF on user_events; None: it was not built."""
+    return _library("libutracefs-bpf.so")
 
 
 @click.command("c-client", context_settings=COMMAND_SETTINGS)

@@ -106,7 +106,8 @@ static _Atomic(struct ut_file *) *place(int fd)
 	return &atomic_load(page)[(unsigned)fd % UT_TABLE_PAGE];
 }
 
-/* Puts `file` there, which may be NULL; returns the previous one. 0 as *done: no space. With the lock held. */
+/* Puts `file` there, which may be NULL; returns the previous one. 0 as *done: no space. With the lock
+ * held. */
 static struct ut_file *exchange(int fd, struct ut_file *file, int *done)
 {
 	_Atomic(struct ut_file *) *entry;

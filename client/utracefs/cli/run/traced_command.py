@@ -90,7 +90,7 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
     preload = launch.preload and not mounts
     found = obstacle(command[0]) if preload and command else None
     library = c_client.preload_library()
-    if preload and command and library and not _fits(library):
+    if preload and command and library and not fits(library):
         text = (
             f"utracefs: {library}: LD_PRELOAD cannot name it, for a blank or colon in its path; if"
             f" {command[0]} uses the kernel's user_events, try --kernel-abi"
@@ -144,7 +144,7 @@ def _must_be_trusted(directory: str) -> None:
         ) from None
 
 
-def _fits(library: str) -> bool:
+def fits(library: str) -> bool:
     """Add to LD_PRELOAD, whose names end at colons and blanks, however they are quoted (ld.so(8))."""
     return " " not in library and ":" not in library
 
@@ -162,7 +162,7 @@ def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     before = env.pop("LD_PRELOAD", "")
     # Inside another recording the library is listed already.
     libraries = [word for word in before.replace(":", " ").split() if word != library]
-    if preload and library and _fits(library):
+    if preload and library and fits(library):
         libraries.insert(0, library)
         options = [env["ASAN_OPTIONS"]] if env.get("ASAN_OPTIONS") else []
         env["ASAN_OPTIONS"] = ":".join(["verify_asan_link_order=0", *options])

@@ -1,0 +1,52 @@
+/*
+ * libutracefs-bpf.so: bpftrace and programs of libbpf, unchanged, on user_events.
+ *
+ *     preload_bpf.c       the wrapped calls: bpf(2), perf_event_open(2); ioctl, mmap, epoll of their files
+ *     preload_tree.c      open, stat and the like of tracefs' files, from the daemon
+ *     probes.c            attached programs, and the thread that runs them on the records of a stream
+ *     maps.c, engine.c    maps and programs
+ *     preload/            the table of our descriptors, and the functions behind the wrapped ones
+ *
+ * The tool's descriptors are eventfds, so epoll, dup, fcntl and close of them are the kernel's. Everything
+ * behind them is changed and freed under bp_lock(), inside of a section (preload_table.h).
+ */
+#ifndef UTRACEFS_PRELOAD_BPF_H
+#define UTRACEFS_PRELOAD_BPF_H
+
+#include "engine.h"
+#include "maps.h"
+#include "preload_table.h"
+
+/* One line `utracefs: TEXT` to stderr; the same text only once in a process. */
+void bp_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#define BP_NO_PROBES "kprobes and uprobes do not exist here: programs run on events of user_events"
+
+/* A tracepoint or a clock to which a program can be attached. With bp_lock held. */
+struct bp_probe {
+	char event[256]; /* SYSTEM:NAME; "": a clock */
+	uint64_t period_ns, due_ns;
+	int32_t pid; /* only records of this process or thread; -1: of all */
+	uint32_t cpu;
+	int is_enabled, starts_enabled; /* the latter: when it gets a program */
+	struct bp_program *program; /* NULL: none attached */
+	unsigned references;
+	uint64_t id;
+	struct bp_probe *next;
+};
+
+/* One reference; NULL: no memory. event: "" for a clock. */
+struct bp_probe *bp_probe_new(const char *event);
+void bp_probe_put(struct bp_probe *probe);
+/* NULL: detaches. Records that were emitted before a detachment, and a disabling, are processed first. */
+void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program);
+/* Starts the thread. 0, or -errno: no daemon. */
+int bp_probe_enable(struct bp_probe *probe, int is_enabled);
+
+/* Whether all records of the recordings are processed: true once. */
+int bp_is_over(void);
+
+/* Now, for programs that run without a record. */
+void bp_record_of_ourselves(struct bp_record *record);
+
+#endif

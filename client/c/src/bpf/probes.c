@@ -1,0 +1,398 @@
+/*
+ * Attached programs, and the thread that runs them.
+ *
+ *     stream (utracefs_stream.h) --> records --> the event's probes, in the order of their attachment
+ *                    time ---------------------> clocks
+ *
+ * The stream is opened when the first tracepoint is enabled. Everything here is done under bp_lock(): the
+ * thread takes it for a batch, the tool's calls for one call. A probe is detached when all records that were
+ * emitted before are processed: tools read their maps then.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "preload_bpf.h"
+#include "preload_next.h"
+#include "preload_tree.h"
+#include "utracefs_stream.h"
+
+/* Bytes of the stream's ring: half a second of short records at full rate; less if the daemon has no room. */
+#define RING_BYTES (64u << 20)
+#define LEAST_RING_BYTES (1u << 20)
+/* Records for which the lock is held. */
+#define BATCH 4096u
+/* Events that a stream can name (the daemon's limit of words). */
+#define SELECTION 8192u
+
+static struct {
+	struct bp_probe *probes;
+	uint64_t last_id, generation; /* it grows with each change of the probes */
+	struct utracefs_stream *stream; /* NULL: none yet */
+	char selection[SELECTION];
+	int bell; /* wakes the thread; -1: there is none */
+	int has_ended;
+	atomic_int is_over; /* bp_is_over() */
+	uint64_t lost, told;
+	uint64_t told_at_ns;
+	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
+} here = { .bell = -1 };
+
+/* Of an event of the stream: which programs run. */
+struct dispatch {
+	uint64_t generation;
+	struct bt_layout *layout;
+	unsigned count;
+	struct bp_probe *probes[];
+};
+
+static uint64_t now_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void bp_record_of_ourselves(struct bp_record *record)
+{
+	memset(record, 0, sizeof(*record));
+	record->time_ns = now_ns(CLOCK_MONOTONIC);
+	record->boot_ns = now_ns(CLOCK_BOOTTIME);
+	record->pid = getpid();
+	record->tid = gettid();
+	(void)prctl(PR_GET_NAME, record->comm);
+}
+
+/* ---- records */
+
+static void run(struct bp_probe *probe, const void *context, size_t size, const struct bp_record *record)
+{
+	struct bp_program *program = probe->program;
+	const uint64_t faults = program->faults;
+
+	bp_program_run(program, context, size, record);
+	if (__builtin_expect(program->faults != faults, 0))
+		bp_tell("%.16s: %s", program->name, program->fault);
+}
+
+/* NULL: no memory. */
+static struct dispatch *dispatch_of(struct utracefs_stream_event *event)
+{
+	struct dispatch *old = event->user, *made;
+	struct bp_probe *probe;
+	char name[sizeof(probe->event)];
+	unsigned count = 0;
+
+	if (old && old->generation == here.generation)
+		return old;
+	snprintf(name, sizeof(name), "%s:%s", event->system, event->name);
+	for (probe = here.probes; probe; probe = probe->next)
+		count += strcmp(probe->event, name) == 0;
+	made = realloc(old, sizeof(*made) + count * sizeof(made->probes[0]));
+	if (!made)
+		return NULL;
+	if (!old)
+		made->layout = NULL;
+	made->generation = here.generation;
+	made->count = 0;
+	event->user = made;
+	for (probe = here.probes; probe; probe = probe->next)
+		if (strcmp(probe->event, name) == 0 && probe->is_enabled && probe->program)
+			made->probes[made->count++] = probe;
+	return made;
+}
+
+static void take(const struct utracefs_stream_record *from)
+{
+	struct dispatch *dispatch = dispatch_of(from->event);
+	struct bp_record record;
+	const void *context;
+	size_t size;
+	unsigned i;
+
+	if (!dispatch || dispatch->count == 0)
+		return;
+	context = bt_context(&dispatch->layout, from, &size);
+	if (!context)
+		return;
+	record.time_ns = from->time_ns;
+	record.boot_ns = from->time_ns + (uint64_t)here.boot_offset_ns;
+	record.pid = from->pid;
+	record.tid = from->tid;
+	record.cpu = from->cpu;
+	memset(record.comm, 0, sizeof(record.comm));
+	memcpy(record.comm, from->comm, strnlen(from->comm, sizeof(record.comm) - 1));
+	for (i = 0; i < dispatch->count; i++) {
+		struct bp_probe *probe = dispatch->probes[i];
+
+		if (probe->pid < 0 || probe->pid == from->pid || probe->pid == from->tid)
+			run(probe, context, size, &record);
+	}
+}
+
+static void tell_lost(uint64_t now)
+{
+	char line[64];
+
+	if (here.lost == here.told || now - here.told_at_ns < 1000000000u)
+		return;
+	snprintf(line, sizeof(line), "Lost %llu events\n", (unsigned long long)(here.lost - here.told));
+	here.told = here.lost;
+	here.told_at_ns = now;
+	if (NEXT(write)(STDERR_FILENO, line, strlen(line)) < 0) {
+	}
+}
+
+/* Runs programs on records, at most BATCH or up to one after this time. Whether there may be more. */
+static int read_records(uint64_t until_ns)
+{
+	struct utracefs_stream_record record;
+	unsigned count;
+	int got = 1;
+
+	if (!here.stream || here.has_ended)
+		return 0;
+	for (count = 0; count < BATCH && (got = utracefs_stream_next(here.stream, &record)) > 0; count++) {
+		if (record.kind == UTRACEFS_STREAM_RECORD) {
+			take(&record);
+			if (record.time_ns > until_ns)
+				return 0;
+		} else if (record.kind == UTRACEFS_STREAM_LOST) {
+			here.lost += record.lost;
+		}
+	}
+	if (got < 0) {
+		here.has_ended = 1;
+		atomic_store(&here.is_over, bt_is_recording());
+		if (!bt_is_recording())
+			bp_tell("%s", utracefs_stream_error(here.stream));
+	}
+	return got > 0;
+}
+
+/* Processes what was emitted until now. */
+static void catch_up(void)
+{
+	const uint64_t now = now_ns(CLOCK_MONOTONIC);
+	char *data;
+
+	if (!here.stream || here.has_ended)
+		return;
+	/* Before the daemon answers any request it takes in all records that were emitted before. */
+	if (!bt_is_recording() && utracefs_stream_read_file(here.stream, "tracing_on", &data, NULL) == 0)
+		free(data);
+	while (read_records(now)) {
+	}
+	bp_ring_bells();
+}
+
+int bp_is_over(void)
+{
+	return atomic_load_explicit(&here.is_over, memory_order_relaxed) && atomic_exchange(&here.is_over, 0);
+}
+
+/* ---- clocks */
+
+/* Runs the programs that are due; returns how many milliseconds from now the next is. */
+static int run_clocks(void)
+{
+	uint64_t now = now_ns(CLOCK_MONOTONIC), next = now + 1000000000u;
+	struct bp_record record;
+	struct bp_probe *probe;
+	static const uint64_t no_context[64];
+
+	for (probe = here.probes; probe; probe = probe->next) {
+		if (probe->event[0] || !probe->is_enabled || !probe->program)
+			continue;
+		if (probe->due_ns <= now) {
+			bp_record_of_ourselves(&record);
+			record.cpu = probe->cpu;
+			run(probe, no_context, sizeof(no_context), &record);
+			/* as a kernel's timer: missed periods are left out */
+			probe->due_ns += ((now - probe->due_ns) / probe->period_ns + 1) * probe->period_ns;
+		}
+		if (probe->due_ns < next)
+			next = probe->due_ns;
+	}
+	return (int)((next - now + 999999) / 1000000);
+}
+
+/* ---- the thread */
+
+static void *read_and_run(void *unused)
+{
+	struct pollfd polled[2] = { { .fd = here.bell, .events = POLLIN }, { .events = POLLIN } };
+	uint64_t rung;
+	int more, wait_ms;
+
+	(void)unused;
+	for (;;) {
+		bp_lock();
+		here.boot_offset_ns = (int64_t)(now_ns(CLOCK_BOOTTIME) - now_ns(CLOCK_MONOTONIC));
+		more = read_records(UINT64_MAX);
+		wait_ms = run_clocks();
+		tell_lost(now_ns(CLOCK_MONOTONIC));
+		bp_ring_bells();
+		polled[1].fd = here.stream && !here.has_ended ? utracefs_stream_fd(here.stream) : -1;
+		if (polled[1].fd < 0 && here.stream && !here.has_ended && wait_ms > 20)
+			wait_ms = 20; /* the daemon is away: utracefs_stream_next looks for the next one */
+		bp_unlock();
+		if (!more && poll(polled, 2, wait_ms) > 0 && polled[0].revents)
+			(void)!NEXT(read)(polled[0].fd, &rung, sizeof(rung));
+	}
+	return NULL;
+}
+
+static int start_thread(void)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	const uint64_t one = 1;
+	int error;
+
+	if (here.bell >= 0) {
+		(void)!NEXT(write)(here.bell, &one, sizeof(one));
+		return 0;
+	}
+	here.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (here.bell < 0)
+		return -errno;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	error = pthread_create(&thread, &attr, read_and_run, NULL); /* with all signals blocked, as here */
+	pthread_attr_destroy(&attr);
+	return -error;
+}
+
+/* ---- probes */
+
+struct bp_probe *bp_probe_new(const char *event)
+{
+	struct bp_probe *probe = calloc(1, sizeof(*probe)), **last;
+
+	if (!probe)
+		return NULL;
+	snprintf(probe->event, sizeof(probe->event), "%s", event);
+	probe->references = 1;
+	probe->id = ++here.last_id;
+	for (last = &here.probes; *last; last = &(*last)->next) {
+	}
+	*last = probe;
+	return probe;
+}
+
+void bp_probe_put(struct bp_probe *probe)
+{
+	struct bp_probe **at;
+
+	if (--probe->references)
+		return;
+	bp_probe_set_program(probe, NULL);
+	for (at = &here.probes; *at != probe; at = &(*at)->next) {
+	}
+	*at = probe->next;
+	free(probe);
+}
+
+void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program)
+{
+	if (probe->program && probe->is_enabled && probe->event[0])
+		catch_up();
+	if (program)
+		bp_program_get(program);
+	if (probe->program)
+		bp_program_put(probe->program);
+	probe->program = program;
+	here.generation++;
+}
+
+static int is_selected(const char *event)
+{
+	const size_t length = strlen(event);
+	const char *at = here.selection;
+
+	while ((at = strstr(at, event))) {
+		if ((at == here.selection || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0'))
+			return 1;
+		at += length;
+	}
+	return 0;
+}
+
+/* Opens the stream for the events whose probes are enabled, and those whose files the tool has read: their
+ * probes follow. 0 or -errno. */
+static int select_events(void)
+{
+	struct utracefs_stream_options options = { .ring_bytes = RING_BYTES, .ends = bt_is_recording() };
+	struct bp_probe *probe;
+	size_t used;
+	int error;
+
+	if (!here.stream)
+		here.stream = utracefs_stream_new(NULL);
+	else
+		catch_up();
+	if (!here.stream)
+		return -ENOMEM;
+	if (bt_events_read(here.selection, sizeof(here.selection)) < 0)
+		here.selection[0] = '\0';
+	for (probe = here.probes; probe; probe = probe->next) {
+		used = strlen(here.selection);
+		if (probe->event[0] && probe->is_enabled && !is_selected(probe->event))
+			snprintf(here.selection + used, sizeof(here.selection) - used, "%s%s", used ? " " : "",
+				 probe->event);
+	}
+	do
+		error = utracefs_stream_open(here.stream, here.selection, NULL, &options);
+	while (error == -ENOMEM && (options.ring_bytes /= 2) >= LEAST_RING_BYTES);
+	here.has_ended = error < 0;
+	if (error)
+		bp_tell("%s", utracefs_stream_error(here.stream));
+	return error;
+}
+
+int bp_probe_enable(struct bp_probe *probe, int is_enabled)
+{
+	int error = 0;
+
+	if (probe->is_enabled == is_enabled)
+		return 0;
+	if (!is_enabled && probe->program && probe->event[0])
+		catch_up();
+	probe->is_enabled = is_enabled;
+	probe->due_ns = now_ns(CLOCK_MONOTONIC) + probe->period_ns;
+	here.generation++;
+	if (!is_enabled)
+		return 0;
+	if (probe->event[0] && (here.selection[0] == '\0' || here.has_ended || !is_selected(probe->event)))
+		error = select_events();
+	if (!error)
+		error = start_thread();
+	if (error)
+		probe->is_enabled = 0;
+	return error;
+}
+
+/* Reports the remaining losses. */
+__attribute__((destructor)) static void end(void)
+{
+	if (here.bell < 0)
+		return;
+	bp_lock();
+	if (here.stream && !here.has_ended && utracefs_stream_lost(here.stream) > here.lost)
+		here.lost = utracefs_stream_lost(here.stream);
+	here.told_at_ns = 0;
+	tell_lost(UINT64_MAX);
+	bp_unlock();
+}

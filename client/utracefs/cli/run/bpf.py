@@ -1,0 +1,94 @@
+"""`utracefs bpftrace` and `utracefs bpf`: unchanged tools of eBPF, on the events of user_events.
+
+    tool ── bpf(2), perf_event_open(2), files of tracefs ──▶ libutracefs-bpf.so, by LD_PRELOAD
+                                                               │ programs, maps
+    daemon ── records, over a stream ───────────────────────▶──┘
+
+The library reads UTRACEFS_DIR. The command that bpftrace -c starts is no such tool: it gets the LD_PRELOAD of
+a recorded command (traced_command.py), which the library puts in place of its own.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from utracefs.cli import COMMAND_SETTINGS, Failure, c_client
+from utracefs.cli.common import connect, directory_option
+from utracefs.cli.completion import complete_command
+from utracefs.cli.run.preload_check import obstacle
+from utracefs.cli.run.run_loop import NOT_EXECUTABLE, NOT_FOUND
+from utracefs.cli.run.traced_command import environment, fits
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_CHILD_PRELOAD = "UTRACEFS_BPF_CHILD_PRELOAD"
+
+
+def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+@click.command(
+    context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False, "ignore_unknown_options": True}
+)
+@directory_option
+@click.argument("args", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_complete_file)
+def bpftrace(directory: str | None, args: tuple[str, ...]) -> None:
+    """Run bpftrace on user_events, without root and without the kernel's eBPF. ARGS are bpftrace's.
+
+    bpftrace knows the events that are registered when it starts: for -c CMD declare those of CMD before, with
+    `utracefs reg`. Needs a running daemon. The exit status is bpftrace's.
+
+    \b
+    utracefs bpftrace -l
+    utracefs bpftrace -e 'tracepoint:user_events:http_request { @[args->status] = count(); }'
+    utracefs bpftrace -c 'python app.py' latency.bt
+    """
+    program = shutil.which("bpftrace")
+    if program is None:
+        raise Failure(
+            "bpftrace", "is not installed; the package of most distributions is bpftrace", NOT_FOUND
+        )
+    _run(directory, [program, *args], {_CHILD_PRELOAD: environment("").get("LD_PRELOAD", "")})
+
+
+@click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
+@directory_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
+def bpf(directory: str | None, command: tuple[str, ...]) -> None:
+    """Run COMMAND, a program that uses libbpf, on user_events, without root and without the kernel's eBPF.
+
+    The exit status is that of COMMAND; 127 when it was not found.
+
+    utracefs bpf -- ./latency
+    """
+    _run(directory, command, {})
+
+
+def _run(directory: str | None, command: Sequence[str], further: Mapping[str, str]) -> NoReturn:
+    """further: additions to the environment."""
+    library = c_client.bpf_library()
+    if library is None:
+        raise Failure(c_client.PREFIX, "the C client was not built; install utracefs where make and gcc are")
+    if not fits(library):
+        raise Failure(library, "LD_PRELOAD cannot name it, for a blank or colon in its path")
+    if found := obstacle(command[0]):
+        raise Failure(command[0], f"{found.text.partition(';')[0]}, so that LD_PRELOAD does not reach it")
+    with connect(directory) as tree:
+        env = {**environment(tree.directory, preload=False), **further}
+    env["LD_PRELOAD"] = ":".join(filter(None, [library, env.get("LD_PRELOAD")]))
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], [*command], env)
+    except FileNotFoundError:
+        raise Failure(command[0], "command not found", NOT_FOUND) from None
+    except OSError as error:
+        raise Failure(command[0], error.strerror or str(error), NOT_EXECUTABLE) from None

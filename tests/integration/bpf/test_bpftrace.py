@@ -1,0 +1,138 @@
+"""The installed bpftrace, unchanged, on events of user_events."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import utracefs
+from tests.integration.bpf.workload import EVENTS, PROGRAMS, REQUEST, Bpftrace, plain
+from tests.integration.conftest import DaemonProcess
+from tests.judges import judge
+
+judge("bpftrace")
+UTRACEFS = [sys.executable, "-m", "utracefs.cli"]
+
+
+def command(daemon: DaemonProcess) -> list[str]:
+    return [*UTRACEFS, "--dir", daemon.directory, "bpftrace"]
+
+
+def run(daemon: DaemonProcess, *words: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    with utracefs.Session(daemon.directory) as session:
+        for name, fields in EVENTS.items():
+            session.event(f"{name} {fields}".strip())
+        assert session.flush(60)
+        return subprocess.run(
+            [*command(daemon), *words], capture_output=True, text=True, timeout=60, check=False
+        )
+
+
+def result(daemon: DaemonProcess, text: str, *options: str) -> str:
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace(command(daemon), session, text, *options) as tool,
+    ):
+        tool.attached().emit()
+        status, out, error = tool.end()
+    assert (status, error) == (0, "")
+    return out
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(daemon: DaemonProcess, name: str) -> None:
+    program = PROGRAMS[name]
+    out = plain(result(daemon, program.text))
+    assert program.fits(out), out
+
+
+def test_json(daemon: DaemonProcess) -> None:
+    out = result(daemon, f"{REQUEST} {{ @[args->status] = count(); }}", "-f", "json")
+    maps = [json.loads(line) for line in out.splitlines() if line.startswith('{"type": "map"')]
+    assert maps == [{"type": "map", "data": {"@": {"200": 10, "404": 10, "500": 10}}}]
+
+
+def test_output_to_a_file(daemon: DaemonProcess, tmp_path: Path) -> None:
+    done = run(daemon, "-o", str(tmp_path / "out"), "-e", 'BEGIN { printf("x\\n"); exit(); }')
+    assert (done.returncode, (tmp_path / "out").read_text().split()[-1]) == (0, "x")
+
+
+def test_list(daemon: DaemonProcess) -> None:
+    listed = run(daemon, "-l", "tracepoint:user_events:bt_*").stdout.split()
+    assert listed == [f"tracepoint:user_events:{name}" for name in sorted(EVENTS)]
+    fields = run(daemon, "-lv", REQUEST).stdout
+    for field in ("unsigned short status", "unsigned int usec", "__data_loc char[] path"):
+        assert field in fields
+
+
+def test_a_command_is_no_tool(daemon: DaemonProcess) -> None:
+    """-c: it starts without the library; its events are those of a recorded command."""
+    subprocess.run([*UTRACEFS, "--dir", daemon.directory, "reg", "bt_child u32 n"], check=True)
+    text = "import os, utracefs; print(os.environ['LD_PRELOAD'], os.geteuid());"
+    text += " event = utracefs.event('bt_child u32 n'); [event.emit(n) for n in range(10)]"
+    script = Path(daemon.directory, "child.py")
+    script.write_text(text)
+    probe = "tracepoint:user_events:bt_child /pid == cpid/ { @ = sum(args->n); }"
+    done = run(daemon, "-c", f"{sys.executable} {script}", "-e", probe)
+    assert plain(done.stdout).split()[-2:] == ["@:", "45"]
+    assert "libutracefs-preload.so" in done.stdout and "bpf" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (f"{REQUEST} {{ @[kstack] = count(); }}", "stacks are not part of a record"),
+        ("kprobe:vfs_read { @ = count(); }", "kprobes and uprobes do not exist here"),
+        ("hardware:cache-misses:1000 { @ = count(); }", "hardware counters do not exist here"),
+        ("software:page-faults:100 { @ = count(); }", "software events"),
+    ],
+)
+def test_refusals_come_before_those_of_the_tool(daemon: DaemonProcess, program: str, reason: str) -> None:
+    done = run(daemon, "-e", program)
+    ours, _, theirs = done.stderr.partition("utracefs: ")[2].partition("\n")
+    assert done.returncode and reason in ours and "ERROR" in theirs
+
+
+def test_ctrl_c(daemon: DaemonProcess) -> None:
+    text = f'{REQUEST} {{ @ = count(); }} END {{ printf("end\\n"); }}'
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace(command(daemon), session, text) as tool,
+    ):
+        tool.attached().emit()
+        status, out, _ = tool.interrupt()
+    assert status == 0 and plain(out) == "end\n@: 30"
+
+
+def test_as_nobody_without_capabilities_and_sys(daemon: DaemonProcess) -> None:
+    """In a mount namespace in which nothing of /sys/kernel is there."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    setpriv = shutil.which("setpriv")
+    assert setpriv
+    inside = 'mount -t tmpfs none /sys/kernel && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'
+    prefix = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        inside,
+        "sh",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--no-new-privs",
+    ]
+    program = PROGRAMS["histograms by text"]
+    for path in (daemon.directory, f"{daemon.directory}/tracefs"):
+        os.chown(path, 65534, 65534)
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace([*prefix, *command(daemon)], session, program.text) as tool,
+    ):
+        tool.attached().emit()
+        status, out, error = tool.end()
+    assert (status, error, plain(out)) == (0, "", program.output)
