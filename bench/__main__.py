@@ -12,6 +12,7 @@ NAMES = [
     "loops",
     "application",
     "attack",
+    "bpf",
     "c_client",
     "core",
     "event_header",

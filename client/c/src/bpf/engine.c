@@ -39,9 +39,8 @@ int bp_find_part(struct bp_run *run, uint64_t address, uint64_t size, int is_wri
 		return 1;
 	}
 	/* Not remembered as the part: it ends with its submission. */
-	for (int i = 0; i < BP_RESERVATIONS; i++)
-		if (run->reservations[i].map && bp_inside(address, size, (uint64_t)run->reservations[i].sample,
-							  run->reservations[i].size))
+	for (int i = 0; i < run->nr_reservations; i++)
+		if (bp_inside(address, size, (uint64_t)run->reservations[i].sample, run->reservations[i].size))
 			return 1;
 	return 0;
 }
@@ -113,8 +112,8 @@ static void set_depth(struct bp_run *run, int depth)
 
 /* Direct threading: each instruction knows the place of its code. Without a run it only sets these places,
  * which are known only inside. */
-BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instruction *x,
-							     const uint64_t *arguments)
+BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instruction *x, uint64_t a,
+				      uint64_t b, uint64_t c, uint64_t d)
 {
 #define OP(name, ...) [OP_##name] = &&name,
 #define SPECIAL(name, ...) [OP_##name] = &&name,
@@ -125,15 +124,13 @@ BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instru
 		const struct bp_instruction *x;
 		uint64_t registers[4];
 	} callers[BP_FRAMES];
-	uint64_t r[11];
+	uint64_t r[11] = {0, a, b, c, d};
 	int nested = 0;
 
 	if (!run) {
 		labels = places;
 		return 0;
 	}
-	memset(r, 0, sizeof(r));
-	memcpy(r + 1, arguments, 4 * sizeof(*r));
 	r[10] = (uint64_t)(bp_frames[run->depth].stack + BP_STACK);
 	RUN;
 #pragma GCC diagnostic push
@@ -174,7 +171,7 @@ ended:
 
 uint64_t bp_call_back(struct bp_run *run, uint64_t handle, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
-	uint64_t arguments[] = {a, b, c, d}, value = 0;
+	uint64_t value = 0;
 
 	run->budget -= 16;
 	if (handle >> 32 != BP_CALLBACK_HANDLE || (uint32_t)handle >= run->program->n)
@@ -185,7 +182,7 @@ uint64_t bp_call_back(struct bp_run *run, uint64_t handle, uint64_t a, uint64_t 
 		run->why = "it ran too long";
 	else {
 		set_depth(run, run->depth + 1);
-		value = interpret(run, run->program->instructions + (uint32_t)handle, arguments);
+		value = interpret(run, run->program->instructions + (uint32_t)handle, a, b, c, d);
 		set_depth(run, run->depth - 1);
 	}
 	return value;
@@ -210,7 +207,7 @@ uint64_t bp_program_run(struct bp_program *program, const void *context, size_t 
 			const struct bp_record *record)
 {
 	struct bp_run run;
-	uint64_t arguments[4] = {(uint64_t)context}, value;
+	uint64_t value;
 
 	run.program = program;
 	run.record = record;
@@ -221,16 +218,16 @@ uint64_t bp_program_run(struct bp_program *program, const void *context, size_t 
 	run.budget = bp_budget;
 	run.why = NULL;
 	set_depth(&run, 0);
-	for (int i = 0; i < BP_RESERVATIONS; i++)
-		run.reservations[i].map = NULL;
+	run.nr_reservations = 0;
 	program->runs++;
-	value = interpret(&run, program->instructions, arguments);
-	for (int i = 0; i < BP_RESERVATIONS; i++)
-		if (run.reservations[i].map) {
-			bp_ringbuf_commit(run.reservations[i].map, run.reservations[i].sample, 0, 1);
-			if (!run.why)
-				run.why = "a reservation in a ring buffer that is neither submitted nor discarded";
-		}
+	value = interpret(&run, program->instructions, (uint64_t)context, 0, 0, 0);
+	while (run.nr_reservations) {
+		const struct bp_reservation *open = &run.reservations[--run.nr_reservations];
+
+		bp_ringbuf_commit(open->map, open->sample, 0, 1);
+		if (!run.why)
+			run.why = "a reservation in a ring buffer that is neither submitted nor discarded";
+	}
 	if (run.why && !program->faults++)
 		describe(program, &run);
 	return run.why ? 0 : value;
@@ -504,7 +501,7 @@ int bp_program_load(struct bp_program **made, struct bp_load *load)
 	*load->why = 0;
 	if (!loading.program)
 		return -ENOMEM;
-	interpret(NULL, NULL, NULL);
+	interpret(NULL, NULL, 0, 0, 0, 0);
 	*loading.program = (struct bp_program){.n = load->n, .type = load->type, .id = ++ids, .references = 1};
 	snprintf(loading.program->name, sizeof(loading.program->name), "%s", load->name ? load->name : "");
 	error = decode_all(&loading);

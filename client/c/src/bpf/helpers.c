@@ -51,10 +51,10 @@ static uint64_t room(struct bp_run *run, uint64_t address)
 	if (bp_inside(address, 1, run->part, run->part_size) || (bp_find_part(run, address, 1, 0) &&
 								 bp_inside(address, 1, run->part, run->part_size)))
 		return run->part_size - (address - run->part);
-	for (int i = 0; i < BP_RESERVATIONS; i++) {
+	for (int i = 0; i < run->nr_reservations; i++) {
 		uint64_t sample = (uint64_t)run->reservations[i].sample;
 
-		if (run->reservations[i].map && bp_inside(address, 1, sample, run->reservations[i].size))
+		if (bp_inside(address, 1, sample, run->reservations[i].size))
 			return run->reservations[i].size - (address - sample);
 	}
 	return 0;
@@ -483,27 +483,24 @@ static uint64_t ringbuf_output(struct bp_run *run, const uint64_t *r)
 static uint64_t ringbuf_reserve(struct bp_run *run, const uint64_t *r)
 {
 	struct bp_map *map = map_of_type(run, r[1], BPF_MAP_TYPE_RINGBUF);
-	int i = 0;
+	void *sample = map && run->nr_reservations < BP_RESERVATIONS ? bp_ringbuf_reserve(map, r[2]) : NULL;
 
-	while (i < BP_RESERVATIONS && run->reservations[i].map)
-		i++;
-	if (!map || i == BP_RESERVATIONS)
-		return 0;
-	run->reservations[i].sample = bp_ringbuf_reserve(map, r[2]);
-	run->reservations[i].size = r[2];
-	run->reservations[i].map = run->reservations[i].sample ? map : NULL;
-	return (uint64_t)run->reservations[i].sample;
+	if (sample)
+		run->reservations[run->nr_reservations++] = (struct bp_reservation){map, sample, r[2]};
+	return (uint64_t)sample;
 }
 
 static uint64_t release(struct bp_run *run, const uint64_t *r, int is_discarded)
 {
-	for (int i = 0; i < BP_RESERVATIONS; i++)
-		if (run->reservations[i].map && (uint64_t)run->reservations[i].sample == r[1]) {
-			bp_ringbuf_commit(run->reservations[i].map, run->reservations[i].sample, r[2],
-					  is_discarded);
-			run->reservations[i].map = NULL;
+	for (int i = 0; i < run->nr_reservations; i++) {
+		struct bp_reservation *open = &run->reservations[i];
+
+		if ((uint64_t)open->sample == r[1]) {
+			bp_ringbuf_commit(open->map, open->sample, r[2], is_discarded);
+			*open = run->reservations[--run->nr_reservations];
 			return 0;
 		}
+	}
 	run->why = "submits or discards what is no reservation in a ring buffer";
 	return 0;
 }

@@ -36,7 +36,8 @@ struct bp_run {
 	const char *why; /* set: the run ends; "" for the access below */
 	uint64_t bad_address, bad_size;
 	int bad_is_write;
-	struct {
+	int nr_reservations;
+	struct bp_reservation {
 		struct bp_map *map;
 		void *sample;
 		uint64_t size;

@@ -290,32 +290,43 @@ static uint32_t *bucket_of(const struct bp_map *map, uint32_t hash)
 	return &map->buckets[hash >> 2 & map->mask];
 }
 
-static int is_same(const struct bp_map *map, const uint8_t *one, const void *other)
+static int is_same(const struct bp_map *map, const uint8_t *one, const uint8_t *other)
 {
-	if (map->key_size == 8)
-		return word(one) == word(other);
-	return memcmp(one, other, map->key_size) == 0;
+	size_t n = map->key_size, at = 0;
+
+	/* Most keys are one number or two. */
+	for (; n <= 32 && at + 8 <= n; at += 8)
+		if (word(one + at) != word(other + at))
+			return 0;
+	return at == n || memcmp(one + at, other + at, n - at) == 0;
 }
 
-/* Where the number of the slot with this key is, or the 0 at the bucket's end. */
-static uint32_t *find(const struct bp_map *map, const void *key, uint32_t hash)
+/* The slot + 1 with this key, or 0. Programs look an element up and then update it, and records repeat. */
+static uint32_t find(struct bp_map *map, const void *key)
 {
-	uint32_t *at = bucket_of(map, hash);
+	uint32_t hash, i = map->last;
 
-	for (; *at; at = &map->slots[*at - 1].next)
-		if ((map->slots[*at - 1].hash & ~BP_FLAGS) == hash &&
-		    is_same(map, map->entries + (*at - 1) * map->entry_size, key))
+	if (i && is_same(map, map->entries + (i - 1) * map->entry_size, key))
+		return i;
+	hash = hash_of(map, key);
+	for (i = *bucket_of(map, hash); i; i = map->slots[i - 1].next)
+		if ((map->slots[i - 1].hash & ~BP_FLAGS) == hash &&
+		    is_same(map, map->entries + (i - 1) * map->entry_size, key))
 			break;
-	return at;
+	map->last = i;
+	return i;
 }
 
-static void release(struct bp_map *map, uint32_t *at)
+static void release(struct bp_map *map, uint32_t i)
 {
-	uint32_t i = *at - 1;
+	uint32_t *at = bucket_of(map, map->slots[i].hash);
 
+	while (*at != i + 1)
+		at = &map->slots[*at - 1].next;
 	*at = map->slots[i].next;
 	map->slots[i] = (struct bp_slot){.next = map->free};
 	map->free = i + 1;
+	map->last = 0;
 	map->used--;
 	if (i == map->first)
 		map->first++;
@@ -330,11 +341,7 @@ static void evict(struct bp_map *map)
 
 		map->hand = (i + 1) % map->max_entries;
 		if (!(slot->hash & BP_USED)) {
-			uint32_t *at = bucket_of(map, slot->hash);
-
-			while (*at != i + 1)
-				at = &map->slots[*at - 1].next;
-			release(map, at);
+			release(map, i);
 			return;
 		}
 		slot->hash &= ~BP_USED;
@@ -345,7 +352,6 @@ static void evict(struct bp_map *map)
 static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **values)
 {
 	uint32_t hash, i, *at;
-	uint8_t *entry;
 
 	if (flags > BPF_EXIST)
 		return -EINVAL;
@@ -358,34 +364,33 @@ static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **
 		*values = map->entries + i * map->entry_size;
 		return flags == BPF_NOEXIST ? -EEXIST : 0;
 	}
-	hash = hash_of(map, key);
-	at = find(map, key, hash);
-	if (*at && flags == BPF_NOEXIST)
-		return -EEXIST;
-	if (*at && is_lru(map))
-		map->slots[*at - 1].hash |= BP_USED;
-	if (!*at) {
-		if (flags == BPF_EXIST)
-			return -ENOENT;
-		if (map->used == map->max_entries) {
-			if (!is_lru(map))
-				return -E2BIG;
-			evict(map);
-		}
-		i = map->free ? map->free - 1 : map->top++;
-		if (map->free)
-			map->free = map->slots[i].next;
-		entry = map->entries + i * map->entry_size;
-		memmove(entry, key, map->key_size); /* it may be the key of the evicted element */
-		if (map->copies > 1)
-			memset(entry + map->key_room, 0, (size_t)map->value_room * map->copies);
-		at = bucket_of(map, hash);
-		map->slots[i] = (struct bp_slot){.hash = hash | BP_LIVE, .next = *at};
-		*at = i + 1;
-		if (!map->used++ || i < map->first)
-			map->first = i;
+	i = find(map, key);
+	if (i) {
+		*values = map->entries + (i - 1) * map->entry_size + map->key_room;
+		if (is_lru(map))
+			map->slots[i - 1].hash |= BP_USED;
+		return flags == BPF_NOEXIST ? -EEXIST : 0;
 	}
-	*values = map->entries + (*at - 1) * map->entry_size + map->key_room;
+	if (flags == BPF_EXIST)
+		return -ENOENT;
+	if (map->used == map->max_entries) {
+		if (!is_lru(map))
+			return -E2BIG;
+		evict(map);
+	}
+	i = map->free ? map->free - 1 : map->top++;
+	if (map->free)
+		map->free = map->slots[i].next;
+	*values = map->entries + i * map->entry_size + map->key_room;
+	memmove(*values - map->key_room, key, map->key_size); /* it may be the key of the evicted element */
+	if (map->copies > 1)
+		memset(*values, 0, (size_t)map->value_room * map->copies);
+	hash = hash_of(map, *values - map->key_room);
+	at = bucket_of(map, hash);
+	map->slots[i] = (struct bp_slot){.hash = hash | BP_LIVE, .next = *at};
+	*at = i + 1;
+	if (!map->used++ || i < map->first)
+		map->first = i;
 	return 0;
 }
 
@@ -399,7 +404,7 @@ static uint8_t *look(struct bp_map *map, const void *key, int is_use)
 	}
 	if (!map->entries)
 		return NULL;
-	i = *find(map, key, hash_of(map, key));
+	i = find(map, key);
 	if (!i)
 		return NULL;
 	if (is_use && is_lru(map))
@@ -432,15 +437,14 @@ int bp_map_update(struct bp_map *map, const void *key, const void *value, uint64
 
 int bp_map_delete(struct bp_map *map, const void *key)
 {
-	uint32_t *at;
+	uint32_t i;
 
 	if (!is_hash(map))
 		return -EINVAL;
-	at = find(map, key, hash_of(map, key));
-	if (!*at)
-		return -ENOENT;
-	release(map, at);
-	return 0;
+	i = find(map, key);
+	if (i)
+		release(map, i - 1);
+	return i ? 0 : -ENOENT;
 }
 
 uint8_t *bp_map_entry(const struct bp_map *map, uint32_t i)
@@ -519,7 +523,7 @@ int bp_map_next(struct bp_map *map, const void *key, void *next)
 			memcpy(next, &i, sizeof(i));
 		return i < map->max_entries ? 0 : -ENOENT;
 	}
-	i = key ? *find(map, key, hash_of(map, key)) : 0;
+	i = key ? find(map, key) : 0;
 	if (!i) {
 		while (map->first < map->top && !bp_map_entry(map, map->first))
 			map->first++;

@@ -55,6 +55,7 @@ struct bp_map {
 	uint32_t free;	/* the first free slot + 1 */
 	uint32_t first; /* no slot below is in use */
 	uint32_t hand;	/* the slot that LRU looks at next */
+	uint32_t last;	/* the slot + 1 that was found last, or 0 */
 	/* Perf event array: a ring for each index. Ring buffer: its ring. */
 	struct bp_ring **rings;
 	uint32_t nr_rings;
@@ -130,7 +131,7 @@ void *bp_ringbuf_map(struct bp_map *map, void *address, size_t size, int prot, i
 		     int *error);
 /* Rings the bells of all rings that got records since the last call, and writes pending losses: once after
  * each batch. */
-void bp_ring_bells(void);
+int bp_ring_bells(void);
 
 /* Adds records that were lost on their way to the tool: a perf event's ring has them as PERF_RECORD_LOST. */
 void bp_ring_lose(struct bp_ring *ring, uint64_t count);
