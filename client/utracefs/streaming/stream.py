@@ -360,6 +360,7 @@ class Stream:
     def _lose(self, attached: _Attached) -> None:
         """The daemon has ended."""
         attached.close()
+        attached.ring.is_over = True
         self._attached, self._rest = None, attached.ring
 
     def _attach_again(self, until: float | None) -> Steps[bool]:

@@ -11,6 +11,8 @@
  * Ownership
  * ---------
  *   head    the daemon stores it (release) when the records in front of it are complete.
+ *   written the daemon stores it after each record, a head that is not published yet: records between the two
+ *           are complete, and the reader may have them once the daemon was killed. 0: not told.
  *   tail    the reader stores it (release) when it has finished with the records in front of it.
  * lost    the daemon; total number of lost records. The counts of SS_LOST records add up to it once there was
  *           room for them.
@@ -53,6 +55,7 @@ struct ss_header {
 	_Alignas(64) uint64_t head;
 	_Alignas(64) uint64_t tail;
 	_Alignas(64) uint64_t lost;
+	_Alignas(64) uint64_t written;
 };
 
 struct ss_record {

@@ -14,6 +14,7 @@ cdef class StreamRing:
     cdef readonly uint64_t generation
     cdef readonly uint64_t reported_lost
     cdef readonly Py_ssize_t records
+    cdef public bint is_over
     cdef readonly dict comms
     cdef readonly dict described
     cdef dict lost              # by event id, of the present batch

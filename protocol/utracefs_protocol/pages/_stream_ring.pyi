@@ -3,6 +3,7 @@ class StreamRing:
     reported_lost: int
     unreported_lost: int
     records: int
+    is_over: bool
     comms: dict[int, str]
     described: dict[int, bytes]
     def __init__(self, fd: int, gap: bool = False, comms: dict[int, str] | None = None) -> None: ...

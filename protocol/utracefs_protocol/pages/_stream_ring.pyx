@@ -38,7 +38,8 @@ cdef class StreamRing:
 
     records: number in the present batch. generation: another number for each batch.
     described: event id to the daemon's last description: system, NUL, `format`.
-    reported_lost: lost records reported so far, of all events.
+    reported_lost: lost records reported so far, of all events. is_over: set it when the writer has ended, for
+    records that it did not publish.
 
     ValueError: not a stream ring; also in `next_batch`, for invalid content. OSError: mmap(2).
     """
@@ -136,6 +137,8 @@ cdef class StreamRing:
         self.lost = {}
         self.begin = self.end
         head = ss_load(&self.header.head)
+        if self.is_over and ss_load(&self.header.written) - head <= self.size:
+            head = ss_load(&self.header.written)
         if head - self.begin > self.size:
             raise ValueError(f"stream ring with head {head}, tail {self.begin} of {self.size} bytes")
         if until is not None and until - self.begin < head - self.begin:

@@ -25,6 +25,7 @@ cdef extern from "stream_ring.h" nogil:
         uint64_t head
         uint64_t tail
         uint64_t lost
+        uint64_t written
 
     ctypedef struct ss_record "struct ss_record":
         uint32_t size

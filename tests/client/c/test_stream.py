@@ -9,7 +9,10 @@ import re
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from hypothesis import strategies as st
 from tests.client.c.building import build
 from tests.client.c.programs import Program, started
 from tests.client.daemons.fake_daemon import wait_for
+from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from tests.protocol.pages.stream_writer import PlainWriter
 from utracefs import Session
@@ -136,6 +140,58 @@ def test_a_restart(stream: Program, new_session: NewSession, utracefsd: DaemonPr
     emit(session, "other", 1)
     assert counts(stream) == {"ev": (1, 0), "other": (1, 0), "restarts": (0, 0)}
     assert stream.number("lost") == 100
+
+
+def test_kills(stream: Program, utracefsd: DaemonProcess) -> None:
+    """Received records and reported losses add up to all that a program emitted, except for the record that a
+    killed daemon is at, which may be both. (Each daemon is killed only after the stream found it: the next
+    daemon does not have its numbers.)"""
+    kills = 3
+    with utracefsd.tree() as tree:
+        tree.write_file("standing_events", b"user_events:ev\n")
+    assert opened(stream, "ev", "-", "-", 16 << 20) == "0"
+    program = Popen([sys.executable, "-c", EMITTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with program:
+        assert program.stdin and program.stdout
+        assert program.stdout.readline() == "ready\n"
+        assert stream.process.stdin and stream.process.stdout
+        stream.process.stdin.write("count 3000\n")  # its end is that of the records
+        stream.process.stdin.flush()
+        for turn in range(kills + 1):
+            time.sleep(0.3)
+            utracefsd.stop(kill=turn < kills)
+            utracefsd.start()
+            assert program.stdout.readline() == "again\n"
+            wait_for(lambda: b"stream:" in read(utracefsd, "events/user_events/ev/stats"))
+        emitted = int(program.communicate("end\n")[0])
+    line = stream.process.stdout.readline()
+    found = re.fullmatch(r"ev=(\d+)\+(\d+) restarts=4\n", line)
+    assert found, line
+    assert 0 <= int(found[1]) + int(found[2]) - emitted <= kills
+    assert int(found[1]) > 1000
+
+
+def read(daemon: DaemonProcess, path: str) -> bytes:
+    with daemon.tree() as tree:
+        return tree.read_file(path)
+
+
+EMITTER = """
+import select, sys, utracefs
+event = utracefs.event("ev u64 n; __rel_loc char[] s")
+print("ready", flush=True)
+was_on = True
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for n in range(1000):
+        event.emit(n, "hello")
+    if bool(event) > was_on:
+        print("again", flush=True)
+    was_on = bool(event)
+assert utracefs.flush(60)
+stats = utracefs.stats()
+assert sum(sum(one.refused.values()) for one in stats.events.values()) == 0
+print(stats.emitted)
+"""
 
 
 def test_the_end(stream: Program, new_session: NewSession, utracefsd: DaemonProcess) -> None:

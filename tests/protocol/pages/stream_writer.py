@@ -57,6 +57,10 @@ class PlainWriter:
         text = format_text(declaration.name, event_id, declaration.fields)
         self.put(FORMAT, struct.pack("<HHi", event_id, 0, 0) + system + b"\0" + text)
 
+    def end(self) -> None:
+        """As a daemon that is killed before it publishes."""
+        struct.pack_into("<Q", self.mapping, 256, self.head)
+
     def publish(self, lost: int | None = None) -> None:
         if lost is not None:
             struct.pack_into("<Q", self.mapping, 192, lost)

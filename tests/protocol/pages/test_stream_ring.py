@@ -44,6 +44,35 @@ def test_not_beyond_a_position(writer: PlainWriter) -> None:
     assert [data for *_, data in ring.tuples()] == [b"b"]
 
 
+def test_records_of_a_killed_daemon(writer: PlainWriter) -> None:
+    ring = StreamRing(writer.fd)
+    writer.record(20, b"a")
+    writer.publish()
+    writer.record(20, b"b")
+    writer.end()
+    assert ring.next_batch()
+    assert not ring.next_batch()
+    ring.is_over = True
+    assert ring.next_batch()
+    assert [data for *_, data in ring.tuples()] == [b"b"]
+    assert not ring.next_batch()
+
+
+@pytest.mark.parametrize("written", [0, 8, SIZE + 8, 1 << 63])
+def test_a_daemon_that_does_not_say_what_it_has_written(writer: PlainWriter, written: int) -> None:
+    ring = StreamRing(writer.fd)
+    writer.record(20, b"a")
+    writer.publish()
+    struct.pack_into("<Q", writer.mapping, 256, (written and writer.head + written) % 2**64)
+    ring.is_over = True
+    if written == 8:
+        with pytest.raises(ValueError, match="record of 0 bytes"):
+            ring.next_batch()
+    else:
+        assert ring.next_batch()
+        assert len(ring.tuples()) == 1
+
+
 def test_unread_losses_end_with_their_batch(writer: PlainWriter) -> None:
     """An event that is described again after lost records begins a batch, also for a reader that ignores
     losses."""

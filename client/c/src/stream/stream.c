@@ -623,6 +623,7 @@ int utracefs_stream_next(struct utracefs_stream *s, struct utracefs_stream_recor
 					return got;
 			} else if (is_over(s)) {
 				s->state = ENDED;
+				s->ring.is_over = 1;
 			} else if (!ut_stream_ring_has(&s->ring)) {
 				ask_for_lost(s);
 				return 0;

@@ -41,9 +41,19 @@ void ut_stream_ring_unmap(struct ut_stream_ring *ring)
 	ring->header = NULL;
 }
 
+static uint64_t load_head(const struct ut_stream_ring *ring)
+{
+	uint64_t head = ss_load(&ring->header->head), written;
+
+	if (!ring->is_over)
+		return head;
+	written = ss_load(&ring->header->written);
+	return written - head <= ring->size ? written : head;
+}
+
 int ut_stream_ring_has(const struct ut_stream_ring *ring)
 {
-	return ring->header && ss_load(&ring->header->head) != ring->at;
+	return ring->header && load_head(ring) != ring->at;
 }
 
 static uint64_t word_at(const uint8_t *at, unsigned index)
@@ -65,7 +75,7 @@ int ut_stream_ring_next(struct ut_stream_ring *ring, struct ut_stream_entry *ent
 			ring->released = ring->at;
 		}
 		if (ring->at == ring->head) {
-			ring->head = ss_load(&ring->header->head);
+			ring->head = load_head(ring);
 			if (ring->at == ring->head)
 				return 0;
 			if (ring->head - ring->at > ring->size)

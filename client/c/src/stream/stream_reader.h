@@ -16,6 +16,7 @@ struct ut_stream_ring {
 	uint64_t at;	   /* behind the last entry */
 	uint64_t head;	   /* as last loaded */
 	uint64_t released; /* the tail that the daemon knows */
+	int is_over;	   /* the daemon has ended: its last records need not be published */
 };
 
 struct ut_stream_entry {

@@ -347,6 +347,8 @@ cdef class StreamProbe(Probe):
                 pass            # reported with the next record of the event
         self.unreported += n
         self.sink.lost += n
+        if self.sink.header != NULL:
+            ss_store(&self.sink.header.lost, self.sink.lost)
 
     cdef bint store(self, Record *r) noexcept:
         cdef StreamSink sink = self.sink
@@ -367,6 +369,7 @@ cdef class StreamProbe(Probe):
         record.pid = r.tgid
         (<uint64_t *>record.entry)[0] = common_word(r.id, r.pid)
         memcpy(record.entry + SS_COMMON, r.payload, r.size)
+        ss_store(&sink.header.written, sink.head)   # for a reader whose daemon is killed now
         if sink.head - sink.published >= sink.step:
             sink.make_known()
         return True

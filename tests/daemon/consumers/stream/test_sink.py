@@ -1,5 +1,6 @@
 """The ring of a stream: its entries, losses, and hostile readers."""
 
+import mmap
 import os
 import struct
 from collections import Counter
@@ -75,6 +76,17 @@ def test_a_record(ring: Ring) -> None:
     assert ring.reader.take() == [Taken(1000, 0, 46, 46, 1000, bytes(4))]
     assert numbers(ring.probes[0]) == (2, 0, 0)
     assert ring.probes[0].status_bit == 0x80
+
+
+def test_a_killed_daemon(ring: Ring) -> None:
+    """The reader finds the records and the number of losses that were not published."""
+    header = mmap.mmap(ring.sink.memory_fd, 4096, prot=mmap.PROT_READ)
+    stored = fill(ring)
+    published, lost, written = (struct.unpack_from("<Q", header, at)[0] for at in (64, 192, 256))
+    assert 0 < published < written == ring.sink.position
+    assert lost == 1
+    ring.sink.publish()
+    assert len([one for one in ring.reader.take() if isinstance(one, Taken)]) == stored
 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 8, 9, 15, 16, 17, 1000, 4064, 9001])
