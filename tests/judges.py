@@ -44,6 +44,7 @@ TOOLS = {
     "pkg-config": Tool("pkg-config", "test"),
     "openssl": Tool("openssl", "test"),
     "gcc": Tool("gcc", "test", ("-x", "c", "-"), C_MAIN),
+    "libbpf": Tool("libbpf-dev", "ci", ("--exists", "libbpf"), program="pkg-config"),
     "clang": Tool("clang", "ci", ("-x", "c", "-"), C_MAIN),
     "rustc": Tool("rustc", "", ("-",), "fn main() {}"),  # of rustup it may be without a toolchain
     "strace": Tool("strace", "", ("true",)),

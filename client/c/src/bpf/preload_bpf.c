@@ -629,10 +629,19 @@ WRAP(int, epoll_ctl, (int epoll, int operation, int fd, struct epoll_event *even
  * only if they interrupt its wait. */
 WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int timeout_ms))
 {
-	if (__builtin_expect(bp_is_over(), 0)) {
-		raise(SIGINT);
-		errno = EINTR;
-		return -1;
+	unsigned output;
+	int ready;
+
+	if (bt_is_recording()) {
+		output = bp_output();
+		ready = (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, 0, 0, 0);
+		if (ready)
+			return ready;
+		if (bp_idle(output)) {
+			raise(SIGINT);
+			errno = EINTR;
+			return -1;
+		}
 	}
 	return (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, timeout_ms, 0, 0);
 }

@@ -43,8 +43,10 @@ void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program);
 /* Starts the thread. 0, or -errno: no daemon. */
 int bp_probe_enable(struct bp_probe *probe, int is_enabled);
 
-/* Whether all records of the recordings are processed: true once. */
-int bp_is_over(void);
+/* For recordings. bp_output() before the tool looks whether there is output of programs; bp_idle() with that
+ * number when there was none. The first one begins the recording; true once: at its end. */
+unsigned bp_output(void);
+int bp_idle(unsigned output);
 
 /* Now, for programs that run without a record. */
 void bp_record_of_ourselves(struct bp_record *record);

@@ -7,6 +7,10 @@
  * The stream is opened when the first tracepoint is enabled. Everything here is done under bp_lock(): the
  * thread takes it for a batch, the tool's calls for one call. A probe is detached when all records that were
  * emitted before are processed: tools read their maps then.
+ *
+ * Of recordings the stream is opened when all probes are attached and the tool waits. Their time is that of
+ * the records, also for clocks; after a clock, and a few records, the thread waits until the tool has read the
+ * programs' output: so that it sees its maps as they were.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -30,10 +34,12 @@
 /* Bytes of the stream's ring: half a second of short records at full rate; less if the daemon has no room. */
 #define RING_BYTES (64u << 20)
 #define LEAST_RING_BYTES (1u << 20)
-/* Records for which the lock is held. */
+/* Records for which the lock is held; of recordings, whose output must fit into the rings. */
 #define BATCH 4096u
+#define RECORDED_BATCH 256u
 /* Events that a stream can name (the daemon's limit of words). */
 #define SELECTION 8192u
+#define LONGEST_WAIT_NS 1000000000u
 
 static struct {
 	struct bp_probe *probes;
@@ -42,7 +48,11 @@ static struct {
 	char selection[SELECTION];
 	int bell; /* wakes the thread; -1: there is none */
 	int has_ended;
-	atomic_int is_over; /* bp_is_over() */
+	struct utracefs_stream_record next; /* of a recording, behind the clocks that are due */
+	int has_next;
+	uint64_t next_due_ns;
+	atomic_uint output, idle; /* bp_output(), bp_idle() */
+	atomic_int is_over;
 	uint64_t lost, told;
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
@@ -141,6 +151,38 @@ static void take(const struct utracefs_stream_record *from)
 	}
 }
 
+/* ---- clocks */
+
+/* Runs the programs that are due; returns when the next is, or UINT64_MAX. */
+static uint64_t run_clocks(uint64_t now)
+{
+	static const uint64_t no_context[64];
+	uint64_t next = UINT64_MAX;
+	struct bp_record record;
+	struct bp_probe *probe;
+
+	for (probe = here.probes; probe; probe = probe->next) {
+		if (probe->event[0] || !probe->is_enabled || !probe->program)
+			continue;
+		if (!probe->due_ns)
+			probe->due_ns = now + probe->period_ns;
+		if (probe->due_ns <= now) {
+			bp_record_of_ourselves(&record);
+			record.boot_ns += now - record.time_ns;
+			record.time_ns = now;
+			record.cpu = probe->cpu;
+			run(probe, no_context, sizeof(no_context), &record);
+			/* as a kernel's timer: missed periods are left out */
+			probe->due_ns += ((now - probe->due_ns) / probe->period_ns + 1) * probe->period_ns;
+		}
+		if (probe->due_ns < next)
+			next = probe->due_ns;
+	}
+	return next;
+}
+
+/* ---- batches */
+
 static void tell_lost(uint64_t now)
 {
 	char line[64];
@@ -157,13 +199,27 @@ static void tell_lost(uint64_t now)
 /* Runs programs on records, at most BATCH or up to one after this time. Whether there may be more. */
 static int read_records(uint64_t until_ns)
 {
+	const int is_recording = bt_is_recording();
+	const unsigned most = is_recording ? RECORDED_BATCH : BATCH;
 	struct utracefs_stream_record record;
 	unsigned count;
 	int got = 1;
 
 	if (!here.stream || here.has_ended)
 		return 0;
-	for (count = 0; count < BATCH && (got = utracefs_stream_next(here.stream, &record)) > 0; count++) {
+	for (count = 0; count < most; count++) {
+		if (here.has_next)
+			record = here.next;
+		else
+			got = utracefs_stream_next(here.stream, &record);
+		if (got <= 0)
+			break;
+		here.has_next = is_recording && record.time_ns >= here.next_due_ns;
+		if (here.has_next) {
+			here.next = record;
+			here.next_due_ns = run_clocks(here.next_due_ns ? here.next_due_ns : record.time_ns);
+			return 1;
+		}
 		if (record.kind == UTRACEFS_STREAM_RECORD) {
 			take(&record);
 			if (record.time_ns > until_ns)
@@ -174,8 +230,8 @@ static int read_records(uint64_t until_ns)
 	}
 	if (got < 0) {
 		here.has_ended = 1;
-		atomic_store(&here.is_over, bt_is_recording());
-		if (!bt_is_recording())
+		atomic_store(&here.is_over, is_recording);
+		if (!is_recording)
 			bp_tell("%s", utracefs_stream_error(here.stream));
 	}
 	return got > 0;
@@ -187,63 +243,51 @@ static void catch_up(void)
 	const uint64_t now = now_ns(CLOCK_MONOTONIC);
 	char *data;
 
-	if (!here.stream || here.has_ended)
+	if (!here.stream || here.has_ended || bt_is_recording())
 		return;
 	/* Before the daemon answers any request it takes in all records that were emitted before. */
-	if (!bt_is_recording() && utracefs_stream_read_file(here.stream, "tracing_on", &data, NULL) == 0)
+	if (utracefs_stream_read_file(here.stream, "tracing_on", &data, NULL) == 0)
 		free(data);
 	while (read_records(now)) {
 	}
 	bp_ring_bells();
 }
 
-int bp_is_over(void)
-{
-	return atomic_load_explicit(&here.is_over, memory_order_relaxed) && atomic_exchange(&here.is_over, 0);
-}
-
-/* ---- clocks */
-
-/* Runs the programs that are due; returns how many milliseconds from now the next is. */
-static int run_clocks(void)
-{
-	uint64_t now = now_ns(CLOCK_MONOTONIC), next = now + 1000000000u;
-	struct bp_record record;
-	struct bp_probe *probe;
-	static const uint64_t no_context[64];
-
-	for (probe = here.probes; probe; probe = probe->next) {
-		if (probe->event[0] || !probe->is_enabled || !probe->program)
-			continue;
-		if (probe->due_ns <= now) {
-			bp_record_of_ourselves(&record);
-			record.cpu = probe->cpu;
-			run(probe, no_context, sizeof(no_context), &record);
-			/* as a kernel's timer: missed periods are left out */
-			probe->due_ns += ((now - probe->due_ns) / probe->period_ns + 1) * probe->period_ns;
-		}
-		if (probe->due_ns < next)
-			next = probe->due_ns;
-	}
-	return (int)((next - now + 999999) / 1000000);
-}
-
 /* ---- the thread */
+
+/* Until it has read all output, which also is before the process ends. Releases the lock. */
+static void wait_for_tool(void)
+{
+	struct pollfd polled = { .fd = here.bell, .events = POLLIN };
+	const unsigned output = atomic_fetch_add(&here.output, 1) + 1;
+	uint64_t rung;
+
+	bp_unlock();
+	while (atomic_load(&here.idle) != output) {
+		poll(&polled, 1, -1);
+		(void)!NEXT(read)(here.bell, &rung, sizeof(rung));
+	}
+}
 
 static void *read_and_run(void *unused)
 {
 	struct pollfd polled[2] = { { .fd = here.bell, .events = POLLIN }, { .events = POLLIN } };
-	uint64_t rung;
+	uint64_t now, due, rung;
 	int more, wait_ms;
 
 	(void)unused;
 	for (;;) {
 		bp_lock();
-		here.boot_offset_ns = (int64_t)(now_ns(CLOCK_BOOTTIME) - now_ns(CLOCK_MONOTONIC));
+		now = now_ns(CLOCK_MONOTONIC);
+		here.boot_offset_ns = (int64_t)(now_ns(CLOCK_BOOTTIME) - now);
 		more = read_records(UINT64_MAX);
-		wait_ms = run_clocks();
-		tell_lost(now_ns(CLOCK_MONOTONIC));
-		bp_ring_bells();
+		due = bt_is_recording() ? UINT64_MAX : run_clocks(now);
+		wait_ms = due - now < LONGEST_WAIT_NS ? (int)((due - now + 999999) / 1000000) : 1000;
+		tell_lost(now);
+		if (bp_ring_bells() && bt_is_recording()) {
+			wait_for_tool();
+			continue;
+		}
 		polled[1].fd = here.stream && !here.has_ended ? utracefs_stream_fd(here.stream) : -1;
 		if (polled[1].fd < 0 && here.stream && !here.has_ended && wait_ms > 20)
 			wait_ms = 20; /* the daemon is away: utracefs_stream_next looks for the next one */
@@ -371,9 +415,9 @@ int bp_probe_enable(struct bp_probe *probe, int is_enabled)
 	if (!is_enabled && probe->program && probe->event[0])
 		catch_up();
 	probe->is_enabled = is_enabled;
-	probe->due_ns = now_ns(CLOCK_MONOTONIC) + probe->period_ns;
+	probe->due_ns = 0;
 	here.generation++;
-	if (!is_enabled)
+	if (!is_enabled || bt_is_recording())
 		return 0;
 	if (probe->event[0] && (here.selection[0] == '\0' || here.has_ended || !is_selected(probe->event)))
 		error = select_events();
@@ -382,6 +426,29 @@ int bp_probe_enable(struct bp_probe *probe, int is_enabled)
 	if (error)
 		probe->is_enabled = 0;
 	return error;
+}
+
+unsigned bp_output(void)
+{
+	return atomic_load(&here.output);
+}
+
+int bp_idle(unsigned output)
+{
+	const uint64_t one = 1;
+	struct ut_section section;
+
+	if (here.bell < 0) {
+		ut_section_begin(&section);
+		bp_lock();
+		if (select_events() || start_thread())
+			here.is_over = here.has_ended = 1;
+		bp_unlock();
+		ut_section_end(&section);
+	}
+	atomic_store(&here.idle, output);
+	(void)!NEXT(write)(here.bell, &one, sizeof(one));
+	return atomic_exchange(&here.is_over, 0);
 }
 
 /* Reports the remaining losses. */

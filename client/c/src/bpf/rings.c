@@ -208,8 +208,9 @@ void bp_ring_lose(struct bp_ring *ring, uint64_t count)
 	ring_is_due(ring);
 }
 
-void bp_ring_bells(void)
+int bp_ring_bells(void)
 {
+	const int were_due = due != NULL;
 	struct bp_ring *ring = due, *next;
 	uint64_t one = 1, head;
 
@@ -226,6 +227,7 @@ void bp_ring_bells(void)
 		if (write(ring->bell, &one, sizeof(one)) < 0)
 			errno = saved; /* 2^64 - 2 times without a reader: it is readable */
 	}
+	return were_due;
 }
 
 /* ---- ring buffers */

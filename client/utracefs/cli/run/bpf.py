@@ -20,7 +20,7 @@ from utracefs.cli import COMMAND_SETTINGS, Failure, c_client
 from utracefs.cli.common import connect, directory_option
 from utracefs.cli.completion import complete_command
 from utracefs.cli.run.preload_check import obstacle
-from utracefs.cli.run.run_loop import NOT_EXECUTABLE, NOT_FOUND
+from utracefs.cli.run.run_loop import NOT_EXECUTABLE, NOT_FOUND, Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import environment, fits
 
 if TYPE_CHECKING:
@@ -39,8 +39,16 @@ def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str
     context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False, "ignore_unknown_options": True}
 )
 @directory_option
+@click.option(
+    "--from",
+    "recordings",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="Take the records of a recording, or of several, instead of a daemon's.",
+)
 @click.argument("args", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_complete_file)
-def bpftrace(directory: str | None, args: tuple[str, ...]) -> None:
+def bpftrace(directory: str | None, recordings: tuple[str, ...], args: tuple[str, ...]) -> int:
     """Run bpftrace on user_events, without root and without the kernel's eBPF. ARGS are bpftrace's.
 
     bpftrace knows the events that are registered when it starts: for -c CMD declare those of CMD before, with
@@ -50,13 +58,33 @@ def bpftrace(directory: str | None, args: tuple[str, ...]) -> None:
     utracefs bpftrace -l
     utracefs bpftrace -e 'tracepoint:user_events:http_request { @[args->status] = count(); }'
     utracefs bpftrace -c 'python app.py' latency.bt
+    utracefs bpftrace --from trace.dat latency.bt
     """
     program = shutil.which("bpftrace")
     if program is None:
         raise Failure(
             "bpftrace", "is not installed; the package of most distributions is bpftrace", NOT_FOUND
         )
-    _run(directory, [program, *args], {_CHILD_PRELOAD: environment("").get("LD_PRELOAD", "")})
+    command = [program, *args]
+    if not recordings:
+        with connect(directory) as tree:
+            env = _environment(tree.directory, command, environment("").get("LD_PRELOAD", ""))
+        _become(command, env)
+    if directory != click.get_current_context().find_root().params.get("directory"):
+        raise click.UsageError("--from goes without --dir")
+    import utracefs
+    from utracefs.streaming.replay import Replay
+
+    with (
+        signals_blocked() as taken,
+        utracefs.open(recordings, raw_eventheader=True) as recording,
+        Replay(recording) as replay,
+    ):
+        env = {**_environment(replay.directory, command, ""), "UTRACEFS_BPF_RECORDING": "1"}
+        status = run_steps(command, lambda: None, taken=taken, surroundings=Surroundings(env))
+    if replay.error is not None:
+        raise replay.error
+    return status
 
 
 @click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
@@ -69,11 +97,13 @@ def bpf(directory: str | None, command: tuple[str, ...]) -> None:
 
     utracefs bpf -- ./latency
     """
-    _run(directory, command, {})
+    with connect(directory) as tree:
+        env = _environment(tree.directory, command)
+    _become(command, env)
 
 
-def _run(directory: str | None, command: Sequence[str], further: Mapping[str, str]) -> NoReturn:
-    """further: additions to the environment."""
+def _environment(directory: str, command: Sequence[str], child_preload: str | None = None) -> dict[str, str]:
+    """child_preload: LD_PRELOAD of what the tool starts; None: its own."""
     library = c_client.bpf_library()
     if library is None:
         raise Failure(c_client.PREFIX, "the C client was not built; install utracefs where make and gcc are")
@@ -81,9 +111,14 @@ def _run(directory: str | None, command: Sequence[str], further: Mapping[str, st
         raise Failure(library, "LD_PRELOAD cannot name it, for a blank or colon in its path")
     if found := obstacle(command[0]):
         raise Failure(command[0], f"{found.text.partition(';')[0]}, so that LD_PRELOAD does not reach it")
-    with connect(directory) as tree:
-        env = {**environment(tree.directory, preload=False), **further}
+    env = environment(directory, preload=False)
+    if child_preload is not None:
+        env[_CHILD_PRELOAD] = child_preload
     env["LD_PRELOAD"] = ":".join(filter(None, [library, env.get("LD_PRELOAD")]))
+    return env
+
+
+def _become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
         signal.signal(ignored, signal.SIG_DFL)
     try:
