@@ -3,9 +3,13 @@
 #endif
 #include "preload_tree.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
+#include <glob.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +121,11 @@ const void *bt_context(struct bt_layout **layout, const struct utracefs_stream_r
 
 int bt_is_recording(void)
 {
-	return getenv("UTRACEFS_BPF_RECORDING") != NULL;
+	static atomic_int is_one; /* 0: not looked yet; else 1 more than the answer */
+
+	if (!is_one)
+		is_one = 1 + (getenv("UTRACEFS_BPF_RECORDING") != NULL);
+	return is_one - 1;
 }
 
 /* ---- contents */
@@ -204,6 +212,57 @@ static int read_tree(const char *path, char **data, size_t *size)
 		bp_tell("%s", utracefs_stream_error(stream)); /* of the connection, not of the file */
 	utracefs_stream_close(stream);
 	return error;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* glob(3) of paths of events, EVENTS/SYSTEM/NAME with a file behind it or not. root: the part of the pattern
+ * in front of `inside`. libc's globfree frees the result. */
+static int glob_events(const char *root, const char *inside, int flags, glob_t *found)
+{
+	const size_t length = (size_t)(inside - root);
+	char system[256], name[256], *data, *line, *rest;
+	const size_t before = flags & GLOB_APPEND ? found->gl_pathc : 0;
+	size_t size, count = before;
+	int behind = 0;
+
+	if (!(flags & GLOB_DOOFFS))
+		found->gl_offs = 0;
+	if (!(flags & GLOB_APPEND)) {
+		found->gl_pathc = 0;
+		found->gl_pathv = NULL;
+	}
+	if (sscanf(inside, "events/%255[^/]/%255[^/]%n", system, name, &behind) != 2 || !behind)
+		return GLOB_NOMATCH;
+	if (read_tree("available_events", &data, &size))
+		return GLOB_ABORTED;
+	for (rest = data; (line = strsep(&rest, "\n"));) {
+		char *event = strchr(line, ':'), **paths;
+
+		if (!event)
+			continue;
+		*event++ = '\0';
+		if (fnmatch(system, line, 0) || fnmatch(name, event, 0))
+			continue;
+		paths = realloc(found->gl_pathv, (found->gl_offs + count + 2) * sizeof(*paths));
+		if (!paths)
+			break;
+		if (!count)
+			memset(paths, 0, found->gl_offs * sizeof(*paths));
+		found->gl_pathv = paths;
+		paths += found->gl_offs + count;
+		paths[0] = paths[1] = NULL;
+		if (asprintf(&paths[0], "%.*sevents/%s/%s%s", (int)length, root, line, event, inside + behind) < 0)
+			break;
+		found->gl_pathc = ++count;
+	}
+	free(data);
+	if (count > before)
+		qsort(found->gl_pathv + found->gl_offs + before, count - before, sizeof(char *), compare_texts);
+	return line ? GLOB_NOSPACE : count > before ? 0 : GLOB_NOMATCH;
 }
 
 /* A descriptor at the beginning of the content, or -errno. */
@@ -311,6 +370,18 @@ WRAP(FILE *, fopen, (const char *path, const char *mode))
 	return fd < 0 ? NULL : NEXT(fdopen)(fd, mode);
 }
 ALIAS(FILE *, fopen64, fopen, (const char *path, const char *mode))
+
+WRAP(int, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))
+{
+	const char *inside = in_tree(pattern);
+	int (*next)(const char *, int, int (*)(const char *, int), glob_t *);
+
+	if (inside)
+		return glob_events(pattern, inside, flags, found);
+	next = dlsym(RTLD_NEXT, "glob");
+	return next(pattern, flags, failed, found);
+}
+ALIAS(int, glob64, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))
 
 WRAP(int, faccessat, (int folder, const char *path, int mode, int flags))
 {
