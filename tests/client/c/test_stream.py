@@ -280,6 +280,37 @@ def test_answers(
     os.close(bell)
 
 
+OBJECTS = st.recursive(
+    st.none() | st.integers(-5, 2**63) | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=30),
+        OBJECTS.map(lambda result: encode_response(2, result)),
+        st.lists(OBJECTS, max_size=3).map(lambda found: encode_response(2, {"origin": "x", "events": found})),
+        st.lists(st.tuples(st.text(max_size=9), st.integers(0, 9), st.integers(0, 2)), max_size=5).map(
+            lambda found: encode_response(2, {"origin": "x", "events": found})
+        ),
+    )
+)
+def test_no_answer_does_harm(stream: Program, liar: Liar, answer: bytes) -> None:
+    """The answer about missed records, which has the most parts."""
+    writer = PlainWriter()
+    end, bell = os.pipe()
+    liar.answers, liar.fds = [OPENED, answer], [writer.fd, end]
+    assert opened(stream, "*").partition(" ")[0] in ("0", f"-{errno.EPROTO}", f"-{errno.ECONNRESET}")
+    liar.answers, liar.fds = [answer.replace(b"\x94\x01\x02", b"\x94\x01\x00")], []
+    assert stream.ask("file x") is not None
+    os.close(bell)
+    os.close(end)
+    writer.close()
+
+
 def test_memory_that_is_no_ring(stream: Program, liar: Liar, writer: PlainWriter, tmp_path: Path) -> None:
     bell = os.pipe()
     unsealed = os.open(tmp_path / "ring", os.O_RDWR | os.O_CREAT)

@@ -14,6 +14,7 @@
 #include "utracefs_stream.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -37,6 +38,7 @@
 #define REQUEST_BYTES 1024u /* beside texts */
 #define FIRST_ANSWER 16384u
 #define MAX_ANSWER (256u << 20)
+#define MAX_OTHERS 1000u
 
 enum state { CLOSED, AWAY, ASKED, COUNTED, OPEN, ENDED };
 
@@ -46,6 +48,7 @@ struct call {
 	uint32_t msgid;
 	uint8_t *in;
 	size_t in_size, in_room, done; /* done: bytes of messages that are processed */
+	unsigned others; /* messages that are no answer to it */
 	int received[2];
 	unsigned nr_received;
 };
@@ -180,8 +183,11 @@ static int call_answer(struct utracefs_stream *s, struct call *call, struct ut_m
 			error = ut_parse(call->in + call->done, (size_t)size, message);
 			call->done += (size_t)size;
 			if (!error && message->kind != UT_ERROR &&
-			    (message->kind != UT_RESPONSE || message->msgid != call->msgid))
-				continue;
+			    (message->kind != UT_RESPONSE || message->msgid != call->msgid)) {
+				if (++call->others < MAX_OTHERS)
+					continue;
+				error = -EPROTO;
+			}
 			if (!error && message->error)
 				return fail(s, -message->error, "%s", message->text);
 		} else if (!error) {
@@ -285,6 +291,7 @@ static int take_ring(struct utracefs_stream *s, const struct ut_message *message
 	close(s->call.received[0]);
 	s->bell = s->call.received[1];
 	s->call.nr_received = 0;
+	fcntl(s->bell, F_SETFL, O_NONBLOCK); /* it should be; a read must not wait */
 	s->told = s->asked_at = 0;
 	memset(s->events.by_id, 0, UT_NR_IDS * sizeof(*s->events.by_id));
 	s->state = COUNTED;
@@ -292,7 +299,7 @@ static int take_ring(struct utracefs_stream *s, const struct ut_message *message
 }
 
 /* Whether the stream wants the event, by utracefs_protocol/events/event_names.py. */
-static int is_wanted(const struct utracefs_stream *s, const struct utracefs_stream_event *event)
+static int is_wanted(const struct utracefs_stream *s, const char *system, const char *name)
 {
 	const char *word;
 	size_t size;
@@ -307,19 +314,56 @@ static int is_wanted(const struct utracefs_stream *s, const struct utracefs_stre
 		colon = strchr(pattern, ':');
 		if (colon)
 			*colon = 0;
-		if (colon ? (!pattern[0] || !fnmatch(pattern, event->system, FNM_NOESCAPE)) &&
-				    (!colon[1] || !fnmatch(colon + 1, event->name, FNM_NOESCAPE))
-			  : !fnmatch(pattern, event->name, FNM_NOESCAPE) || !fnmatch(pattern, event->system, FNM_NOESCAPE))
+		if (colon ? (!pattern[0] || !fnmatch(pattern, system, FNM_NOESCAPE)) &&
+				    (!colon[1] || !fnmatch(colon + 1, name, FNM_NOESCAPE))
+			  : !fnmatch(pattern, name, FNM_NOESCAPE) || !fnmatch(pattern, system, FNM_NOESCAPE))
 			return 1;
 	}
 	return 0;
+}
+
+/* The count of one event, with that of the previous connection and the records since. An event that
+ * had several formats is one, as in the daemon. */
+static void take_count(struct utracefs_stream *s, const char *full, size_t size, uint64_t count, uint64_t epoch,
+		       int is_same)
+{
+	uint64_t got = 0, before = 0, before_epoch = s->epoch;
+	struct ut_known_event *known;
+	char name[1024], *colon;
+
+	if (size >= sizeof(name))
+		return;
+	memcpy(name, full, size);
+	name[size] = 0;
+	colon = strchr(name, ':');
+	if (!colon)
+		return;
+	*colon = 0;
+	known = is_wanted(s, name, colon + 1) ? ut_stream_events_named(&s->events, name, colon + 1) : NULL;
+	for (struct ut_known_event *one = known; one; one = ut_stream_events_older(one)) {
+		got += one->got;
+		if (one->has_missed) {
+			before = one->missed;
+			before_epoch = one->epoch;
+		}
+		one->missed = count;
+		one->epoch = epoch;
+		one->has_missed = 1;
+	}
+	if (!is_same || epoch != before_epoch || before + got > count)
+		before = got = 0;
+	if (known && s->is_again && !s->attr.filter && count > before + got) {
+		known->untold = count - before - got;
+		s->lost += known->untold;
+		s->has_untold = 1;
+	}
 }
 
 /* Compares with the counts of the previous connection, and keeps these for the next. */
 static int take_missed(struct utracefs_stream *s, const struct ut_message *message)
 {
 	struct ut_missed missed;
-	int is_same, is_counted = s->is_again && !s->attr.filter;
+	int is_same;
 
 	if (ut_parse_missed(message->result, &missed))
 		return fail(s, -EPROTO, "the daemon's answer has no counts of missed records");
@@ -328,27 +372,13 @@ static int take_missed(struct utracefs_stream *s, const struct ut_message *messa
 	if (is_same)
 		s->unnamed = 0; /* they are in the counts */
 	while (missed.nr_events--) {
-		uint64_t count, epoch, before;
-		struct ut_known_event *known;
+		uint64_t count, epoch;
 		const char *name;
 		size_t size;
 
 		if (ut_next_missed(&missed.events, &name, &size, &count, &epoch))
 			return fail(s, -EPROTO, "the daemon's counts of missed records are broken");
-		known = ut_stream_events_named(&s->events, name, size);
-		if (!known || !is_wanted(s, &known->event))
-			continue;
-		before = (known->has_missed ? known->missed : 0) + known->got;
-		if (epoch != (known->has_missed ? known->epoch : s->epoch) || !is_same || before > count)
-			before = 0;
-		if (is_counted && count > before) {
-			known->untold = count - before;
-			s->lost += known->untold;
-			s->has_untold = 1;
-		}
-		known->missed = count;
-		known->epoch = epoch;
-		known->has_missed = 1;
+		take_count(s, name, size, count, epoch, is_same);
 	}
 	for (struct ut_known_event *known = s->events.all; known; known = known->next)
 		known->got = 0;
@@ -390,8 +420,8 @@ static int is_over(const struct utracefs_stream *s)
 	ssize_t got;
 
 	do
-		got = read(s->bell, rung, sizeof(rung));
-	while (got > 0 || (got < 0 && errno == EINTR));
+		got = read(s->bell, rung, sizeof(rung)); /* the rest, if there is one, wakes again */
+	while (got < 0 && errno == EINTR);
 	return got == 0;
 }
 

@@ -130,18 +130,22 @@ end:
 	return error;
 }
 
-struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, const char *full, size_t size)
+struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, const char *system,
+					      const char *name)
 {
-	const char *colon = memchr(full, ':', size);
-	struct ut_known_event *known;
-	struct text system, name;
+	const struct text system_text = {system, strlen(system)}, name_text = {name, strlen(name)};
+	struct ut_known_event *known = find(events, system_text, name_text, NULL);
 
-	if (!colon || memchr(full, 0, size))
-		return NULL;
-	system = (struct text){full, (size_t)(colon - full)};
-	name = (struct text){colon + 1, size - system.size - 1};
-	known = find(events, system, name, NULL);
-	return known ? known : add(events, system, name, (struct text){"", 0});
+	return known ? known : add(events, system_text, name_text, (struct text){"", 0});
+}
+
+struct ut_known_event *ut_stream_events_older(const struct ut_known_event *known)
+{
+	struct ut_known_event *one = known->next_of_name;
+
+	while (one && (strcmp(one->event.name, known->event.name) || strcmp(one->event.system, known->event.system)))
+		one = one->next_of_name;
+	return one;
 }
 
 static struct ut_thread_name *slot_of(const struct ut_thread_names *names, int32_t tid)

@@ -33,8 +33,11 @@ int ut_stream_events_init(struct ut_stream_events *events);
 void ut_stream_events_free(struct ut_stream_events *events);
 /* The content of an SS_FORMAT: system, NUL, format. 0, -EPROTO, -ENOMEM. */
 int ut_stream_events_describe(struct ut_stream_events *events, uint16_t id, const uint8_t *data, size_t size);
-/* The newest event of this SYSTEM:NAME, made without a format if need be. NULL: no memory, or no name. */
-struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, const char *full, size_t size);
+/* The newest event of this name, made without a format if need be. NULL: no memory. */
+struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, const char *system,
+					      const char *name);
+/* The next one of its name, or NULL. */
+struct ut_known_event *ut_stream_events_older(const struct ut_known_event *known);
 
 struct ut_thread_name {
 	int32_t tid; /* 0: free */
