@@ -2,7 +2,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-struct context { /* the record as it is: packed, and the text behind it */
+struct context { /* the record unchanged: packed, and the text behind it */
 	__u64 common;
 	__u16 status;
 	__u32 usec;

@@ -1,4 +1,4 @@
-"""A program built with clang and libbpf: maps, a ring buffer, global variables, constants, and the record as it is."""
+"""A program built with clang and libbpf: maps, a ring buffer, global variables, constants, a packed record."""
 
 import subprocess
 import sys

@@ -145,6 +145,9 @@ class Bpftrace:
             self._seen += _available(self._process.stdout.fileno())
         return self
 
+    def is_attached(self) -> bool:
+        return self._events["bt_done"].enabled
+
     def emit(self) -> None:
         for request in REQUESTS:
             self._events["bt_request"].emit(*request)

@@ -8,9 +8,9 @@
  * thread takes it for a batch, the tool's calls for one call. A probe is detached when all records that were
  * emitted before are processed: tools read their maps then.
  *
- * Of recordings the stream is opened when all probes are attached and the tool waits. Their time is that of
- * the records, also for clocks; after a clock, and a few records, the thread waits until the tool has read the
- * programs' output: so that it sees its maps as they were.
+ * Of recordings the stream is opened when all probes are attached and the tool waits. Time is that of the
+ * records, also for clocks. After each clock, and after some records, the thread waits until the tool has read
+ * the programs' output, and the maps to which that refers.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

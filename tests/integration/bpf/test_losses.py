@@ -1,0 +1,66 @@
+"""What a tool counts, and what it reports as lost, are together what was emitted."""
+
+import re
+import sys
+import time
+
+import utracefs
+from tests.integration.bpf.workload import REQUEST, Bpftrace, plain
+from tests.integration.conftest import DaemonProcess
+from tests.integration.mount.mounting import wait_for
+from tests.judges import judge
+
+judge("bpftrace")
+COUNT = f"{REQUEST} {{ @ = count(); }}"
+DECLARATION = "bt_request u16 status; u32 usec; __rel_loc char[] path"
+
+
+def command(daemon: DaemonProcess) -> list[str]:
+    return [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "bpftrace"]
+
+
+def counted_and_lost(answer: tuple[int, str, str]) -> tuple[int, int]:
+    status, out, error = answer
+    assert status == 0 and "utracefs:" not in error, error
+    count = re.fullmatch(r"@: (\d+)", plain(out))
+    return int(count[1]) if count else 0, sum(map(int, re.findall(r"Lost (\d+) events", error)))
+
+
+def test_a_restart_under_a_running_tool(daemon: DaemonProcess) -> None:
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace(command(daemon), session, COUNT) as tool,
+    ):
+        tool.attached()
+        request = session.event(DECLARATION)
+        with daemon.tree() as tree:  # else the event is off while the tool is away
+            tree.write_file("events/user_events/bt_request/enable", b"1\n")
+        for n in range(3000):
+            request.emit(200, n, "/")
+            if n in (1000, 2000):
+                daemon.stop()
+                daemon.start()
+                assert session.flush(60)
+                wait_for(lambda: request.enabled, "the program has the next daemon")
+        assert session.flush(60)
+        wait_for(tool.is_attached, "the tool has the next daemon")
+        request.emit(200, 0, "/")
+        assert session.flush(60)
+        counted, lost = counted_and_lost(tool.end())
+    assert counted + lost == 3001 and counted >= 1000
+
+
+def test_two_tools_and_a_flood(daemon: DaemonProcess) -> None:
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace(command(daemon), session, COUNT) as one,
+        Bpftrace(command(daemon), session, COUNT) as other,
+    ):
+        one.attached()
+        other.attached()
+        request = session.event(DECLARATION)
+        for n in range(500_000):
+            request.emit(200, n, "/a/path/of/some/length")
+        time.sleep(0.1)
+        answers = [counted_and_lost(tool.end()) for tool in (one, other)]
+    assert [counted + lost for counted, lost in answers] == [500_000] * 2
