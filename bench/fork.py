@@ -24,9 +24,9 @@ IDLE_S = 0.04
 """Longer than the daemon stays awake after a record."""
 
 
-def child_us(deed: Callable[[], object]) -> tuple[float, float]:
-    """(os.fork() in the parent, `deed` in the child): medians, taken one child after the other."""
-    forks, deeds = [], []
+def child_us(job: Callable[[], object]) -> tuple[float, float]:
+    """(os.fork() in the parent, `job` in the child): medians, taken one child after the other."""
+    forks, times = [], []
     reader, writer = os.pipe()
     for _ in range(CHILDREN):
         time.sleep(IDLE_S)
@@ -34,15 +34,15 @@ def child_us(deed: Callable[[], object]) -> tuple[float, float]:
         pid = os.fork()
         if not pid:
             begin = time.perf_counter_ns()
-            deed()
+            job()
             os.write(writer, b"%d\n" % (time.perf_counter_ns() - begin))
             os._exit(0)
         forks.append(time.perf_counter_ns() - begin)
         os.waitpid(pid, 0)
-        deeds.append(int(os.read(reader, 64)))
+        times.append(int(os.read(reader, 64)))
     os.close(reader)
     os.close(writer)
-    return statistics.median(forks) / 1e3, statistics.median(deeds) / 1e3
+    return statistics.median(forks) / 1e3, statistics.median(times) / 1e3
 
 
 def rows() -> Iterator[Row]:

@@ -125,7 +125,7 @@ def into_plugin(kind: type[Counting]) -> float:
     def take() -> None:
         begin = time.perf_counter()
         plugin.flush()
-        plugin.settle(60)
+        plugin.drain(60)
         took.append(time.perf_counter() - begin)
 
     taken_in = taken_in_s(event.tracepoint, RECORDS, take)

@@ -31,6 +31,7 @@ PHRASES = [
     r"and nothing else",
     r"(?:forgives?|forgiven|forgiving)",
     r"(?:let in|let through)",  # accepted
+    r"deeds?",  # job
 ]
 SENTENCE = r"(?:\"\"\"|[.:;]\s+(?:(?:#:?|//|\*|-) )?|^[ \t]*(?:#:?|//|\*|/\*|/\*\*|-) )"
 FORBIDDEN = re.compile(

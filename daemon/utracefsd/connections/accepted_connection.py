@@ -44,7 +44,7 @@ class Connection(Protocol):
         """The first of them, which shows their kind."""
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Received requests have to wait, nothing is carried out until `Port.go_on`; or, after
         `last_answers`, a response is still to come."""
 

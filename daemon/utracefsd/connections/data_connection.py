@@ -122,7 +122,7 @@ class Services(RingServices, Protocol):
 
     def time_of_records(self, packet_ns: int, /) -> int | None:
         """The time for records of a packet that came at `packet_ns`; None: they have to wait, and their
-        connection is `held`."""
+        connection `is_blocked`."""
 
     def speak_up(self, connection: DataConnection, /) -> None:
         """This connection has a message to send, which answers no request."""
@@ -189,7 +189,7 @@ class DataConnection:
         return self._connection.pending_head
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         """The next input is records that have to wait, or the end while a `sync` waits."""
         if self._at_end and self._syncs and self._waits_for_rings():
             return True
@@ -258,7 +258,7 @@ class DataConnection:
         yield from self._take_outgoing()
 
     def last_answers(self) -> Outgoing:
-        """No response is delayed here. A `sync` that waits is answered later; until then this is `held`."""
+        """Nothing: a `sync` that waits is answered later, and until then this `is_blocked`."""
         self._at_end = True
         return []
 

@@ -382,7 +382,7 @@ class Port:
         self._scheduler.served(accepted, began_ns, now_ns)
 
     def go_on(self) -> None:
-        """Release held connections: `ready` returns those with unprocessed input."""
+        """Release blocked connections: `ready` returns those with unprocessed input."""
         for accepted in self._unfinished:
             if accepted.open and not self._paused(accepted):
                 # A writable socket makes the epoll descriptor readable, whether or not input has come.
@@ -501,7 +501,7 @@ class Port:
         for message in accepted.answers:
             if message is not None:
                 self._queue(accepted, message)
-            elif self._now_ns() >= until_ns or link.waiting_bytes > most or connection.held:
+            elif self._now_ns() >= until_ns or link.waiting_bytes > most or connection.is_blocked:
                 break
         else:
             self._finished(accepted)
@@ -542,7 +542,7 @@ class Port:
 
     def _paused(self, accepted: AcceptedConnection) -> bool:
         """It must read its responses before its requests are read again, or it is held."""
-        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.held
+        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.is_blocked
 
     def _queue(self, accepted: AcceptedConnection, message: Message) -> None:
         data, fds = message
@@ -572,7 +572,7 @@ class Port:
             self._close(accepted)
             return
         # epoll does not watch a client that is not read, since it would report it again and again; nor the
-        # end of a held one.
+        # end of a blocked one.
         listened_to = accepted.open and not self._paused(accepted)
         if accepted.open and not listened_to:
             self._stalled.add(accepted, self._now_ns())
@@ -580,7 +580,7 @@ class Port:
             self._stalled.discard(accepted)
         mask = READ if listened_to else 0
         mask |= 0 if done else select.EPOLLOUT
-        if accepted.open and accepted.connection.held:
+        if accepted.open and accepted.connection.is_blocked:
             mask |= select.EPOLLET
         self._watch(accepted, mask)
         if not accepted.pumping:
@@ -594,10 +594,10 @@ class Port:
     # Ending
 
     def _end_of_file(self, accepted: AcceptedConnection) -> None:
-        """The peer sends no more. It may still read (shutdown(2)), so waiting responses get a moment; a held
-        connection that waits for a response reads its end again after that."""
+        """The peer sends no more. It may still read (shutdown(2)), so waiting responses get a moment; a
+        blocked connection that waits for a response reads its end again after that."""
         self._send_last_answers(accepted)
-        if accepted.connection.held and accepted.gone_ns is None:
+        if accepted.connection.is_blocked and accepted.gone_ns is None:
             return
         if accepted.link.flush():
             self._close(accepted)

@@ -256,7 +256,7 @@ class TracefsConnection:
         return self._connection.pending_head
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         return False
 
     @property

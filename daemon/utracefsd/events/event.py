@@ -80,7 +80,7 @@ class Event:
     """Records of earlier events of this name, and of this event in earlier daemons."""
     references: int = 0
     """Connections, enablers and probes that refer to it, without a persistent event's reference to itself."""
-    held: bool = False
+    awaited: bool = False
     """One of the references is kept for its programs, which may come back after a restart of the daemon."""
     was_recorded: bool = False
     """A ring buffer may hold records of it; never reset."""

@@ -338,7 +338,7 @@ class EventTable:
         """Take a reference to each for its programs, which may come back, until `end_hold`. An event with
         only this reference may be removed to make space for another (idle_events.py)."""
         for event in events:
-            event.held = True
+            event.awaited = True
             self._held[event] = None
             self.acquire(event)
 
@@ -346,7 +346,7 @@ class EventTable:
         """Drop these references."""
         held, self._held = self._held, {}
         for event in held:
-            event.held = False
+            event.awaited = False
             self.release(event)
 
     def reap(self) -> None:

@@ -48,7 +48,7 @@ class IdleEvents:
 
     def note(self, event: Event) -> None:
         """The references of the event have changed."""
-        if 0 < event.references == len(event.tracepoint.probes) + event.held and not event.persistent:
+        if 0 < event.references == len(event.tracepoint.probes) + event.awaited and not event.persistent:
             self._by_user.setdefault(event.owner_uid, {}).setdefault(event)
         else:
             self.forget(event)
@@ -72,7 +72,7 @@ class IdleEvents:
             events = self._by_user.get(uid, {})
             for event in list(islice(events, _MAX_ASKED)):
                 attached = [one for one in self.subscribers if one.would_attach(event)]
-                if len(attached) + event.held == event.references:
+                if len(attached) + event.awaited == event.references:
                     for one in attached:
                         one.let_go(event)
                     self.forget(event)

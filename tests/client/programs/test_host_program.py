@@ -253,14 +253,14 @@ def test_no_descriptor_for_a_new_connection(work: Work) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
-@pytest.mark.parametrize("deed", ["os.setresuid(65534, 65534, 65534)", "os.chroot('/var/empty')"])
-def test_a_program_that_gives_up_rights(work: Work, deed: str) -> None:
+@pytest.mark.parametrize("action", ["os.setresuid(65534, 65534, 65534)", "os.chroot('/var/empty')"])
+def test_a_program_that_gives_up_rights(work: Work, action: str) -> None:
     """It keeps what it has open; it cannot reach the next daemon, and continues."""
     work.run(
         f"""
     import logging, tempfile
     os.makedirs("/var/empty", exist_ok=True)
-    {deed}
+    {action}
     emit(1)
     assert utracefs.flush()
     os.closerange(3, 1000)

@@ -239,7 +239,7 @@ def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
     tree.write_file("events/user_events/late/enable", b"1")
     assert event
 
-    # Between the daemon's two deeds, taking in and turning off, there is time for some.
+    # Between the daemon's two steps, taking in and turning off, there is time for some.
     deadline = time.monotonic() + 0.02
     while time.monotonic() < deadline:
         event.emit(1)

@@ -26,7 +26,7 @@ class FakeConnection:
         self.fds: list[int] = []
         self.closing = False
         self.waiting = False
-        self.held = False
+        self.is_blocked = False
         self.bytes_pending = 0
         self.pending_head: int | None = None
         self.passes_over = False

@@ -531,10 +531,10 @@ class TestTimeOfRecords:
         record = encode_record(struct.pack("<iI", 0, 7))
         turns = client.connection.receive(record + client.request("sync"), [], 0)
         assert [next(turns) for _ in range(3)] == [None] * 3
-        assert client.connection.held
+        assert client.connection.is_blocked
         assert (seen, event.tracepoint.emitted) == ([], 0)
         times[0] = 5_000
-        assert not client.connection.held
+        assert not client.connection.is_blocked
         (answer,) = client.take(turns)
         probe.flush()
         assert (answer.error, [each[0] for each in seen]) == (None, [5_000])
@@ -548,7 +548,7 @@ class TestTimeOfRecords:
         )
         turns = client.connection.receive(client.request("write", struct.pack("<iI", 0, 7)), [], 0)
         assert [next(turns) for _ in range(3)] == [None] * 3
-        assert client.connection.held
+        assert client.connection.is_blocked
         times[0] = 5_000
         (answer,) = client.take(turns)
         assert (answer.error, answer.result) == (None, 8)

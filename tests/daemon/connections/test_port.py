@@ -474,7 +474,7 @@ def test_one_that_sends_no_more_is_kept_while_it_is_held(
     client, made = around.connected()
 
     def hold() -> list[tuple[bytes, Sequence[int]]]:
-        made.held = made.waiting
+        made.is_blocked = made.waiting
         return []
 
     monkeypatch.setattr(made, "last_answers", hold)
@@ -485,7 +485,7 @@ def test_one_that_sends_no_more_is_kept_while_it_is_held(
     assert (made.closed_ns, around.idle()) == ([], True)
     around.port.answer_waiting()
     assert made.said
-    made.held = False
+    made.is_blocked = False
     around.port.answer_waiting()
     made.waiting = False
     around.turn()
@@ -549,7 +549,7 @@ def hold(made: FakeConnection, answers: list[tuple[bytes, Sequence[int]] | None]
     rest = iter(answers)
 
     def answer(data: bytes) -> Iterable[tuple[bytes, Sequence[int]] | None]:
-        made.held = True
+        made.is_blocked = True
         made.answer = lambda data: []
         return rest
 
@@ -568,7 +568,7 @@ class TestHeld:
         assert not around.port.has_more
         assert around.idle()
         assert made.data == b"first"
-        made.held = False
+        made.is_blocked = False
         around.port.go_on()
         assert not around.idle()
         around.turn()
@@ -585,7 +585,7 @@ class TestHeld:
         around.turn()
         assert around.idle()
         assert not made.closed_ns
-        made.held = False
+        made.is_blocked = False
         around.port.go_on()
         while not around.idle():
             around.turn()

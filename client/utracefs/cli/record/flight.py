@@ -298,7 +298,7 @@ class Flight:
             raise failure
 
 
-def fly(job: Job) -> int:
+def record_flight(job: Job) -> int:
     """Run until the command or the recording ends; returns the exit status. The instance of `job` has the
     flight_settings."""
     plain, triggers = _split_triggers(job.wanted or (Wanted(ALL_USER_EVENTS),))

@@ -13,7 +13,7 @@ from utracefs.cli import Failure, version
 from utracefs.cli.common import tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import Place
-from utracefs.cli.record.options import Long
+from utracefs.cli.record.options import LongOptions
 from utracefs.cli.record.target import Target
 from utracefs.cli.run.own_instance import hold
 from utracefs.cli.run.recorder import About
@@ -33,7 +33,7 @@ class Job:
     place: Place
     target: Target
     wanted: tuple[Wanted, ...]
-    long: Long
+    long: LongOptions
     wall_clock: bool
     command: Sequence[str]
     duration_s: float | None

@@ -19,7 +19,7 @@ LOSSLESS_MS: Final = 1000
 
 
 @attrs.frozen
-class Long:
+class LongOptions:
     flight: Amount | None = None
     switch_output: Amount | None = None
     most: int | None = None
@@ -28,7 +28,7 @@ class Long:
 
 
 def long_options(function: F) -> F:
-    """The parameter `long` is a Long."""
+    """The parameter `long` is a LongOptions."""
 
     @functools.wraps(function)
     def run(
@@ -46,7 +46,7 @@ def long_options(function: F) -> F:
         if max_files and not (flight or switch_output):
             raise click.UsageError("--max-files goes with --switch-output or --flight")
         lossless_us = 1000 * (lossless_ms or LOSSLESS_MS) if lossless or lossless_ms else 0
-        long = Long(flight, switch_output, max_files, _compression(compress), lossless_us)
+        long = LongOptions(flight, switch_output, max_files, _compression(compress), lossless_us)
         return function(*args, long=long, **options)
 
     made: Any = run

@@ -27,9 +27,9 @@ from utracefs.cli.completion import complete_clock, complete_command
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no_room, refused_text
-from utracefs.cli.record.flight import flight_settings, fly
+from utracefs.cli.record.flight import flight_settings, record_flight
 from utracefs.cli.record.job import Job, Watch
-from utracefs.cli.record.options import Long, long_options
+from utracefs.cli.record.options import LongOptions, long_options
 from utracefs.cli.record.rotation import Rotation
 from utracefs.cli.record.target import Target
 from utracefs.cli.run.choose_daemon import running_or_own
@@ -109,7 +109,7 @@ def record(
     wall_clock: bool,
     embedded: bool,
     launch: Launch,
-    long: Long,
+    long: LongOptions,
     command: tuple[str, ...],
 ) -> int:
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat or, by the ending of FILE,
@@ -160,7 +160,7 @@ def record(
             returns=returns,
         )
         if long.flight:
-            return fly(job)
+            return record_flight(job)
         return _record(job, keep=keep, snapshot=snapshot, own=own)
 
 
@@ -233,7 +233,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
 
 
 def _check_long(
-    long: Long,
+    long: LongOptions,
     target: Target,
     *,
     keep: bool,

@@ -155,8 +155,8 @@ class Instance:
         self.standing_triggers = StandingFile(
             self.settings, "standing_triggers", self.triggers.write, self._listen, last_only=False
         )
-        self._hears_created = False
-        self._hears_dynamic_removed = False
+        self._watches_created = False
+        self._watches_removed = False
 
     def close(self) -> None:
         """Detach from all events and from the table; records stay readable while a reader has the buffer
@@ -167,9 +167,9 @@ class Instance:
         self.clear_standing()
         self.standing_filters.clear()
         self.standing_triggers.clear()
-        if self._hears_dynamic_removed:
+        if self._watches_removed:
             self.table.on_dynamic_removed.remove(self._dynamic_removed)
-            self._hears_dynamic_removed = False
+            self._watches_removed = False
 
     @property
     def buffer(self) -> RingBuffer:
@@ -262,9 +262,9 @@ class Instance:
         """Observe new events while any standing file has lines."""
         settings = self.settings
         wanted = bool(settings.standing or settings.standing_filters or settings.standing_triggers)
-        if wanted != self._hears_created:
-            self._hears_created = not self._hears_created
-            if self._hears_created:
+        if wanted != self._watches_created:
+            self._watches_created = not self._watches_created
+            if self._watches_created:
                 self.table.on_created.append(self._created)
                 self.table.idle.subscribers.append(self)
             else:
@@ -297,8 +297,8 @@ class Instance:
 
     def _mark(self) -> None:
         self.settings.clear_pending = True
-        if not self._hears_dynamic_removed:
-            self._hears_dynamic_removed = True
+        if not self._watches_removed:
+            self._watches_removed = True
             self.table.on_dynamic_removed.append(self._dynamic_removed)
 
     def _dynamic_removed(self) -> None:

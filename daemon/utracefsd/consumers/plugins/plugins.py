@@ -119,7 +119,7 @@ class Plugin:
             self._worker.sink.publish()
             self._worker.look()
 
-    def settle(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float) -> bool:
         """Wait until it has taken all records; returns whether it has."""
         return self._worker is None or self._worker.post(_nothing).wait(timeout_s)
 
@@ -313,9 +313,9 @@ class Plugins:
         for plugin in self._used.values():
             plugin.flush()
 
-    def settle(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float) -> bool:
         """Wait until all of them have taken all records; returns whether they have."""
-        return all(plugin.settle(timeout_s) for plugin in self._used.values())
+        return all(plugin.drain(timeout_s) for plugin in self._used.values())
 
     def close(self) -> None:
         """Hand over the rest, detach everything, and end all of them."""

@@ -294,16 +294,16 @@ def test_a_child_whose_daemon_has_ended_continues(work: Work) -> None:
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "action",
     [
         "os.unlink(os.environ['UTRACEFS_DIR'] + '/user_events_data')",
         "os.chroot('/var/empty')",
         "os.setresuid(65534, 65534, 65534)",
     ],
 )
-def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work: Work, deed: str) -> None:
+def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work: Work, action: str) -> None:
     """In its parent's ring, each record; the event stays on."""
-    if "unlink" not in deed and os.geteuid() != 0:
+    if "unlink" not in action and os.geteuid() != 0:
         pytest.skip("only root may")
     work.run(
         f"""
@@ -311,7 +311,7 @@ def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work
         event.emit(7, 0)
         pid = os.fork()
         if not pid:
-            {deed}
+            {action}
             emit(1)
             assert event and event.lost == 10, event.lost
             grandchild = os.fork()
@@ -380,10 +380,10 @@ def test_what_a_child_holds_at_its_end_is_counted_as_lost(
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "action",
     ["pass", "utracefs.flush(0)", "utracefs.close()", "os.kill(daemon, signal.SIGCONT); event.emit(99, 0)"],
 )
-def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, deed: str) -> None:
+def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, action: str) -> None:
     """Exceptions of handlers are raised, within milliseconds; the session remains usable, unless a handler
     closed it."""
     work.run(
@@ -395,7 +395,7 @@ def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, de
         def handler(*_):
             seen.append(None)
             if len(seen) == 1:
-                {deed}
+                {action}
                 raise Enough
         def work(who):
             signal.signal(signal.SIGALRM, handler)
@@ -409,7 +409,7 @@ def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, de
                 os._exit(3)
             assert time.monotonic() - begin < 60
             os.kill(daemon, signal.SIGCONT)
-            if "close" not in {deed!r}:
+            if "close" not in {action!r}:
                 emit(who)
                 assert utracefs.flush(60)
             os._exit(0)
@@ -424,13 +424,13 @@ def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, de
             assert os.waitpid(pid, 0)[1] == 0
         """
     )
-    if "close" not in deed:
+    if "close" not in action:
         wait_for(lambda: all(work.numbers().get(who) == list(range(10)) for who in range(3)))
 
 
-@pytest.mark.parametrize("deed", ["pass", "event.emit(1, 0)"])
+@pytest.mark.parametrize("action", ["pass", "event.emit(1, 0)"])
 def test_signals_do_not_make_a_child_wait_longer_for_a_stopped_daemon(
-    work: Work, monkeypatch: pytest.MonkeyPatch, deed: str
+    work: Work, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.25")
     work.run(
@@ -439,7 +439,7 @@ def test_signals_do_not_make_a_child_wait_longer_for_a_stopped_daemon(
         depths = [0]
         def handler(*_):
             depths.append(depths[-1] + 1)
-            {deed}
+            {action}
             depths.append(depths[-1] - 1)
         signal.signal(signal.SIGALRM, handler)
         os.kill(daemon, signal.SIGSTOP)

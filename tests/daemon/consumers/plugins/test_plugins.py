@@ -166,10 +166,10 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug
     made.close()
 
 
-def settle(plugins: Plugins) -> None:
+def drain(plugins: Plugins) -> None:
     """All records are with the plug-ins."""
     plugins.flush()
-    assert plugins.settle(20)
+    assert plugins.drain(20)
 
 
 def write(event: Event, *values: int, ts_ns: int = 1) -> None:
@@ -207,8 +207,8 @@ def test_records_arrive_in_batches(plugins: Plugins, table: EventTable, event: E
     assert table.status_text() == b"test # Used by other\n\nActive: 1\nBusy: 1\n"
     write(event, 5, 6, ts_ns=123)
     assert collector.batches == []
-    settle(plugins)
-    settle(plugins)
+    drain(plugins)
+    drain(plugins)
     (batch,) = collector.batches
     first = batch[0]
     assert (first.event, first.system) == (b"test", b"user_events")
@@ -228,7 +228,7 @@ def test_detaching_hands_over_the_rest(plugins: Plugins, table: EventTable, even
     write(event, 1)
     plugins.detach("collect", event)
     plugins.detach("collect", event)
-    settle(plugins)
+    drain(plugins)
     assert [len(batch) for batch in collector.batches] == [1]
     assert collector.log == [("attached", b"test", b"user_events"), ("detached", b"test", b"user_events")]
     assert event.status == 0
@@ -252,7 +252,7 @@ def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> Non
     write(event, 1)
     plugins.detach("least", event)
     write(event, 2)
-    settle(plugins)
+    drain(plugins)
     assert stats(event, "least") == "least: recorded 1 filtered 0 lost 0"
     assert stats(event, "collect") == "collect: recorded 2 filtered 0 lost 0"
     assert plugins.report("least") == ""
@@ -266,7 +266,7 @@ def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
         plugins.attach("collect", event)
         for _ in range(20):
             write(event, 1)
-            settle(plugins)
+            drain(plugins)
         with pytest.raises(ConsumerError) as caught:
             plugins.report("broken")
     assert caught.value.errno == errno.EIO
@@ -285,7 +285,7 @@ def test_a_plugin_that_exits_is_one_that_raises(plugins: Plugins, event: Event) 
     plugins.attach("exits", event)
     for _ in range(2):
         write(event, 1)
-        settle(plugins)
+        drain(plugins)
     with pytest.raises(ConsumerError, match="SystemExit") as caught:
         plugins.report("exits")
     assert caught.value.errno == errno.EIO
@@ -296,8 +296,8 @@ def test_a_plugin_that_exits_is_one_that_raises(plugins: Plugins, event: Event) 
 def test_attached_again_after_losses(plugins: Plugins, event: Event) -> None:
     plugins.attach("collect", event)
     write(event, *range(MIN_STREAM_RING // 40))
-    settle(plugins)
-    settle(plugins)
+    drain(plugins)
+    drain(plugins)
     plugins.detach("collect", event)
     (collector,) = Collector.made
     collector.batches.clear()
@@ -393,7 +393,7 @@ def test_raw_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
     plugins.attach("raw", other)
     write(event, 5, 6)
     write(other, 7)
-    settle(plugins)
+    drain(plugins)
     options, (counts, length, pieces, records) = Raw.made.log
     assert options == {}
     assert counts == {(b"user_events", b"test"): 2, (b"user_events", b"other"): 1}
@@ -444,22 +444,22 @@ def test_a_plugin_that_does_not_return_loses_and_is_reported(
         write(event, 2)
         emitted += 1
         if emitted % 1000 == 0:
-            settle_one(plugins, "collect")
+            drain_one(plugins, "collect")
     with pytest.raises(ConsumerError) as caught:
         plugins.report("slow")
     assert caught.value.errno == errno.EBUSY
     assert stats(event, "collect") == f"collect: recorded {emitted} filtered 0 lost 0"
     Slow.let.set()
-    settle(plugins)
+    drain(plugins)
     assert len(Slow.got) == emitted - 5
     assert stats(event, "slow") == f"slow: recorded {emitted - 5} filtered 0 lost 5"
     assert plugins.report("slow") == "slow"
     assert len(log.messages) == 1
 
 
-def settle_one(plugins: Plugins, name: str) -> None:
+def drain_one(plugins: Plugins, name: str) -> None:
     plugins.flush()
-    assert plugins.get(name).settle(20)
+    assert plugins.get(name).drain(20)
 
 
 def test_a_plugin_that_does_not_end_is_left_behind(
