@@ -615,8 +615,7 @@ class DataConnection:
 
     def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
         self._check_may_have_ring()
-        rings = self._rings
-        ring = self._ring = rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
+        ring = self._ring = self._rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
         answer = encode_response(msgid, messages.RingMapped(ring.size).to_wire())
         fds: list[int] = []
         try:
@@ -626,7 +625,7 @@ class DataConnection:
             for fd in fds:
                 os.close(fd)
             self._ring = None
-            rings.drop(ring)
+            self._rings.drop(ring)
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the ring: {error.strerror}"
             ) from error
@@ -634,12 +633,11 @@ class DataConnection:
 
     def _adopt_ring(self, msgid: int, _: messages.AdoptRing, now_ns: int) -> None:
         self._check_may_have_ring()
-        rings = self._rings
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
-        if rings.in_use(fd):
+        if self._rings.in_use(fd):
             self._services.take_in_all()  # notices the end of a connection that has just had it
-        ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
-        rings.take_in()
+        ring = self._ring = self._rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
+        self._rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
 
     def _check_may_have_ring(self) -> None:
