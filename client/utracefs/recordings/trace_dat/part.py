@@ -60,7 +60,7 @@ class Part:
         self._direct: int | None = None
         """The same file past the page cache."""
         with contextlib.suppress(OSError):
-            self._direct = os.open(self.name, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            self._direct = os.open(f"/proc/self/fd/{self._file.fileno()}", os.O_WRONLY | os.O_DIRECT)
         self.given_up = 0
         """Records of events on dropped pages."""
         self.error: OSError | None = None
@@ -177,12 +177,15 @@ class Part:
             pages = pages[written or size :]
 
     def _write_directly(self, pages: memoryview, at: int) -> int:
-        """Returns the written bytes; 0: this file system cannot do that."""
+        """Returns the written bytes; 0: this file system cannot do that, or has no room for all."""
         if self._direct is not None:
-            with contextlib.suppress(OSError):  # the caller's next attempt tells why
+            try:
                 return os.pwrite(self._direct, pages, at)
-            os.close(self._direct)
-            self._direct = None
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, *NO_ROOM):
+                    raise
+                os.close(self._direct)
+                self._direct = None
         return 0
 
     def _room(self, number: int) -> _Extent | None:
