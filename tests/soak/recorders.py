@@ -45,6 +45,8 @@ KINDS = {
 }
 _THREADS = 2
 _MOST_PRODUCERS = 6
+_BLOCKS_OF_TEXTS = 16
+"""Blocks of a file that has no page yet."""
 _END_S = 60.0
 _SETTLE_S = 30.0
 
@@ -114,6 +116,7 @@ class _Round:
             self._do_things(recorder)
             error = self._end(recorder)
             self._judge(error)
+            self.house.end(self._context())
             self.report.counts[f"recorders, {self.kind}"] += 1
         finally:
             if recorder is not None:
@@ -246,8 +249,7 @@ class _Round:
             with utracefs.open(path, recover=True) as recording:
                 found = [*recording]
         except TraceError as error:
-            is_begun = b"PRODUCER" in path.read_bytes() or path.suffix not in (".part", ".end")
-            self._check(not is_begun, f"{path.name}: {error}", context)
+            self._check(path.stat().st_blocks <= _BLOCKS_OF_TEXTS, f"{path.name}: {error}", context)
             return [], 0
         records = [Kept(one.name, one.fields["who"], one.fields["n"], one.cpu, one.time_ns) for one in found]
         return records, sum(one.lost for one in found)

@@ -194,6 +194,7 @@ class Recorder:
         self._writer = self._new_writer()  # last, so that an error before leaves no file
         self._stream: PageStream | None = None
         try:
+            self._writer.add_texts(self.texts.contents)  # before any page, for the file of a killed recorder
             self._attach()
         except BaseException:
             self._writer.close()

@@ -87,6 +87,27 @@ def test_a_format_precedes_its_first_page(traced: Cli, tmp_path: Path, is_first:
             ]
 
 
+def test_the_snapshot_of_a_killed_recorder_can_be_read(traced: Cli, tmp_path: Path) -> None:
+    """As with --flight, which knows the texts before."""
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    traced.run("emit", "ev", "7")
+    traced.run("write", "snapshot", data=b"1\n")
+    path = tmp_path / "trace.dat"
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree:
+        texts = Texts(tree, TOP)
+        texts.read()
+        with (
+            pytest.raises(KeyboardInterrupt),
+            Recorder(tree, str(path), snapshot=True, texts=texts) as recorder,
+        ):
+            recorder._open("snapshot_raw")
+            recorder._read_all()
+            raise KeyboardInterrupt
+    with utracefs.open(f"{path}.part", recover=True) as recording:
+        assert [one.fields["a"] for one in recording] == [7]
+
+
 def test_an_event_that_is_gone_at_the_end_keeps_its_format(traced: Cli, tmp_path: Path) -> None:
     traced.run("reg", "ev u32 a")
     traced.run("enable", "ev")
