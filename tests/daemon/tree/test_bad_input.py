@@ -223,12 +223,3 @@ def test_an_option_that_refuses(world: World, name: str) -> None:
     wanted = expected({**NUMBER, "behind a nul": E.EINVAL, "plus": E.EINVAL}, name)
     assert answer(world, b"instances/a/options/test_nop_refuse", BAD[name]) == wanted
     assert world.cat(b"instances/a/options/test_nop_refuse") == b"0\n"
-
-
-def test_what_cannot_be_written_or_read_is_einval(world: World) -> None:
-    for path in (b"README", b"trace_pipe", b"instances/a/per_cpu/cpu0/stats", b"instances/a/timestamp_mode"):
-        assert answer(world, path, b"1") == E.EINVAL
-    for path in (b"free_buffer", b"trace_marker", b"instances/a/trace_marker_raw"):
-        with pytest.raises(TraceError) as caught:
-            world.open(path, os.O_RDWR).read(1)
-        assert caught.value.errno == E.EINVAL

@@ -11,7 +11,7 @@ from tests.daemon.tree.world import ADMIN, errno_of
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import Stat
 from utracefsd.machine.peer import Peer
-from utracefsd.tree.nodes import FileNode, OpenDirectory, OpenFile, Row, Rows, RowTable
+from utracefsd.tree.nodes import FileNode, OpenFile, Row, Rows, RowTable
 
 STREAM = OpenFile(os.O_RDWR)
 
@@ -92,27 +92,9 @@ def test_a_file_says_what_its_row_says(box: Box) -> None:
 # ---- opening
 
 
-@pytest.mark.parametrize(
-    ("flags", "number"),
-    [
-        (os.O_DIRECTORY, errno.ENOTDIR),
-        (os.O_CREAT | os.O_EXCL | os.O_RDWR, errno.EEXIST),
-        (os.O_ACCMODE, errno.EINVAL),
-    ],
-)
-def test_flags_that_a_file_refuses(box: Box, flags: int, number: int) -> None:
-    assert errno_of(node_of(box, b"both").open, flags, ADMIN) == number
-    assert box.calls == []
-
-
 def test_flags_that_mean_nothing_here(box: Box) -> None:
     for flags in (os.O_CREAT, os.O_EXCL, os.O_APPEND, os.O_CLOEXEC):
         assert node_of(box, b"both").open(flags, ADMIN).read(10) == b"hello\n"
-
-
-def test_nonblock_is_noted(box: Box) -> None:
-    assert node_of(box, b"both").open(os.O_RDONLY, ADMIN).blocking
-    assert not node_of(box, b"both").open(os.O_RDONLY | os.O_NONBLOCK, ADMIN).blocking
 
 
 @pytest.mark.parametrize("access", [os.O_WRONLY, os.O_RDWR])
@@ -126,24 +108,9 @@ def test_truncating(box: Box, access: int) -> None:
     assert len(box.calls) == 1, "not without a truncate, and not for reading"
 
 
-def test_a_row_may_open_itself(box: Box) -> None:
-    assert node_of(box, b"stream").open(os.O_RDONLY, ADMIN) is STREAM
-    assert errno_of(node_of(box, b"stream").open, os.O_DIRECTORY, ADMIN) == errno.ENOTDIR
-
-
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_TRUNC, os.O_CREAT])
 def test_a_directory_is_opened_for_reading_only(box: Box, flags: int) -> None:
     assert errno_of(Rows(box, TABLE).open, flags, ADMIN) == errno.EISDIR
-
-
-def test_an_open_directory_can_be_closed_and_nothing_else(box: Box) -> None:
-    file = Rows(box, TABLE).open(os.O_DIRECTORY, ADMIN)
-    assert isinstance(file, OpenDirectory)
-    assert errno_of(file.read, 1) == errno.EISDIR
-    assert errno_of(file.write, b"x") == errno.EBADF
-    assert errno_of(file.seek, 0) == errno.ESPIPE
-    file.close()
-    assert errno_of(file.read, 1) == errno.EBADF
 
 
 # ---- reading and writing
@@ -189,30 +156,6 @@ def test_how_much_of_a_write_was_used(box: Box) -> None:
     assert file.write(b"two of these") == 2
     assert file.write(b"") == 0
     assert box.calls == [("store", data, ADMIN) for data in (b"all", b"two of these", b"")]
-
-
-def test_what_the_access_mode_does_not_allow(box: Box) -> None:
-    reading = node_of(box, b"both").open(os.O_RDONLY, ADMIN)
-    assert errno_of(reading.write, b"x") == errno.EBADF
-    writing = node_of(box, b"both").open(os.O_WRONLY, ADMIN)
-    assert errno_of(writing.read, 1) == errno.EBADF
-    assert errno_of(writing.ready) == errno.EBADF
-    assert (box.shown, box.calls) == (0, [])
-
-
-def test_what_a_file_does_not_have(box: Box) -> None:
-    assert errno_of(node_of(box, b"writing").open(os.O_RDWR, ADMIN).read, 1) == errno.EINVAL
-    assert errno_of(node_of(box, b"reading").open(os.O_RDWR, ADMIN).write, b"x") == errno.EINVAL
-    assert errno_of(STREAM.read, 1) == errno.EINVAL
-    assert errno_of(STREAM.write, b"x") == errno.EINVAL
-    assert errno_of(STREAM.seek, 0) == errno.ESPIPE
-
-
-def test_negative_numbers(box: Box) -> None:
-    file = node_of(box, b"both").open(os.O_RDONLY, ADMIN)
-    assert errno_of(file.read, -1) == errno.EINVAL
-    assert errno_of(file.seek, -1) == errno.EINVAL
-    assert (file.read(0), file.read(1)) == (b"", b"h")
 
 
 def test_the_guard_of_a_file_that_is_gone(box: Box) -> None:
