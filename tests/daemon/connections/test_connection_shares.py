@@ -1,4 +1,4 @@
-"""The user charged for a connection: the charges move with it, and are zero at the end."""
+"""The user charged for a connection: the charges move with it, and are zero at the end; limits of a port."""
 
 import errno
 import socket

@@ -1,8 +1,5 @@
-"""The event table: every error of register and delete, references, reaping, status.
-
-Errors that are only possible in a message or with an enabler are in test_data_connection.py and
-test_enablers.py.
-"""
+"""The event table: limits, formats of one name, references, reaping and deleting; a connection, the tree and
+dynamic_events show the rest."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Parsing a filter's text, and every error in it."""
+"""Parsing a filter's text, every error in it, and what may be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event in an instance: enabled, in soft mode, and its traces after removal."""
+"""An event in an instance, below its files: soft mode, traces after its removal, and callbacks."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""A trigger by itself: its cell."""
+"""A trigger by itself: its cell, and how its count is shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""HistTrigger and HistSwitch as such; as commands they are in test_kind.py."""
+"""HistTrigger and HistSwitch as such; as commands they are in test_hist_kinds.py."""
 
 from __future__ import annotations
 
