@@ -14,7 +14,7 @@ from tests.daemon.connections.talking import (
     PEER,
     Talk,
 )
-from utracefs_protocol.connection import encode_notification, encode_request, encode_response
+from utracefs_protocol.connection import encode_request, encode_response
 from utracefs_protocol.limits import MAX_EVENT_ID, MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefsd.connections import tracefs_connection
@@ -30,10 +30,6 @@ def talk() -> Iterator[Talk]:
 
 
 class TestWholeFiles:
-    def test_read_file(self, talk: Talk) -> None:
-        assert talk.call("read_file", "trace") == b"content"
-        assert talk.tree.calls == [("read_pieces", b"trace", PEER)]
-
     def test_a_large_file_is_sent_in_pieces(self, talk: Talk) -> None:
         replies = talk.replies(encode_request(5, "read_file", ["large"]))
         assert len(replies) == 3
@@ -61,14 +57,6 @@ class TestWholeFiles:
         talk.call("stat", "b/\udcff")
         assert [call[1] for call in talk.tree.calls] == [b"a/\xff", b"b/\xff"]
 
-    def test_write_file(self, talk: Talk) -> None:
-        assert talk.call("write_file", "tracing_on", b"1\n", True) == 2
-        assert talk.call("write_file", "tracing_on", "1", False) == 1
-        assert [call[:4] for call in talk.tree.calls] == [
-            ("write_file", b"tracing_on", b"1\n", True),
-            ("write_file", b"tracing_on", b"1", False),
-        ]
-
     def test_list_dir_names_are_str_where_they_can_be(self, talk: Talk) -> None:
         assert talk.call("list_dir", "") == [["events", "d"], [b"odd\xff", "f"]]
 
@@ -76,14 +64,6 @@ class TestWholeFiles:
         assert talk.call("list_dir", "", True) == [["events", "d", 0o755], [b"odd\xff", "f", 0o640]]
         assert talk.call("list_dir", "", False) == [["events", "d"], [b"odd\xff", "f"]]
         talk.fails(errno.EINVAL, "list_dir", "", 2)
-
-    def test_stat(self, talk: Talk) -> None:
-        assert talk.call("stat", "trace") == {"kind": "f", "mode": 0o640, "size": 0}
-
-    def test_directories(self, talk: Talk) -> None:
-        assert talk.call("mkdir", "instances/a") is None
-        assert talk.call("rmdir", "instances/a") is None
-        assert [call[0] for call in talk.tree.calls] == ["mkdir", "rmdir"]
 
     @pytest.mark.parametrize("method", ["read_file", "list_dir", "stat", "mkdir", "rmdir"])
     def test_the_trees_errors_are_passed_on(self, talk: Talk, method: str) -> None:
@@ -128,18 +108,6 @@ def test_an_unexpected_exception_costs_one_request(talk: Talk, caplog: pytest.Lo
 
 
 class TestHandles:
-    def test_read_write_close(self, talk: Talk) -> None:
-        handle = talk.call("open", "set_event", os.O_RDWR)
-        talk.tree.content = [b"abc", None]
-        assert talk.call("read", handle, 100) == b"abc"
-        assert talk.call("read", handle, 100) == b""
-        assert talk.call("write", handle, b"a:b c:d") == 6
-        assert talk.call("close", handle) is None
-        [file] = talk.tree.files
-        assert file.closed
-        assert file.written == b"a:b c:d"
-        assert file.sizes == [100, 100]
-
     @pytest.mark.parametrize("params", [("read", 10), ("write", b"x"), ("close",)])
     def test_not_open(self, talk: Talk, params: tuple[Any, ...]) -> None:
         method, *rest = params
@@ -178,28 +146,10 @@ class TestHandles:
 
 
 class TestReadsThatWait:
-    def test_until_data_comes(self, talk: Talk) -> None:
-        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
-        assert talk.send(encode_request(500, "read", [handle, 10])) == []
-        assert talk.connection.waiting
-        assert list(talk.connection.speak(0)) == []
-        assert talk.call("stat", "trace")  # other requests are answered meanwhile
-        talk.tree.content = [b"a record"]
-        [reply] = talk.connection.speak(0)
-        assert reply.data == encode_response(500, b"a record")
-        assert not talk.connection.waiting
-        assert list(talk.connection.speak(0)) == []
-
     def test_not_with_o_nonblock(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
         talk.fails(errno.EAGAIN, "read", handle, 10)
         assert not talk.connection.waiting
-
-    def test_the_end_of_the_file_ends_it_too(self, talk: Talk) -> None:
-        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
-        talk.ask("read", handle, 10)
-        talk.tree.content = [None]
-        assert [msgpack.unpackb(reply.data)[3] for reply in talk.connection.speak(0)] == [b""]
 
     def test_of_one_handle_the_first_comes_first(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
@@ -267,15 +217,6 @@ class TestPoll:
         assert talk.tree.files[0].sizes == []
         talk.fails(errno.EBADF, "poll", 4711)
         talk.fails(errno.EINVAL, "poll")
-
-    def test_it_waits_for_a_file(self, talk: Talk) -> None:
-        handle = talk.call("open", "trace_pipe", 0)
-        assert talk.ask("poll", handle) == []
-        assert talk.connection.waiting
-        assert talk.spoken() == []
-        talk.tree.content = [b"text"]
-        assert [answer[2:] for answer in talk.spoken()] == [[None, None]]
-        assert not talk.connection.waiting
 
     def test_it_is_answered_before_the_read_that_takes_what_there_is(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", 0)
@@ -457,17 +398,6 @@ def test_broken_framing_ends_the_connection_after_what_came_before(
     assert ended[:2] == [2, "error"]
     assert ended[2][0] == number, ended
     assert talk.connection.closing
-
-
-def test_byte_by_byte(talk: Talk) -> None:
-    data = encode_request(1, "stat", ["trace"]) + encode_request(2, "read_file", ["trace"])
-    replies = [reply for i in range(len(data)) for reply in talk.send(data[i : i + 1])]
-    assert [reply[1] for reply in replies] == [1, 2]
-
-
-def test_notifications_and_responses_are_passed_over(talk: Talk) -> None:
-    assert talk.send(encode_notification("hello", []) + encode_response(3, None)) == []
-    assert talk.call("stat", "trace")
 
 
 def test_others_may_have_their_turn_between_two_requests(talk: Talk) -> None:
