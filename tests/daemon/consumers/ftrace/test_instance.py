@@ -12,11 +12,6 @@ def other(world: World) -> Instance:
     return world.instances.make(b"other")
 
 
-def test_a_further_instance_starts_with_its_buffer(other: Instance) -> None:
-    assert other.store.size_text() == b"1410\n"
-    assert other.store.total_size_text() == b"2820\n"
-
-
 def test_each_records_for_itself(world: World, other: Instance) -> None:
     event = world.event(b"alpha u32 v")
     world.instance.events.enable(event)

@@ -55,13 +55,6 @@ def test_what_is_no_name(instances: Instances, name: bytes, number: int) -> None
     assert errno_of(_again, instances, {1: name}) == number
 
 
-def test_the_lowest_free_number(instances: Instances) -> None:
-    assert [instances.make(b"%d" % n).number for n in range(4)] == [1, 2, 3, 4]
-    instances.remove(b"1")
-    instances.remove(b"3")
-    assert [instances.make(b"new%d" % n).number for n in range(3)] == [2, 4, 5]
-
-
 def test_removing_lets_go_of_events(world: World, instances: Instances) -> None:
     event = world.event(b"alpha")
     made = instances.make(b"x")
@@ -93,22 +86,9 @@ def test_tgids_are_learned_while_any_wants_them(world: World, instances: Instanc
     assert not world.comms.record_tgid
 
 
-def test_a_global_option_changes_the_text_of_all(instances: Instances) -> None:
-    made = instances.make(b"x")
-    before = made.text_generation
-    instances.top.set_option("printk-msg-only", True)
-    assert made.text_generation != before
-
-
 def _again(instances: Instances, names: dict[int, bytes]) -> Instances:
     table, comms = instances.top.table, instances.top.comms
     return Instances(table, comms, lambda: 0, nr_cpus=1, restored=names)
-
-
-def test_those_of_a_daemon_before(instances: Instances) -> None:
-    again = _again(instances, {7: b"g", 2: b"b"})
-    assert [(instance.number, instance.name) for instance in again] == [(0, b""), (7, b"g"), (2, b"b")]
-    assert [again.make(b"%d" % n).number for n in range(3)] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("names", [{0: b"a"}, {-1: b"a"}, {70000: b"a"}, {1: b"a", 2: b"a"}])
@@ -159,13 +139,6 @@ def test_two_hundred_cost_nothing_until_they_are_used(world: World, monkeypatch:
     world.cat(b"instances/x7/trace")
     world.w(b"instances/x8/tracing_on", b"0")
     assert [instance.name for instance in world.instances if instance.settings.unsaved] == [b"x8"]
-
-
-def test_what_a_daemon_before_left_over(instances: Instances) -> None:
-    instances.make(b"stays")
-    instances.make(b"goes").settings.remove_on_close = True
-    instances.remove_left_over()
-    assert list(instances.names()) == [b"stays"]
 
 
 def test_the_journal_has_a_bit_for_each() -> None:

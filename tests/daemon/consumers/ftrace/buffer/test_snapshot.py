@@ -49,21 +49,6 @@ def test_any_number_expands_the_buffer(world: World) -> None:
     assert world.instance.snapshot.buffer is None
 
 
-def test_sizes_are_the_buffer_s(recorded: World) -> None:
-    store, snapshot = recorded.instance.store, recorded.instance.snapshot
-    snapshot.allocate()
-    store.resize(64)
-    assert snapshot.buffer is not None
-    assert snapshot.buffer.size_kb(0) == 67
-    store.resize(8, 1)
-    assert [snapshot.buffer.size_kb(cpu) for cpu in (0, 1)] == [67, 11]
-    store.set_subbuf_size(8)
-    assert snapshot.buffer is not None
-    assert snapshot.buffer.subbuf_size == 8192
-    store.shrink_to_minimum()
-    assert snapshot.buffer.nr_subbufs(0) == 2
-
-
 def test_memory_is_checked_for_both(world: World) -> None:
     instance = world.instance
     instance.store.resize(100)

@@ -7,7 +7,6 @@ import pytest
 from tests.daemon.tree.world import errno_of
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
-from utracefs_protocol.filter import FilterError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.event.event_file import EventFiles, SavedEventFile
@@ -125,24 +124,6 @@ def stored(desk: Desk, event: Event, *values: int) -> int:
     for value in values:
         event.tracepoint.write(value.to_bytes(4, "little"), ts_ns=1, cpu=0, pid=1)
     return desk.buffer.entries() - before
-
-
-def test_listeners_of_filters(desk: Desk) -> None:
-    told: list[SavedEventFile] = []
-    desk.files.on_filter_changed = lambda file: told.append(file.saved())
-    event = desk.event(b"a u32 n")
-    desk.files.set_filter(event, b"0")
-    assert desk.files.get(event) is None
-    for text in (b"n == 1", b"n == 1", b"0", b"0"):
-        desk.files.set_filter(event, text)
-    with pytest.raises(FilterError):
-        desk.files.set_filter(event, b"n")
-    assert [(saved.filter_text, saved.filter_holds) for saved in told] == [
-        (b"n == 1", True),
-        (None, False),
-        (b"n\n ^\nparse_error: Invalid operator\n", False),
-    ]
-    assert desk.changed == []
 
 
 def test_a_filter_is_restored(desk: Desk) -> None:
