@@ -16,8 +16,7 @@ import attrs
 
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.operation import Ask, Operation, Steps, Wait
-from utracefs.mount.timers import Pause, Timers
+from utracefs.mount.operation import Ask, Operation, Pause, Steps, Timers, Wait
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import OpenFor
 

@@ -35,11 +35,11 @@ from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
 from utracefs.mount.nodes import Nodes
+from utracefs.mount.operation import Timers
 from utracefs.mount.processes.access import status_of
 from utracefs.mount.processes.address_space import AddressSpaces
 from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs.mount.processes.procfs import start_time_of
-from utracefs.mount.timers import Timers
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs.tree import runtime_dir
 from utracefs.tree.closing import Closing

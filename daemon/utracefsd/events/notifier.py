@@ -12,7 +12,7 @@ connection that does not read or answer costs a few bytes for each of its tokens
 operation on the tree form a `Change`, and the operation's response waits until all its connections have
 acknowledged, or ACKNOWLEDGE_NS have passed. A connection that has not answered by then is overdue: the log
 names it, and no operation waits for it again before it answers. Nor do operations wait for connections of a
-user who used up the wait budget (wait_budget.py).
+user who used up the wait budget (`WaitBudget`).
 
 A message has tokens in the order in which they changed first, and a token keeps its place when it changes
 again. So everything pending now is sent with the next ceil(n / MAX_CHANGES) messages, whatever changes later;
@@ -31,7 +31,6 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
-from utracefsd.events.wait_budget import WaitBudget
 from utracefsd.machine.peer import Peer
 
 ACKNOWLEDGE_NS = 1_000_000_000
@@ -269,3 +268,66 @@ class Notifiers:
             pids=named,
             more=more,
         )
+
+
+FREE_NS = 100_000_000
+"""The longest delay of every operation on an event that a user's programs can cause."""
+
+MOST_NS = 2_000_000_000
+"""Two of the longest waits. A wait may begin while any budget is left, so one user's stopped programs delay
+administrators by up to three seconds at once."""
+
+REFILL_DIVISOR = 10
+"""The budget refills by one nanosecond in this many."""
+
+
+@attrs.define
+class _Waited:
+    until_ns: int
+    """Waits before this time are counted."""
+    full_ns: int
+    """When the budget is full again."""
+    is_logged: bool = False
+    """The log says that operations no longer wait."""
+
+
+class WaitBudget:
+    """A budget per user but administrators for the time that operations wait for the user's programs.
+
+    A user could register an event on many connections, acknowledge nothing, and so slow down every operation
+    on that event. So the waits are added up per user: MOST_NS at once, and the budget refills at 1/10 of
+    elapsed time. A user without budget is notified like others, but no operation waits. One stopped program
+    costs one wait: no operation waits again for an overdue connection. Waits up to FREE_NS are free: a
+    program that waits for a cpu takes that long. Simultaneous waits of several operations count once.
+    """
+
+    def __init__(self) -> None:
+        self._waited: dict[int, _Waited] = {}
+
+    def __len__(self) -> int:
+        """Users whose budget was not full at the last counted wait."""
+        return len(self._waited)
+
+    def is_left(self, peer: Peer, now_ns: int) -> bool:
+        """Whether an operation waits for this peer's program."""
+        waited = self._waited.get(peer.share)
+        return waited is None or peer.privileged or waited.full_ns - now_ns < MOST_NS * REFILL_DIVISOR
+
+    def waited(self, peer: Peer, from_ns: int, until_ns: int) -> None:
+        """An operation waited for this peer's program from `from_ns` to `until_ns`."""
+        if until_ns - from_ns <= FREE_NS or peer.privileged:
+            return
+        self._waited = {share: one for share, one in self._waited.items() if one.full_ns > from_ns}
+        waited = self._waited.setdefault(peer.share, _Waited(from_ns, from_ns))
+        counted_ns = max(0, until_ns - max(from_ns, waited.until_ns))
+        waited.until_ns = max(waited.until_ns, until_ns)
+        waited.full_ns = max(waited.full_ns, until_ns) + counted_ns * REFILL_DIVISOR
+        if not waited.is_logged and not self.is_left(peer, until_ns):
+            waited.is_logged = True
+            daemon_log.warning(
+                "enable-bits-slow",
+                "enable bits of user %(uid)d took %(took_ms)d ms of what operations have to wait; for a while"
+                " none waits for that user's programs",
+                uid=peer.share,
+                took_ms=MOST_NS // 1_000_000,
+            )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.mount.kernel.fake_kernel import FakeChannel
 from utracefs.mount.channel import ANSWER_S
-from utracefs.mount.operation import Ask, AskEach, Finish, Gate, Operation, Steps
+from utracefs.mount.operation import Ask, AskEach, Finish, Gate, Operation, Pause, Steps, Timers
 from utracefs_protocol.messages.tracefs import Open, Read, Seek
 
 
@@ -118,3 +118,63 @@ def test_each_has_an_answer_of_its_own(channel: FakeChannel) -> None:
     run.operation.interrupt()
     channel.answer(error=errno.EBADF)
     assert run.ended == [(b"data 9 0", 0)]
+
+
+class Clock:
+    now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_in_their_order() -> None:
+    clock = Clock()
+    timers = Timers(clock)
+    seen: list[str] = []
+    assert timers.next_deadline() is None
+    timers.later(2, lambda: seen.append("second"))
+    timers.later(1, lambda: seen.append("first"))
+    timers.later(1, lambda: seen.append("first, too"))
+    assert timers.next_deadline() == 11
+    timers.run()
+    assert seen == []
+    clock.now = 11
+    timers.run()
+    assert seen == ["first", "first, too"]
+    clock.now = 13
+    timers.run()
+    assert seen == ["first", "first, too", "second"]
+    assert timers.next_deadline() is None
+
+
+def test_what_is_put_in_meanwhile_comes_next_time() -> None:
+    timers = Timers(Clock())
+    seen: list[int] = []
+
+    def again() -> None:
+        seen.append(1)
+        timers.later(0, again)
+
+    timers.later(0, again)
+    timers.run()
+    timers.run()
+    assert seen == [1, 1]
+
+
+def test_a_pause() -> None:
+    clock = Clock()
+    timers = Timers(clock)
+    ended: list[tuple[bytes, int]] = []
+
+    def steps() -> Steps:
+        yield Pause(timers, 0.5)
+        return b"later"
+
+    operation = Operation(steps(), lambda reply, error: ended.append((reply, error)))
+    operation.start()
+    operation.interrupt()
+    timers.run()
+    assert ended == []
+    clock.now += 0.5
+    timers.run()
+    assert ended == [(b"later", 0)]

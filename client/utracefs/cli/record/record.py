@@ -2,7 +2,7 @@
 the ending of the file into another format.
 
     a daemon answers           it is used
-    none, and a COMMAND        a daemon of its own, while the command runs (cli/run/embedded_daemon.py)
+    none, and a COMMAND        a daemon of its own, while the command runs (cli/run/choose_daemon.py)
     none, and no COMMAND       an error: no program would find our daemon
 
 It makes a private instance (cli/run/own_instance.py), so that recorders, streams and users who clear the

@@ -1,11 +1,19 @@
 """The daemon of a command: the running one, or its own for as long as it runs a COMMAND.
 
 a daemon answers           it is used
-none, and a COMMAND        a daemon of its own, for as long as the command runs (embedded_daemon.py)
+none, and a COMMAND        a daemon of its own, for as long as the command runs (`embedded_daemon`)
 none, and no COMMAND       an error: no program would find our daemon
 """
 
 import contextlib
+import importlib.util
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 
 import click
@@ -13,6 +21,8 @@ import click
 from utracefs.cli import Failure
 from utracefs.cli.common import NoAnswer, connect
 from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.own_processes import python
+from utracefs_protocol.places import xdg_runtime_dir
 
 
 @contextlib.contextmanager
@@ -40,7 +50,74 @@ def running_or_own(
             with tree:
                 yield tree, False
             return
-    from utracefs.cli.run.embedded_daemon import embedded_daemon
-
     with embedded_daemon() as own, connect(own) as tree:
         yield tree, True
+
+
+START_S = 20.0
+"""Starting takes some 0.3 s, most of it Python's imports; this is for machines that swap."""
+
+END_S = 5.0
+
+
+@contextlib.contextmanager
+def embedded_daemon(*options: str) -> Iterator[str]:
+    """Run a daemon; yields the directory of its sockets, with mode 0700. Failure when it does not start; its
+    output goes to our stderr. It has its own process group, so that Ctrl-C does not reach it before all is
+    drained, and ends with us however we end."""
+    if importlib.util.find_spec("trio") is None:  # the daemon's message and ours would be two
+        raise ModuleNotFoundError("the daemon needs trio", name="trio")
+    # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
+    folder = xdg_runtime_dir(os.environ) or "/tmp"
+    directory = tempfile.mkdtemp(
+        prefix="utracefs-", dir=folder if len(folder) < 60 and os.access(folder, os.W_OK) else "/tmp"
+    )
+    try:
+        daemon = _start(directory, options)
+        try:
+            yield directory
+        finally:
+            _end(daemon)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start(directory: str, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    ready, ready_w = os.pipe()
+    try:
+        words, env = python("utracefsd", "--dir", directory, "--ready-fd", str(ready_w))
+        words += ["--exit-with-parent", "--log-level", "warning", *options]
+        daemon = subprocess.Popen(
+            words,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[ready_w],
+            process_group=0,
+            preexec_fn=_unblock,  # noqa: PLW1509 - no threads here
+        )
+        os.close(ready_w)
+        deadline = time.monotonic() + START_S
+        readable, _, _ = select.select([ready], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            _end(daemon)
+            raise Failure("daemon", f"did not start within {START_S:.0f} s")
+        if not os.read(ready, 16):
+            daemon.wait()
+            raise Failure("daemon", f"did not start (exit status {daemon.returncode})")
+    finally:
+        os.close(ready)
+    return daemon
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _end(daemon: "subprocess.Popen[bytes]") -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(END_S)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()

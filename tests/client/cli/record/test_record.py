@@ -53,7 +53,7 @@ def fields(cli: Cli, file: str = "trace.dat") -> list[dict[str, object]]:
 
 
 def test_a_daemon_of_its_own(cli: Cli) -> None:
-    """Its files in /dev/shm: test_embedded_daemon.py."""
+    """Its files in /dev/shm: test_choose_daemon.py."""
     done = cli.run("record", *emitter(3000))
     assert os.listdir(cli.home) == ["trace.dat"]
     assert re.fullmatch(rb"utracefs: trace.dat: 3000 records, [\d.]+ k?MB?, nothing lost\n", done.stderr), (

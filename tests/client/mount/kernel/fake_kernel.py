@@ -17,9 +17,9 @@ from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import FileSystem
 from utracefs.mount.nodes import Nodes
+from utracefs.mount.operation import Timers
 from utracefs.mount.processes.address_space import Enabler
 from utracefs.mount.processes.memory_thread import InMemory
-from utracefs.mount.timers import Timers
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.params import Params

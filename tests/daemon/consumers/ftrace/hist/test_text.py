@@ -11,7 +11,7 @@ from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, syscall_name
 
 PACK = Layout(EVENT.fields).pack
 
@@ -174,3 +174,28 @@ def test_what_actions_add() -> None:
         b"#\n\n{ id:          1 } hitcount:          1\n\tmax: 1\nBELOW\n"
         b"\nTotals:\n    Hits: 1\n    Entries: 1\n    Dropped: 2\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (0, b"sys_read"),
+        (1, b"sys_write"),
+        (4, b"sys_newstat"),
+        (10, b"sys_mprotect"),
+        (166, b"sys_umount"),
+        (334, b"sys_rseq"),
+        (424, b"sys_pidfd_send_signal"),
+        (435, b"sys_clone3"),
+        (462, b"sys_mseal"),
+        (335, b"unknown_syscall"),
+        (156, b"unknown_syscall"),
+        ((1 << 64) - 1, b"unknown_syscall"),
+    ],
+)
+def test_x86_64(number: int, name: bytes) -> None:
+    assert syscall_name(number, "x86_64") == name
+
+
+def test_elsewhere() -> None:
+    assert syscall_name(1, "aarch64") == b"unknown_syscall"
