@@ -293,8 +293,3 @@ def encode_error(msgid: int, errno: int, text: str) -> bytes:
 
 def encode_notification(method: str, params: list[Any]) -> bytes:
     return _encode([_NOTIFICATION, method, params])
-
-
-def encode_record(data: bytes | bytearray | memoryview) -> bytes:
-    """One event record: `data` is write_index and payload."""
-    return _encode(bytes(data))

@@ -17,7 +17,7 @@ import msgpack
 import pytest
 
 from tests.daemon.restarting import logged, one_cpu
-from utracefs_protocol.connection import encode_record, encode_request
+from utracefs_protocol.connection import encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.machine.shares import Resource
@@ -98,7 +98,7 @@ def test_a_read_that_waits_is_answered_at_the_end_of_the_step_that_brings_a_reco
     tree.sendall(encode_request(9, "read", [handle, 4096]))
     around.turn(daemon.tracefs)
     daemon.hand_on()
-    producer.sendall(encode_record(bytes(8)))
+    producer.sendall(msgpack.packb(bytes(8)))
     around.turn(daemon.data)
     assert select.select([tree], [], [], 0)[0] == []
     daemon.hand_on()
@@ -126,7 +126,7 @@ def test_a_watcher_is_woken_when_the_buffer_is_filled_so_far(around: Around) -> 
         sent = 0
         while not select.select([tree], [], [], 0)[0]:
             assert sent < 8
-            producer.sendall(encode_record(bytes(4004)))
+            producer.sendall(msgpack.packb(bytes(4004)))
             sent += 1
             around.turn(daemon.data)
             daemon.hand_on()
@@ -186,7 +186,7 @@ def test_the_last_requests_of_closed_connections_take_in_nothing_again(
         take_in_all()
 
     monkeypatch.setattr(daemon.data, "take_in_all", counted)
-    producer.sendall(encode_record(index.to_bytes(4, "little") + bytes(4)))
+    producer.sendall(msgpack.packb(index.to_bytes(4, "little") + bytes(4)))
     for _ in range(5):
         client = around.connect(daemon.tracefs)
         client.sendall(encode_request(1, "write_file", ["events/user_events/one/enable", b"0", True]))

@@ -22,7 +22,6 @@ from utracefs_protocol.connection import (
     encode_bin_response,
     encode_error,
     encode_notification,
-    encode_record,
     encode_request,
     encode_response,
 )
@@ -59,7 +58,7 @@ def encode(message: Message) -> bytes:
         case Notification(method, params):
             return encode_notification(method, params)
         case EventRecord(data):
-            return encode_record(data)
+            return msgpack.packb(data)
     raise AssertionError(message)
 
 
@@ -141,7 +140,7 @@ def test_a_message_is_handed_out_before_what_follows_is_looked_at() -> None:
 
     connection = Connection(max_object=100, take_records=take)
     register = encode_request(1, "DIAG_IOCSREG", [])
-    messages = connection.receive(register + encode_record(b"abcd") + b"\xc1")
+    messages = connection.receive(register + msgpack.packb(b"abcd") + b"\xc1")
     assert next(messages) == Request(1, "DIAG_IOCSREG", [])
     assert taken == []
     with pytest.raises(ProtocolError):
@@ -204,8 +203,8 @@ def test_take_records_gets_every_record_in_its_place(messages: list[Message], st
 def test_take_records_never_sees_one_that_is_too_large() -> None:
     records, take = collector()
     connection = Connection(max_object=MAX_DATA_OBJECT, take_records=take)
-    good = encode_record(bytes(65533))
-    got, error = failing(connection, good + encode_record(bytes(65534)) + good)
+    good = msgpack.packb(bytes(65533))
+    got, error = failing(connection, good + msgpack.packb(bytes(65534)) + good)
     assert (got, error.errno) == ([], errno.EMSGSIZE)
     assert records == [bytes(65533)]
 
@@ -213,7 +212,7 @@ def test_take_records_never_sees_one_that_is_too_large() -> None:
 def test_take_records_must_not_go_back() -> None:
     connection = Connection(max_object=100, take_records=lambda buffer, offset: offset - 1)
     with pytest.raises(RuntimeError, match="went from 0 to -1"):
-        list(connection.receive(encode_record(b"abcd")))
+        list(connection.receive(msgpack.packb(b"abcd")))
 
 
 def test_records_that_have_to_wait_and_all_behind_them() -> None:
@@ -223,7 +222,7 @@ def test_records_that_have_to_wait_and_all_behind_them() -> None:
         max_object=100, take_records=lambda buffer, offset: offset if wait else take(buffer, offset)
     )
     request = encode_request(1, "sync", [])
-    messages = connection.receive_in_turns(encode_record(b"abcd") + request)
+    messages = connection.receive_in_turns(msgpack.packb(b"abcd") + request)
     assert [next(messages) for _ in range(3)] == [None] * 3
     assert (records, connection.bytes_pending) == ([], 6 + len(request))
     wait = False
@@ -388,7 +387,7 @@ def test_in_turns_nothing_is_decoded_before_it_is_asked_for() -> None:
     """Decoded objects may take fifty times as much memory as their bytes."""
     connection = Connection(max_object=1 << 16, take_records=lambda run, at: len(run))
     broken = b"\x94\0\1\xa1x\x91\xc7\x03\xff\0\0\0"  # a timestamp that cannot be
-    turns = connection.receive_in_turns(encode_record(b"1234") + encode_request(1, "a", []) + broken)
+    turns = connection.receive_in_turns(msgpack.packb(b"1234") + encode_request(1, "a", []) + broken)
     assert next(turns) is None
     assert next(turns) == Request(1, "a", [])
     assert next(turns) is None
@@ -415,7 +414,7 @@ def test_all_but_records_is_passed_over() -> None:
 
     connection = Connection(max_object=1 << 16, take_records=take)
     connection.records_only = True
-    record, request = encode_record(b"1234"), encode_request(1, "a", [])
+    record, request = msgpack.packb(b"1234"), encode_request(1, "a", [])
     assert list(connection.receive(request + record + request * 2 + record + request[:2])) == []
     assert taken == [record, record]
     assert connection.bytes_pending == 2

@@ -7,11 +7,12 @@ import errno
 import subprocess
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol import limits
-from utracefs_protocol.connection import Connection, EventRecord, encode_record
+from utracefs_protocol.connection import Connection, EventRecord
 from utracefs_protocol.errors import ProtocolError
 
 INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "include"
@@ -43,7 +44,7 @@ def test_sizes_of_rings_are_powers_of_two(size: int) -> None:
 
 def test_the_largest_payload_makes_the_largest_object() -> None:
     record = bytes(limits.WRITE_INDEX_SIZE + limits.MAX_PAYLOAD)
-    wire = encode_record(record)
+    wire = msgpack.packb(record)
     assert len(wire) == limits.MAX_DATA_OBJECT
 
     def receive(data: bytes) -> list[object]:
@@ -51,7 +52,7 @@ def test_the_largest_payload_makes_the_largest_object() -> None:
 
     assert receive(wire) == [EventRecord(record)]
     with pytest.raises(ProtocolError) as caught:
-        receive(encode_record(record + b"\0"))
+        receive(msgpack.packb(record + b"\0"))
     assert caught.value.errno == errno.EMSGSIZE
 
 

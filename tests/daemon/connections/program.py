@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgpack
 import pytest
 
 from tests.daemon.record_path import Collecting
@@ -15,7 +16,6 @@ from utracefs_protocol.connection import (
     Connection,
     Notification,
     Response,
-    encode_record,
     encode_request,
 )
 from utracefs_protocol.errors import TraceError
@@ -192,7 +192,7 @@ def flush(table: EventTable) -> None:
 
 
 def record(write_index: int, payload: bytes = b"") -> bytes:
-    return encode_record(struct.pack("<i", write_index) + payload)
+    return msgpack.packb(struct.pack("<i", write_index) + payload)
 
 
 def enabler(addr: int = 0, bit: int = 0, fd: int = 0) -> dict[str, int]:

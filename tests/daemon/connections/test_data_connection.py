@@ -25,7 +25,6 @@ from tests.daemon.intake.producing import Producer
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import (
     encode_notification,
-    encode_record,
     encode_response,
 )
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
@@ -528,7 +527,7 @@ class TestTimeOfRecords:
         probe = Collecting("test", seen.extend)
         event.tracepoint.attach(probe)
         client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
-        record = encode_record(struct.pack("<iI", 0, 7))
+        record = msgpack.packb(struct.pack("<iI", 0, 7))
         turns = client.connection.receive(record + client.request("sync"), [], 0)
         assert [next(turns) for _ in range(3)] == [None] * 3
         assert client.connection.is_blocked

@@ -5,14 +5,13 @@ import struct
 
 import msgpack
 
-from utracefs_protocol.connection import encode_record
 from utracefsd.connections.write_errors import MAX_REASONS, WRITE_ERROR_INTERVAL_NS, WriteErrors
 from utracefsd.intake._index_table import IndexTable
 
 
 def refuse(refused: WriteErrors, write_index: int, count: int = 1) -> None:
     table = IndexTable()
-    table.take_in(encode_record(struct.pack("<i", write_index)) * count, 0, 1, 0)
+    table.take_in(msgpack.packb(struct.pack("<i", write_index)) * count, 0, 1, 0)
     refused.note(table)
 
 

@@ -18,7 +18,7 @@ import msgpack
 import pytest
 import trio
 
-from utracefs_protocol.connection import encode_record, encode_request
+from utracefs_protocol.connection import encode_request
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted_connection import MAX_WAITING_BYTES
 from utracefsd.connections.port import PIECE_BYTES
@@ -128,7 +128,7 @@ class Running:
 
 
 def record(n: int, write_index: int = 0) -> bytes:
-    return encode_record(write_index.to_bytes(4, "little") + n.to_bytes(4, "little"))
+    return msgpack.packb(write_index.to_bytes(4, "little") + n.to_bytes(4, "little"))
 
 
 def numbers(text: bytes, name: str = "hello") -> list[int]:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from tests.daemon.connections.ports import Around, FakeConnection, error_in, read_all
-from utracefs_protocol.connection import encode_record, encode_request
+from utracefs_protocol.connection import encode_request
 from utracefsd.connections import port as port_module
 from utracefsd.connections.accepted_connection import DATA, TRACEFS, Rules
 from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, CLOSING_PART
@@ -120,7 +121,7 @@ class TestFloods:
             around.now_ns += TAKE_IN_NS
             return []
 
-        record = encode_record(bytes(14))  # none is cut by a piece
+        record = msgpack.packb(bytes(14))  # none is cut by a piece
         for program, made in zip(programs, around.made[1:], strict=True):
             made.answer = slow
             program.sendall(record * 1000)

@@ -10,7 +10,7 @@ from utracefsd.events._tracepoint cimport Probe
 
 @cython.final
 cdef class FtraceSink:
-    cdef readonly RingBuffer _buffer
+    cdef public RingBuffer ring_buffer
     cdef public PageReader page_reader  # None: readers of the files alone
     cdef readonly int number            # of the instance: 0 is the top one
     cdef readonly Cells cells           # of the triggers of this instance

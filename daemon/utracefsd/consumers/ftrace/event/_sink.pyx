@@ -94,7 +94,7 @@ cdef class FtraceSink:
     """
 
     def __init__(self, RingBuffer ring_buffer not None, int number=0, Cells cells=None):
-        self._buffer = ring_buffer
+        self.ring_buffer = ring_buffer
         self.number = number
         self.cells = Cells() if cells is None else cells
         self.on = self.records = True
@@ -121,14 +121,6 @@ cdef class FtraceSink:
     def paused(self, bint paused):
         self._paused = paused
         self.switch(self.on)
-
-    @property
-    def ring_buffer(self):
-        return self._buffer
-
-    @ring_buffer.setter
-    def ring_buffer(self, RingBuffer buffer not None):
-        self._buffer = buffer
 
     @property
     def clock(self):
@@ -232,18 +224,20 @@ cdef class FtraceSink:
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
         # (a variable for the buffer would count references, for each record)
-        return &self._buffer.cpus[cpu if cpu < self._buffer.nr_cpus else cpu % self._buffer.nr_cpus]
+        if cpu >= self.ring_buffer.nr_cpus:
+            cpu %= self.ring_buffer.nr_cpus
+        return &self.ring_buffer.cpus[cpu]
 
     cdef inline bint is_too_large(self, size_t size) noexcept:
-        return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
+        return size + 8 > RB_MAX_DATA(self.ring_buffer.subbuf_size)
 
     cdef bint take_snapshot(self, uint64_t trigger, uint64_t serial) noexcept:
         cdef uint64_t *key = [trigger, serial, 0, 0]
-        return self._buffer.swap_rings(-1, key)
+        return self.ring_buffer.swap_rings(-1, key)
 
     cdef bint has_taken_snapshot(self, uint64_t trigger, uint64_t serial) noexcept:
         cdef uint64_t *key = [trigger, serial, 0, 0]
-        return self._buffer.has_swapped(key)
+        return self.ring_buffer.has_swapped(key)
 
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
         """rb_reserve() at a time in the trace clock.
