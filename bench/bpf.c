@@ -1,4 +1,4 @@
-/* The cost of bpftrace's programs in the interpreter: for each line NAME of stdin thread cpu time a record, ns. */
+/* bpftrace's programs in the interpreter: for each line NAME of stdin the cpu time of a run, ns. */
 #include "engine.h"
 
 #include "bpf_programs.h"

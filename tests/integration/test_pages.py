@@ -20,6 +20,7 @@ from utracefs.tree.event_names import EventName
 ROOT = Path(__file__).parents[2]
 NOT_RUN = {
     "README.md": 6,
+    "docs/bpftrace.md": 2,
     "docs/c-client.md": 1,
     "docs/exports.md": 1,
     "docs/fleet.md": 5,
@@ -97,7 +98,14 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        *("README.md", "docs/c-client.md", "docs/exports.md", "docs/forward.md", "docs/monitoring.md"),
+        *(
+            "README.md",
+            "docs/bpftrace.md",
+            "docs/c-client.md",
+            "docs/exports.md",
+            "docs/forward.md",
+            "docs/monitoring.md",
+        ),
         *("docs/operations.md", "docs/spans.md"),
     ],
 )
@@ -107,6 +115,8 @@ def test_every_block_of_the_page(page: str, page_folder: Path) -> None:
         for name in ("duckdb", "pyarrow", "pandas"):
             library(name)
         judge("trace-cmd")
+    if page == "docs/bpftrace.md":
+        judge("bpftrace")
     env = {**prepare(TEXTS[page], page_folder), "UTRACEFS_DIR": str(page_folder / "d")}
     (page_folder / "app.py").write_text(APP + (MORE_EVENTS if page == "docs/exports.md" else ""))
     (page_folder / "provider.c").write_text(files(TEXTS["docs/kernel-abi.md"])["provider.c"])

@@ -146,7 +146,7 @@ def test_negation_extension_and_byte_order(machine: Machine) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_loads_and_stores(machine: Machine, size: int) -> None:
-    """From the context, and from the stack with an offset that is known when the program is loaded, or not."""
+    """From the context, and from the stack with an offset that is known at loading, or not."""
     context = bytes(range(0xF0, 0x100)) + bytes(8)
     for at in (0, 5, 15):
         value = int.from_bytes(context[at : at + size], "little")

@@ -1,5 +1,4 @@
-"""Random and changed programs under AddressSanitizer and UndefinedBehaviorSanitizer; `make -C client/c fuzz` takes
-ten minutes."""
+"""Random and changed programs under sanitizers; `make -C client/c fuzz` takes ten minutes."""
 
 from __future__ import annotations
 
