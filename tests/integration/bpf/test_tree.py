@@ -132,7 +132,7 @@ def test_types(library: Path, daemon: DaemonProcess) -> None:
         "size = libbpf.btf__resolve_size\n"
         "size.argtypes, size.restype = [ctypes.c_void_p, ctypes.c_uint], ctypes.c_longlong\n"
         "btf = load()\n"
-        "for name in ('char', 'unsigned short', 'int', 'unsigned long', '_Bool', 'u8', 's16', 'u32', 's64'):\n"
+        "for name in 'char', 'unsigned short', 'int', 'unsigned long', '_Bool', 'u8', 's16', 'u32', 's64':\n"
         "    print(size(btf, find(btf, name.encode())))\n"
         "print(find(btf, b'task_struct'))\n"
     )

@@ -324,8 +324,8 @@ static int is_wanted(const struct utracefs_stream *s, const char *system, const 
 
 /* The count of one event, with that of the previous connection and the records since. An event that
  * had several formats is one, as in the daemon. */
-static void take_count(struct utracefs_stream *s, const char *full, size_t size, uint64_t count, uint64_t epoch,
-		       int is_same)
+static void take_count(struct utracefs_stream *s, const char *full, size_t size, uint64_t count,
+		       uint64_t epoch, int is_same)
 {
 	uint64_t got = 0, before = 0, before_epoch = s->epoch;
 	struct ut_known_event *known;

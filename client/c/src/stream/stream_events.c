@@ -27,33 +27,13 @@ void ut_stream_events_free(struct ut_stream_events *events)
 	free(events->by_id);
 }
 
-static uint32_t hash_of(const char *name, size_t size)
+static struct ut_known_event **chain_of(struct ut_stream_events *events, const char *name)
 {
 	uint32_t hash = 2166136261u;
 
-	while (size--)
+	while (*name)
 		hash = (hash ^ (uint8_t)*name++) * 16777619u;
-	return hash % UT_NR_NAMES;
-}
-
-static int is_text(const char *text, const char *other, size_t size)
-{
-	return strlen(text) == size && memcmp(text, other, size) == 0;
-}
-
-struct text {
-	const char *at;
-	size_t size;
-};
-
-static char *put_text(char **at, struct text text)
-{
-	char *begin = *at;
-
-	memcpy(begin, text.at, text.size);
-	begin[text.size] = 0;
-	*at += text.size + 1;
-	return begin;
+	return &events->names[hash % UT_NR_NAMES];
 }
 
 /* Behind the line of the id, which may be another one after a restart. */
@@ -64,79 +44,63 @@ static const char *behind_id(const char *format)
 	return id ? id + 5 + strspn(id + 5, "0123456789") : format;
 }
 
-/* The newest one; format: NULL for any. */
-static struct ut_known_event *find(const struct ut_stream_events *events, struct text system,
-				   struct text name, const char *format)
+/* The newest one, made if there is none; format: NULL for any. NULL: no memory. */
+static struct ut_known_event *find_or_add(struct ut_stream_events *events, const char *system,
+					  const char *name, const char *format)
 {
-	struct ut_known_event *one = events->names[hash_of(name.at, name.size)];
+	struct ut_known_event **chain = chain_of(events, name), *one = *chain;
+	size_t size;
 
-	while (one && !(is_text(one->event.name, name.at, name.size) &&
-			is_text(one->event.system, system.at, system.size) &&
-			(!format || strcmp(behind_id(one->event.format), behind_id(format)) == 0)))
+	while (one && (strcmp(one->event.name, name) || strcmp(one->event.system, system) ||
+		       (format && strcmp(behind_id(one->event.format), behind_id(format)))))
 		one = one->next_of_name;
-	return one;
-}
-
-static struct ut_known_event *add(struct ut_stream_events *events, struct text system, struct text name,
-				  struct text format)
-{
-	size_t size = sizeof(struct ut_known_event) + system.size + name.size + format.size + 3;
-	struct ut_known_event *one = events->bytes + size > MAX_DESCRIBED ? NULL : calloc(1, size);
-	struct ut_known_event **of_name = &events->names[hash_of(name.at, name.size)];
-	char *at;
-
+	if (one)
+		return one;
+	format = format ? format : "";
+	size = sizeof(*one) + strlen(system) + strlen(name) + strlen(format) + 3;
+	one = events->bytes + size > MAX_DESCRIBED ? NULL : calloc(1, size);
 	if (!one)
 		return NULL;
 	events->bytes += size;
-	at = one->texts;
-	one->event.system = put_text(&at, system);
-	one->event.name = put_text(&at, name);
-	one->event.format = put_text(&at, format);
+	one->event.system = strcpy(one->texts, system);
+	one->event.name = strcpy(one->texts + strlen(system) + 1, name);
+	one->event.format = strcpy(one->texts + strlen(system) + strlen(name) + 2, format);
 	one->next = events->all;
-	one->next_of_name = *of_name;
-	events->all = *of_name = one;
+	one->next_of_name = *chain;
+	events->all = *chain = one;
 	return one;
 }
 
 int ut_stream_events_describe(struct ut_stream_events *events, uint16_t id, const uint8_t *data, size_t size)
 {
 	static const char first[] = "name: ";
-	struct ut_known_event *known;
-	struct text system, name, format;
-	char *copy = malloc(size + 1);
-	int error = -EPROTO;
+	struct ut_known_event *known = NULL;
+	char *copy = calloc(1, size + 2), *format, *name;
+	int error = -ENOMEM;
 
 	if (!copy)
-		return -ENOMEM;
+		return error;
 	memcpy(copy, data, size); /* now the daemon cannot change it */
-	copy[size] = 0;
-	system = (struct text){copy, strlen(copy)};
-	if (system.size >= size)
-		goto end;
-	format = (struct text){copy + system.size + 1, strlen(copy + system.size + 1)};
-	if (strncmp(format.at, first, strlen(first)))
-		goto end;
-	name = (struct text){format.at + strlen(first), strcspn(format.at + strlen(first), "\n")};
-	known = find(events, system, name, format.at);
-	if (!known)
-		known = add(events, system, name, format);
-	error = known ? 0 : -ENOMEM;
-	if (known) {
-		known->event.id = id;
-		events->by_id[id] = known;
+	format = copy + strlen(copy) + 1;
+	name = strncmp(format, first, strlen(first)) ? NULL : format + strlen(first);
+	if (!name) {
+		error = -EPROTO;
+	} else if ((name = strndup(name, strcspn(name, "\n")))) {
+		known = find_or_add(events, copy, name, format);
+		free(name);
 	}
-end:
 	free(copy);
-	return error;
+	if (!known)
+		return error;
+	known->event.id = id;
+	events->by_id[id] = known;
+	return 0;
 }
 
 struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, const char *system,
 					      const char *name)
 {
-	const struct text system_text = {system, strlen(system)}, name_text = {name, strlen(name)};
-	struct ut_known_event *known = find(events, system_text, name_text, NULL);
-
-	return known ? known : add(events, system_text, name_text, (struct text){"", 0});
+	return find_or_add(events, system, name, NULL);
 }
 
 struct ut_known_event *ut_stream_events_older(const struct ut_known_event *known)
