@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef BPF_MEMSX
-#define BPF_MEMSX 0x80 /* Linux 6.6 */
-#endif
 #define BP_MAX_MAPS 64 /* MAX_USED_MAPS */
 #define BP_STACK 512
 
@@ -199,7 +196,7 @@ static void describe(struct bp_program *program, const struct bp_run *run)
 			 run->bad_address < 4096 ? "a pointer that is NULL"
 			 : run->bad_is_write	 ? "outside of the stack and the values of maps"
 						 : "outside of the record, the stack and the values of maps");
-	snprintf(program->fault, sizeof(program->fault), "%s, instruction %u: %s%s", program->name,
+	snprintf(program->fault, sizeof(program->fault), "instruction %u: %s%s",
 		 (uint32_t)(last - program->instructions), run->why, access);
 }
 

@@ -50,7 +50,7 @@ struct bp_program {
 	uint32_t n, type, id, references;
 	char name[BPF_OBJ_NAME_LEN];
 	uint64_t runs, faults;
-	char fault[256]; /* of the first run that ended early, without a newline; "" */
+	char fault[256]; /* why the first run that did so ended early, without a newline; "" */
 	struct bp_map **maps;
 	uint32_t nr_maps;
 	struct bp_instruction *instructions;

@@ -4,6 +4,24 @@
 
 #include "engine.h"
 
+/* Newer than the headers of some distributions. */
+#ifndef BPF_ATOMIC /* Linux 5.12 */
+#define BPF_ATOMIC 0xc0
+#define BPF_FETCH 0x01
+#define BPF_XCHG (0xe0 | BPF_FETCH)
+#define BPF_CMPXCHG (0xf0 | BPF_FETCH)
+#endif
+#ifndef BPF_PSEUDO_FUNC /* 5.13 */
+#define BPF_PSEUDO_FUNC 4
+#endif
+#ifndef BPF_PSEUDO_MAP_IDX /* 5.14 */
+#define BPF_PSEUDO_MAP_IDX 5
+#define BPF_PSEUDO_MAP_IDX_VALUE 6
+#endif
+#ifndef BPF_MEMSX /* 6.6 */
+#define BPF_MEMSX 0x80
+#endif
+
 #define BP_FRAMES 8 /* MAX_CALL_FRAMES */
 #define BP_RESERVATIONS 8
 

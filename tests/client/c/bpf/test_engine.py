@@ -229,7 +229,7 @@ def test_a_function_has_its_own_stack_and_keeps_the_callers_registers(machine: M
 
 def test_recursion_ends(machine: Machine) -> None:
     assert machine.run(local_call(-1), EXIT) == (
-        "program, instruction 0: calls of functions are nested deeper than 8"
+        "instruction 0: calls of functions are nested deeper than 8"
     )
 
 
