@@ -228,9 +228,7 @@ def test_a_function_has_its_own_stack_and_keeps_the_callers_registers(machine: M
 
 
 def test_recursion_ends(machine: Machine) -> None:
-    assert machine.run(local_call(-1), EXIT) == (
-        "instruction 0: calls of functions are nested deeper than 8"
-    )
+    assert machine.run(local_call(-1), EXIT) == ("instruction 0: calls of functions are nested deeper than 8")
 
 
 def test_long_jumps(machine: Machine) -> None:
