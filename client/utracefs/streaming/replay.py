@@ -45,7 +45,8 @@ class Replay:
 
     def __init__(self, recording: Recording) -> None:
         """recording: opened with raw_eventheader."""
-        self.directory: Final = tempfile.mkdtemp(prefix="utracefs-")
+        # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
+        self.directory: Final = tempfile.mkdtemp(prefix="utracefs-", dir="/tmp")
         self.error: TraceError | None = None
         """Invalid data, at which the records end."""
         self._recording = recording
@@ -69,7 +70,7 @@ class Replay:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        shutil.rmtree(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _describe(self) -> None:
         """Give every event of every file an id: the same one to events of one name and one declaration."""

@@ -142,6 +142,15 @@ def test_a_restart(stream: Program, new_session: NewSession, utracefsd: DaemonPr
     assert stream.number("lost") == 100
 
 
+def test_a_program_that_does_not_wait_finds_the_next_daemon(
+    stream: Program, utracefsd: DaemonProcess
+) -> None:
+    assert opened(stream, "ev") == "0"
+    utracefsd.stop()
+    utracefsd.start()
+    wait_for(lambda: counts(stream, 0)["restarts"] == (1, 0))
+
+
 def test_kills(stream: Program, utracefsd: DaemonProcess) -> None:
     """Received records and reported losses add up to all that a program emitted, except for the record that a
     killed daemon is at, which may be both. (Each daemon is killed only after the stream found it: the next

@@ -678,8 +678,10 @@ int utracefs_stream_wait(struct utracefs_stream *s, int timeout_ms)
 		return fail(s, -EBADF, "the stream is not open");
 	if (s->state == ENDED || ut_stream_ring_has(&s->ring))
 		return 1;
+	if (s->state == AWAY && s->due <= now)
+		return 1;
 	if (s->state == AWAY)
-		due_ms = s->due > now ? (int)((s->due - now) / 1000000) + 1 : 0;
+		due_ms = (int)((s->due - now) / 1000000) + 1;
 	else if (s->state != OPEN)
 		due_ms = 1000; /* there is an end of waiting for an answer */
 	if (timeout_ms >= 0 && timeout_ms < due_ms)
