@@ -1,4 +1,4 @@
-"""A program built with clang and libbpf: maps, a ring buffer, global variables, constants, a packed record."""
+"""A program built with clang and libbpf: maps, a ring buffer, global data, a packed record."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a tool counts, and what it reports as lost, are together what was emitted."""
+"""A tool counts each emitted record, or reports it as lost."""
 
 import re
 import sys

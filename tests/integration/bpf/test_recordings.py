@@ -81,3 +81,15 @@ def test_the_same_numbers_as_hist_and_sql(daemon: DaemonProcess, tmp_path: Path)
     by_bpftrace = [(path, int(status), int(n), int(sums[i][2])) for i, (path, status, n) in enumerate(counts)]
     assert len(by_hist) == 3, hist
     assert by_hist == by_sql == sorted(by_bpftrace)
+
+
+def test_output_of_some_records_is_of_their_time(recording: Path) -> None:
+    text = f"{REQUEST} {{ @++; if (@ == 300) {{ print(@); clear(@); }} }}"
+    assert plain(utracefs("bpftrace", "--from", recording, "-e", text)).split() == ["@:", "300"] * 3
+    text = f"{REQUEST} {{ @++; if (@ == 5) {{ exit(); }} }}"
+    assert plain(utracefs("bpftrace", "--from", recording, "-e", text)) == "@: 5"
+
+
+def test_intervals_without_events(recording: Path) -> None:
+    text = 'interval:ms:500 { printf("x\\n"); }'
+    assert plain(utracefs("bpftrace", "--from", recording, "-e", text)).split() == ["x", "x"]

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <linux/perf_event.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -89,7 +90,7 @@ static void let_go(struct bpf_file *file)
 	free(file);
 }
 
-static pid_t owner; /* of everything here. A forked child has copies that nobody changes any more. */
+static pid_t owner; /* of everything here */
 
 void ut_file_released(struct ut_file *file)
 {
@@ -141,19 +142,24 @@ static int make_file(enum kind kind, void *object, int bell)
 void bp_tell(const char *format, ...)
 {
 	static char told[16][200];
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static unsigned count;
 	char text[200], line[256];
 	va_list arguments;
+	int is_new = 1;
 	unsigned i;
 
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
+	pthread_mutex_lock(&lock);
 	for (i = 0; i < count; i++)
-		if (strcmp(told[i], text) == 0)
-			return;
-	if (count < 16)
+		is_new = is_new && strcmp(told[i], text) != 0;
+	if (is_new && count < 16)
 		strcpy(told[count++], text);
+	pthread_mutex_unlock(&lock);
+	if (!is_new)
+		return;
 	snprintf(line, sizeof(line), "utracefs: %s\n", text);
 	if (NEXT(write)(STDERR_FILENO, line, strlen(line)) < 0) {
 	}
@@ -520,10 +526,17 @@ static long end(struct ut_section *section, long result)
 	return result < 0 ? -1 : result;
 }
 
-static void begin(struct ut_section *section)
+/* -1: a child of fork, which has neither our thread nor, perhaps, a lock that is open. */
+static int begin(struct ut_section *section)
 {
+	if (owner && owner != getpid()) {
+		bp_tell("programs run in the process that has loaded them, and end with it");
+		errno = EPERM;
+		return -1;
+	}
 	ut_section_begin(section);
 	bp_lock();
+	return 0;
 }
 
 static long wrapped_bpf(int command, void *user, unsigned size)
@@ -540,7 +553,8 @@ static long wrapped_bpf(int command, void *user, unsigned size)
 	if (size > sizeof(attr)) /* of a newer tool */
 		size = sizeof(attr);
 	memcpy(&attr, user, size);
-	begin(&section);
+	if (begin(&section))
+		return -1;
 	result = bpf_command(command, &attr);
 	if (result >= 0)
 		memcpy(user, &attr, size);
@@ -555,8 +569,7 @@ WRAP(long, syscall, (long number, long a, long b, long c, long d, long e, long f
 	if (number == SYS_bpf)
 		return wrapped_bpf((int)a, (void *)b, (unsigned)c);
 	if (number == SYS_perf_event_open) {
-		begin(&section);
-		return end(&section, open_event((const void *)a, (pid_t)b, (int)c));
+		return begin(&section) ? -1 : end(&section, open_event((const void *)a, (pid_t)b, (int)c));
 	}
 	if (ut_descriptor_call(&result, number, a, b, c))
 		return result;
@@ -570,7 +583,8 @@ WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
 
 	if (__builtin_expect(!ut_file_at(fd), 1))
 		return NEXT(ioctl)(fd, request, argument);
-	begin(&section);
+	if (begin(&section))
+		return -1;
 	file = file_at(fd);
 	if (file && (file->kind == TRACEPOINT || file->kind == CLOCK || file->kind == OUTPUT))
 		return (int)end(&section, control(file, request, argument));
@@ -587,7 +601,8 @@ WRAP(void *, mmap, (void *address, size_t size, int prot, int flags, int fd, off
 
 	if (__builtin_expect(fd < 0 || !ut_file_at(fd), 1))
 		return (void *)ut_system_call(SYS_mmap, (long)address, (long)size, prot, flags, fd, offset);
-	begin(&section);
+	if (begin(&section))
+		return MAP_FAILED;
 	file = file_at(fd);
 	if (file && file->kind == MAP && file->map->type == BPF_MAP_TYPE_RINGBUF) {
 		result = bp_ringbuf_map(file->map, address, size, prot, flags, offset, &error);

@@ -9,8 +9,8 @@
  * emitted before are processed: tools read their maps then.
  *
  * Of recordings the stream is opened when all probes are attached and the tool waits. Time is that of the
- * records, also for clocks. After each clock, and after some records, the thread waits until the tool has read
- * the programs' output, and the maps to which that refers.
+ * records, also for clocks. After output of programs the thread waits until the tool has read it, and the
+ * maps to which it refers; where each record has output, after some of them.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -34,9 +34,10 @@
 /* Bytes of the stream's ring: half a second of short records at full rate; less if the daemon has no room. */
 #define RING_BYTES (64u << 20)
 #define LEAST_RING_BYTES (1u << 20)
-/* Records for which the lock is held; of recordings, whose output must fit into the rings. */
+/* Records for which the lock is held. */
 #define BATCH 4096u
-#define RECORDED_BATCH 256u
+/* Records of a recording that may have output before the tool must have read it, if most of them have. */
+#define OUTPUT_BATCH 256u
 /* Events that a stream can name (the daemon's limit of words). */
 #define SELECTION 8192u
 #define LONGEST_WAIT_NS 1000000000u
@@ -47,16 +48,18 @@ static struct {
 	struct utracefs_stream *stream; /* NULL: none yet */
 	char selection[SELECTION];
 	int bell; /* wakes the thread; -1: there is none */
+	pid_t process; /* of the thread */
 	int has_ended;
 	struct utracefs_stream_record next; /* of a recording, behind the clocks that are due */
-	int has_next;
+	int has_next, has_output;
+	unsigned quiet, outputs; /* records since the last output; outputs since the tool has read all */
 	uint64_t next_due_ns;
 	atomic_uint output, idle; /* bp_output(), bp_idle() */
 	atomic_int is_over;
 	uint64_t lost, told;
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
-} here = { .bell = -1 };
+} here = { .bell = -1, .quiet = 16 };
 
 /* Of an event of the stream: which programs run. */
 struct dispatch {
@@ -200,14 +203,13 @@ static void tell_lost(uint64_t now)
 static int read_records(uint64_t until_ns)
 {
 	const int is_recording = bt_is_recording();
-	const unsigned most = is_recording ? RECORDED_BATCH : BATCH;
 	struct utracefs_stream_record record;
 	unsigned count;
 	int got = 1;
 
 	if (!here.stream || here.has_ended)
 		return 0;
-	for (count = 0; count < most; count++) {
+	for (count = 0; count < BATCH && !here.has_output; count++) {
 		if (here.has_next)
 			record = here.next;
 		else
@@ -226,6 +228,12 @@ static int read_records(uint64_t until_ns)
 				return 0;
 		} else if (record.kind == UTRACEFS_STREAM_LOST) {
 			here.lost += record.lost;
+		}
+		if (is_recording && bp_ring_bells()) {
+			here.has_output = here.quiet >= 16 || ++here.outputs >= OUTPUT_BATCH;
+			here.quiet = 0;
+		} else {
+			here.quiet++;
 		}
 	}
 	if (got < 0) {
@@ -284,7 +292,9 @@ static void *read_and_run(void *unused)
 		due = bt_is_recording() ? UINT64_MAX : run_clocks(now);
 		wait_ms = due - now < LONGEST_WAIT_NS ? (int)((due - now + 999999) / 1000000) : 1000;
 		tell_lost(now);
-		if (bp_ring_bells() && bt_is_recording()) {
+		if ((bp_ring_bells() || here.has_output) && bt_is_recording()) {
+			here.has_output = 0;
+			here.outputs = 0;
 			wait_for_tool();
 			continue;
 		}
@@ -314,6 +324,7 @@ static int start_thread(void)
 		return -errno;
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	here.process = getpid();
 	error = pthread_create(&thread, &attr, read_and_run, NULL); /* with all signals blocked, as here */
 	pthread_attr_destroy(&attr);
 	return -error;
@@ -397,6 +408,8 @@ static int select_events(void)
 			snprintf(here.selection + used, sizeof(here.selection) - used, "%s%s", used ? " " : "",
 				 probe->event);
 	}
+	if (here.selection[0] == '\0') /* of a recording, for its time */
+		strcpy(here.selection, "*:*");
 	do
 		error = utracefs_stream_open(here.stream, here.selection, NULL, &options);
 	while (error == -ENOMEM && (options.ring_bytes /= 2) >= LEAST_RING_BYTES);
@@ -454,7 +467,7 @@ int bp_idle(unsigned output)
 /* Reports the remaining losses. */
 __attribute__((destructor)) static void end(void)
 {
-	if (here.bell < 0)
+	if (here.process != getpid())
 		return;
 	bp_lock();
 	if (here.stream && !here.has_ended && utracefs_stream_lost(here.stream) > here.lost)
