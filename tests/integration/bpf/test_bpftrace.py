@@ -79,7 +79,7 @@ def test_a_command_is_no_tool(daemon: DaemonProcess) -> None:
     probe = "tracepoint:user_events:bt_child /pid == cpid/ { @ = sum(args->n); }"
     done = run(daemon, "-c", f"{sys.executable} {script}", "-e", probe)
     assert plain(done.stdout).split()[-2:] == ["@:", "45"]
-    assert "libutracefs-preload.so" in done.stdout and "bpf" not in done.stdout
+    assert "libutracefs-preload.so" in done.stdout and "libutracefs-bpf" not in done.stdout
 
 
 @pytest.mark.parametrize(
