@@ -12,7 +12,7 @@
 #define BP_STACK 512
 
 struct bp_frame bp_frames[BP_FRAMES];
-int32_t bp_budget = 1 << 24;
+int32_t bp_budget = 1 << 22;
 
 /* ---- running */
 

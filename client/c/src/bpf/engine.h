@@ -14,7 +14,7 @@
 
 #include "maps.h"
 
-/* Of one run, some 20 ms: backward jumps cost the instructions that they go back, calls 16 and one for each
+/* Of one run, some 5 ms: backward jumps cost the instructions that they go back, calls 16 and one for each
  * 16 bytes that a helper function handles. */
 extern int32_t bp_budget;
 /* The kernel's BPF_COMPLEXITY_LIMIT_INSNS. */

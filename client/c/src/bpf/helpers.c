@@ -388,29 +388,19 @@ static uint64_t print_text(struct bp_run *run, const uint64_t *r)
 
 /* ---- the record */
 
-static uint64_t ktime_get_ns(struct bp_run *run, const uint64_t *r)
-{
-	(void)r;
-	return run->record->time_ns;
-}
+#define WITHOUT_ARGUMENTS(name, value)                                         \
+	static uint64_t name(struct bp_run *run, const uint64_t *unused)       \
+	{                                                                      \
+		(void)unused;                                                  \
+		return (value);                                                \
+	}
 
-static uint64_t ktime_get_boot_ns(struct bp_run *run, const uint64_t *r)
-{
-	(void)r;
-	return run->record->boot_ns;
-}
-
-static uint64_t jiffies64(struct bp_run *run, const uint64_t *r)
-{
-	(void)r;
-	return run->record->time_ns / HZ_NS;
-}
-
-static uint64_t get_current_pid_tgid(struct bp_run *run, const uint64_t *r)
-{
-	(void)r;
-	return (uint64_t)(uint32_t)run->record->pid << 32 | (uint32_t)run->record->tid;
-}
+WITHOUT_ARGUMENTS(ktime_get_ns, run->record->time_ns)
+WITHOUT_ARGUMENTS(ktime_get_boot_ns, run->record->boot_ns)
+WITHOUT_ARGUMENTS(jiffies64, run->record->time_ns / HZ_NS)
+WITHOUT_ARGUMENTS(get_smp_processor_id, run->record->cpu)
+WITHOUT_ARGUMENTS(get_current_pid_tgid,
+		  (uint64_t)(uint32_t)run->record->pid << 32 | (uint32_t)run->record->tid)
 
 /* (device, inode, struct bpf_pidns_info, its size): records have the numbers of the daemon's namespace. */
 static uint64_t get_ns_current_pid_tgid(struct bp_run *run, const uint64_t *r)
@@ -423,12 +413,6 @@ static uint64_t get_ns_current_pid_tgid(struct bp_run *run, const uint64_t *r)
 	if (to)
 		memcpy(to, &info, sizeof(info));
 	return 0;
-}
-
-static uint64_t get_smp_processor_id(struct bp_run *run, const uint64_t *r)
-{
-	(void)r;
-	return run->record->cpu;
 }
 
 static uint64_t get_current_comm(struct bp_run *run, const uint64_t *r)
