@@ -86,6 +86,8 @@ def test_a_command_is_no_tool(daemon: DaemonProcess) -> None:
     ("program", "reason"),
     [
         (f"{REQUEST} {{ @[kstack] = count(); }}", "stacks are not part of a record"),
+        (f"{REQUEST} {{ @[uid] = count(); }}", "user is not part of a record"),
+        ("tracepoint:sched:sched_switch { @ = count(); }", "the kernel's own do not exist here"),
         ("kprobe:vfs_read { @ = count(); }", "kprobes and uprobes do not exist here"),
         ("hardware:cache-misses:1000 { @ = count(); }", "hardware counters do not exist here"),
         ("software:page-faults:100 { @ = count(); }", "software events"),

@@ -24,6 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "descriptor.h"
 #include "preload_next.h"
 #include "preload_tree.h"
 
@@ -139,6 +140,9 @@ static int make_file(enum kind kind, void *object, int bell)
 
 /* ---- messages */
 
+/* The standard error of the beginning: bpftrace turns it off while it loads a program. */
+static struct ut_descriptor messages = { .fd = -1 };
+
 void bp_tell(const char *format, ...)
 {
 	static char told[16][200];
@@ -155,13 +159,14 @@ void bp_tell(const char *format, ...)
 	pthread_mutex_lock(&lock);
 	for (i = 0; i < count; i++)
 		is_new = is_new && strcmp(told[i], text) != 0;
-	if (is_new && count < 16)
+	is_new = is_new && count < 16; /* no more than that of a program with an error for each record */
+	if (is_new)
 		strcpy(told[count++], text);
 	pthread_mutex_unlock(&lock);
 	if (!is_new)
 		return;
 	snprintf(line, sizeof(line), "utracefs: %s\n", text);
-	if (NEXT(write)(STDERR_FILENO, line, strlen(line)) < 0) {
+	if (NEXT(write)(ut_is_ours(&messages) ? messages.fd : STDERR_FILENO, line, strlen(line)) < 0) {
 	}
 }
 
@@ -169,7 +174,7 @@ void bp_tell(const char *format, ...)
 
 /* Programs that tools load to find out what a kernel has are shorter, and such maps have no name: their
  * refusal is no news. */
-#define SMALLEST_REAL 20u
+#define SMALLEST_REAL 12u
 
 static long load_program(union bpf_attr *attr)
 {
@@ -198,7 +203,7 @@ static long load_program(union bpf_attr *attr)
 	case BPF_PROG_TYPE_PERF_EVENT:
 		break;
 	default:
-		if (is_real)
+		if (attr->insn_cnt >= 20) /* bpftrace --info tries longer ones of these */
 			bp_tell("%.16s: programs of type %u do not exist here: they run on events of user_events, at "
 				"intervals, and at the beginning and end", attr->prog_name, attr->prog_type);
 		return -EINVAL;
@@ -697,10 +702,13 @@ WRAP(int, setrlimit, (int resource, const struct rlimit *limit))
 ALIAS(int, setrlimit64, setrlimit, (int resource, const struct rlimit *limit))
 
 /* The command that a tool starts (bpftrace -c) is not one itself. */
-__attribute__((constructor)) static void keep_from_children(void)
+__attribute__((constructor)) static void start(void)
 {
 	const char *theirs = getenv("UTRACEFS_BPF_CHILD_PRELOAD");
+	const int copy = NEXT(fcntl)(STDERR_FILENO, F_DUPFD_CLOEXEC, (void *)(intptr_t)UT_FIRST_FD);
 
+	if (copy >= 0)
+		(void)ut_take(&messages, copy);
 	if (!theirs)
 		return;
 	if (*theirs)

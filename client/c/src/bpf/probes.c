@@ -34,8 +34,9 @@
 /* Bytes of the stream's ring: half a second of short records at full rate; less if the daemon has no room. */
 #define RING_BYTES (64u << 20)
 #define LEAST_RING_BYTES (1u << 20)
-/* Records for which the lock is held. */
+/* Records, and about the time, for which the lock is held. */
 #define BATCH 4096u
+#define BATCH_NS 10000000u
 /* Records of a recording that may have output before the tool must have read it, if most of them have. */
 #define OUTPUT_BATCH 256u
 /* Events that a stream can name (the daemon's limit of words). */
@@ -203,6 +204,7 @@ static void tell_lost(uint64_t now)
 static int read_records(uint64_t until_ns)
 {
 	const int is_recording = bt_is_recording();
+	const uint64_t began = now_ns(CLOCK_MONOTONIC);
 	struct utracefs_stream_record record;
 	unsigned count;
 	int got = 1;
@@ -235,6 +237,8 @@ static int read_records(uint64_t until_ns)
 		} else {
 			here.quiet++;
 		}
+		if (count % 16 == 15 && now_ns(CLOCK_MONOTONIC) - began > BATCH_NS)
+			return 1;
 	}
 	if (got < 0) {
 		here.has_ended = 1;
