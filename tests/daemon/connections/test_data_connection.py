@@ -6,6 +6,7 @@ import os
 import struct
 from typing import Any
 
+import msgpack
 import pytest
 
 from tests.daemon.connections.program import (

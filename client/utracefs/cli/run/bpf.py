@@ -19,9 +19,8 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure, c_client
 from utracefs.cli.common import connect, directory_option
 from utracefs.cli.completion import complete_command
-from utracefs.cli.run.preload_check import obstacle
 from utracefs.cli.run.run_loop import NOT_EXECUTABLE, NOT_FOUND, Surroundings, run_steps, signals_blocked
-from utracefs.cli.run.traced_command import environment, fits
+from utracefs.cli.run.traced_command import environment, fits, obstacle
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
