@@ -274,3 +274,20 @@ def test_pages_written_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert b"".join(part.pages_of(1)) == b"".join(found)
     part.leave()
     assert len(os.listdir("/proc/self/fd")) == fds - 1 - (refused != "open")
+
+
+def test_error_of_the_disk_in_a_direct_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised: the page cache would take the pages, and lose them later."""
+    part, written = Part(str(tmp_path / "t.dat"), nr_cpus=1, page_size=4096), os.pwrite
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        if fd == part._direct:
+            raise OSError(errno.EIO, "Input/output error")
+        return written(fd, data, at)
+
+    if part._direct is None:
+        part._direct = os.dup(part._file.fileno())
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="Input/output"):
+        part.add_pages(0, memoryview(pages(CPU0)[0]), is_direct=True)
+    part.remove()
