@@ -211,7 +211,7 @@ class Rpc(Closing):
 
     def _receive(self) -> bytes:
         try:
-            data, ancillary, _flags, _address = self._socket.recvmsg(
+            data, ancillary, flags, _address = self._socket.recvmsg(
                 _PIECE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
             )
         except TimeoutError:
@@ -223,6 +223,10 @@ class Rpc(Closing):
                 fds = array.array("i")
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
                 self._fds += fds
+        if flags & socket.MSG_CTRUNC:
+            self._socket.close()
+            text = "no descriptor is left for the answer: raise ulimit -n"
+            raise ConnectionAbortedError(errno.EMFILE, text, self.address)
         if not data:
             raise self._lost()
         return data

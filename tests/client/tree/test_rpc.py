@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import socket
 from pathlib import Path
 
@@ -115,6 +116,23 @@ def test_the_daemon_says_why_it_hangs_up(directory: Path) -> None:
         with pytest.raises(OSError, match="too many connections") as caught:
             rpc.call(ReadFile(b"trace"), "trace")
         assert caught.value.errno == errno.EMFILE
+
+
+def test_descriptors_come_where_none_is_left(directory: Path) -> None:
+    with answering(directory / "d", lambda r: b"") as place, Rpc("tracefs", place) as rpc:
+        ours, theirs = socket.socketpair()
+        rpc._socket.close()
+        rpc._socket = ours
+        socket.send_fds(theirs, [b"x"], [0, 1])
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(ConnectionError, match="ulimit -n") as caught:
+                rpc._receive()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert caught.value.errno == errno.EMFILE
+        theirs.close()
 
 
 def test_what_comes_is_no_answer(directory: Path) -> None:
