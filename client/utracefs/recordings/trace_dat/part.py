@@ -59,7 +59,7 @@ class Part:
         self.name: Final[str] = self._file.name
         self._direct: int | None = None
         """The same file past the page cache."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # not by its name: others may have replaced it
             self._direct = os.open(f"/proc/self/fd/{self._file.fileno()}", os.O_WRONLY | os.O_DIRECT)
         self.given_up = 0
         """Records of events on dropped pages."""

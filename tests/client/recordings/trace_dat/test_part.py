@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 import pytest
@@ -31,6 +32,7 @@ from tests.client.recordings.trace_dat.example import (
     write,
 )
 from utracefs.cli.losses import lost_in_file
+from utracefs.recordings import partial_files, trace_dat
 from utracefs.recordings.trace_dat._pages import count_events, take_out
 from utracefs.recordings.trace_dat.part import Part
 from utracefs.recordings.trace_dat.reader import TraceDatReader
@@ -274,6 +276,26 @@ def test_pages_written_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert b"".join(part.pages_of(1)) == b"".join(found)
     part.leave()
     assert len(os.listdir("/proc/self/fd")) == fds - 1 - (refused != "open")
+
+
+def test_direct_writes_go_to_the_file_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to one by which the owner of the folder has replaced it, a link to a file of others, say."""
+    other = tmp_path / "other"
+    other.touch()
+
+    def open_part(path: str) -> BinaryIO:
+        file = partial_files.open_part(path)
+        os.unlink(file.name)
+        os.symlink(other, file.name)
+        return file
+
+    monkeypatch.setattr(trace_dat.part, "open_part", open_part)
+    part, page = Part(str(tmp_path / "t.dat"), nr_cpus=1, page_size=4096), mmap.mmap(-1, 4096)
+    page[:] = pages(many_records(1, 9))[0]
+    part.add_pages(0, memoryview(page), is_direct=True)
+    assert list(part.pages_of(0)) == [page[:]]
+    assert not other.read_bytes()
+    part.leave()
 
 
 def test_error_of_the_disk_in_a_direct_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
