@@ -92,13 +92,9 @@ class PageStream:
         self._nr_cpus = nr_cpus
         self._pass_on = pass_on
         self._describe = describe
-        self._handle, ring, self._bell = _open(tree, place, lossless_us)
-        try:
-            self._ring = StreamRing(ring)
-        finally:
-            self._way = WayToDisk(os.fstat(ring).st_size)
-            os.close(ring)
         self._pages = mmap.mmap(-1, BATCH + 2 * page_size)  # aligned, for direct writes
+        self._handle, self._ring, self._bell, size = _open(tree, place, lossless_us)
+        self._way = WayToDisk(size)
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self._owner = 0
@@ -125,8 +121,9 @@ class PageStream:
     def start(self) -> None:
         """Start the thread, once: not before a fork."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._read, name="pages", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._read, name="pages", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def take_ready(self) -> bool:
         """Pass on all that was recorded until now, as far as the ring has room for it; False: nothing. Errors
@@ -205,13 +202,23 @@ class PageStream:
         return found
 
 
-def _open(tree: Tracefs, place: Place, lossless_us: int) -> tuple[int, int, int]:
+def _open(tree: Tracefs, place: Place, lossless_us: int) -> tuple[int, StreamRing, int, int]:
     size = fitting_ring_bytes(2)
     while True:
         try:
-            return tree.open_pages(place.name, size=size, watermark=WATERMARK, lossless_us=lossless_us)
+            handle, ring, bell = tree.open_pages(
+                place.name, size=size, watermark=WATERMARK, lossless_us=lossless_us
+            )
+            try:
+                return handle, StreamRing(ring), bell, size
+            except OSError:
+                os.close(bell)
+                tree.close_handle(handle)  # else the pages go there, and the caller gets none
+                raise
+            finally:
+                os.close(ring)
         except OSError as error:
-            # EINVAL: older daemons have smaller ones
+            # ENOMEM: of the daemon, or of our address space; EINVAL: older daemons have smaller ones
             if error.errno not in (errno.ENOMEM, errno.EINVAL) or size == MIN_STREAM_RING:
                 raise
         size //= 2

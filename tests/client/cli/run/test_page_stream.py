@@ -1,5 +1,7 @@
 """Pages of a real daemon, read from the ring."""
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -13,8 +15,10 @@ from tests.client.cli.kit import Cli
 from tests.integration.conftest import running
 from tests.protocol.pages.page_writer import decode_page
 from utracefs.cli.instance_option import TOP
+from utracefs.cli.run import page_stream
 from utracefs.cli.run.page_stream import PageStream, WayToDisk
 from utracefs.tree.tracefs import Tracefs
+from utracefs_protocol.pages._stream_ring import StreamRing
 
 EMIT = """
 import utracefs
@@ -66,6 +70,21 @@ def test_all_records_in_the_thread_and_in_calls(traced: Cli, tree: Tracefs) -> N
     stream.close()
     assert taken.values() == list(range(100_000)) and taken.counted == 100_000
     assert taken.threads == {"pages", "MainThread"}
+    tree.close()
+
+
+def test_a_ring_without_address_space(tree: Tracefs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller one, or none: then another reader may have the pages."""
+    for most in (0, 1 << 21):
+
+        def mapped(fd: int, most: int = most) -> StreamRing:
+            if os.fstat(fd).st_size > most:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+            return StreamRing(fd)
+
+        monkeypatch.setattr(page_stream, "StreamRing", mapped)
+        with contextlib.nullcontext() if most else pytest.raises(OSError, match="allocate"):
+            PageStream(tree, TOP, 4096, 512, Taken()).close()
     tree.close()
 
 
