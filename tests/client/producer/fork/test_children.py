@@ -93,7 +93,9 @@ def test_children_with_threads_that_all_begin_at_once(work: Work) -> None:
 
 
 def test_threads_that_fork_while_threads_emit_in_parent_and_child(work: Work) -> None:
-    """And each child forks while its threads emit. Everybody is complete and in order."""
+    """And each child forks while its threads emit. Everybody is complete and in order, and nothing is left in
+    the daemon."""
+    before = left_in_the_daemon(work)
     counts = json.loads(
         work.run(
             """
@@ -136,6 +138,7 @@ def test_threads_that_fork_while_threads_emit_in_parent_and_child(work: Work) ->
             over.set()
             for thread in busies:
                 thread.join()
+            assert utracefs.flush(60) and utracefs.stats().lost == 0
             print(counts)
             """
         )
@@ -143,6 +146,9 @@ def test_threads_that_fork_while_threads_emit_in_parent_and_child(work: Work) ->
     want = {who * 10 + n: list(range(10)) for who in range(8) for n in range(4)}
     want |= {1000 + n: list(range(count)) for n, count in enumerate(counts)}
     assert work.numbers() == want
+    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
+    assert emitted == consumers["ftrace"]["recorded"] == 320 + sum(counts)
+    wait_for(lambda: left_in_the_daemon(work) == before, what=lambda: (before, left_in_the_daemon(work)))
 
 
 def test_a_child_that_is_forked_and_emits_in_signal_handlers(work: Work) -> None:
@@ -212,54 +218,6 @@ def test_200_children_at_once(work: Work) -> None:
     )
     wait_for(lambda: sum(len(one) for one in work.numbers().values()) >= 10 * (200 - int(unserved)))
     assert all(one == list(range(10)) for one in work.numbers().values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("turn", range(3))
-def test_200_forks_of_a_program_with_three_threads(work: Work, turn: int) -> None:
-    """Nothing is lost, nothing is doubled, and nothing is left in the daemon."""
-    before = left_in_the_daemon(work)
-    counts = json.loads(
-        work.run(
-            """
-            warnings.simplefilter("ignore")  # Python 3.12 warns of fork() in a program with threads
-            over = threading.Event()
-            counts = [0] * 3
-
-            def busy(n):
-                while not over.is_set() and counts[n] < 10000:
-                    event.emit(1000 + n, counts[n])
-                    counts[n] += 1
-                    time.sleep(0.0005)
-
-            def work(who):
-                emit(who)
-                os._exit(0)
-
-            threads = [threading.Thread(target=busy, args=(n,)) for n in range(3)]
-            for thread in threads:
-                thread.start()
-            ends = []
-            for who in range(200):
-                pid = os.fork()
-                if not pid:
-                    work(who)
-                ends.append(os.waitpid(pid, 0)[1])
-            over.set()
-            for thread in threads:
-                thread.join()
-            assert set(ends) == {0}
-            assert utracefs.flush(60) and utracefs.stats().lost == 0
-            print(counts)
-            """
-        )
-    )
-    want = {who: list(range(10)) for who in range(200)}
-    want |= {1000 + n: list(range(count)) for n, count in enumerate(counts)}
-    wait_for(lambda: work.numbers() == want, timeout_s=60)
-    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
-    assert emitted == consumers["ftrace"]["recorded"] == 2000 + sum(counts)
-    wait_for(lambda: left_in_the_daemon(work) == before, what=lambda: (before, left_in_the_daemon(work)))
 
 
 def left_in_the_daemon(work: Work) -> tuple[list[str], int]:
