@@ -52,15 +52,17 @@ def forward(directory: Path, tmp_path: Path) -> Forward:
         *,
         spool_size: int = MIN_SIZE,
         policy: Policy | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+        waits: bool = True,
         **options: Any,
     ) -> Iterator[Forwarder]:
         wanted = Wanted(**{"events": ["work*"], "directory": str(directory), **options})
         spool = Spool(tmp_path / "spool", spool_size)
-        made = Forwarder(target, spool, wanted, policy=policy, drain_s=WAIT_S)
+        made = Forwarder(target, spool, wanted, policy=policy, drain_s=WAIT_S, tell=tell)
         thread = threading.Thread(target=made.run)
         thread.start()
         try:
-            wait_for(lambda: made.status()["attached"] or not thread.is_alive(), WAIT_S)
+            wait_for(lambda: not waits or made.status()["attached"] or not thread.is_alive(), WAIT_S)
             yield made
         finally:
             made.stop()
@@ -307,25 +309,17 @@ def test_a_restart_of_the_daemon_without_its_state(utracefsd: DaemonProcess, for
 
 
 def test_it_waits_for_the_daemon(
-    directory: Path, tmp_path: Path, new_session: Callable[..., Session]
+    directory: Path, forward: Forward, new_session: Callable[..., Session]
 ) -> None:
     told: list[str] = []
     store = Store()
-    spool = Spool(tmp_path / "spool", MIN_SIZE)
-    forwarder = Forwarder(store, spool, Wanted(["work"], directory=str(directory)), tell=told.append)
-    thread = threading.Thread(target=forwarder.run)
-    thread.start()
-    try:
+    with forward(store, tell=told.append, waits=False) as forwarder:
         wait_for(lambda: told, WAIT_S)
         assert "waiting for it" in told[0]
         with running(directory):
             wait_for(lambda: forwarder.status()["attached"], WAIT_S)
             emit(new_session(), 1)
             wait_for(lambda: store.sum == 1, WAIT_S)
-    finally:
-        forwarder.stop()
-        thread.join()
-        spool.close()
 
 
 def test_the_policy(
@@ -344,27 +338,15 @@ def test_the_policy(
 
 
 def test_a_policy_with_a_misspelt_field(
-    utracefsd: DaemonProcess, directory: Path, new_session: Callable[..., Session], tmp_path: Path
+    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
 ) -> None:
     told: list[str] = []
     store = Store()
-    spool = Spool(tmp_path / "spool", MIN_SIZE)
-    policy = Policy(fields={"work": {"b": "redact"}})
-    forwarder = Forwarder(
-        store, spool, Wanted(["work*"], directory=str(directory)), policy=policy, tell=told.append
-    )
-    thread = threading.Thread(target=forwarder.run)
-    thread.start()
-    try:
-        wait_for(lambda: forwarder.status()["attached"], WAIT_S)
+    with forward(store, policy=Policy(fields={"work": {"b": "redact"}}), tell=told.append):
         session = new_session()
         emit(session, 1, 2)
         emit(session, 3, name="work_more")
         wait_for(lambda: store.sum == 3, WAIT_S)
-    finally:
-        forwarder.stop()
-        thread.join()
-        spool.close()
     assert store.lost == {(EVENT, "policy"): 2} and store.arrived.total() == 1
     assert told == [f"{EVENT} has no field b, which the policy hides: its records do not leave"]
 

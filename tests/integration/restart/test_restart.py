@@ -49,6 +49,11 @@ class Producer:
         self.emitted = 0
         self.connect()
 
+    def come_back(self) -> None:
+        """To the next daemon."""
+        self.sock.close()
+        self.connect()
+
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(60)
@@ -160,8 +165,7 @@ def test_what_was_committed_is_there_once(daemon: DaemonProcess, producer: Produ
     assert before == list(range(len(before))), "what it took in; the rest is still in the ring"
     assert kill or len(before) == 500
     producer.emit(100)
-    producer.sock.close()
-    producer.connect()
+    producer.come_back()
     assert producer.id == old_id
     assert producer.enabled()
     producer.emit(100)
@@ -180,8 +184,7 @@ def test_killed_again_and_again_while_it_takes_in(daemon: DaemonProcess, produce
         daemon.stop(kill=True)
         producer.emit(100)
         daemon.start()
-        producer.sock.close()
-        producer.connect()
+        producer.come_back()
     text, overrun = read(daemon, "trace", "per_cpu/cpu0/stats")
     assert b"overrun: 0\n" in overrun
     assert producer.emitted > 1000
@@ -195,8 +198,7 @@ def test_the_socket_path_continues(daemon: DaemonProcess, producer: Producer) ->
         producer.call("sync")
         daemon.stop(kill=True)
         daemon.start()
-        producer.sock.close()
-        producer.connect()
+        producer.come_back()
     assert numbers(read(daemon, "trace")[0]) == [0, 1, 2]
 
 
@@ -256,8 +258,7 @@ def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Pro
     try:
         with pytest.raises(AssertionError, match=rf"\[{errno.EBUSY}, "):
             other.ring, mine = producer.ring, other.ring
-            other.sock.close()
-            other.connect()
+            other.come_back()
         other.ring = mine
     finally:
         other.close()
@@ -289,8 +290,7 @@ def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Produ
         starting.kill()
         starting.wait()
     daemon.start()
-    producer.sock.close()
-    producer.connect()
+    producer.come_back()
     trace, standing, enabled = read(daemon, "trace", "standing_events", "set_event")
     assert numbers(trace) == list(range(300))
     assert standing == b"later\n"
@@ -315,8 +315,7 @@ def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: 
                         producer.emit(1)
                 daemon.start()
                 for n in order:
-                    producers[n].sock.close()
-                    producers[n].connect()
+                    producers[n].come_back()
                     producers[n].emit(10)
         trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
     finally:
@@ -344,16 +343,14 @@ def test_records_over_the_socket_are_behind_older_records(
         daemon.stop(kill=True)
         producer.emit(50)
         daemon.start()
-        other.sock.close()
-        other.connect()
+        other.come_back()
         request = record if method is None else [0, 2, method, [record]]
         other.sock.send(msgpack.packb(request))
         # a connection that comes later is served later, so this one's records have been read
         later = PlainConnection(daemon.directory)
         later.call("sync")
         later.close()
-        producer.sock.close()
-        producer.connect()
+        producer.come_back()
         trace, *stats = read(daemon, "trace", *(f"per_cpu/cpu{n}/stats" for n in range(os.cpu_count() or 1)))
     finally:
         other.close()
@@ -392,8 +389,7 @@ def test_a_program_that_ended_meanwhile(daemon: DaemonProcess, producer: Produce
         other.kill()
     producer.emit(5)
     daemon.start()
-    producer.sock.close()
-    producer.connect()
+    producer.come_back()
     assert numbers(read(daemon, "trace")[0]) == list(range(5))
 
 
@@ -405,8 +401,7 @@ def test_a_program_that_lives_and_does_not_come_back(daemon: DaemonProcess, prod
         daemon.stop(kill=True)
         producer.emit(5)
         daemon.start()
-        producer.sock.close()
-        producer.connect()
+        producer.come_back()
         assert numbers(read(daemon, "trace")[0]) == list(range(5))
     finally:
         other.close()
@@ -421,11 +416,9 @@ def test_a_connection_that_ends_before_all_are_back(daemon: DaemonProcess, produ
         producer.emit(1)
         other.emit(1)
     daemon.start()
-    other.sock.close()
-    other.connect()
+    other.come_back()
     other.close()
-    producer.sock.close()
-    producer.connect()
+    producer.come_back()
     trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
     assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 5
     assert b"late events" not in stats
@@ -442,10 +435,8 @@ def test_killed_again_while_it_waits(daemon: DaemonProcess, producer: Producer) 
                 producer.emit(1)
                 other.emit(1)
             daemon.start()
-            other.sock.close()
-            other.connect()
-        producer.sock.close()
-        producer.connect()
+            other.come_back()
+        producer.come_back()
         trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
     finally:
         other.close()
@@ -468,8 +459,7 @@ def test_losses_between_looks_are_counted(daemon: DaemonProcess, producer: Produ
     def restart() -> None:
         daemon.stop(kill=True)
         daemon.start()
-        producer.sock.close()
-        producer.connect()
+        producer.come_back()
 
     write(daemon, events__enable=b"1")
     producer.lose(7)
@@ -477,8 +467,7 @@ def test_losses_between_looks_are_counted(daemon: DaemonProcess, producer: Produ
     daemon.stop(kill=True)
     producer.lose(5)
     daemon.start()
-    producer.sock.close()
-    producer.connect()
+    producer.come_back()
     assert lost() == (5, 5)
     producer.lose(1)
     assert lost() == (6, 6)
