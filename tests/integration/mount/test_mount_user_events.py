@@ -7,12 +7,10 @@ import errno
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -77,15 +75,12 @@ def lines(tree: Path) -> list[str]:
 class Provider:
     """The program; `call` is one line to it and its response, a negative errno as that errno's name."""
 
-    def __init__(self, program: Path, tree: Path, *prefix: str, passing: socket.socket | None = None) -> None:
-        if passing is not None:
-            prefix = ("bash", "-c", f'exec "$@" 3<&{passing.fileno()}', "bash")
+    def __init__(self, program: Path, tree: Path, *prefix: str) -> None:
         self.process = subprocess.Popen(
             [*prefix, str(program), str(tree / "user_events_data")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            pass_fds=[] if passing is None else [passing.fileno()],
         )
 
     def __enter__(self) -> Self:
@@ -124,208 +119,48 @@ class Provider:
         wait_for(lambda: self.word(number) == value, f"word {number} is {value}")
 
 
-@pytest.fixture
-def pair(tree: Path, program: Path) -> Iterator[tuple[Provider, Provider]]:
-    """Two, with a socket over which one may `send` a descriptor and the other `receive` it."""
-    ours, theirs = socket.socketpair()
-    with (
-        ours,
-        theirs,
-        Provider(program, tree, passing=ours) as first,
-        Provider(program, tree, passing=theirs) as second,
-    ):
-        yield first, second
-
-
-class TestScenario:
-    def test_from_registration_to_record(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            assert provider.call("open") == 0
-            assert provider.call("reg 0 0 3 4 0 shop u32 count; char[4] what") == 0
-            provider.has(0)
-            assert provider.call("write 0 0 0700000061620000") == "EBADF"
-            put(tree / "events/user_events/shop/enable", "1")
-            provider.has(8)
-            assert provider.call("write 0 0 0700000061620000") == 12
-            [line] = lines(tree)
-            assert line.lstrip().startswith(f"provider-{provider.pid} ")
-            assert line.endswith("shop: count=0x7 (7) what=ab")
-            put(tree / "events/user_events/shop/enable", "0")
-            provider.has(0)
-
-    @pytest.mark.parametrize(
-        ("line", "answer"),
-        [
-            ("write 0 0 07", "EINVAL"),
-            ("write 0 1 07000000", "ENOENT"),
-            ("write 0 -1 07000000", "EINVAL"),
-            ("big 0 0 3", "EFAULT"),
-            ("big 0 0 60000", 60000),
-            ("big 0 0 70000", 70000),
-            ("big 0 0 900000", 900000),
-            ("big 0 7 70000", "ENOENT"),
-            ("pwrite 0 8 0", "ESPIPE"),
-            ("read 0", "EINVAL"),
-            ("ioctl 0 2a02", "ENOTTY"),
-            ("reg 0 0 0 4 0 shop u32 count", "EADDRINUSE"),
-            ("reg 0 0 0 8 0 nonsense x y", "EADDRINUSE"),
-            ("reg 0 1 0 4 0 shop u64 count", "EADDRINUSE"),
-            ("reg 0 1 0 4 0 new nonsense a", "EINVAL"),
-            ("reg 0 1 0 4 0 shop u32 count", 0),
-            ("reg 0 1 32 4 0 other", "EINVAL"),
-            ("reg 0 1 63 8 0 other", 1),
-            ("reg 0 1 0 4 4 other", "EINVAL"),
-            ("regraw 0 3 1c0000", "EFAULT"),
-            ("regraw 0 16 01100000", "E2BIG"),
-            ("regraw 0 16 1b000000", "EINVAL"),
-            ("regraw 0 16 1c000000", "EFAULT"),
-            ("unreg 0 0 1", "ENOENT"),
-            ("del 0 shop", "EBUSY"),
-            ("del 0 nothing", "ENOENT"),
-        ],
-    )
-    def test_answers(self, tree: Path, program: Path, line: str, answer: int | str) -> None:
-        """The registration of an enabled event of four bytes on file 0, word 0, bit 0."""
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            assert provider.call("reg 0 0 0 4 0 shop u32 count") == 0
-            put(tree / "events/user_events/shop/enable", "1")
-            assert provider.call(line) == answer
-            assert provider.word() & 1, "and the first one is as it was"
-
-    def test_a_struct_is_left_alone_but_for_the_index(self, tree: Path, program: Path) -> None:
-        """FUSE would copy eight bytes back: the kernel does not. The program has 99 there, then the index."""
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            assert [provider.call(f"reg 0 0 {bit} 4 0 event_{bit}") for bit in range(5)] == [0, 1, 2, 3, 4]
-
-    def test_a_page_that_cannot_be_written(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            for rights in (0, 1):
-                provider.call(f"protect 8 {rights}")
-                assert provider.call("reg 0 8 0 4 0 shop") == "ENOMEM"
-            assert events(tree) == ["shop"], "the file refers to it"
-            provider.call("protect 8 3")
-            assert provider.call("reg 0 8 0 4 0 shop") == 0
-            provider.call("protect 8 1")
-            put(tree / "events/user_events/shop/enable", "1")
-            provider.has(0, 8)
-            provider.call("protect 8 3")
-            put(tree / "events/user_events/shop/enable", "0")
-            put(tree / "events/user_events/shop/enable", "1")
-            provider.has(1, 8)
-
-    def test_unregistering(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            provider.call("reg 0 0 5 4 0 shop")
-            put(tree / "events/user_events/shop/enable", "1")
-            provider.has(32)
-            assert provider.call("unreg 0 0 5") == 0
-            provider.has(0)
-            assert provider.call("write 0 0") == 4
-            assert provider.call("unreg 0 0 5") == "ENOENT"
-
-    def test_persistent_events_are_deleted_after_the_file(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            assert provider.call("reg 0 0 0 4 1 kept") == 0
-            assert provider.call("open") == 1
-            assert provider.call("del 1 kept") == "EBUSY"
-            provider.call("close 0")
-            assert provider.call("del 1 kept") == "EBUSY", "an enabler refers to it"
-            assert provider.call("unreg 1 0 0") == 0
-            assert provider.call("del 1 kept") == 0
-            assert events(tree) == []
-
-
-class TestDescriptors:
-    def test_each_open_file_has_indexes_of_its_own(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            assert [provider.call("open"), provider.call("open"), provider.call("dup 1")] == [0, 1, 2]
-            assert provider.call("reg 0 0 0 4 0 one") == 0
-            assert provider.call("reg 1 0 1 4 0 two") == 0
-            put(tree / "set_event", "user_events:two\n")
-            assert provider.call("write 0 0") == "EBADF"
-            assert [provider.call("write 1 0"), provider.call("write 2 0")] == [4, 4]
-            provider.call("close 1")
-            assert provider.call("write 2 0") == 4
-
-    def test_passed_to_another_program(self, tree: Path, pair: tuple[Provider, Provider]) -> None:
-        """The index belongs to the file; the enabler, and the record, to the process that uses it."""
-        first, second = pair
-        first.call("open")
-        assert first.call("reg 0 0 0 4 0 shop") == 0
-        first.call("send 0")
-        assert second.call("receive") == 0
-        assert second.call("reg 0 0 1 4 0 shop") == 0
+def test_from_registration_to_record(tree: Path, program: Path) -> None:
+    """What else the kernel answers: tests/integration/abi."""
+    with Provider(program, tree) as provider:
+        assert provider.call("open") == 0
+        assert provider.call("reg 0 0 3 4 0 shop u32 count; char[4] what") == 0
+        provider.has(0)
+        assert provider.call("write 0 0 0700000061620000") == "EBADF"
         put(tree / "events/user_events/shop/enable", "1")
-        first.has(1)
-        second.has(2)
-        assert second.call("write 0 0") == 4
-        assert first.call("unreg 0 0 1") == "ENOENT"
-        assert lines(tree)[0].lstrip().startswith(f"provider-{second.pid} ")
-        first.process.kill()
-        first.process.wait()
-        assert second.call("write 0 0") == 4
+        provider.has(8)
+        assert provider.call("write 0 0 0700000061620000") == 12
+        [line] = lines(tree)
+        assert line.lstrip().startswith(f"provider-{provider.pid} ")
+        assert line.endswith("shop: count=0x7 (7) what=ab")
         put(tree / "events/user_events/shop/enable", "0")
-        second.has(0)
+        provider.has(0)
 
 
-class TestProcesses:
-    def test_a_child_has_its_own_copies(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            provider.call("reg 0 0 0 4 0 shop")
-            child = provider.call("fork")
-            assert child != provider.pid
-            provider.has(0)
-            put(tree / "events/user_events/shop/enable", "1")
-            provider.has(1)
-            assert provider.call("write 0 0") == 4
-            assert f"provider-{child} " in lines(tree)[0]
-            assert provider.call("reg 0 0 0 4 0 other") == "EADDRINUSE"
-            assert provider.call("unreg 0 0 0") == 0
-            provider.has(0)
+def test_exec_ends_enablers(tree: Path, program: Path) -> None:
+    with Provider(program, tree) as provider:
+        provider.call("open")
+        provider.call("reg 0 0 0 4 1 kept")
+        provider.call("exec")
+        provider.has(0)
+        put(tree / "events/user_events/kept/enable", "1")
+        provider.has(0)
+        put(tree / "events/user_events/kept/enable", "0")
+        assert provider.call("open") == 0
+        assert provider.call("unreg 0 0 0") == "ENOENT"
+    with Provider(program, tree) as provider:
+        provider.call("open")
+        assert provider.call("del 0 kept") == 0
 
-    def test_exec_ends_enablers(self, tree: Path, program: Path) -> None:
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            provider.call("reg 0 0 0 4 1 kept")
-            provider.call("exec")
-            provider.has(0)
-            put(tree / "events/user_events/kept/enable", "1")
-            provider.has(0)
-            put(tree / "events/user_events/kept/enable", "0")
-            assert provider.call("open") == 0
-            assert provider.call("unreg 0 0 0") == "ENOENT"
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            assert provider.call("del 0 kept") == 0
 
-    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-    def test_the_end_drops_references(self, tree: Path, program: Path, number: signal.Signals) -> None:
-        with Provider(program, tree) as provider:
-            provider.call("open")
-            provider.call("reg 0 0 0 4 0 shop")
-            assert events(tree) == ["shop"]
-            provider.process.send_signal(number)
-            provider.process.wait()
-            wait_for(lambda: events(tree) == [], "the event is gone")
-
-    def test_the_end_is_noticed_though_others_have_the_file(self, pair: tuple[Provider, Provider]) -> None:
-        first, second = pair
-        first.call("open")
-        second.call("open")
-        first.call("send 0")
-        assert second.call("receive") == 1
-        first.call("reg 0 0 0 4 1 kept")
-        assert second.call("del 0 kept") == "EBUSY"
-        first.process.kill()
-        first.process.wait()
-        second.call("close 1")
-        assert second.call("del 0 kept") == 0
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_drops_references(tree: Path, program: Path, number: signal.Signals) -> None:
+    with Provider(program, tree) as provider:
+        provider.call("open")
+        provider.call("reg 0 0 0 4 0 shop")
+        assert events(tree) == ["shop"]
+        provider.process.send_signal(number)
+        provider.process.wait()
+        wait_for(lambda: events(tree) == [], "the event is gone")
 
 
 class TestDaemons:
