@@ -52,7 +52,7 @@ def mirror() -> list[str]:
 
 
 def command(root: Path, directory: str) -> list[str]:
-    """As root, since 0.27 looks for CAP_BPF. The library and the daemon's sockets are in /srv; not the host's /sys."""
+    """As root: 0.27 looks for CAP_BPF. The library and the daemon's sockets are in /srv."""
     library = bpf_library()
     assert library
     mounts = f'mkdir -p "$1{INSIDE}/lib" "$1{INSIDE}/daemon" && mount --bind "$2" "$1{INSIDE}/lib" &&'
