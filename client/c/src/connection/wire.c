@@ -157,7 +157,8 @@ void ut_put_handle(struct ut_out *out, uint32_t msgid, const char *method, uint6
 	end_message(out);
 }
 
-const char *ut_next_word(const char *at, size_t *size)
+/* The next of words separated by spaces; NULL: there is none. */
+static const char *next_word(const char *at, size_t *size)
 {
 	at += strspn(at, " ");
 	*size = strcspn(at, " ");
@@ -170,13 +171,13 @@ void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stre
 	const char *word;
 	size_t size;
 
-	for (word = attr->events; (word = ut_next_word(word, &size)); word += size)
+	for (word = attr->events; (word = next_word(word, &size)); word += size)
 		words++;
 	begin_request(out, msgid, "stream_open", 1);
 	put_map(out, 3 + (attr->filter != NULL) + (attr->instance != NULL));
 	put_str(out, "events");
 	put_array(out, words);
-	for (word = attr->events; (word = ut_next_word(word, &size)); word += size)
+	for (word = attr->events; (word = next_word(word, &size)); word += size)
 		put_text(out, word, size);
 	put_str(out, "size");
 	put_uint(out, attr->size);

@@ -84,8 +84,6 @@ struct ut_stream_attr {
 	uint32_t size, watermark;
 };
 void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stream_attr *attr);
-/* The next of words separated by spaces; NULL: there is none. */
-const char *ut_next_word(const char *at, size_t *size);
 struct ut_record {
 	uint32_t write_index, size; /* of the payload */
 	const struct iovec *iov;

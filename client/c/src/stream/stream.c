@@ -3,8 +3,8 @@
  *
  *     CLOSED ── open ──> AWAY ── connected ──> ASKED ── ring, doorbell ──> COUNTED ── stream_missed ──> OPEN
  *        ^                 ^ ^                   │                            │                           │
- *        │                 │ └─── no daemon ─────┴────────────────────────────┘     end of the doorbell   │
- *        └── error         └──────────────── the rest of the ring is read ── ENDED <──────────────────────┘
+ *        └── error         │ └─── no daemon ─────┴────────────────────────────┘                           │
+ *                          └────────────── end of the doorbell, and the rest of the ring is read ──────────┘
  *
  * `step` does what can be done without waiting. stream_missed (docs/protocol.md, section 6.1) says how
  * many of an event's records the daemon had when this stream was attached. The same number of the next
@@ -15,7 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,8 +39,9 @@
 #define FIRST_ANSWER 16384u
 #define MAX_ANSWER (256u << 20)
 #define MAX_OTHERS 1000u
+#define NR_TIDS (1u << 22) /* the kernel's PID_MAX_LIMIT; memory only where threads have names */
 
-enum state { CLOSED, AWAY, ASKED, COUNTED, OPEN, ENDED };
+enum state { CLOSED, AWAY, ASKED, COUNTED, OPEN };
 
 /* A connection with at most one request that matters. */
 struct call {
@@ -58,9 +59,8 @@ struct utracefs_stream {
 	int is_again; /* there was a ring before */
 	int has_restarted; /* to be reported */
 	char directories[2][UT_DIRECTORY];
-	char *texts; /* events, filter, instance: one block */
-	struct ut_stream_attr attr;
-	int ends;
+	struct ut_out request; /* stream_open */
+	int has_filter, ends;
 	struct call call;
 	uint64_t due, back_off; /* AWAY; ASKED, COUNTED: when to give up */
 	struct ut_stream_ring ring;
@@ -74,9 +74,7 @@ struct utracefs_stream {
 	uint64_t epoch;
 	int has_untold;
 	struct ut_stream_events events;
-	struct ut_thread_names names;
-	int32_t last_tid;
-	const char *last_name; /* of last_tid; NULL: to be looked up */
+	char (*comms)[SS_COMM_SIZE]; /* by thread */
 	char error[256];
 };
 
@@ -252,18 +250,11 @@ static int not_now(struct utracefs_stream *s, int error)
 
 static int ask(struct utracefs_stream *s)
 {
-	size_t room = REQUEST_BYTES + 2 * strlen(s->attr.events) + (s->attr.filter ? strlen(s->attr.filter) : 0) +
-		      (s->attr.instance ? strlen(s->attr.instance) : 0);
-	struct ut_out out = {.data = malloc(room), .room = room};
-	int error = out.data ? call_begin(s, &s->call) : -ENOMEM;
+	int error = call_begin(s, &s->call);
 
-	if (!error) {
-		ut_put_stream_open(&out, ++s->call.msgid, &s->attr);
-		error = call_send(&s->call, &out);
-		if (error)
-			fail(s, error, "asking for a stream: %s", strerror(-error));
-	}
-	free(out.data);
+	if (!error && (error = call_send(&s->call, &s->request)))
+		fail(s, error, "asking for a stream: %s", strerror(-error));
+	s->call.msgid = 1;
 	s->state = ASKED;
 	s->due = clock_ns() + ANSWER_NS;
 	return error;
@@ -298,30 +289,6 @@ static int take_ring(struct utracefs_stream *s, const struct ut_message *message
 	return ask_about_handle(s, "stream_missed");
 }
 
-/* Whether the stream wants the event, by utracefs_protocol/events/event_names.py. */
-static int is_wanted(const struct utracefs_stream *s, const char *system, const char *name)
-{
-	const char *word;
-	size_t size;
-
-	for (word = s->attr.events; (word = ut_next_word(word, &size)); word += size) {
-		char pattern[128], *colon;
-
-		if (size >= sizeof(pattern))
-			continue;
-		memcpy(pattern, word, size);
-		pattern[size] = 0;
-		colon = strchr(pattern, ':');
-		if (colon)
-			*colon = 0;
-		if (colon ? (!pattern[0] || !fnmatch(pattern, system, FNM_NOESCAPE)) &&
-				    (!colon[1] || !fnmatch(colon + 1, name, FNM_NOESCAPE))
-			  : !fnmatch(pattern, name, FNM_NOESCAPE) || !fnmatch(pattern, system, FNM_NOESCAPE))
-			return 1;
-	}
-	return 0;
-}
-
 /* The count of one event, with that of the previous connection and the records since. An event that
  * had several formats is one, as in the daemon. */
 static void take_count(struct utracefs_stream *s, const char *full, size_t size, uint64_t count,
@@ -331,15 +298,12 @@ static void take_count(struct utracefs_stream *s, const char *full, size_t size,
 	struct ut_known_event *known;
 	char name[1024], *colon;
 
-	if (size >= sizeof(name))
-		return;
-	memcpy(name, full, size);
-	name[size] = 0;
+	snprintf(name, sizeof(name), "%.*s", (int)size, full);
 	colon = strchr(name, ':');
 	if (!colon)
 		return;
 	*colon = 0;
-	known = is_wanted(s, name, colon + 1) ? ut_stream_events_named(&s->events, name, colon + 1) : NULL;
+	known = ut_stream_events_named(&s->events, name, colon + 1);
 	for (struct ut_known_event *one = known; one; one = ut_stream_events_older(one)) {
 		got += one->got;
 		if (one->has_missed) {
@@ -352,7 +316,7 @@ static void take_count(struct utracefs_stream *s, const char *full, size_t size,
 	}
 	if (!is_same || epoch != before_epoch || before + got > count)
 		before = got = 0;
-	if (known && s->is_again && !s->attr.filter && count > before + got) {
+	if (known && s->is_again && !s->has_filter && count > before + got) {
 		known->untold = count - before - got;
 		s->lost += known->untold;
 		s->has_untold = 1;
@@ -494,6 +458,7 @@ static int take_entry(struct utracefs_stream *s, struct utracefs_stream_record *
 {
 	struct ut_stream_entry entry;
 	struct ut_known_event *known;
+	char *comm;
 	int got;
 
 	while ((got = ut_stream_ring_next(&s->ring, &entry)) > 0) {
@@ -501,16 +466,11 @@ static int take_entry(struct utracefs_stream *s, struct utracefs_stream_record *
 			known = s->events.by_id[entry.id];
 			if (!known)
 				return fail(s, -EPROTO, "a record of an event that the daemon has not described");
-			if (entry.tid != s->last_tid || !s->last_name) {
-				s->last_tid = entry.tid;
-				s->last_name = ut_thread_name_of(&s->names, entry.tid);
-				if (!s->last_name)
-					s->last_name = "<...>";
-			}
+			comm = s->comms[(uint32_t)entry.tid % NR_TIDS];
 			known->got++;
 			*record = (struct utracefs_stream_record){
 				.kind = UTRACEFS_STREAM_RECORD, .cpu = entry.cpu, .time_ns = entry.time_ns,
-				.pid = entry.pid, .tid = entry.tid, .comm = s->last_name, .event = &known->event,
+				.pid = entry.pid, .tid = entry.tid, .comm = comm[0] ? comm : "<...>", .event = &known->event,
 				.data = entry.data, .size = entry.length};
 			return 1;
 		}
@@ -520,8 +480,7 @@ static int take_entry(struct utracefs_stream *s, struct utracefs_stream_record *
 			if (take_lost(s, &entry, record))
 				return 1;
 		} else if (entry.kind == SS_COMM && entry.length >= SS_COMMON + SS_COMM_SIZE) {
-			ut_thread_name_set(&s->names, entry.tid, entry.data + SS_COMMON);
-			s->last_name = NULL;
+			memcpy(s->comms[(uint32_t)entry.tid % NR_TIDS], entry.data + SS_COMMON, SS_COMM_SIZE - 1);
 		} else if (entry.kind == SS_FORMAT) {
 			got = ut_stream_events_describe(&s->events, entry.id, entry.data + SS_COMMON,
 							entry.length - SS_COMMON);
@@ -556,10 +515,13 @@ struct utracefs_stream *utracefs_stream_new(const char *directory)
 {
 	struct utracefs_stream *s = calloc(1, sizeof(*s));
 
-	if (!s || ut_stream_events_init(&s->events)) {
+	if (s && (ut_stream_events_init(&s->events) || !(s->comms = calloc(NR_TIDS, sizeof(*s->comms))))) {
+		ut_stream_events_free(&s->events);
 		free(s);
-		return NULL;
+		s = NULL;
 	}
+	if (!s)
+		return NULL;
 	ut_choose_directories(s->directories, directory);
 	s->call.fd = s->bell = -1;
 	return s;
@@ -571,41 +533,32 @@ void utracefs_stream_close(struct utracefs_stream *s)
 		return;
 	forget_connection(s);
 	ut_stream_events_free(&s->events);
-	free(s->names.table);
-	free(s->texts);
+	free(s->comms);
+	free(s->request.data);
 	free(s);
-}
-
-/* The texts' copies are one block. */
-static int keep_texts(struct utracefs_stream *s, const char *events, const char *filter, const char *instance)
-{
-	size_t size = strlen(events) + 1, filter_size = filter ? strlen(filter) + 1 : 0;
-	char *texts = malloc(size + filter_size + (instance ? strlen(instance) + 1 : 0));
-
-	if (!texts)
-		return fail(s, -ENOMEM, "no memory");
-	free(s->texts);
-	s->texts = texts;
-	s->attr.events = strcpy(texts, events);
-	s->attr.filter = filter ? strcpy(texts + size, filter) : NULL;
-	s->attr.instance = instance ? strcpy(texts + size + filter_size, instance) : NULL;
-	return 0;
 }
 
 int utracefs_stream_open(struct utracefs_stream *s, const char *events, const char *filter,
 			 const struct utracefs_stream_options *options)
 {
 	static const struct utracefs_stream_options plain;
+	struct ut_stream_attr attr = {.events = events, .filter = filter};
 	int error;
 
 	s->error[0] = 0;
 	options = options ? options : &plain;
 	give_up(s, 0);
-	error = keep_texts(s, events, filter, options->instance);
-	if (error)
-		return error;
-	s->attr.size = options->ring_bytes ? options->ring_bytes : DEFAULT_RING;
-	s->attr.watermark = options->watermark ? options->watermark : 1;
+	attr.instance = options->instance;
+	attr.size = options->ring_bytes ? options->ring_bytes : DEFAULT_RING;
+	attr.watermark = options->watermark ? options->watermark : 1;
+	free(s->request.data);
+	s->request = (struct ut_out){.room = REQUEST_BYTES + 2 * strlen(events) + (filter ? strlen(filter) : 0) +
+					     (attr.instance ? strlen(attr.instance) : 0)};
+	s->request.data = malloc(s->request.room);
+	if (!s->request.data)
+		return fail(s, -ENOMEM, "no memory");
+	ut_put_stream_open(&s->request, 1, &attr);
+	s->has_filter = filter != NULL;
 	s->ends = options->ends;
 	s->is_again = s->has_restarted = s->has_untold = 0;
 	s->unnamed = 0;
@@ -641,18 +594,16 @@ int utracefs_stream_next(struct utracefs_stream *s, struct utracefs_stream_recor
 				return got == -EAGAIN ? 0 : got;
 			break;
 		case OPEN:
-		case ENDED:
 			if ((s->has_restarted || s->unnamed || s->has_untold) && take_untold(s, record))
 				return 1;
 			got = take_entry(s, record);
 			if (got)
 				return got < 0 ? give_up(s, got) : 1;
-			if (s->state == ENDED) {
+			if (s->ring.is_over) {
 				got = end_ring(s);
 				if (got)
 					return got;
 			} else if (is_over(s)) {
-				s->state = ENDED;
 				s->ring.is_over = 1;
 			} else if (!ut_stream_ring_has(&s->ring)) {
 				ask_for_lost(s);
@@ -676,7 +627,7 @@ int utracefs_stream_wait(struct utracefs_stream *s, int timeout_ms)
 
 	if (s->state == CLOSED)
 		return fail(s, -EBADF, "the stream is not open");
-	if (s->state == ENDED || ut_stream_ring_has(&s->ring))
+	if (s->ring.is_over || ut_stream_ring_has(&s->ring))
 		return 1;
 	if (s->state == AWAY && s->due <= now)
 		return 1;
@@ -701,16 +652,17 @@ uint64_t utracefs_stream_lost(const struct utracefs_stream *s)
 
 int utracefs_stream_read_file(struct utracefs_stream *s, const char *path, char **data, size_t *size)
 {
-	size_t room = REQUEST_BYTES + strlen(path), length;
-	struct ut_out out = {.data = malloc(room), .room = room};
+	uint8_t request[REQUEST_BYTES + PATH_MAX];
+	struct ut_out out = {.data = request, .room = sizeof(request)};
 	const uint64_t until = clock_ns() + ANSWER_NS;
 	struct call call = {.fd = -1};
 	struct ut_message message;
 	const char *content;
+	size_t length;
 	int error;
 
 	s->error[0] = 0;
-	error = out.data ? call_begin(s, &call) : fail(s, -ENOMEM, "no memory");
+	error = call_begin(s, &call);
 	if (!error) {
 		ut_put_about(&out, 0, "read_file", path);
 		error = call_send(&call, &out);
@@ -732,7 +684,6 @@ int utracefs_stream_read_file(struct utracefs_stream *s, const char *path, char 
 			*size = length;
 	}
 	call_end(&call);
-	free(out.data);
 	return error;
 }
 

@@ -6,9 +6,6 @@
 
 /* Descriptions are kept as long as the stream. More is a daemon that has gone mad. */
 #define MAX_DESCRIBED (64u << 20)
-/* Threads with names; a full table forgets all. */
-#define MAX_NAMES (1u << 20)
-#define FIRST_NAMES 256u
 
 int ut_stream_events_init(struct ut_stream_events *events)
 {
@@ -110,58 +107,4 @@ struct ut_known_event *ut_stream_events_older(const struct ut_known_event *known
 	while (one && (strcmp(one->event.name, known->event.name) || strcmp(one->event.system, known->event.system)))
 		one = one->next_of_name;
 	return one;
-}
-
-static struct ut_thread_name *slot_of(const struct ut_thread_names *names, int32_t tid)
-{
-	uint32_t at = (uint32_t)tid * 2654435769u;
-
-	for (at ^= at >> 16;; at++) {
-		struct ut_thread_name *slot = &names->table[at & (names->size - 1)];
-
-		if (!slot->tid || slot->tid == tid)
-			return slot;
-	}
-}
-
-const char *ut_thread_name_of(const struct ut_thread_names *names, int32_t tid)
-{
-	const struct ut_thread_name *slot = names->size && tid ? slot_of(names, tid) : NULL;
-
-	return slot && slot->tid ? slot->name : NULL;
-}
-
-static int grow(struct ut_thread_names *names)
-{
-	struct ut_thread_names larger = {.size = names->size ? 2 * names->size : FIRST_NAMES};
-
-	larger.table = calloc(larger.size, sizeof(*larger.table));
-	if (!larger.table)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < names->size; i++)
-		if (names->table[i].tid) {
-			*slot_of(&larger, names->table[i].tid) = names->table[i];
-			larger.used++;
-		}
-	free(names->table);
-	*names = larger;
-	return 0;
-}
-
-void ut_thread_name_set(struct ut_thread_names *names, int32_t tid, const uint8_t *name)
-{
-	struct ut_thread_name *slot;
-
-	if (!tid)
-		return;
-	if (names->used >= names->size / 2 && (names->size >= MAX_NAMES || grow(names))) {
-		if (!names->size)
-			return;
-		memset(names->table, 0, names->size * sizeof(*names->table));
-		names->used = 0;
-	}
-	slot = slot_of(names, tid);
-	names->used += slot->tid == 0;
-	slot->tid = tid;
-	memcpy(slot->name, name, 15);
 }

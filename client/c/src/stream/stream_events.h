@@ -1,4 +1,4 @@
-/* Tables of a stream: its events, and the names of threads. */
+/* A stream's events. */
 #ifndef UTRACEFS_STREAM_EVENTS_H
 #define UTRACEFS_STREAM_EVENTS_H
 
@@ -38,20 +38,5 @@ struct ut_known_event *ut_stream_events_named(struct ut_stream_events *events, c
 					      const char *name);
 /* The next one of its name, or NULL. */
 struct ut_known_event *ut_stream_events_older(const struct ut_known_event *known);
-
-struct ut_thread_name {
-	int32_t tid; /* 0: free */
-	char name[20];
-};
-
-struct ut_thread_names {
-	struct ut_thread_name *table;
-	uint32_t size, used; /* size: a power of two */
-};
-
-/* The name that it had last, or NULL. */
-const char *ut_thread_name_of(const struct ut_thread_names *names, int32_t tid);
-/* name: 16 bytes. */
-void ut_thread_name_set(struct ut_thread_names *names, int32_t tid, const uint8_t *name);
 
 #endif

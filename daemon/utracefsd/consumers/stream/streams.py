@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_header import header_name
-from utracefs_protocol.events.event_names import is_glob
+from utracefs_protocol.events.event_names import is_glob, matches
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
@@ -205,6 +205,7 @@ class Stream(_Opened):
         missed = [
             Missed(name, total.count - taken[name, total.epoch], total.epoch)
             for name, total in counts.totals(self._table.events())
+            if any(matches(word, *name.split(b":", 1)) for word in self._attr.events)
         ]
         return StreamMissed(counts.saved.origin.encode(), counts.saved.first_epoch, tuple(missed))
 

@@ -391,6 +391,7 @@ def test_records_that_it_missed(bench: Bench, table: EventTable) -> None:
     table.release(late)
     table.reap()
     emit(bench.register(b"late u16 b; u16 a"), 1)
+    emit(bench.register(b"other u32 a"), 1)
     assert [(one.event, one.count) for one in second.missed().events] == [
         (b"user_events:early", 3),
         (b"user_events:late", 1),
