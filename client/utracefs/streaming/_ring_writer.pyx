@@ -24,6 +24,24 @@ cdef class RingWriter:
     system, NUL, `format`. size: bytes of the data area, a power of two.
     """
 
+    cdef Records records
+    cdef dict ids
+    cdef dict described
+    cdef dict comms           # thread id to the name that the reader knows
+    cdef uint8_t[::1] memory
+    cdef ss_header *header
+    cdef uint8_t *area
+    cdef uint64_t size
+    cdef uint64_t head
+    cdef uint64_t lost
+    cdef Raw raw              # the record at hand
+    cdef bint is_pending      # it is not written yet
+    cdef uint32_t key         # its event, and that one's id
+    cdef uint16_t id
+    cdef int32_t tid          # whose name is `comm`
+    cdef str comm
+    cdef readonly int fd
+
     def __init__(self, Records records not None, dict ids, dict described, uint64_t size):
         self.records = records
         self.ids = ids

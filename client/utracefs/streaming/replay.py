@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import socket
+import socketserver
 import tempfile
 import threading
 from types import TracebackType
@@ -40,6 +41,10 @@ _PAUSE_S: Final = 0.001
 """How long the ring of a slow reader may be full before it is looked at again."""
 
 
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
 class Replay:
     """Serves a recording in a directory of its own; a context manager that ends it."""
 
@@ -55,10 +60,8 @@ class Replay:
         self._files: dict[bytes, bytes] = {}
         self._over = threading.Event()
         self._describe()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"{self.directory}/{TRACEFS_SOCKET}")
-        self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._server = _Server(f"{self.directory}/{TRACEFS_SOCKET}", self._serve)  # type: ignore[arg-type]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -67,9 +70,8 @@ class Replay:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._server.shutdown()
+        self._server.server_close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _describe(self) -> None:
@@ -88,16 +90,10 @@ class Replay:
         names = sorted({f"{system}:{text_of(name)}\n" for system, name, _ in known})
         self._files[b"available_events"] = bytes_of("".join(names))
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
-            while True:
-                sock, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
-
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, sock: socket.socket, *_: object) -> None:
         protocol = Connection(max_object=1 << 20)
         over = threading.Event()
-        with sock, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             while data := sock.recv(1 << 16):
                 for message in protocol.receive(data):
                     if not isinstance(message, Request):
@@ -108,10 +104,8 @@ class Replay:
                         sock.sendall(encode_error(message.msgid, error.errno, error.text))
                         continue
                     answer = encode_response(message.msgid, result)
-                    if fds:
-                        socket.send_fds(sock, [answer], fds)
-                    else:
-                        sock.sendall(answer)
+                    sent = socket.send_fds(sock, [answer], fds) if fds else 0
+                    sock.sendall(answer[sent:])
                     for fd in fds:
                         os.close(fd)
         over.set()
