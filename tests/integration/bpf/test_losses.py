@@ -64,3 +64,19 @@ def test_two_tools_and_a_flood(daemon: DaemonProcess) -> None:
         time.sleep(0.1)
         answers = [counted_and_lost(tool.end()) for tool in (one, other)]
     assert [counted + lost for counted, lost in answers] == [500_000] * 2
+
+
+def test_ctrl_c_does_not_wait_for_a_slow_program(daemon: DaemonProcess) -> None:
+    slow = f"{REQUEST} {{ @ = count(); $i = 0; while ($i < 1000000000) {{ @i = $i; $i++; }} }}"
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace(command(daemon), session, slow) as tool,
+    ):
+        tool.attached()
+        request = session.event(DECLARATION)
+        for n in range(20_000):
+            request.emit(200, n, "/")
+        _, out, error = tool.interrupt()
+    counted = int(re.search(r"^@: (\d+)", out, re.MULTILINE)[1])  # type: ignore[index]
+    assert "it ran too long" in error
+    assert counted + sum(map(int, re.findall(r"Lost (\d+) events", error))) == 20_000 > counted

@@ -150,3 +150,22 @@ def test_messages(library: Path, daemon: DaemonProcess, events: Tracefs, tmp_pat
     status, _, error = run(library, str(tmp_path), "cat", header)
     assert status == 1
     assert error.startswith(f"utracefs: no daemon in {tmp_path}: No such file or directory\n")
+
+
+MANY = """
+import ctypes, fcntl, struct
+libc = ctypes.CDLL(None, use_errno=True)
+for n in range(70):
+    id = int(open(f"/sys/kernel/tracing/events/user_events/bt_{n}/id").read())
+attr = struct.pack("IIQ104x", 2, 120, id)
+fcntl.ioctl(libc.syscall(298, attr, -1, 0, -1, 0), 0x2400, 0)  # PERF_EVENT_IOC_ENABLE
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call's number")
+def test_more_events_than_a_stream_can_name(library: Path, daemon: DaemonProcess) -> None:
+    with utracefs.Session(daemon.directory) as session:
+        for n in range(70):
+            session.event(f"bt_{n} u32 n")
+        assert session.flush(60)
+        assert run(library, daemon.directory, sys.executable, "-c", MANY) == (0, "", "")

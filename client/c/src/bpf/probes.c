@@ -39,9 +39,13 @@
 #define BATCH_NS 10000000u
 /* Records of a recording that may have output before the tool must have read it, if most of them have. */
 #define OUTPUT_BATCH 256u
-/* Events that a stream can name (the daemon's limit of words). */
+/* Events that a stream can name: the daemon's limit, and bytes for them. */
+#define MOST_NAMED 64u
 #define SELECTION 8192u
+#define ALL_EVENTS "*:*"
 #define LONGEST_WAIT_NS 1000000000u
+/* A tool that ends waits for its programs on what was emitted before, not for a slow one on all of it. */
+#define LONGEST_CATCH_UP_NS 1000000000u
 
 static struct {
 	struct bp_probe *probes;
@@ -57,7 +61,8 @@ static struct {
 	uint64_t next_due_ns;
 	atomic_uint output, idle; /* bp_output(), bp_idle() */
 	atomic_int is_over;
-	uint64_t lost, told;
+	int is_late;
+	uint64_t lost, told, late; /* late: of the lost ones, those that no program has run on in time */
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
 } here = { .bell = -1, .quiet = 16 };
@@ -137,6 +142,11 @@ static void take(const struct utracefs_stream_record *from)
 
 	if (!dispatch || dispatch->count == 0)
 		return;
+	if (__builtin_expect(here.is_late, 0)) {
+		here.lost++;
+		here.late++;
+		return;
+	}
 	context = bt_context(&dispatch->layout, from, &size);
 	if (!context)
 		return;
@@ -253,6 +263,7 @@ static int read_records(uint64_t until_ns)
 static void catch_up(void)
 {
 	const uint64_t now = now_ns(CLOCK_MONOTONIC);
+	uint64_t began;
 	char *data;
 
 	if (!here.stream || here.has_ended || bt_is_recording())
@@ -260,8 +271,12 @@ static void catch_up(void)
 	/* Before the daemon answers any request it takes in all records that were emitted before. */
 	if (utracefs_stream_read_file(here.stream, "tracing_on", &data, NULL) == 0)
 		free(data);
-	while (read_records(now)) {
-	}
+	else
+		bp_tell("%s: records that it has not taken in are not counted", utracefs_stream_error(here.stream));
+	began = now_ns(CLOCK_MONOTONIC);
+	while (read_records(now))
+		here.is_late = now_ns(CLOCK_MONOTONIC) - began > LONGEST_CATCH_UP_NS;
+	here.is_late = 0;
 	bp_ring_bells();
 }
 
@@ -381,6 +396,8 @@ static int is_selected(const char *event)
 	const size_t length = strlen(event);
 	const char *at = here.selection;
 
+	if (strcmp(at, ALL_EVENTS) == 0)
+		return 1;
 	while ((at = strstr(at, event))) {
 		if ((at == here.selection || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0'))
 			return 1;
@@ -395,6 +412,7 @@ static int select_events(void)
 {
 	struct utracefs_stream_options options = { .ring_bytes = RING_BYTES, .ends = bt_is_recording() };
 	struct bp_probe *probe;
+	unsigned named = 1;
 	size_t used;
 	int error;
 
@@ -404,16 +422,18 @@ static int select_events(void)
 		catch_up();
 	if (!here.stream)
 		return -ENOMEM;
-	if (bt_events_read(here.selection, sizeof(here.selection)) < 0)
-		here.selection[0] = '\0';
+	(void)bt_events_read(here.selection, sizeof(here.selection));
 	for (probe = here.probes; probe; probe = probe->next) {
 		used = strlen(here.selection);
 		if (probe->event[0] && probe->is_enabled && !is_selected(probe->event))
 			snprintf(here.selection + used, sizeof(here.selection) - used, "%s%s", used ? " " : "",
 				 probe->event);
 	}
-	if (here.selection[0] == '\0') /* of a recording, for its time */
-		strcpy(here.selection, "*:*");
+	for (used = 0; here.selection[used]; used++)
+		named += here.selection[used] == ' ';
+	/* None: of a recording, for its time. */
+	if (used == 0 || named > MOST_NAMED || used == sizeof(here.selection) - 1)
+		strcpy(here.selection, ALL_EVENTS);
 	do
 		error = utracefs_stream_open(here.stream, here.selection, NULL, &options);
 	while (error == -ENOMEM && (options.ring_bytes /= 2) >= LEAST_RING_BYTES);
@@ -474,8 +494,8 @@ __attribute__((destructor)) static void end(void)
 	if (here.process != getpid())
 		return;
 	bp_lock();
-	if (here.stream && !here.has_ended && utracefs_stream_lost(here.stream) > here.lost)
-		here.lost = utracefs_stream_lost(here.stream);
+	if (here.stream && !here.has_ended && utracefs_stream_lost(here.stream) + here.late > here.lost)
+		here.lost = utracefs_stream_lost(here.stream) + here.late;
 	here.told_at_ns = 0;
 	tell_lost(UINT64_MAX);
 	bp_unlock();
