@@ -1,8 +1,11 @@
 #include "layout.h"
 
+#include <linux/btf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "stream_events.h"
 
 #define MAX_OFFSET 65535u /* of a location word */
 #define COMMON 8u	  /* bytes of the common fields, which stay where they are */
@@ -66,53 +69,49 @@ static int read_field(const char *line, struct field *field)
 /* C's type, and the size of an element. Types that C knows only by a declaration are bytes. */
 static const char *type_of(struct field *field, uint32_t *element)
 {
-	static const struct {
-		const char *declared, *type;
-		uint32_t size;
-	} types[] = {
-		{"u8", "unsigned char", 1},	{"s8", "char", 1},
-		{"u16", "unsigned short", 2},	{"s16", "short", 2},
-		{"u32", "unsigned int", 4},	{"s32", "int", 4},
-		{"u64", "unsigned long", 8},	{"s64", "long", 8},
-		{"char", "char", 1},		{"unsigned char", "unsigned char", 1},
-		{"short", "short", 2},		{"unsigned short", "unsigned short", 2},
-		{"int", "int", 4},		{"unsigned int", "unsigned int", 4},
-		{"struct bool", "unsigned char", 1},
+	/* As declared; the same in C if that is another name. */
+	static const char *const types[][2] = {
+		{"u8", "unsigned char"}, {"u16", "unsigned short"}, {"u32", "unsigned int"}, {"u64", "unsigned long"},
+		{"s8", "char"}, {"s16", "short"}, {"s32", "int"}, {"s64", "long"}, {"struct bool", "unsigned char"},
+		{"char"}, {"unsigned char"}, {"short"}, {"unsigned short"}, {"int"}, {"unsigned int"},
 	};
-	const char *type = field->type;
 	char of_array[NAME];
+	const char *declared = field->type;
 
 	/* The libraries' array: struct u32_4, 16 bytes. */
-	if (sscanf(type, "struct %255[us0-9]_%u", of_array, &field->count) == 2)
-		type = of_array;
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-		if (strcmp(type, types[i].declared) == 0 &&
-		    field->size == types[i].size * (field->count ? field->count : 1)) {
-			*element = types[i].size;
-			return types[i].type;
-		}
+	if (sscanf(declared, "struct %255[us0-9]_%u", of_array, &field->count) == 2)
+		declared = of_array;
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		const char *type = types[i][1] ? types[i][1] : declared;
+
+		*element = strstr(type, "char") ? 1 : strstr(type, "short") ? 2 : strstr(type, "int") ? 4 : 8;
+		if (strcmp(declared, types[i][0]) == 0 && field->size == *element * (field->count ? field->count : 1))
+			return types[i][1] ? type : types[i][0];
+	}
 	*element = 1;
 	field->count = field->size;
 	return "unsigned char";
 }
 
-static int is_keyword(const char *name)
+/* Whether the text has it: a keyword of C, or a field in front. */
+static int is_taken(const char *name, const char *text)
 {
-	static const char words[] =
+	static const char keywords[] =
 		" auto break case char const continue default do double else enum extern float for goto if inline int "
 		"long register restrict return short signed sizeof static struct switch typedef union unsigned void "
 		"volatile while ";
-	char word[NAME + 2];
+	char word[NAME + 2], field[NAME + 2], array[NAME + 2];
 
 	snprintf(word, sizeof(word), " %s ", name);
-	return strstr(words, word) != NULL;
+	snprintf(field, sizeof(field), " %s;", name);
+	snprintf(array, sizeof(array), " %s[", name);
+	return strstr(keywords, word) || strstr(text, field) || strstr(text, array);
 }
 
-/* A field's name may be anything; the tool compiles it. */
-static void make_name(char *name, const struct field *fields, size_t count)
+/* A field's name may be anything; the tool compiles it. text: of the fields in front. */
+static void make_name(char *name, const char *text)
 {
 	size_t length = strlen(name);
-	int is_free;
 
 	for (size_t i = 0; i < length; i++)
 		if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", name[i]))
@@ -121,13 +120,8 @@ static void make_name(char *name, const struct field *fields, size_t count)
 		memmove(name + 1, name, length < NAME - 1 ? length + 1 : length);
 		name[0] = '_';
 	}
-	do {
-		is_free = !is_keyword(name);
-		for (size_t i = 0; i < count && is_free; i++)
-			is_free = strcmp(fields[i].name, name) != 0;
-		if (!is_free && strlen(name) < NAME - 1)
-			strcat(name, "_");
-	} while (!is_free && strlen(name) < NAME - 1);
+	while (strlen(name) < NAME - 1 && is_taken(name, text))
+		strcat(name, "_");
 }
 
 static void add_move(struct bt_layout *layout, uint32_t from, uint32_t to, uint32_t size)
@@ -165,9 +159,10 @@ static void add_field(struct bt_layout *layout, FILE *text, struct field *field)
 		layout->packed = field->offset + field->size;
 }
 
-static int read_format(struct bt_layout *layout, const char *format, struct field *fields, FILE *text)
+static int read_format(struct bt_layout *layout, const char *format, FILE *text)
 {
-	size_t count = 0, length;
+	struct field field;
+	size_t length;
 
 	for (const char *at = format; *at; at += length + (at[length] != 0)) {
 		length = strcspn(at, "\n");
@@ -175,10 +170,10 @@ static int read_format(struct bt_layout *layout, const char *format, struct fiel
 			fprintf(text, "%.*s%s", (int)length, at, at[length] ? "\n" : "");
 			continue;
 		}
-		if (read_field(at, &fields[count]))
+		if (read_field(at, &field) || fflush(text))
 			return -1;
-		make_name(fields[count].name, fields, count);
-		add_field(layout, text, &fields[count++]);
+		make_name(field.name, layout->text);
+		add_field(layout, text, &field);
 		if (layout->shown > MAX_OFFSET / 2)
 			return -1;
 	}
@@ -188,7 +183,6 @@ static int read_format(struct bt_layout *layout, const char *format, struct fiel
 struct bt_layout *bt_layout_new(const char *format)
 {
 	struct bt_layout *layout = calloc(1, sizeof(*layout));
-	struct field *fields;
 	size_t count = 1, size;
 	FILE *text;
 	int error;
@@ -197,14 +191,11 @@ struct bt_layout *bt_layout_new(const char *format)
 		return NULL;
 	for (const char *at = format; (at = strstr(at, "\tfield:")); at++)
 		count++;
-	fields = calloc(count, sizeof(*fields));
 	layout->moves = calloc(count, sizeof(*layout->moves));
 	layout->words = calloc(count, sizeof(*layout->words));
 	layout->context = calloc(1, CONTEXT);
 	text = open_memstream(&layout->text, &size);
-	error = !text || !fields || !layout->moves || !layout->words || !layout->context ||
-		read_format(layout, format, fields, text);
-	free(fields);
+	error = !text || !layout->moves || !layout->words || !layout->context || read_format(layout, format, text);
 	if (text && fclose(text))
 		error = 1;
 	if (error) {
@@ -230,16 +221,9 @@ const char *bt_layout_text(const struct bt_layout *layout)
 	return layout->text;
 }
 
-static const char *behind_id(const char *text)
-{
-	const char *id = strstr(text, "\nID: ");
-
-	return id ? id + 5 + strspn(id + 5, "0123456789") : text;
-}
-
 int bt_layout_is_same(const struct bt_layout *layout, const struct bt_layout *other)
 {
-	return strcmp(behind_id(layout->text), behind_id(other->text)) == 0;
+	return strcmp(ut_behind_id(layout->text), ut_behind_id(other->text)) == 0;
 }
 
 /* ---- records */
@@ -328,4 +312,49 @@ const void *bt_layout_apply(const struct bt_layout *layout, const uint8_t *recor
 		copy(layout->context + layout->moves[i].to, record + layout->moves[i].from, layout->moves[i].size);
 	*size = layout->nr_words ? copy_data(layout, record, record_size) : (layout->shown + 7) & ~7u;
 	return layout->context;
+}
+
+/* ---- the kernel's types */
+
+char *bt_vmlinux(size_t *size)
+{
+	static const struct {
+		const char *name;
+		uint32_t of; /* an integer's size; a typedef's type, from 1 */
+		uint32_t encoding;
+		int is_typedef;
+	} types[] = {
+		{"char", 1, BTF_INT_SIGNED | BTF_INT_CHAR, 0},
+		{"unsigned char", 1, 0, 0},
+		{"short", 2, BTF_INT_SIGNED, 0},
+		{"unsigned short", 2, 0, 0},
+		{"int", 4, BTF_INT_SIGNED, 0},
+		{"unsigned int", 4, 0, 0},
+		{"long", 8, BTF_INT_SIGNED, 0},
+		{"unsigned long", 8, 0, 0},
+		{"_Bool", 1, BTF_INT_BOOL, 0},
+		{"u8", 2, 0, 1}, {"u16", 4, 0, 1}, {"u32", 6, 0, 1}, {"u64", 8, 0, 1},
+		{"s8", 1, 0, 1}, {"s16", 3, 0, 1}, {"s32", 5, 0, 1}, {"s64", 7, 0, 1},
+	};
+	struct btf_header header = {.magic = BTF_MAGIC, .version = BTF_VERSION, .hdr_len = sizeof(header), .str_len = 1};
+	uint32_t words[128], *at = words;
+	char strings[512] = "", *all;
+
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		*at++ = header.str_len;
+		*at++ = (types[i].is_typedef ? BTF_KIND_TYPEDEF : BTF_KIND_INT) << 24;
+		*at++ = types[i].of;
+		if (!types[i].is_typedef)
+			*at++ = types[i].encoding << 24 | types[i].of * 8;
+		header.str_len += (uint32_t)sprintf(strings + header.str_len, "%s", types[i].name) + 1;
+	}
+	header.type_len = header.str_off = (uint32_t)((at - words) * 4);
+	*size = sizeof(header) + header.type_len + header.str_len;
+	all = malloc(*size);
+	if (all) {
+		memcpy(all, &header, sizeof(header));
+		memcpy(all + sizeof(header), words, header.type_len);
+		memcpy(all + sizeof(header) + header.type_len, strings, header.str_len);
+	}
+	return all;
 }

@@ -20,7 +20,6 @@
 
 #include "preload_bpf.h"
 #include "preload_next.h"
-#include "vmlinux.h"
 
 /* An event that the tool has read about. */
 struct seen {

@@ -33,14 +33,6 @@ static struct ut_known_event **chain_of(struct ut_stream_events *events, const c
 	return &events->names[hash % UT_NR_NAMES];
 }
 
-/* Behind the line of the id, which may be another one after a restart. */
-static const char *behind_id(const char *format)
-{
-	const char *id = strstr(format, "\nID: ");
-
-	return id ? id + 5 + strspn(id + 5, "0123456789") : format;
-}
-
 /* The newest one, made if there is none; format: NULL for any. NULL: no memory. */
 static struct ut_known_event *find_or_add(struct ut_stream_events *events, const char *system,
 					  const char *name, const char *format)
@@ -49,7 +41,7 @@ static struct ut_known_event *find_or_add(struct ut_stream_events *events, const
 	size_t size;
 
 	while (one && (strcmp(one->event.name, name) || strcmp(one->event.system, system) ||
-		       (format && strcmp(behind_id(one->event.format), behind_id(format)))))
+		       (format && strcmp(ut_behind_id(one->event.format), ut_behind_id(format)))))
 		one = one->next_of_name;
 	if (one)
 		return one;

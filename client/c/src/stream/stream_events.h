@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "utracefs_stream.h"
 
@@ -18,6 +19,14 @@ struct ut_known_event {
 	int has_missed;
 	char texts[]; /* system, name, format */
 };
+
+/* A format behind the line of its id, which may be another one after a restart. */
+static inline const char *ut_behind_id(const char *format)
+{
+	const char *id = strstr(format, "\nID: ");
+
+	return id ? id + 5 + strspn(id + 5, "0123456789") : format;
+}
 
 #define UT_NR_IDS 65536u
 #define UT_NR_NAMES 1024u
