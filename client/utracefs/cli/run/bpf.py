@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -22,16 +22,7 @@ from utracefs.cli.completion import complete_command
 from utracefs.cli.run.run_loop import NOT_EXECUTABLE, NOT_FOUND, Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import environment, fits, obstacle
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 _CHILD_PRELOAD = "UTRACEFS_BPF_CHILD_PRELOAD"
-
-
-def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="file")]
 
 
 @click.command(
@@ -46,12 +37,13 @@ def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str
     type=click.Path(),
     help="Take the records of a recording, or of several, instead of a daemon's.",
 )
-@click.argument("args", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_complete_file)
+@click.argument("args", nargs=-1, required=True, type=click.Path())
 def bpftrace(directory: str | None, recordings: tuple[str, ...], args: tuple[str, ...]) -> int:
     """Run bpftrace on user_events, without root and without the kernel's eBPF. ARGS are bpftrace's.
 
     bpftrace knows the events that are registered when it starts: for -c CMD declare those of CMD before, with
-    `utracefs reg`. Needs a running daemon. The exit status is bpftrace's.
+    `utracefs reg`. Needs a running daemon; without one `utracefs record -- CMD`, and --from. Options of this
+    command go before bpftrace's. The exit status is bpftrace's.
 
     \b
     utracefs bpftrace -l
@@ -59,6 +51,8 @@ def bpftrace(directory: str | None, recordings: tuple[str, ...], args: tuple[str
     utracefs bpftrace -c 'python app.py' latency.bt
     utracefs bpftrace --from trace.dat latency.bt
     """
+    if late := [word for word in args if word.partition("=")[0] in ("--dir", "--from")]:
+        raise click.UsageError(f"{late[0]} goes before bpftrace's own options")
     program = shutil.which("bpftrace")
     if program is None:
         raise Failure(
