@@ -24,9 +24,9 @@ def test_bpftrace_gets_its_options(traced: Cli) -> None:
     folder.mkdir()
     shutil.copy("/bin/echo", folder / "bpftrace")
     traced.env["PATH"] = f"{folder}:{os.environ['PATH']}"
-    assert (
-        traced.out("bpftrace", "-lv", "-f", "json", "-e", "x", "--dir", "y") == "-lv -f json -e x --dir y\n"
-    )
+    assert traced.out("bpftrace", "-lv", "-f", "json", "-e", "x", "--btf") == "-lv -f json -e x --btf\n"
+    for late in ("--dir", "--from=t.dat"):
+        assert "goes before bpftrace's own options" in traced.fails("bpftrace", "-e", "x", late, status=2)
     (folder / "bpftrace").unlink()
     (folder / "bpftrace").write_text(f"#!{sys.executable}\n{SHOW}\n")
     (folder / "bpftrace").chmod(0o755)
