@@ -268,8 +268,8 @@ static int glob_events(const char *root, const char *inside, int flags, glob_t *
 static int open_tree(const char *path, int flags)
 {
 	char system[64], name[64], last;
-	size_t size, done = 0;
 	char *data = NULL;
+	size_t size;
 	int error, fd = -1;
 
 	if ((flags & O_ACCMODE) != O_RDONLY) {
@@ -281,28 +281,23 @@ static int open_tree(const char *path, int flags)
 	if (!error)
 		error = note_event(path, &data, &size);
 	else if (error == -ENOENT && sscanf(path, "events/%63[^/]/%63[^/]/%c", system, name, &last) == 3)
-		bp_tell("%s:%s: no program has registered this event; the kernel's own do not exist here", system,
-			name);
+		bp_tell(bt_is_recording() ? "%s:%s: no recording has this event" :
+			strcmp(system, "user_events") ?
+					    "%s:%s: no program has registered this event; the kernel's own do not "
+					    "exist here" :
+					    "%s:%s: no program has registered this event; start one first, or declare "
+					    "it by `utracefs reg`",
+			system, name);
 	if (!error) {
 		fd = memfd_create("tracefs", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
-		error = fd < 0 ? -errno : 0;
-	}
-	while (!error && done < size) {
-		const ssize_t written = NEXT(write)(fd, data + done, size - done);
-
-		if (written < 0)
-			error = -errno;
-		else
-			done += (size_t)written;
+		/* Its descriptor stays at the beginning. */
+		if (fd < 0 || NEXT(pwrite)(fd, data, size, 0) != (ssize_t)size)
+			error = fd < 0 ? -errno : -ENOMEM;
 	}
 	free(data);
-	if (!error) {
-		NEXT(lseek)(fd, 0, SEEK_SET);
-		return fd;
-	}
-	if (fd >= 0)
+	if (error && fd >= 0)
 		NEXT(close)(fd);
-	return error;
+	return error ? error : fd;
 }
 
 static int stat_tree(const char *path, struct stat *found)
@@ -334,11 +329,17 @@ static int result(int value)
 
 /* ---- the wrapped calls */
 
-WRAP(int, open, (const char *path, int flags, mode_t mode))
+WRAP(int, openat, (int folder, const char *path, int flags, mode_t mode))
 {
 	const char *inside = in_tree(path);
 
-	return inside ? result(open_tree(inside, flags)) : NEXT(open)(path, flags, mode);
+	return inside ? result(open_tree(inside, flags)) : NEXT(openat)(folder, path, flags, mode);
+}
+ALIAS(int, openat64, openat, (int folder, const char *path, int flags, mode_t mode))
+
+WRAP(int, open, (const char *path, int flags, mode_t mode))
+{
+	return ut_wrap_openat(AT_FDCWD, path, flags, mode);
 }
 ALIAS(int, open64, open, (const char *path, int flags, mode_t mode))
 
@@ -348,14 +349,6 @@ WRAP(int, __open_2, (const char *path, int flags))
 	return ut_wrap_open(path, flags, 0);
 }
 ALIAS(int, __open64_2, __open_2, (const char *path, int flags))
-
-WRAP(int, openat, (int folder, const char *path, int flags, mode_t mode))
-{
-	const char *inside = in_tree(path);
-
-	return inside ? result(open_tree(inside, flags)) : NEXT(openat)(folder, path, flags, mode);
-}
-ALIAS(int, openat64, openat, (int folder, const char *path, int flags, mode_t mode))
 
 WRAP(FILE *, fopen, (const char *path, const char *mode))
 {

@@ -306,11 +306,11 @@ ALIAS(off_t, lseek64, lseek, (int fd, off_t offset, int whence))
 static __attribute__((noinline)) long by_number(int *mine, long number, long a, long b, long c, long d,
 						 long e, long f)
 {
-	long result;
+	const long result = ut_descriptor_call(mine, number, a, b, c);
 
-	*mine = 1;
-	if (ut_descriptor_call(&result, number, a, b, c))
+	if (*mine)
 		return result;
+	*mine = 1;
 	switch (number) {
 #ifdef SYS_open
 	case SYS_open:

@@ -119,32 +119,27 @@ WRAP(int, fcntl, (int fd, int command, void *argument))
 }
 ALIAS(int, fcntl64, fcntl, (int fd, int command, void *argument))
 
-int ut_descriptor_call(long *result, long number, long a, long b, long c)
+long ut_descriptor_call(int *mine, long number, long a, long b, long c)
 {
+	*mine = 1;
 	switch (number) {
 	case SYS_close:
-		*result = ut_wrap_close((int)a);
-		return 1;
+		return ut_wrap_close((int)a);
 #ifdef SYS_close_range
 	case SYS_close_range:
-		*result = ut_wrap_close_range((unsigned)a, (unsigned)b, (int)c);
-		return 1;
+		return ut_wrap_close_range((unsigned)a, (unsigned)b, (int)c);
 #endif
 	case SYS_dup:
-		*result = ut_wrap_dup((int)a);
-		return 1;
+		return ut_wrap_dup((int)a);
 #ifdef SYS_dup2
 	case SYS_dup2:
-		*result = ut_wrap_dup2((int)a, (int)b);
-		return 1;
+		return ut_wrap_dup2((int)a, (int)b);
 #endif
 	case SYS_dup3:
-		*result = ut_wrap_dup3((int)a, (int)b, (int)c);
-		return 1;
+		return ut_wrap_dup3((int)a, (int)b, (int)c);
 	case SYS_fcntl:
-		*result = ut_wrap_fcntl((int)a, (int)b, (void *)c);
-		return 1;
-	default:
-		return 0;
+		return ut_wrap_fcntl((int)a, (int)b, (void *)c);
 	}
+	*mine = 0;
+	return 0;
 }

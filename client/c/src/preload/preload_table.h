@@ -99,7 +99,7 @@ int ut_file_from(unsigned fd);
  * has our memory and its own descriptors. */
 int ut_file_here(void);
 
-/* The wrapped calls of preload_descriptors.c by number. 1: `number` is one of them, and done. */
-int ut_descriptor_call(long *result, long number, long a, long b, long c);
+/* The wrapped calls of preload_descriptors.c by number. `mine`: whether it is one of them. */
+long ut_descriptor_call(int *mine, long number, long a, long b, long c);
 
 #endif
