@@ -314,7 +314,7 @@ static long map_element(int command, union bpf_attr *attr)
 
 	if (!map)
 		return -EBADF;
-	if (!value || (!key && command != BPF_MAP_GET_NEXT_KEY))
+	if ((!value && command != BPF_MAP_DELETE_ELEM) || (!key && command != BPF_MAP_GET_NEXT_KEY))
 		return -EFAULT;
 	switch (command) {
 	case BPF_MAP_LOOKUP_ELEM:
@@ -324,25 +324,16 @@ static long map_element(int command, union bpf_attr *attr)
 		return result ? result : bp_map_erase(map, key);
 	case BPF_MAP_GET_NEXT_KEY:
 		return bp_map_next(map, key, value);
+	case BPF_MAP_DELETE_ELEM:
+		return map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY ?
+			       bp_map_set_ring(map, *(const uint32_t *)key, NULL) :
+			       bp_map_erase(map, key);
 	default:
 		if (map->type != BPF_MAP_TYPE_PERF_EVENT_ARRAY)
 			return bp_map_write(map, key, value, attr->flags);
 		output = file_of(*(const int *)value, OUTPUT);
 		return output ? bp_map_set_ring(map, *(const uint32_t *)key, output->ring) : -EINVAL;
 	}
-}
-
-static long delete_element(union bpf_attr *attr)
-{
-	struct bp_map *map = map_of((int)attr->map_fd);
-	const void *key = (const void *)attr->key;
-
-	if (!map)
-		return -EBADF;
-	if (!key)
-		return -EFAULT;
-	return map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY ? bp_map_set_ring(map, *(const uint32_t *)key, NULL) :
-							   bp_map_erase(map, key);
 }
 
 static long create_map(union bpf_attr *attr)
@@ -370,9 +361,8 @@ static long bpf_command(int command, union bpf_attr *attr)
 	case BPF_MAP_LOOKUP_AND_DELETE_ELEM:
 	case BPF_MAP_UPDATE_ELEM:
 	case BPF_MAP_GET_NEXT_KEY:
-		return map_element(command, attr);
 	case BPF_MAP_DELETE_ELEM:
-		return delete_element(attr);
+		return map_element(command, attr);
 	case BPF_MAP_FREEZE:
 		map = map_of((int)attr->map_fd);
 		return map ? bp_map_freeze(map) : -EBADF;
@@ -570,13 +560,14 @@ WRAP(long, syscall, (long number, long a, long b, long c, long d, long e, long f
 {
 	struct ut_section section;
 	long result;
+	int mine;
 
 	if (number == SYS_bpf)
 		return wrapped_bpf((int)a, (void *)b, (unsigned)c);
-	if (number == SYS_perf_event_open) {
+	if (number == SYS_perf_event_open)
 		return begin(&section) ? -1 : end(&section, open_event((const void *)a, (pid_t)b, (int)c));
-	}
-	if (ut_descriptor_call(&result, number, a, b, c))
+	result = ut_descriptor_call(&mine, number, a, b, c);
+	if (mine)
 		return result;
 	return NEXT(syscall)(number, a, b, c, d, e, f);
 }

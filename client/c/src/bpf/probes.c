@@ -135,7 +135,7 @@ static struct dispatch *dispatch_of(struct utracefs_stream_event *event)
 static void take(const struct utracefs_stream_record *from)
 {
 	struct dispatch *dispatch = dispatch_of(from->event);
-	struct bp_record record;
+	struct bp_record record = {.time_ns = from->time_ns, .pid = from->pid, .tid = from->tid, .cpu = from->cpu};
 	const void *context;
 	size_t size;
 	unsigned i;
@@ -150,12 +150,7 @@ static void take(const struct utracefs_stream_record *from)
 	context = bt_context(&dispatch->layout, from, &size);
 	if (!context)
 		return;
-	record.time_ns = from->time_ns;
 	record.boot_ns = from->time_ns + (uint64_t)here.boot_offset_ns;
-	record.pid = from->pid;
-	record.tid = from->tid;
-	record.cpu = from->cpu;
-	memset(record.comm, 0, sizeof(record.comm));
 	memcpy(record.comm, from->comm, strnlen(from->comm, sizeof(record.comm) - 1));
 	for (i = 0; i < dispatch->count; i++) {
 		struct bp_probe *probe = dispatch->probes[i];
@@ -329,7 +324,6 @@ static void *read_and_run(void *unused)
 
 static int start_thread(void)
 {
-	pthread_attr_t attr;
 	pthread_t thread;
 	const uint64_t one = 1;
 	int error;
@@ -341,11 +335,10 @@ static int start_thread(void)
 	here.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (here.bell < 0)
 		return -errno;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	here.process = getpid();
-	error = pthread_create(&thread, &attr, read_and_run, NULL); /* with all signals blocked, as here */
-	pthread_attr_destroy(&attr);
+	error = pthread_create(&thread, NULL, read_and_run, NULL); /* with all signals blocked, as here */
+	if (!error)
+		pthread_detach(thread);
 	return -error;
 }
 
