@@ -187,7 +187,7 @@ int bp_perf_output(struct bp_map *map, uint64_t flags, const void *data, uint64_
 
 	if (!ring || !ring->pages || !ring->is_enabled)
 		return -ENOENT;
-	if (size > UINT16_MAX - 16)
+	if (size > UINT16_MAX || total > UINT16_MAX)
 		return -E2BIG;
 	if (!make_room(ring, &head, total)) {
 		bp_ring_lose(ring, 1);

@@ -253,6 +253,7 @@ def test_perf_event_output(machine: Machine) -> None:
     # As perf does: 4 bytes of size, and zeros up to 8.
     padded = b"12345678\0\0\0\0", b"123456789abcd" + bytes(7)
     assert machine.program.ask(f"records {fd} 1") == f"rang {padded[0].hex()} {padded[1].hex()} lost 0"
+    assert machine.run(output(fd, 65_517), context=bytes(65_517)) == error(errno.E2BIG)  # with its header
     text = bytes(range(1, 201))
     taken = 0
     for round_ in range(30):  # around the ring's end many times
