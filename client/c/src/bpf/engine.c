@@ -154,7 +154,12 @@ leave:
 		last = x;
 		return r[0];
 	}
-	x = callers[--nested].x;
+	/* Forward jumps cost nothing, but a function may be called often. */
+	nested--;
+	run->budget -= x - callers[nested].x - callers[nested].x->imm;
+	if (run->budget < 0)
+		goto ended;
+	x = callers[nested].x;
 	memcpy(r + 6, callers[nested].registers, sizeof(callers->registers));
 	set_depth(run, run->depth - 1);
 	r[10] -= sizeof(struct bp_frame);
@@ -180,6 +185,7 @@ uint64_t bp_call_back(struct bp_run *run, uint64_t handle, uint64_t a, uint64_t 
 	else {
 		set_depth(run, run->depth + 1);
 		value = interpret(run, run->program->instructions + (uint32_t)handle, a, b, c, d);
+		run->budget -= last - (run->program->instructions + (uint32_t)handle);
 		set_depth(run, run->depth - 1);
 	}
 	return value;

@@ -254,6 +254,14 @@ def test_the_budget_ends(machine: Machine, program: list[bytes]) -> None:
     assert "it ran too long" in str(machine.run(*program))
 
 
+@pytest.mark.parametrize("is_callback", [False, True])
+def test_a_long_function_costs_what_it_runs(machine: Machine, is_callback: bool) -> None:
+    main = [mov(6, 100_000), local_call(3), add(6, -1), jump("jne", 6, -3), EXIT]
+    if is_callback:
+        main = [mov(1, 100_000), wide(2, 5, src=4), mov(3, 0), mov(4, 0), call(181), EXIT]
+    assert "it ran too long" in str(machine.run(*main, mov(0, 0) * 30_000, EXIT))
+
+
 # ---- accesses that end a program
 
 
