@@ -3,14 +3,12 @@
  *
  *     format HEX     the text of a daemon's `format`; the answer is the shown one, hexadecimal, or "none"
  *     apply HEX      a record of it: the context, hexadecimal, or "none"
- *     speed HEX N    nanoseconds of processor time for one of N times
  */
 #include "bpf/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Exactly as long as needed, so that a sanitizer sees a read past the end. A NUL is behind it if `text`. */
 static uint8_t *bytes_of(const char *hex, size_t *size, int text)
@@ -35,20 +33,6 @@ static void show(const uint8_t *bytes, size_t size)
 	printf("\n");
 }
 
-static double speed(const struct bt_layout *layout, const uint8_t *record, size_t size, long count)
-{
-	struct timespec begin, end;
-	size_t made;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-	for (long i = 0; i < count; i++) {
-		bt_layout_apply(layout, record, (uint32_t)size, &made);
-		__asm__ volatile("" ::: "memory");
-	}
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-	return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (double)count;
-}
-
 int main(void)
 {
 	static char line[1 << 20];
@@ -66,15 +50,13 @@ int main(void)
 				show((const uint8_t *)bt_layout_text(layout), strlen(bt_layout_text(layout)));
 			else
 				puts("none");
-		} else if (line[0] == 'a') {
+		} else {
 			const uint8_t *context = bt_layout_apply(layout, bytes, (uint32_t)size, &made);
 
 			if (context)
 				show(context, made);
 			else
 				puts("none");
-		} else {
-			printf("%.1f\n", speed(layout, bytes, size, atol(strchr(hex, ' '))));
 		}
 		free(bytes);
 		fflush(stdout);

@@ -112,13 +112,12 @@ static void call_end(struct call *call)
 /* 0, or -errno. The request is short, and the socket was empty. */
 static int call_send(struct call *call, const struct ut_out *out)
 {
-	ssize_t sent = out->failed ? -1 : send(call->fd, out->data, out->size, MSG_NOSIGNAL);
+	ssize_t sent;
 
 	if (out->failed)
 		return -E2BIG;
-	if (sent < 0)
-		return -errno;
-	return (size_t)sent == out->size ? 0 : -EAGAIN;
+	sent = send(call->fd, out->data, out->size, MSG_NOSIGNAL);
+	return sent < 0 ? -errno : (size_t)sent == out->size ? 0 : -EAGAIN;
 }
 
 static void take_descriptors(struct call *call, struct msghdr *header)
@@ -169,9 +168,9 @@ static int call_receive(struct call *call)
 	return 0;
 }
 
-/* The answer to the request, whose bytes are valid until the next call: 0; -EAGAIN: not yet; or the daemon's
- * errno, with its text. */
-static int call_answer(struct utracefs_stream *s, struct call *call, struct ut_message *message)
+/* The answer to the request, whose bytes are valid until the next call: 0; -EAGAIN: not yet, before `due`; or
+ * the daemon's errno, with its text. */
+static int call_answer(struct utracefs_stream *s, struct call *call, struct ut_message *message, uint64_t due)
 {
 	for (;;) {
 		ssize_t size = ut_object_size(call->in + call->done, call->in_size - call->done);
@@ -196,6 +195,8 @@ static int call_answer(struct utracefs_stream *s, struct call *call, struct ut_m
 			if (!error)
 				continue;
 		}
+		if (error == -EAGAIN && clock_ns() >= due)
+			return fail(s, -ETIMEDOUT, "the daemon does not answer");
 		if (error == -EPROTO)
 			fail(s, error, "the daemon's answer is no message");
 		else if (error == -ECONNRESET)
@@ -366,12 +367,10 @@ static int step(struct utracefs_stream *s)
 			return -EAGAIN;
 		error = ask(s);
 	} else {
-		error = call_answer(s, &s->call, &message);
-		if (error == -EAGAIN && clock_ns() < s->due)
-			return error;
+		error = call_answer(s, &s->call, &message, s->due);
 		if (error == -EAGAIN)
-			error = fail(s, -ETIMEDOUT, "the daemon does not answer");
-		else if (!error)
+			return error;
+		if (!error)
 			error = s->state == ASKED ? take_ring(s, &message) : take_missed(s, &message);
 	}
 	return error ? not_now(s, error) : 0;
@@ -567,13 +566,10 @@ int utracefs_stream_open(struct utracefs_stream *s, const char *events, const ch
 	s->state = AWAY;
 	while (s->state != OPEN) {
 		error = step(s);
-		if (error == -EAGAIN) {
-			struct pollfd polled = {s->call.fd, POLLIN, 0};
-
-			poll(&polled, 1, 1000);
-		} else if (error) {
+		if (error == -EAGAIN)
+			poll(&(struct pollfd){s->call.fd, POLLIN, 0}, 1, 1000);
+		else if (error)
 			return error;
-		}
 	}
 	return 0;
 }
@@ -666,12 +662,8 @@ int utracefs_stream_read_file(struct utracefs_stream *s, const char *path, char 
 	if (!error) {
 		ut_put_about(&out, 0, "read_file", path);
 		error = call_send(&call, &out);
-		while (!error && (error = call_answer(s, &call, &message)) == -EAGAIN) {
-			struct pollfd polled = {call.fd, POLLIN, 0};
-
-			poll(&polled, 1, 1000);
-			error = clock_ns() < until ? 0 : fail(s, -ETIMEDOUT, "the daemon does not answer");
-		}
+		while (!error && (error = call_answer(s, &call, &message, until)) == -EAGAIN)
+			error = poll(&(struct pollfd){call.fd, POLLIN, 0}, 1, 1000) < 0 && errno != EINTR ? -errno : 0;
 	}
 	if (!error && ut_parse_bytes(message.result, &content, &length))
 		error = fail(s, -EPROTO, "the daemon's answer has no content");
