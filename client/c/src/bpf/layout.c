@@ -97,9 +97,9 @@ static const char *type_of(struct field *field, uint32_t *element)
 static int is_taken(const char *name, const char *text)
 {
 	static const char keywords[] =
-		" auto break case char const continue default do double else enum extern float for goto if inline int "
-		"long register restrict return short signed sizeof static struct switch typedef union unsigned void "
-		"volatile while ";
+		" asm auto break case char const continue default do double else enum extern float for goto if inline "
+		"int linux long register restrict return short signed sizeof static struct switch typedef typeof union "
+		"unix unsigned void volatile while _Bool __FILE__ __LINE__ __func__ ";
 	char word[NAME + 2], field[NAME + 2], array[NAME + 2];
 
 	snprintf(word, sizeof(word), " %s ", name);

@@ -122,6 +122,7 @@ def check_record(program: Program, declared: tuple[Field, ...], fields: Shown, d
         ("ev u8 a; struct float b 4", "unsigned char a 8, unsigned char b[4] 9"),
         ("ev struct mine m 12", "unsigned char m[12] 8"),
         ("ev u8 default; u8 int", "unsigned char default_ 8, unsigned char int_ 9"),
+        ("ev u8 linux; u8 __func__", "unsigned char linux_ 8, unsigned char __func___ 9"),
         ("ev u8 a-b; u8 a.b; u8 9", "unsigned char a_b 8, unsigned char a_b_ 9, unsigned char _9 10"),
         (
             "ev u64 span_id; u64 parent_id; __rel_loc char[] error",
