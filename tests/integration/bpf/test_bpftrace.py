@@ -88,6 +88,10 @@ def test_a_command_is_no_tool(daemon: DaemonProcess) -> None:
         (f"{REQUEST} {{ @[kstack] = count(); }}", "stacks are not part of a record"),
         (f"{REQUEST} {{ @[uid] = count(); }}", "user is not part of a record"),
         ("tracepoint:sched:sched_switch { @ = count(); }", "the kernel's own do not exist here"),
+        (
+            "tracepoint:user_events:bt_gone { @ = count(); }",
+            "start one first, or declare it by `utracefs reg`",
+        ),
         ("kprobe:vfs_read { @ = count(); }", "kprobes and uprobes do not exist here"),
         ("hardware:cache-misses:1000 { @ = count(); }", "hardware counters do not exist here"),
         ("software:page-faults:100 { @ = count(); }", "software events"),
