@@ -16,7 +16,8 @@ def command_bytes(declaration: str | bytes) -> bytes:
         return declaration
     if isinstance(declaration, str):
         return bytes_of(declaration)
-    raise TypeError(f"a declaration is str or bytes, not {type(declaration).__name__}")
+    kind = type(declaration).__name__
+    raise TypeError(f"a declaration is str or bytes, not {kind}; for functions there is @utracefs.define")
 
 
 def check_declaration(text: bytes) -> Declaration:
