@@ -336,7 +336,7 @@ char *bt_vmlinux(size_t *size)
 		{"u8", 2, 0, 1}, {"u16", 4, 0, 1}, {"u32", 6, 0, 1}, {"u64", 8, 0, 1},
 		{"s8", 1, 0, 1}, {"s16", 3, 0, 1}, {"s32", 5, 0, 1}, {"s64", 7, 0, 1},
 	};
-	struct btf_header header = {.magic = BTF_MAGIC, .version = BTF_VERSION, .hdr_len = sizeof(header), .str_len = 1};
+	struct btf_header header = {BTF_MAGIC, .version = BTF_VERSION, .hdr_len = sizeof(header), .str_len = 1};
 	uint32_t words[128], *at = words;
 	char strings[512] = "", *all;
 

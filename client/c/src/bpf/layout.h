@@ -30,8 +30,8 @@ int bt_layout_is_same(const struct bt_layout *layout, const struct bt_layout *ot
 const void *bt_layout_apply(const struct bt_layout *layout, const uint8_t *record, uint32_t record_size,
 			    size_t *size);
 
-/* The kernel's types, as far as a format can name them: a block for free(3), or NULL. The machine's own BTF is
- * megabytes, which tools would parse, and knows functions that do not exist here. */
+/* The kernel's types, as far as a format can name them: a block for free(3), or NULL. The machine's own BTF
+ * is megabytes, which tools would parse, and knows functions that do not exist here. */
 char *bt_vmlinux(size_t *size);
 
 #endif

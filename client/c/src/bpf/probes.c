@@ -62,7 +62,7 @@ static struct {
 	atomic_uint output, idle; /* bp_output(), bp_idle() */
 	atomic_int is_over;
 	int is_late;
-	uint64_t lost, told, late; /* late: of the lost ones, those that no program has run on in time */
+	uint64_t lost, told, late; /* late: of `lost`, records on which no program has run in time */
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
 } here = { .bell = -1, .quiet = 16 };
