@@ -1,13 +1,8 @@
 /*
- * An interpreter of eBPF (RFC 9669) for programs on the records of events.
- *
- * There is no verifier. Loading checks what an instruction alone tells: its opcode, registers, jump targets,
- * helpers, maps. Running checks each access: it must be inside the context (read only), the frames of the
+ * An interpreter of eBPF (RFC 9669) for programs on the records of events, without a verifier. Loading checks
+ * what an instruction alone tells; running checks that each access is inside the context (read only), the
  * stack, a map's key (read only) or value, or a ring buffer's reservation of this run. A program that does
- * anything else ends, with a message in `fault`; so does one that runs too long (bp_budget). It can harm
- * nothing but its own maps.
- *
- * Calls under bp_lock() (maps.h); programs run in one thread at a time.
+ * anything else, or runs too long, ends with a message in `fault`. Calls under bp_lock().
  */
 #ifndef UTRACEFS_BPF_ENGINE_H
 #define UTRACEFS_BPF_ENGINE_H
@@ -20,8 +15,7 @@ extern int32_t bp_budget;
 /* The kernel's BPF_COMPLEXITY_LIMIT_INSNS. */
 #define BP_MAX_INSTRUCTIONS 1000000u
 
-/* The record that a program runs for. Without a record (BEGIN, END, interval, PROG_TEST_RUN) the
- * tool's own process and the present time. */
+/* Without a record (BEGIN, END, interval, PROG_TEST_RUN): the tool's own process and the present time. */
 struct bp_record {
 	uint64_t time_ns; /* CLOCK_MONOTONIC; bpf_ktime_get_ns(), bpf_jiffies64() */
 	uint64_t boot_ns; /* CLOCK_BOOTTIME; bpf_ktime_get_boot_ns() */
@@ -38,8 +32,7 @@ struct bp_load {
 	const int32_t *fd_array; /* of BPF_PROG_LOAD, or NULL */
 	/* The map of a descriptor of the tool, or NULL. */
 	struct bp_map *(*map_of)(int fd);
-	/* The tool's log of log_size bytes, or NULL: a message like those of the kernel's verifier; for a helper
-	 * that is not there "unknown func bpf_NAME#NUMBER" and why. */
+	/* The tool's log, or NULL: a message like those of the kernel's verifier. */
 	char *log;
 	uint32_t log_size;
 	/* Set if loading failed: one sentence for the user, without a newline. */

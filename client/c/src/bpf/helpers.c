@@ -235,64 +235,49 @@ struct text {
 	size_t size, at; /* without its NUL; `at` counts also characters without room */
 };
 
-__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
-{
-	va_list arguments;
-	int n;
-
-	va_start(arguments, format);
-	n = vsnprintf(text->at < text->size ? text->out + text->at : NULL,
-		      text->at < text->size ? text->size - text->at : 0, format, arguments);
-	va_end(arguments);
-	text->at += (size_t)n;
-}
-
-/* A number as "%lld" and its kind print it. */
-static void add_number(struct text *text, const char *flags, int width, char letter, uint64_t value)
-{
-	char format[16];
-
-	snprintf(format, sizeof(format), "%%%.5s*ll%c", flags, letter);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-#pragma GCC diagnostic ignored "-Wformat-security"
-	add(text, format, width, value);
-#pragma GCC diagnostic pop
+static void add(struct text *text, const char *format, ...)
+{
+	size_t at = text->at < text->size ? text->at : text->size;
+	va_list arguments;
+
+	va_start(arguments, format);
+	text->at += (size_t)vsnprintf(text->out + at, text->size - at, format, arguments);
+	va_end(arguments);
 }
+#pragma GCC diagnostic pop
 
 /* One conversion, behind its "%", of those of bpf_bprintf_prepare(). Its end; NULL for an unknown one. */
 static const char *convert(struct bp_run *run, struct text *text, const char *at, uint64_t value)
 {
 	size_t nr_flags = strspn(at, "-+ 0"), digits = strspn(at + nr_flags, "0123456789"), longs;
-	char flags[8], words[MAX_TEXT];
-	uint64_t max;
-	int width;
+	int n = (int)(nr_flags + digits);
+	uint64_t max = room(run, value);
+	char format[24];
 
-	if (nr_flags >= sizeof(flags) || digits > 3)
+	if (nr_flags > 7 || digits > 3)
 		return NULL;
-	snprintf(flags, nr_flags + 1, "%s", at);
-	width = digits ? atoi(at + nr_flags) : 0;
-	at += nr_flags + digits;
-	longs = strspn(at, "l");
-	at += longs;
+	longs = strspn(at + n, "l");
+	snprintf(format, sizeof(format), "%%%.*sll%c", n, at, at[(size_t)n + longs]);
+	at += (size_t)n + longs;
 	switch (*at) {
 	case 's':
-		max = room(run, value);
-		snprintf(words, sizeof(words), "%.*s", (int)(max < MAX_TEXT ? max : MAX_TEXT),
-			 max ? (const char *)value : "");
-		add(text, "%*s", strchr(flags, '-') ? -width : width, words);
+		snprintf(format, sizeof(format), "%%%s%.*s.*s", memchr(at - n - longs, '-', nr_flags) ? "-" : "",
+			 (int)digits, at - longs - digits);
+		add(text, format, (int)(max < MAX_TEXT ? max : MAX_TEXT - 1), max ? (const char *)value : "");
 		break;
 	case 'c':
 		add(text, "%c", (int)value);
 		break;
 	case 'd':
 	case 'i':
-		add_number(text, flags, width, 'd', longs ? value : (uint64_t)(int32_t)value);
+		add(text, format, longs ? value : (uint64_t)(int32_t)value);
 		break;
 	case 'u':
 	case 'x':
 	case 'X':
-		add_number(text, flags, width, *at, longs ? value : (uint32_t)value);
+		add(text, format, longs ? value : (uint32_t)value);
 		break;
 	case 'p':
 		add(text, "0x%llx", (unsigned long long)value);
@@ -489,15 +474,8 @@ static uint64_t release(struct bp_run *run, const uint64_t *r, int is_discarded)
 	return 0;
 }
 
-static uint64_t ringbuf_submit(struct bp_run *run, const uint64_t *r)
-{
-	return release(run, r, 0);
-}
-
-static uint64_t ringbuf_discard(struct bp_run *run, const uint64_t *r)
-{
-	return release(run, r, 1);
-}
+static uint64_t ringbuf_submit(struct bp_run *run, const uint64_t *r) { return release(run, r, 0); }
+static uint64_t ringbuf_discard(struct bp_run *run, const uint64_t *r) { return release(run, r, 1); }
 
 static uint64_t ringbuf_query(struct bp_run *run, const uint64_t *r)
 {
@@ -546,44 +524,35 @@ const bp_helper bp_helpers[] = {
 #define NAME(name) "bpf_" #name
 static const char *const names[] = {__BPF_FUNC_MAPPER(NAME)};
 
-static const char *why_not(uint32_t number)
-{
-	switch (number) {
-	case BPF_FUNC_get_stackid:
-	case BPF_FUNC_get_stack:
-	case BPF_FUNC_get_task_stack:
-		return "stacks are not part of a record (no kstack, no ustack)";
-	case BPF_FUNC_get_current_task:
-	case 158: /* get_current_task_btf */
-	case 175: /* task_pt_regs */
-		return "the writer's task is memory of the kernel, which is not there (no curtask)";
-	case BPF_FUNC_get_current_cgroup_id:
-	case BPF_FUNC_get_current_ancestor_cgroup_id:
-	case BPF_FUNC_current_task_under_cgroup:
-		return "the writer's cgroup is not part of a record (no cgroup)";
-	case BPF_FUNC_get_current_uid_gid:
-		return "the writer's user is not part of a record (no uid, no gid, no username)";
-	case BPF_FUNC_send_signal:
-	case BPF_FUNC_send_signal_thread:
-	case BPF_FUNC_override_return:
-	case BPF_FUNC_probe_write_user:
-	case 148: /* copy_from_user */
-		return "a program runs after the event, in another process, and cannot act on the writer";
-	case 208: /* ktime_get_tai_ns */
-		return "records have times of the clocks monotonic and boot only";
-	case BPF_FUNC_tail_call:
-		return "there are no tail calls";
-	case BPF_FUNC_perf_event_read:
-	case BPF_FUNC_perf_event_read_value:
-		return "counters of the processor are not part of a record";
-	default:
-		return "this helper function is not there for programs on user events";
-	}
-}
+/* Numbers that some headers do not name: 148 copy_from_user, 158 get_current_task_btf, 175 task_pt_regs,
+ * 208 ktime_get_tai_ns. */
+static const struct {
+	const char *why;
+	uint8_t numbers[5];
+} missing[] = {
+	{"stacks are not part of a record (no kstack, no ustack)",
+	 {BPF_FUNC_get_stackid, BPF_FUNC_get_stack, BPF_FUNC_get_task_stack}},
+	{"the writer's task is memory of the kernel, which is not there (no curtask)",
+	 {BPF_FUNC_get_current_task, 158, 175}},
+	{"the writer's cgroup is not part of a record (no cgroup)",
+	 {BPF_FUNC_get_current_cgroup_id, BPF_FUNC_get_current_ancestor_cgroup_id,
+	  BPF_FUNC_current_task_under_cgroup}},
+	{"the writer's user is not part of a record (no uid, no gid, no username)", {BPF_FUNC_get_current_uid_gid}},
+	{"a program runs after the event, in another process, and cannot act on the writer",
+	 {BPF_FUNC_send_signal, BPF_FUNC_send_signal_thread, BPF_FUNC_override_return, BPF_FUNC_probe_write_user,
+	  148}},
+	{"records have times of the clocks monotonic and boot only", {208}},
+	{"there are no tail calls", {BPF_FUNC_tail_call}},
+	{"counters of the processor are not part of a record",
+	 {BPF_FUNC_perf_event_read, BPF_FUNC_perf_event_read_value}},
+};
 
 int bp_is_helper(uint32_t number, const char **name, const char **why)
 {
 	*name = number && number < sizeof(names) / sizeof(*names) ? names[number] : "unknown";
-	*why = why_not(number);
+	*why = "this helper function is not there for programs on user events";
+	for (size_t i = 0; i < sizeof(missing) / sizeof(*missing); i++)
+		if (number && number < 256 && memchr(missing[i].numbers, (int)number, sizeof(missing[i].numbers)))
+			*why = missing[i].why;
 	return number < sizeof(bp_helpers) / sizeof(*bp_helpers) && bp_helpers[number];
 }

@@ -179,13 +179,5 @@ STORE(STX64, BPF_STX | BPF_MEM | BPF_DW, uint64_t, S)
 ATOMIC(ATOMIC32, BPF_W, uint32_t)
 ATOMIC(ATOMIC64, BPF_DW, uint64_t)
 
-#undef BINARY
-#undef COMPARE
-#undef ALU
-#undef SIGNED_ALU
-#undef BRANCH
-#undef LOAD
-#undef STORE
-#undef ATOMIC
 #undef OP
 #undef SPECIAL

@@ -57,42 +57,35 @@ unsigned bp_cpus(void)
 	return cpus;
 }
 
-static int is_hash(const struct bp_map *map)
-{
-	return map->type == BPF_MAP_TYPE_HASH || map->type == BPF_MAP_TYPE_PERCPU_HASH ||
-	       map->type == BPF_MAP_TYPE_LRU_HASH || map->type == BPF_MAP_TYPE_LRU_PERCPU_HASH;
-}
+enum { IS_HASH = 1, IS_ARRAY = 2, IS_LRU = 4, IS_PER_CPU = 8, IS_RINGS = 16 };
+static const uint8_t kinds[] = {
+	[BPF_MAP_TYPE_HASH] = IS_HASH,
+	[BPF_MAP_TYPE_ARRAY] = IS_ARRAY,
+	[BPF_MAP_TYPE_PERF_EVENT_ARRAY] = IS_RINGS,
+	[BPF_MAP_TYPE_PERCPU_HASH] = IS_HASH | IS_PER_CPU,
+	[BPF_MAP_TYPE_PERCPU_ARRAY] = IS_ARRAY | IS_PER_CPU,
+	[BPF_MAP_TYPE_LRU_HASH] = IS_HASH | IS_LRU,
+	[BPF_MAP_TYPE_LRU_PERCPU_HASH] = IS_HASH | IS_LRU | IS_PER_CPU,
+	[BPF_MAP_TYPE_RINGBUF] = IS_RINGS,
+};
 
-static int is_lru(const struct bp_map *map)
+/* Whether the map is of one of these kinds. */
+static int is(const struct bp_map *map, int which)
 {
-	return map->type == BPF_MAP_TYPE_LRU_HASH || map->type == BPF_MAP_TYPE_LRU_PERCPU_HASH;
-}
-
-static int is_per_cpu(const struct bp_map *map)
-{
-	return map->type == BPF_MAP_TYPE_PERCPU_HASH || map->type == BPF_MAP_TYPE_LRU_PERCPU_HASH ||
-	       map->type == BPF_MAP_TYPE_PERCPU_ARRAY;
-}
-
-static int is_array(const struct bp_map *map)
-{
-	return map->type == BPF_MAP_TYPE_ARRAY || map->type == BPF_MAP_TYPE_PERCPU_ARRAY;
+	return map->kind & which;
 }
 
 /* ---- creation */
 
 static const char *why_not(uint32_t type)
 {
-	switch (type) {
-	case BPF_MAP_TYPE_STACK_TRACE:
+	if (type == BPF_MAP_TYPE_STACK_TRACE)
 		return "stacks are not part of a record, so there are no maps of stacks";
-	case BPF_MAP_TYPE_PROG_ARRAY:
+	if (type == BPF_MAP_TYPE_PROG_ARRAY)
 		return "there are no tail calls, so there are no maps of programs";
-	case BPF_MAP_TYPE_CGROUP_ARRAY:
-		return "the writer's cgroup is not part of a record, so there are no maps of cgroups";
-	default:
-		return "there are hash, LRU hash, array and per-cpu maps, perf event arrays and ring buffers";
-	}
+	return type == BPF_MAP_TYPE_CGROUP_ARRAY
+		       ? "the writer's cgroup is not part of a record, so there are no maps of cgroups"
+		       : "there are hash, LRU hash, array and per-cpu maps, perf event arrays and ring buffers";
 }
 
 static int check_sizes(const struct bp_map *map)
@@ -107,11 +100,11 @@ static int check_sizes(const struct bp_map *map)
 	}
 	if (!map->max_entries || !map->key_size || !map->value_size)
 		return -EINVAL;
-	if (!is_hash(map) && map->key_size != 4)
+	if (!is(map, IS_HASH) && map->key_size != 4)
 		return -EINVAL;
 	if (map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY)
 		return map->value_size == 4 ? 0 : -EINVAL;
-	if (is_hash(map) && (uint64_t)map->key_size + map->value_size >= BP_MAX_ELEMENT)
+	if (is(map, IS_HASH) && (uint64_t)map->key_size + map->value_size >= BP_MAX_ELEMENT)
 		return -E2BIG;
 	return map->value_size > INT32_MAX - 8 ? -E2BIG : 0;
 }
@@ -126,15 +119,15 @@ static void *pages(size_t size, int fd)
 
 static size_t index_size(const struct bp_map *map)
 {
-	return is_hash(map) ? map->max_entries * sizeof(*map->slots) +
+	return is(map, IS_HASH) ? map->max_entries * sizeof(*map->slots) +
 				      ((size_t)map->mask + 1) * sizeof(*map->buckets)
 			    : 0;
 }
 
 static int make_elements(struct bp_map *map)
 {
-	map->copies = is_per_cpu(map) ? bp_cpus() : 1;
-	map->key_room = is_hash(map) ? (map->key_size + 7) & ~7u : 0;
+	map->copies = is(map, IS_PER_CPU) ? bp_cpus() : 1;
+	map->key_room = is(map, IS_HASH) ? (map->key_size + 7) & ~7u : 0;
 	map->value_room = (map->value_size + 7) & ~7u;
 	map->entry_size = map->key_room + (uint64_t)map->value_room * map->copies;
 	map->mask = 1;
@@ -155,7 +148,7 @@ static int make_elements(struct bp_map *map)
 	if (!map->entries)
 		return -ENOMEM;
 	memory += map->bytes + index_size(map);
-	if (is_array(map)) {
+	if (is(map, IS_ARRAY)) {
 		map->top = map->max_entries;
 		return 0;
 	}
@@ -200,8 +193,8 @@ int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **wh
 			       .references = 1,
 			       .fd = -1};
 	memcpy(map->name, attr->map_name, sizeof(map->name) - 1);
-	if (!is_hash(map) && !is_array(map) && map->type != BPF_MAP_TYPE_PERF_EVENT_ARRAY &&
-	    map->type != BPF_MAP_TYPE_RINGBUF) {
+	map->kind = map->type < sizeof(kinds) ? kinds[map->type] : 0;
+	if (!map->kind) {
 		*why = why_not(map->type);
 		error = -EINVAL;
 	} else if (map->flags & ~(flags | (map->type == BPF_MAP_TYPE_ARRAY ? BPF_F_MMAPABLE : 0u))) {
@@ -209,7 +202,7 @@ int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **wh
 	} else {
 		error = check_sizes(map);
 		if (!error)
-			error = is_hash(map) || is_array(map) ? make_elements(map) : make_rings(map);
+			error = is(map, IS_HASH | IS_ARRAY) ? make_elements(map) : make_rings(map);
 	}
 	if (error)
 		bp_map_put(map);
@@ -357,7 +350,7 @@ static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **
 		return -EINVAL;
 	if (!map->entries)
 		return -EOPNOTSUPP;
-	if (is_array(map)) {
+	if (is(map, IS_ARRAY)) {
 		memcpy(&i, key, sizeof(i));
 		if (i >= map->max_entries)
 			return -E2BIG;
@@ -367,14 +360,14 @@ static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **
 	i = find(map, key);
 	if (i) {
 		*values = map->entries + (i - 1) * map->entry_size + map->key_room;
-		if (is_lru(map))
+		if (is(map, IS_LRU))
 			map->slots[i - 1].hash |= BP_USED;
 		return flags == BPF_NOEXIST ? -EEXIST : 0;
 	}
 	if (flags == BPF_EXIST)
 		return -ENOENT;
 	if (map->used == map->max_entries) {
-		if (!is_lru(map))
+		if (!is(map, IS_LRU))
 			return -E2BIG;
 		evict(map);
 	}
@@ -398,7 +391,7 @@ static uint8_t *look(struct bp_map *map, const void *key, int is_use)
 {
 	uint32_t i;
 
-	if (is_array(map)) {
+	if (is(map, IS_ARRAY)) {
 		memcpy(&i, key, sizeof(i));
 		return i < map->max_entries ? map->entries + i * map->entry_size : NULL;
 	}
@@ -407,7 +400,7 @@ static uint8_t *look(struct bp_map *map, const void *key, int is_use)
 	i = find(map, key);
 	if (!i)
 		return NULL;
-	if (is_use && is_lru(map))
+	if (is_use && is(map, IS_LRU))
 		map->slots[i - 1].hash |= BP_USED;
 	return map->entries + (i - 1) * map->entry_size + map->key_room;
 }
@@ -439,7 +432,7 @@ int bp_map_delete(struct bp_map *map, const void *key)
 {
 	uint32_t i;
 
-	if (!is_hash(map))
+	if (!is(map, IS_HASH))
 		return -EINVAL;
 	i = find(map, key);
 	if (i)
@@ -449,7 +442,7 @@ int bp_map_delete(struct bp_map *map, const void *key)
 
 uint8_t *bp_map_entry(const struct bp_map *map, uint32_t i)
 {
-	if (is_hash(map) && !(map->slots[i].hash & BP_LIVE))
+	if (is(map, IS_HASH) && !(map->slots[i].hash & BP_LIVE))
 		return NULL;
 	return map->entries + i * map->entry_size;
 }
@@ -473,7 +466,7 @@ int bp_map_part(const struct bp_map *map, uint64_t address, uint64_t *start, uin
 
 size_t bp_map_value_size(const struct bp_map *map)
 {
-	return is_per_cpu(map) ? (size_t)map->value_room * map->copies : map->value_size;
+	return is(map, IS_PER_CPU) ? (size_t)map->value_room * map->copies : map->value_size;
 }
 
 int bp_map_read(struct bp_map *map, const void *key, void *value, uint64_t flags)
@@ -515,7 +508,7 @@ int bp_map_next(struct bp_map *map, const void *key, void *next)
 		return -EPERM;
 	if (map->type == BPF_MAP_TYPE_RINGBUF)
 		return -EOPNOTSUPP;
-	if (!is_hash(map)) {
+	if (!is(map, IS_HASH)) {
 		if (key)
 			memcpy(&i, key, sizeof(i));
 		i = key && i < map->max_entries ? i + 1 : 0;

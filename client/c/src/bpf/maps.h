@@ -1,13 +1,10 @@
 /*
- * Maps of eBPF programs, in the memory of the process that runs the programs.
+ * Maps of eBPF programs, in the memory of the process that runs them: hash, LRU hash, array, their per-cpu
+ * forms, perf event array, ring buffer. Flags, limits and errors are those of
+ * kernel/bpf/{syscall,hashtab,arraymap,ringbuf}.c; other kinds and flags are -EINVAL.
  *
- * Kinds: hash, LRU hash, array, their per-cpu forms, perf event array, ring buffer. Values of per-cpu maps
- * have one copy for each cpu; a program sees the copy of its record's cpu. Flags, limits and errors are those
- * of kernel/bpf/{syscall,hashtab,arraymap,ringbuf}.c; other kinds and flags are -EINVAL.
- *
- * Threads: everything is called with bp_lock() held, by any thread. Programs run in one thread, which takes
- * the lock for a batch of records, and bpf(2) of the tool for one call. Memory that the tool has mapped
- * (BPF_F_MMAPABLE, rings) is shared with programs without the lock, as with a kernel.
+ * Everything is called with bp_lock() held, by any thread: programs for a batch of records, bpf(2) for one
+ * call. Memory that the tool has mapped (BPF_F_MMAPABLE, rings) is shared without the lock, as with a kernel.
  * errno may change.
  */
 #ifndef UTRACEFS_BPF_MAPS_H
@@ -34,19 +31,16 @@ struct bp_slot {
 };
 
 struct bp_map {
-	uint32_t type, key_size, value_size, max_entries, flags, id;
+	uint32_t type, key_size, value_size, max_entries, flags, id, references;
+	uint8_t kind; /* maps.c */
+	uint8_t is_frozen;
 	char name[BPF_OBJ_NAME_LEN];
-	uint32_t references;
-	int is_frozen;
-	/* -1, or a descriptor that the map owns: a memfd of the values (BPF_F_MMAPABLE: mmap(2) of it at
-	 * offset 0 is mmap of the map), or an eventfd that becomes readable for records of a ring buffer. */
-	int fd;
+	int fd; /* -1, or a memfd of the values (BPF_F_MMAPABLE), or the eventfd of a ring buffer */
 	/* Entries: the key (only of hashes) and the value's copies, each of a multiple of 8 bytes. */
 	uint8_t *entries;
 	uint32_t key_room, value_room, copies;
 	uint64_t entry_size;
-	uint32_t top; /* entries from here on were never in use */
-	uint32_t used;
+	uint32_t top, used; /* entries from top on were never in use */
 	size_t bytes;
 	/* Hashes only. */
 	struct bp_slot *slots;
@@ -67,36 +61,25 @@ int bp_map_new(struct bp_map **map, const union bpf_attr *attr, const char **why
 void bp_map_get(struct bp_map *map);
 void bp_map_put(struct bp_map *map);
 
-/* ---- for bpf(2). Keys have key_size bytes; values value_size bytes, or bp_map_value_size(). */
-
-/* Bytes of a value in bpf(2): value_size, or for per-cpu maps each cpu's copy, rounded up to 8. */
+/* For bpf(2), with its errors; values have bp_map_value_size() bytes: per-cpu maps have each cpu's copy,
+ * rounded up to 8. For a perf event array bp_map_set_ring() stands in for writing and erasing. */
 size_t bp_map_value_size(const struct bp_map *map);
-/* -ENOENT; -EOPNOTSUPP for kinds without values. BPF_F_LOCK is -EINVAL. */
 int bp_map_read(struct bp_map *map, const void *key, void *value, uint64_t flags);
-/* flags: BPF_ANY, BPF_NOEXIST (-EEXIST), BPF_EXIST (-ENOENT). -E2BIG: full, or an index outside; -EPERM:
- * frozen. Of a perf event array bp_map_set_ring() instead. */
 int bp_map_write(struct bp_map *map, const void *key, const void *value, uint64_t flags);
-/* -ENOENT, -EINVAL for arrays, -EPERM. Of a perf event array bp_map_set_ring() with NULL. */
 int bp_map_erase(struct bp_map *map, const void *key);
 /* The key after `key`, the first for NULL or a key that is not there; -ENOENT after the last. */
 int bp_map_next(struct bp_map *map, const void *key, void *next);
-/* No more writes by bpf(2): -EBUSY the second time. */
 int bp_map_freeze(struct bp_map *map);
 void bp_map_info(const struct bp_map *map, struct bpf_map_info *info);
 
-/* ---- for programs */
-
-/* The value, of cpu `cpu` in per-cpu maps, or NULL. Valid as long as the map; after a deletion it may become
- * another key's. */
+/* For programs: the copy of cpu `cpu`, or NULL. Valid as long as the map; after a deletion it may become
+ * another key's. New elements are 0 for other cpus. */
 void *bp_map_lookup(struct bp_map *map, const void *key, uint32_t cpu);
-/* Of one cpu; new elements are 0 for the others. Otherwise as bp_map_write, without -EPERM. */
 int bp_map_update(struct bp_map *map, const void *key, const void *value, uint64_t flags, uint32_t cpu);
 int bp_map_delete(struct bp_map *map, const void *key);
-/* The entry at index `i` below `top`, or NULL if it is not in use. Hashes: the key; the value is key_room
- * bytes behind it. Arrays: the value. */
+/* The entry `i` below `top`, or NULL if it is not in use: its key, the value key_room bytes behind it. */
 uint8_t *bp_map_entry(const struct bp_map *map, uint32_t i);
-/* The part of an entry that contains this address: a key, or one cpu's copy of a value. 0, or -EFAULT if it
- * is in none. */
+/* The part of an entry that contains this address: a key, or one cpu's value. 0, or -EFAULT: in none. */
 int bp_map_part(const struct bp_map *map, uint64_t address, uint64_t *start, uint64_t *size, int *is_key);
 
 /* ---- rings: a perf event's (PERF_COUNT_SW_BPF_OUTPUT) or a ring buffer's */
@@ -114,26 +97,24 @@ struct bp_ring {
 	uint32_t references;
 };
 
-/* A perf event's ring: for perf_event_open(). One reference. -ENOMEM, -EMFILE. */
+/* A perf event's ring, with one reference. -ENOMEM, -EMFILE. */
 int bp_ring_new(struct bp_ring **ring);
 void bp_ring_get(struct bp_ring *ring);
 void bp_ring_put(struct bp_ring *ring);
 /* mmap(2) of a perf event: makes the ring of 1 + 2^n pages (else -EINVAL, -EBUSY the second time); the caller
- * then maps ring->memory. Losses are in it as PERF_RECORD_LOST, as soon as there is room again. */
+ * then maps ring->memory. */
 int bp_ring_map(struct bp_ring *ring, size_t size);
 /* The ring of an index of a perf event array; NULL removes it. -E2BIG. The map has its own reference. */
 int bp_map_set_ring(struct bp_map *map, uint32_t index, struct bp_ring *ring);
 /* Makes the ring of a new ring buffer map. */
 int bp_ringbuf_new(struct bp_map *map);
-/* mmap(2) of a ring buffer map: the consumer's page at offset 0, the producer's page and the data twice at
- * the page size. Returns the address, or MAP_FAILED and the error in *error. */
+/* mmap(2) of a ring buffer map, or MAP_FAILED and the error in *error. */
 void *bp_ringbuf_map(struct bp_map *map, void *address, size_t size, int prot, int flags, off_t offset,
 		     int *error);
-/* Rings the bells of all rings that got records since the last call, and writes pending losses: once after
- * each batch. */
+/* After each batch: rings the bells of all rings that got records, and writes pending losses. */
 int bp_ring_bells(void);
 
-/* Adds records that were lost on their way to the tool: a perf event's ring has them as PERF_RECORD_LOST. */
+/* Adds records that were lost on their way to the tool: PERF_RECORD_LOST as soon as there is room. */
 void bp_ring_lose(struct bp_ring *ring, uint64_t count);
 
 /* For programs. -ENOENT: no ring, or it is not mapped or not enabled; -ENOSPC, counted; -E2BIG. With
