@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
+from tests.integration.mount.mounting import wait_for
 from utracefs.tree.tracefs import PerfAttr
 
 ROOT = Path(__file__).parents[2]
@@ -154,12 +155,15 @@ def test_floods_and_a_daemon_that_is_killed(daemon: DaemonProcess, tmp_path: Pat
     client = ROOT / "client" / "utracefs" / "c"
     options = [f"-I{client}/include", f"{client}/lib/libutracefs.a", "-pthread"]
     subprocess.run(["gcc", "-O2", "-o", "flood", "flood.c", *options], cwd=tmp_path, check=True)
-    environment = {**os.environ, "UTRACEFS_DIR": daemon.directory, "UTRACEFS_RING_KB": "32768"}
+    environment = {**os.environ, "UTRACEFS_DIR": daemon.directory, "UTRACEFS_RING_KB": "8192"}
     with daemon.tree() as tree:
         tree.write_file("standing_events", b"flood")
     programs = [
         subprocess.Popen([tmp_path / "flood"], env=environment, stdout=subprocess.PIPE) for _ in range(2)
     ]
+    with daemon.tree() as tree:
+        begun = [f"per_cpu/cpu{cpu}/stats" for cpu in range(os.cpu_count() or 1)]
+        wait_for(lambda: any(b"entries: 0" not in tree.read_file(x) for x in begun), "the flood begins")
     for _ in range(2):
         time.sleep(rng.uniform(0.2, 0.8))
         daemon.stop(kill=True)

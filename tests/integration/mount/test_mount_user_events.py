@@ -120,7 +120,7 @@ class Provider:
 
 
 def test_from_registration_to_record(tree: Path, program: Path) -> None:
-    """What else the kernel answers: tests/integration/abi."""
+    """Only the way through; tests/integration/abi asks for each answer of the kernel."""
     with Provider(program, tree) as provider:
         assert provider.call("open") == 0
         assert provider.call("reg 0 0 3 4 0 shop u32 count; char[4] what") == 0
