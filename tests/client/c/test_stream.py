@@ -167,7 +167,7 @@ def test_kills(stream: Program, utracefsd: DaemonProcess) -> None:
         stream.process.stdin.write("count 3000\n")  # its end is that of the records
         stream.process.stdin.flush()
         for turn in range(kills + 1):
-            time.sleep(0.3)
+            time.sleep(1)
             utracefsd.stop(kill=turn < kills)
             utracefsd.start()
             assert program.stdout.readline() == "again\n"

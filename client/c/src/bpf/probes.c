@@ -404,6 +404,7 @@ static int is_selected(const char *event)
 static int select_events(void)
 {
 	struct utracefs_stream_options options = { .ring_bytes = RING_BYTES, .ends = bt_is_recording() };
+	const int is_again = here.selection[0] != 0;
 	struct bp_probe *probe;
 	unsigned named = 1;
 	size_t used;
@@ -424,8 +425,8 @@ static int select_events(void)
 	}
 	for (used = 0; here.selection[used]; used++)
 		named += here.selection[used] == ' ';
-	/* None: of a recording, for its time. */
-	if (used == 0 || named > MOST_NAMED || used == sizeof(here.selection) - 1)
+	/* None: of a recording, for its time. Again: opening a stream anew misses records, so only once. */
+	if (used == 0 || is_again || named > MOST_NAMED || used == sizeof(here.selection) - 1)
 		strcpy(here.selection, ALL_EVENTS);
 	do
 		error = utracefs_stream_open(here.stream, here.selection, NULL, &options);
