@@ -62,12 +62,14 @@ class Cli:
         return error
 
     def start(self, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
+        """Without buffers: communicate() would leave out what a readline() has read ahead."""
         process = Popen(
             self.command(*words),
             env=self.env,
             cwd=self.home,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
             **options,
         )
         self._started.append(process)
