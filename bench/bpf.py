@@ -21,7 +21,7 @@ import pytest
 import utracefs
 from bench.loops import compiled
 from bench.measure import Row, at_most_row, daemon, in_turns, ratio_row
-from bench.rings import DATA
+from bench.rings import put
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.hist.parse import parse_parts
@@ -117,12 +117,7 @@ def taking_in(keys: bytes | None) -> Callable[[], float]:
 
     def take() -> float:
         nonlocal head
-        place = head % RING
-        first = min(len(data), RING - place)
-        memory[DATA + place : DATA + place + first] = data[:first]
-        memory[DATA : DATA + len(data) - first] = data[first:]
-        head += len(data)
-        struct.pack_into("<Q", memory, 64, head)
+        head = put(memory, RING, head, data)
         begin = time.thread_time_ns()
         taken = intake.take_in()
         took = time.thread_time_ns() - begin

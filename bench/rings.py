@@ -53,6 +53,16 @@ def taking_in() -> Iterator[Row]:
         yield at_least_row(f"counted by hist:keys={keys.decode()}:vals=b", best, 2_000_000, "records/s")
 
 
+def put(memory: mmap.mmap, size: int, head: int, data: bytes) -> int:
+    """Write committed records behind `head` of an empty data ring of this size. Returns the new head."""
+    place = head % size
+    first = min(len(data), size - place)
+    memory[DATA + place : DATA + place + first] = data[:first]
+    memory[DATA : DATA + len(data) - first] = data[first:]
+    struct.pack_into("<Q", memory, 64, head + len(data))
+    return head + len(data)
+
+
 def taken_in_s(
     tracepoint: Tracepoint, count: int | None = None, between: Callable[[], object] | None = None
 ) -> float:
@@ -70,12 +80,7 @@ def taken_in_s(
     for _ in range(9):
         records = struct.pack("<IIQIHH", 1 << 31 | 16, 0, time.monotonic_ns(), os.getpid(), 0, 0) + bytes(16)
         data = records * count
-        place = head % size
-        first = min(len(data), size - place)
-        memory[DATA + place : DATA + place + first] = data[:first]
-        memory[DATA : DATA + len(data) - first] = data[first:]
-        head += len(data)
-        struct.pack_into("<Q", memory, 64, head)
+        head = put(memory, size, head, data)
         begin = time.perf_counter()
         taken = intake.take_in()
         best = min(best, time.perf_counter() - begin)

@@ -19,18 +19,22 @@ INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "includ
 
 
 def asserted_in_c(*claims: str) -> subprocess.CompletedProcess[str]:
-    """The compiler's result for claims about data_ring.h."""
-    source = '#include "data_ring.h"\n' + "".join(f'_Static_assert({claim}, "");\n' for claim in claims)
+    """The compiler's result for claims about the rings' headers."""
+    source = '#include "data_ring.h"\n#include "stream_ring.h"\n' + "".join(
+        f'_Static_assert({claim}, "");\n' for claim in claims
+    )
     command = ["gcc", "-std=gnu11", f"-I{INCLUDE}", "-fsyntax-only", "-xc", "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=False)
 
 
-def test_the_headers_of_the_data_ring_agree() -> None:
+def test_the_headers_of_the_rings_agree() -> None:
     claims = [
         f"DR_MIN_SIZE == {limits.MIN_DATA_RING}",
         f"DR_DEFAULT_SIZE == {limits.DATA_RING_SIZE}",
         f"DR_MAX_SIZE == {limits.MAX_DATA_RING}",
         f"DR_MAX_PAYLOAD == {limits.MAX_PAYLOAD}",
+        f"SS_MIN_SIZE == {limits.MIN_STREAM_RING}",
+        f"SS_MAX_SIZE == {limits.MAX_STREAM_RING}",
     ]
     assert asserted_in_c(*claims).stderr == ""
     assert asserted_in_c(f"DR_MAX_PAYLOAD == {limits.MAX_PAYLOAD} + 1").returncode != 0

@@ -70,7 +70,7 @@ struct utracefs_stream_record {
 /* All members may be 0. */
 struct utracefs_stream_options {
 	const char *instance; /* only events that are enabled in this instance; "": in the top one */
-	uint32_t ring_bytes;  /* a power of two from 256 KiB to 64 MiB; 0: 4 MiB */
+	uint32_t ring_bytes;  /* a power of two from 256 KiB to 128 MiB; 0: 4 MiB */
 	uint32_t watermark;   /* unread bytes at which utracefs_stream_fd becomes readable; 0: 1 */
 	int ends;	      /* not 0: with the daemon. Else the stream waits for the next one. */
 };

@@ -13,12 +13,11 @@
  */
 #include "engine.h"
 
+#include "hex.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/perf_event.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,28 +36,6 @@ static struct bp_map *map_of(int fd)
 static void trace(const char *text, size_t size)
 {
 	strncat(traced, text, size);
-}
-
-/* Exactly as long as needed, so that a sanitizer sees a read past the end. */
-static uint8_t *bytes_of(const char *hex, size_t *size)
-{
-	size_t n = hex ? strspn(hex, "0123456789abcdef") / 2 : 0;
-	uint8_t *bytes = malloc(n ? n : 1);
-
-	for (size_t i = 0; i < n; i++) {
-		unsigned byte;
-
-		sscanf(hex + 2 * i, "%2x", &byte);
-		bytes[i] = (uint8_t)byte;
-	}
-	*size = n;
-	return bytes;
-}
-
-static void print_bytes(const uint8_t *bytes, size_t size)
-{
-	for (size_t i = 0; i < size; i++)
-		printf("%02x", bytes[i]);
 }
 
 static void make_map(char *arguments)

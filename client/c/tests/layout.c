@@ -6,30 +6,11 @@
  */
 #include "bpf/layout.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "hex.h"
 
-/* Exactly as long as needed, so that a sanitizer sees a read past the end. A NUL is behind it if `text`. */
-static uint8_t *bytes_of(const char *hex, size_t *size, int text)
+static void show(const void *bytes, size_t size)
 {
-	size_t n = strspn(hex, "0123456789abcdef") / 2;
-	uint8_t *bytes = calloc(1, n + (text || !n));
-
-	for (size_t i = 0; i < n; i++) {
-		unsigned byte;
-
-		sscanf(hex + 2 * i, "%2x", &byte);
-		bytes[i] = (uint8_t)byte;
-	}
-	*size = n;
-	return bytes;
-}
-
-static void show(const uint8_t *bytes, size_t size)
-{
-	for (size_t i = 0; i < size; i++)
-		printf("%02x", bytes[i]);
+	print_bytes(bytes, size);
 	printf("\n");
 }
 
@@ -41,13 +22,16 @@ int main(void)
 	while (fgets(line, sizeof(line), stdin)) {
 		const char *hex = strchr(line, ' ') + 1;
 		size_t size, made;
-		uint8_t *bytes = bytes_of(hex, &size, line[0] == 'f');
+		uint8_t *bytes = bytes_of(hex, &size);
 
 		if (line[0] == 'f') {
+			char *text = strndup((char *)bytes, size);
+
 			bt_layout_free(layout);
-			layout = bt_layout_new((char *)bytes);
+			layout = bt_layout_new(text);
+			free(text);
 			if (layout)
-				show((const uint8_t *)bt_layout_text(layout), strlen(bt_layout_text(layout)));
+				show(bt_layout_text(layout), strlen(bt_layout_text(layout)));
 			else
 				puts("none");
 		} else {

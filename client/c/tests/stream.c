@@ -9,9 +9,7 @@
  */
 #include <utracefs_stream.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "hex.h"
 
 static struct utracefs_stream *stream;
 volatile unsigned char seen; /* all bytes of records can be read */
@@ -48,8 +46,7 @@ static void show(const struct utracefs_stream_record *r)
 	} else {
 		printf("%s:%s %llu %u %d %d %s ", r->event->system, r->event->name, (unsigned long long)r->time_ns,
 		       r->cpu, r->pid, r->tid, r->comm);
-		for (uint32_t i = 8; i < r->size; i++)
-			printf("%02x", r->data[i]);
+		print_bytes((const uint8_t *)r->data + 8, r->size > 8 ? r->size - 8 : 0);
 		printf(";");
 	}
 }
@@ -117,8 +114,7 @@ int main(int argc, char **argv)
 			char *data;
 
 			if (answer(utracefs_stream_read_file(stream, line + 5, &data, &size)) == 0) {
-				for (size_t i = 0; i < size; i++)
-					printf("%02x", (unsigned char)data[i]);
+				print_bytes(data, size);
 				puts("");
 				free(data);
 			}

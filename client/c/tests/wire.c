@@ -9,25 +9,7 @@
  */
 #include "wire.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* Exactly as long as needed, so that a sanitizer sees a read past the end. */
-static uint8_t *bytes_of(const char *hex, size_t *size)
-{
-	size_t n = strspn(hex, "0123456789abcdef") / 2;
-	uint8_t *bytes = malloc(n ? n : 1);
-
-	for (size_t i = 0; i < n; i++) {
-		unsigned byte;
-
-		sscanf(hex + 2 * i, "%2x", &byte);
-		bytes[i] = (uint8_t)byte;
-	}
-	*size = n;
-	return bytes;
-}
+#include "hex.h"
 
 static void parse(const uint8_t *bytes, size_t size)
 {
@@ -80,8 +62,7 @@ static void put(const char *what)
 		out.room = 20;
 		ut_put_delete(&out, 5, "a name that is too long");
 	}
-	for (size_t i = 0; i < out.size; i++)
-		printf("%02x", room[i]);
+	print_bytes(room, out.size);
 	printf("%s\n", out.failed ? "failed" : "");
 }
 

@@ -39,6 +39,9 @@
 #define SS_MAGIC 0x53525455u /* "UTRS" */
 #define SS_VERSION 1u
 #define SS_DATA_OFFSET 4096u
+/* Of the data area. */
+#define SS_MIN_SIZE (256u << 10)
+#define SS_MAX_SIZE (128u << 20)
 
 #define SS_RECORD 0u /* entry: a record */
 #define SS_LOST 1u   /* common fields, u64: this many records of this event are lost here; pid, tid, cpu 0 */

@@ -74,7 +74,7 @@ struct utracefs_stream {
 	uint64_t epoch;
 	int has_untold;
 	struct ut_stream_events events;
-	char (*comms)[SS_COMM_SIZE]; /* by thread */
+	char (*comms)[SS_COMM_SIZE]; /* by thread; NULL: never opened */
 	char error[256];
 };
 
@@ -514,8 +514,7 @@ struct utracefs_stream *utracefs_stream_new(const char *directory)
 {
 	struct utracefs_stream *s = calloc(1, sizeof(*s));
 
-	if (s && (ut_stream_events_init(&s->events) || !(s->comms = calloc(NR_TIDS, sizeof(*s->comms))))) {
-		ut_stream_events_free(&s->events);
+	if (s && ut_stream_events_init(&s->events)) {
 		free(s);
 		s = NULL;
 	}
@@ -554,7 +553,9 @@ int utracefs_stream_open(struct utracefs_stream *s, const char *events, const ch
 	s->request = (struct ut_out){.room = REQUEST_BYTES + 2 * strlen(events) + (filter ? strlen(filter) : 0) +
 					     (attr.instance ? strlen(attr.instance) : 0)};
 	s->request.data = malloc(s->request.room);
-	if (!s->request.data)
+	if (!s->comms)
+		s->comms = calloc(NR_TIDS, sizeof(*s->comms));
+	if (!s->request.data || !s->comms)
 		return fail(s, -ENOMEM, "no memory");
 	ut_put_stream_open(&s->request, 1, &attr);
 	s->has_filter = filter != NULL;

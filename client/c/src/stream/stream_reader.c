@@ -6,9 +6,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define MIN_RING (256u << 10)
-#define MAX_RING (64u << 20)
-
 int ut_stream_ring_map(struct ut_stream_ring *ring, int fd)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);
@@ -18,7 +15,8 @@ int ut_stream_ring_map(struct ut_stream_ring *ring, int fd)
 
 	/* Were it to shrink, reading it would be a SIGBUS. */
 	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &found) < 0 ||
-	    found.st_size < (off_t)(SS_DATA_OFFSET + MIN_RING) || found.st_size > (off_t)(SS_DATA_OFFSET + MAX_RING))
+	    found.st_size < (off_t)(SS_DATA_OFFSET + SS_MIN_SIZE) ||
+	    found.st_size > (off_t)(SS_DATA_OFFSET + SS_MAX_SIZE))
 		return -EPROTO;
 	size = (uint64_t)found.st_size - SS_DATA_OFFSET;
 	map = mmap(NULL, (size_t)found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
