@@ -448,10 +448,10 @@ class Instance:
         assert buffer is not None
         # The file of one cpu counts all cpus, too, as print_event_info() of kernel/trace/trace.c does.
         return headers.header(
-            headers.TextOptions.from_names(self.options.on),
+            self.options.on,
             entries=buffer.entries(),
             overruns=buffer.overruns(),
-            empty=buffer.is_empty(cpu),
+            is_empty=buffer.is_empty(cpu),
             online_cpus=self.nr_cpus,
             kernel_release=self.comms.kernel_release,
         )
@@ -462,7 +462,7 @@ class Instance:
             self._event_by_id,
             self.comms.comm,
             self.comms.tgid,
-            headers.TextOptions.from_names(self.options.on),
+            self.options.on,
             self.clock_is_ns,
             time_start=self.settings.time_start,
             one_line=one_line,

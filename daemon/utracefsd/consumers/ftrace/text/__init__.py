@@ -1,5 +1,5 @@
 """The text of `trace` and `trace_pipe`.
 
-headers   the lines before the records, and the options that shape the text
+headers   the lines before the records
 _text     compiled: a record as a line
 """

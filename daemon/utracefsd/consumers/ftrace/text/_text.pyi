@@ -1,9 +1,8 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from utracefs_protocol.events.declaration import Field
 from utracefsd.consumers.ftrace.buffer._ring_buffer import Cursor
-from utracefsd.consumers.ftrace.text.headers import TextOptions
 
 LINE_LIMIT: Final[int]
 
@@ -17,7 +16,7 @@ class TextRenderer:
         | Callable[[int], tuple[bytes, Sequence[Field]] | tuple[bytes, Sequence[Field], bool] | None],
         comm: Callable[[int], bytes],
         tgid: Callable[[int], int | None],
-        options: TextOptions,
+        options: Container[str],
         clock_is_ns: bool,
         *,
         time_start: int = 0,

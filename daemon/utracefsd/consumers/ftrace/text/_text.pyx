@@ -307,6 +307,7 @@ cdef class TextRenderer:
         comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Called for positive
             pids only, normally once per pid and call.
         tgid: None or 0 if unknown; called with record-tgid only.
+        options: Names of the trace options that are on.
         time_start: When the buffer was last cleared, in its own clock; latency-format counts from that time.
         one_line: `?` for LF and CR in a string; the kernel prints them.
 
@@ -316,15 +317,16 @@ cdef class TextRenderer:
         self._lookup = events if callable(events) else events.get
         self._comm = comm
         self._tgid = tgid
-        self._mode = BIN if options.bin else HEX if options.hex else RAW if options.raw else NORMAL
-        self._fields = options.fields
-        self._verbose = options.verbose
-        self._context_info = options.context_info
-        self._irq_info = options.irq_info
-        self._latency = options.latency_format
-        self._record_tgid = options.record_tgid
-        self._annotate = options.annotate
-        self._message_only = options.printk_msg_only
+        modes = (("bin", BIN), ("hex", HEX), ("raw", RAW))
+        self._mode = next((mode for name, mode in modes if name in options), NORMAL)
+        self._fields = "fields" in options
+        self._verbose = "verbose" in options
+        self._context_info = "context-info" in options
+        self._irq_info = "irq-info" in options
+        self._latency = "latency-format" in options
+        self._record_tgid = "record-tgid" in options
+        self._annotate = "annotate" in options
+        self._message_only = "printk-msg-only" in options and "trace_printk" in options
         self._marker_label = marker_label(options)
         self._clock_is_ns = clock_is_ns
         self._time_start = time_start
@@ -680,8 +682,8 @@ cdef class TextRenderer:
 cdef bytes marker_label(options):
     """seq_print_ip_sym() of kernel/trace/trace_output.c, for the one function named by markers."""
     return b"tracing_mark_write%s%s: " % (
-        b"+0x0/0x170" if options.sym_offset else b"",
-        b" <%016x>" % MARKER_IP if options.sym_addr else b"",
+        b"+0x0/0x170" if "sym-offset" in options else b"",
+        b" <%016x>" % MARKER_IP if "sym-addr" in options else b"",
     )
 
 

@@ -1,14 +1,17 @@
 """The headers of `trace`, and the options that shape its text."""
 
-import attrs
+from functools import partial
+
 import pytest
 
-from utracefsd.consumers.ftrace.text.headers import TextOptions, header
+from tests.daemon.consumers.ftrace.text.text_model import text_options
+from utracefsd.consumers.ftrace.text.headers import header
 
+trace_header = partial(header, kernel_release=b"6.12.117")
 ENTRIES = b"# tracer: nop\n#\n# entries-in-buffer/entries-written: 158/600   #P:2\n#\n"
 HEADERS = [
     (
-        TextOptions(),
+        text_options(),
         ENTRIES
         + b"#                                _-----=> irqs-off/BH-disabled\n"
         + b"#                               / _----=> need-resched\n"
@@ -20,13 +23,13 @@ HEADERS = [
         + b"#              | |         |   |||||     |         |\n",
     ),
     (
-        TextOptions(irq_info=False),
+        text_options(irq_info=False),
         ENTRIES
         + b"#           TASK-PID     CPU#     TIMESTAMP  FUNCTION\n"
         + b"#              | |         |         |         |\n",
     ),
     (
-        TextOptions(record_tgid=True),
+        text_options(record_tgid=True),
         ENTRIES
         + b"#                                          _-----=> irqs-off/BH-disabled\n"
         + b"#                                         / _----=> need-resched\n"
@@ -38,14 +41,14 @@ HEADERS = [
         + b"#              | |           |       |   |||||     |         |\n",
     ),
     (
-        TextOptions(record_tgid=True, irq_info=False),
+        text_options(record_tgid=True, irq_info=False),
         ENTRIES
         + b"#           TASK-PID       TGID    CPU#     TIMESTAMP  FUNCTION\n"
         + b"#              | |           |       |         |         |\n",
     ),
-    (TextOptions(context_info=False), b"# tracer: nop\n#\n"),
-    (TextOptions(context_info=False, latency_format=True), b"# tracer: nop\n#\n"),
-    (TextOptions(verbose=True), b"# tracer: nop\n#\n"),
+    (text_options(context_info=False), b"# tracer: nop\n#\n"),
+    (text_options(context_info=False, latency_format=True), b"# tracer: nop\n#\n"),
+    (text_options(verbose=True), b"# tracer: nop\n#\n"),
 ]
 PREAMBLE = (
     b"# tracer: nop\n#\n"
@@ -69,34 +72,21 @@ LATENCY_COLUMNS = (
     b"#     \\   /        ||||||  \\    |    /       \n"
 )
 HEADERS += [
-    (TextOptions(latency_format=True), PREAMBLE + LATENCY_COLUMNS),
-    (TextOptions(latency_format=True, verbose=True), PREAMBLE),
+    (text_options(latency_format=True), PREAMBLE + LATENCY_COLUMNS),
+    (text_options(latency_format=True, verbose=True), PREAMBLE),
 ]
 
 
 @pytest.mark.parametrize(("options", "text"), HEADERS)
-def test_header(options: TextOptions, text: bytes) -> None:
-    assert header(options, entries=158, overruns=442, online_cpus=2, kernel_release="6.12.117") == text
-    for ignored in ("raw", "hex", "bin", "fields"):
-        changed = attrs.evolve(options, **{ignored: True})
-        assert header(changed, entries=158, overruns=442, online_cpus=2, kernel_release=b"6.12.117") == text
+def test_header(options: frozenset[str], text: bytes) -> None:
+    for ignored in (set(), {"raw"}, {"hex"}, {"bin"}, {"fields"}):
+        shown = trace_header(options | ignored, entries=158, overruns=442, is_empty=False, online_cpus=2)
+        assert shown == text
 
 
 def test_header_of_an_empty_buffer() -> None:
-    assert header(TextOptions(), entries=0, overruns=0, online_cpus=8).startswith(
+    empty = partial(trace_header, entries=0, overruns=0, is_empty=True, online_cpus=8)
+    assert empty(text_options()).startswith(
         b"# tracer: nop\n#\n# entries-in-buffer/entries-written: 0/0   #P:8\n#\n#        "
     )
-    assert (
-        header(TextOptions(latency_format=True), entries=0, overruns=0, online_cpus=8)
-        == b"# tracer: nop\n#\n"
-    )
-
-
-def test_options_by_their_names() -> None:
-    assert TextOptions.from_names({"context-info", "irq-info", "annotate", "trace_printk"}) == TextOptions()
-    assert TextOptions.from_names(()) == TextOptions(context_info=False, irq_info=False, annotate=False)
-    every = [field.name.replace("_", "-") for field in attrs.fields(TextOptions)] + ["trace_printk"]
-    assert TextOptions.from_names(every) == TextOptions(
-        **{field.name: True for field in attrs.fields(TextOptions)}
-    )
-    assert not TextOptions.from_names({"printk-msg-only"}).printk_msg_only
+    assert empty(text_options(latency_format=True)) == b"# tracer: nop\n#\n"

@@ -8,7 +8,6 @@ import itertools
 import struct
 from collections.abc import Sequence
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,11 +23,11 @@ from tests.daemon.consumers.ftrace.text.text_model import (
     model_line,
     one_event,
     renderer,
+    text_options,
 )
 from utracefs_protocol.events.declaration import Field, parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.text._text import LINE_LIMIT, TextRenderer
-from utracefsd.consumers.ftrace.text.headers import TextOptions
 
 
 def marker(text: bytes, ip: int = 0xFFFF) -> bytes:
@@ -52,37 +51,37 @@ def buffer_with(*records: tuple[int, int, bytes], nr_cpus: int = 2, size_kb: int
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (TextOptions(), b"          golden-46      [000] .....            3: p_s8: v=(0)\n"),
-        (TextOptions(fields=True), b"          golden-46      [000] .....            3: p_s8: v=(0)\n"),
-        (TextOptions(verbose=True), b"          golden-46      [000] .....            3: p_s8: v=(0)\n"),
-        (TextOptions(raw=True), b"46 0 3 type: 1039\n"),
-        (TextOptions(hex=True), b"0000002e 00000000 0000000000000003 type: 1039\n\n"),
-        (TextOptions(bin=True), struct.pack("<iiQ", 46, 0, 3) + b"type: 1039\n"),
-        (TextOptions(bin=True, hex=True, raw=True), struct.pack("<iiQ", 46, 0, 3) + b"type: 1039\n"),
-        (TextOptions(hex=True, raw=True), b"0000002e 00000000 0000000000000003 type: 1039\n\n"),
-        (TextOptions(raw=True, fields=True), b"46 0 3 type: 1039\n"),
+        (text_options(), b"          golden-46      [000] .....            3: p_s8: v=(0)\n"),
+        (text_options(fields=True), b"          golden-46      [000] .....            3: p_s8: v=(0)\n"),
+        (text_options(verbose=True), b"          golden-46      [000] .....            3: p_s8: v=(0)\n"),
+        (text_options(raw=True), b"46 0 3 type: 1039\n"),
+        (text_options(hex=True), b"0000002e 00000000 0000000000000003 type: 1039\n\n"),
+        (text_options(bin=True), struct.pack("<iiQ", 46, 0, 3) + b"type: 1039\n"),
+        (text_options(bin=True, hex=True, raw=True), struct.pack("<iiQ", 46, 0, 3) + b"type: 1039\n"),
+        (text_options(hex=True, raw=True), b"0000002e 00000000 0000000000000003 type: 1039\n\n"),
+        (text_options(raw=True, fields=True), b"46 0 3 type: 1039\n"),
         (BARE, b"p_s8: v=(0)\n"),
-        (TextOptions(context_info=False, raw=True), b"type: 1039\n"),
-        (TextOptions(context_info=False, hex=True), b"type: 1039\n\n"),
-        (TextOptions(context_info=False, latency_format=True), b"p_s8: v=(0)\n"),
-        (TextOptions(irq_info=False), b"          golden-46      [000]             3: p_s8: v=(0)\n"),
+        (text_options(context_info=False, raw=True), b"type: 1039\n"),
+        (text_options(context_info=False, hex=True), b"type: 1039\n\n"),
+        (text_options(context_info=False, latency_format=True), b"p_s8: v=(0)\n"),
+        (text_options(irq_info=False), b"          golden-46      [000]             3: p_s8: v=(0)\n"),
         (
-            TextOptions(record_tgid=True),
+            text_options(record_tgid=True),
             b"          golden-46      (     40) [000] .....            3: p_s8: v=(0)\n",
         ),
         (
-            TextOptions(record_tgid=True, irq_info=False),
+            text_options(record_tgid=True, irq_info=False),
             b"          golden-46      (     40) [000]             3: p_s8: v=(0)\n",
         ),
-        (TextOptions(latency_format=True), b"  golden-46        0.....    3: p_s8: v=(0)\n"),
-        (TextOptions(latency_format=True, irq_info=False), b"  golden-46        0.....    3: p_s8: v=(0)\n"),
+        (text_options(latency_format=True), b"  golden-46        0.....    3: p_s8: v=(0)\n"),
+        (text_options(latency_format=True, irq_info=False), b"  golden-46        0.....    3: p_s8: v=(0)\n"),
         (
-            TextOptions(latency_format=True, verbose=True),
+            text_options(latency_format=True, verbose=True),
             b"          golden      46   0 0 00000000 00000000 [0000000000000003] 3 (+0): p_s8: v=(0)\n",
         ),
     ],
 )
-def test_line_under_each_option(options: TextOptions, line: bytes) -> None:
+def test_line_under_each_option(options: frozenset[str], line: bytes) -> None:
     events = one_event(b"p_s8 s8 v", 1039)
     assert renderer(events, options).render_entry(0, 3, entry(1039, b"\0")) == line
 
@@ -106,7 +105,7 @@ def test_task_column(pid: int, task: bytes) -> None:
 
 @pytest.mark.parametrize("pid", [54, 7, 99])
 def test_unknown_thread_group(pid: int) -> None:
-    line = renderer(COUNT, TextOptions(record_tgid=True)).render_entry(0, 3, entry(1041, bytes(4), pid))
+    line = renderer(COUNT, text_options(record_tgid=True)).render_entry(0, 3, entry(1041, bytes(4), pid))
     assert b" (-------) [000] ....." in line
 
 
@@ -168,28 +167,28 @@ def test_flag_characters(flags: int, preempt_count: int, text: bytes) -> None:
         (marker(b"cut\0 off\n"), BARE, b"tracing_mark_write: cut"),
         (marker(b"no NUL")[:-1], BARE, b"tracing_mark_write: no NUL"),
         (entry(5, bytes(7)), BARE, b"tracing_mark_write: <OVERFLOW>\n"),
-        (marker(b"mk\n"), attrs.evolve(BARE, fields=True), b"UNKNOWN TYPE 5\n"),
-        (marker(b"mk\n", 0xAB), attrs.evolve(BARE, raw=True), b"# ab mk\n"),
-        (marker(b"mk\n"), attrs.evolve(BARE, hex=True), b"type: 5\n\n"),
-        (marker(b"mk\n"), attrs.evolve(BARE, bin=True), b"type: 5\n"),
-        (marker(b"mk\n"), TextOptions(printk_msg_only=True), b"mk\n"),
-        (marker(b"mk\n"), TextOptions(printk_msg_only=True, hex=True), b"mk\n"),
+        (marker(b"mk\n"), BARE | {"fields"}, b"UNKNOWN TYPE 5\n"),
+        (marker(b"mk\n", 0xAB), BARE | {"raw"}, b"# ab mk\n"),
+        (marker(b"mk\n"), BARE | {"hex"}, b"type: 5\n\n"),
+        (marker(b"mk\n"), BARE | {"bin"}, b"type: 5\n"),
+        (marker(b"mk\n"), text_options(printk_msg_only=True), b"mk\n"),
+        (marker(b"mk\n"), text_options(printk_msg_only=True, hex=True), b"mk\n"),
         (entry(19, bytes.fromhex("34120000 0102ff00")), BARE, b"# 1234 buf: 01 02 ff 00\n"),
         (entry(19, bytes.fromhex("34120000")), BARE, b"# 1234 buf:\n"),
         (entry(19, bytes.fromhex("341200")), BARE, b"# <OVERFLOW>\n"),
-        (entry(19, bytes.fromhex("34120000 01")), attrs.evolve(BARE, raw=True), b"# 1234 buf: 01\n"),
-        (entry(19, bytes.fromhex("34120000 01")), attrs.evolve(BARE, fields=True), b"UNKNOWN TYPE 19\n"),
+        (entry(19, bytes.fromhex("34120000 01")), BARE | {"raw"}, b"# 1234 buf: 01\n"),
+        (entry(19, bytes.fromhex("34120000 01")), BARE | {"fields"}, b"UNKNOWN TYPE 19\n"),
         (entry(4, bytes(4)), BARE, b"<stack trace>\n"),
-        (entry(4, bytes(4)), attrs.evolve(BARE, raw=True), b"type: 4\n"),
+        (entry(4, bytes(4)), BARE | {"raw"}, b"type: 4\n"),
         (entry(60000, bytes(4)), BARE, b"Unknown type 60000\n"),
-        (entry(60000, bytes(4)), attrs.evolve(BARE, raw=True), b"60000 ?\n"),
-        (entry(60000, bytes(4)), attrs.evolve(BARE, hex=True), b"\n"),
-        (entry(60000, bytes(4)), attrs.evolve(BARE, bin=True), b""),
+        (entry(60000, bytes(4)), BARE | {"raw"}, b"60000 ?\n"),
+        (entry(60000, bytes(4)), BARE | {"hex"}, b"\n"),
+        (entry(60000, bytes(4)), BARE | {"bin"}, b""),
         (b"", BARE, b"Unknown type 0\n"),
         (b"\x11\x04", BARE, b"count: n=<OVERFLOW>\n"),
     ],
 )
-def test_records_that_are_no_user_events(data: bytes, options: TextOptions, body: bytes) -> None:
+def test_records_that_are_no_user_events(data: bytes, options: frozenset[str], body: bytes) -> None:
     assert renderer(COUNT, options).render_entry(0, 1, data) == body
 
 
@@ -246,7 +245,7 @@ def test_render_stops_after_the_record_that_reaches_max_bytes() -> None:
 
 
 def test_consuming_takes_no_more_than_it_prints() -> None:
-    for options in (BARE, TextOptions(latency_format=True)):
+    for options in (BARE, text_options(latency_format=True)):
         buffer = buffer_with(*((0, ts, entry(1041, bytes(4))) for ts in range(1, 6)))
         renderer(COUNT, options).render(buffer.cursor(consume=True), 1)
         assert buffer.entries() == 4
@@ -298,7 +297,7 @@ def test_lost_line_of_consuming_readers() -> None:
 
 def test_lost_line_is_in_every_format() -> None:
     buffer, lost = overwritten_buffer()
-    text = renderer(COUNT, TextOptions(raw=True, context_info=False)).render(
+    text = renderer(COUNT, text_options(raw=True, context_info=False)).render(
         buffer.cursor(consume=True), 100000
     )
     assert b"type: 1041\nCPU:0 [LOST %d EVENTS]\ntype: 1041\n" % lost in text
@@ -318,13 +317,13 @@ def test_buffer_started_lines() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        attrs.evolve(BARE, annotate=False),
-        attrs.evolve(BARE, raw=True),
-        attrs.evolve(BARE, hex=True),
-        attrs.evolve(BARE, bin=True),
+        BARE - {"annotate"},
+        BARE | {"raw"},
+        BARE | {"hex"},
+        BARE | {"bin"},
     ],
 )
-def test_no_buffer_started_lines_with(options: TextOptions) -> None:
+def test_no_buffer_started_lines_with(options: frozenset[str]) -> None:
     buffer, _ = overwritten_buffer()
     assert b"#####" not in renderer(COUNT, options).render(buffer.cursor(), 100000)
 
@@ -336,7 +335,7 @@ def test_no_buffer_started_lines_while_nothing_was_overwritten() -> None:
 
 def test_a_reader_that_was_overtaken_says_so_without_a_count() -> None:
     buffer = buffer_with(*((0, ts, entry(1041, bytes(60))) for ts in range(1, 40)), nr_cpus=1, size_kb=8)
-    text = renderer(COUNT, attrs.evolve(BARE, annotate=False))
+    text = renderer(COUNT, BARE - {"annotate"})
     cursor = buffer.cursor()
     assert text.render(cursor, 1) == b"count: n=0x0 (0)\n"
     for ts in range(40, 700):
@@ -354,7 +353,7 @@ def test_latency_format_marks_the_gap_to_the_next_record() -> None:
     for consume in (False, True):
         buffer = buffer_with(*((0, ts, entry(1041, bytes(4), 54)) for ts in times))
         text = TextRenderer(
-            COUNT, COMMS.__getitem__, TGIDS.get, TextOptions(latency_format=True), True, time_start=1_000_000
+            COUNT, COMMS.__getitem__, TGIDS.get, text_options(latency_format=True), True, time_start=1_000_000
         )
         cursor = buffer.cursor(consume=consume)
         pieces = list(iter(lambda: text.render(cursor, 60), b""))  # noqa: B023
@@ -368,7 +367,7 @@ def test_latency_format_with_verbose() -> None:
     buffer = buffer_with(
         (0, 15_370_606_000, entry(1041, bytes(4), 54)), (1, 15_371_040_000, entry(1041, bytes(4), 54))
     )
-    options = TextOptions(latency_format=True, verbose=True)
+    options = text_options(latency_format=True, verbose=True)
     text = TextRenderer(COUNT, COMMS.__getitem__, TGIDS.get, options, True, time_start=15_352_098_000)
     assert text.render(buffer.cursor(), 10000) == (
         b"         python3      54   0 0 00000000 00000000 [00ea896e] 18.508ms (+0.434ms): count: n=0x0 (0)\n"
@@ -377,7 +376,7 @@ def test_latency_format_with_verbose() -> None:
 
 
 def test_latency_format_of_other_clocks() -> None:
-    options = TextOptions(latency_format=True)
+    options = text_options(latency_format=True)
     buffer = buffer_with((0, 3, entry(1041, bytes(4))), (0, 50000, entry(1041, bytes(4))))
     text = TextRenderer(COUNT, COMMS.__getitem__, TGIDS.get, options, False, time_start=1)
     assert text.render(buffer.cursor(), 10000) == (
@@ -387,7 +386,7 @@ def test_latency_format_of_other_clocks() -> None:
 
 
 def test_latency_format_with_a_clock_that_went_back() -> None:
-    options = TextOptions(latency_format=True)
+    options = text_options(latency_format=True)
     text = TextRenderer(COUNT, COMMS.__getitem__, TGIDS.get, options, True, time_start=10**9)
     assert b"    0us : " in text.render_entry(0, 5, entry(1041, bytes(4)))
 
@@ -408,7 +407,7 @@ def test_names_are_looked_up_once_per_call_and_again_in_the_next() -> None:
         return comms[pid]
 
     buffer = buffer_with(*((0, ts, entry(1041, bytes(4))) for ts in range(10)))
-    text = TextRenderer(event, comm, TGIDS.get, TextOptions(), True)
+    text = TextRenderer(event, comm, TGIDS.get, text_options(), True)
     cursor = buffer.cursor()
     assert text.render(cursor, 300).count(b"before-46") == 5
     assert sorted(asked) == [("comm", 46), ("event", 1041)]
@@ -426,7 +425,7 @@ def test_many_ids_and_pids_at_once() -> None:
         buffer.append(0, ts, entry(event_id, struct.pack("<H", ts), pid))
         task = b"%16s-%-7d " % (b"t%d" % pid, pid)
         expected.append(task + b"[000] ..... %12d: e%d: v=0x%x (%d)\n" % (ts, event_id, ts, ts))
-    text = TextRenderer(events, lambda pid: b"t%d" % pid, TGIDS.get, TextOptions(), False)
+    text = TextRenderer(events, lambda pid: b"t%d" % pid, TGIDS.get, text_options(), False)
     assert text.render(buffer.cursor(), 10**6) == b"".join(expected)
 
 
@@ -437,7 +436,7 @@ def test_a_callbacks_exception_is_raised_and_the_renderer_continues() -> None:
         return b"fine"
 
     buffer = buffer_with((0, 1, entry(1041, bytes(4), 13)), (0, 2, entry(1041, bytes(4), 14)))
-    text = TextRenderer(COUNT, comm, TGIDS.get, TextOptions(), False)
+    text = TextRenderer(COUNT, comm, TGIDS.get, text_options(), False)
     cursor = buffer.cursor()
     with pytest.raises(RuntimeError, match="no name"):
         text.render(cursor, 1000)
@@ -458,7 +457,7 @@ def test_a_callbacks_exception_is_raised_and_the_renderer_continues() -> None:
     st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 10**10)),
 )
 def test_renderer_against_model(
-    made: tuple[Events, bytes], options: TextOptions, clock_is_ns: bool, cpu: int, ts: int
+    made: tuple[Events, bytes], options: frozenset[str], clock_is_ns: bool, cpu: int, ts: int
 ) -> None:
     events, data = made
     expected = model_line(events, options, clock_is_ns, cpu, ts, data)
@@ -468,7 +467,11 @@ def test_renderer_against_model(
 @settings(max_examples=100)
 @given(st.lists(entries_of(), max_size=8), OPTIONS, st.integers(1, 500), st.booleans(), st.data())
 def test_render_is_the_entries_one_after_the_other(
-    made: list[tuple[Events, bytes]], options: TextOptions, max_bytes: int, consume: bool, data: st.DataObject
+    made: list[tuple[Events, bytes]],
+    options: frozenset[str],
+    max_bytes: int,
+    consume: bool,
+    data: st.DataObject,
 ) -> None:
     """Through a real ring buffer, in pieces of any size: entries are padded, but the text is the model's."""
     events: dict[int, tuple[bytes, Sequence[Field]]] = {}
@@ -495,13 +498,13 @@ def test_render_is_the_entries_one_after_the_other(
 @settings(max_examples=200)
 @given(st.binary(max_size=80), OPTIONS, st.booleans(), st.booleans())
 def test_any_bytes_make_some_text(
-    data: bytes, options: TextOptions, latency: bool, clock_is_ns: bool
+    data: bytes, options: frozenset[str], latency: bool, clock_is_ns: bool
 ) -> None:
     events = {
         event_id: (b"e", parse(b"e u16 a; __data_loc char[] s; __rel_loc u8[] d").fields)
         for event_id in range(256)
     }
-    text = renderer(events, attrs.evolve(options, latency_format=latency), clock_is_ns=clock_is_ns)
+    text = renderer(events, options | ({"latency-format"} if latency else set()), clock_is_ns=clock_is_ns)
     for event_id in (None, 4, 5, 19, 30):
         hostile = data if event_id is None else struct.pack("<H", event_id) + data[2:]
         assert len(text.render_entry(0, 1, hostile)) <= LINE_LIMIT

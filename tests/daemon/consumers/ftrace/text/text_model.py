@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from utracefs_protocol.events.declaration import Field, FieldKind, parse
 from utracefsd.consumers.ftrace.text._text import LINE_LIMIT, TextRenderer
-from utracefsd.consumers.ftrace.text.headers import TextOptions
 
 Events = Mapping[int, tuple[bytes, Sequence[Field]]]
 
@@ -18,15 +17,27 @@ COMMS = {46: b"golden", 54: b"python3", 7: b"sixteen-bytes-ab"}
 TGIDS = {46: 40, 54: None, 7: 0}
 
 
+def text_options(
+    *, context_info: bool = True, irq_info: bool = True, annotate: bool = True, **others: bool
+) -> frozenset[str]:
+    """Names of the options that are on; the defaults are those of a new instance."""
+    on = {"context_info": context_info, "irq_info": irq_info, "annotate": annotate, **others}
+    return frozenset({"trace_printk"} | {name.replace("_", "-") for name, is_on in on.items() if is_on})
+
+
 def entry(event_id: int, payload: bytes, pid: int = 46, flags: int = 0, preempt_count: int = 0) -> bytes:
     return struct.pack("<HBBi", event_id, flags, preempt_count, pid) + payload
 
 
 def renderer(
-    events: Events, options: TextOptions | None = None, *, clock_is_ns: bool = False
+    events: Events, options: frozenset[str] | None = None, *, clock_is_ns: bool = False
 ) -> TextRenderer:
     return TextRenderer(
-        events, lambda pid: COMMS.get(pid, b"<...>"), TGIDS.get, options or TextOptions(), clock_is_ns
+        events,
+        lambda pid: COMMS.get(pid, b"<...>"),
+        TGIDS.get,
+        text_options() if options is None else options,
+        clock_is_ns,
     )
 
 
@@ -35,7 +46,7 @@ def one_event(declaration: bytes, event_id: int = 1041) -> Events:
     return {event_id: (parsed.name, parsed.fields)}
 
 
-BARE = TextOptions(context_info=False)
+BARE = text_options(context_info=False)
 
 
 # ---- the model
@@ -68,24 +79,24 @@ def model_value(field: Field, data: bytes) -> bytes:
 
 
 def model_line(
-    events: Events, options: TextOptions, clock_is_ns: bool, cpu: int, ts: int, data: bytes
+    events: Events, options: frozenset[str], clock_is_ns: bool, cpu: int, ts: int, data: bytes
 ) -> bytes:
     event_id, flags, preempt_count, pid = struct.unpack("<HBBi", data[:8].ljust(8, b"\0"))
     context = b""
-    if options.bin:
+    if "bin" in options:
         context, body = struct.pack("<iiQ", pid, cpu, ts), b"type: %d\n" % event_id
-    elif options.hex:
+    elif "hex" in options:
         context, body = b"%08x %08x %016x " % (pid % 2**32, cpu, ts), b"type: %d\n\n" % event_id
-    elif options.raw:
+    elif "raw" in options:
         context, body = b"%d %d %d " % (pid, cpu, ts), b"type: %d\n" % event_id
     else:
         comm = {0: b"<idle>"}.get(pid, COMMS.get(pid, b"<...>")[:15]) if pid >= 0 else b"<XXX>"
         context = comm.rjust(16) + b"-" + str(pid).encode().ljust(7) + b" "
-        if options.record_tgid:
+        if "record-tgid" in options:
             tgid = TGIDS.get(pid) if pid > 0 else None
             context += b"(" + (str(tgid).encode().rjust(7) if tgid else b"-" * 7) + b") "
         context += b"[%03d] " % cpu
-        if options.irq_info:
+        if "irq-info" in options:
             context += model_flags(flags, preempt_count)
         if clock_is_ns:
             context += b" %5d.%06d: " % divmod(ts // 1000, 10**6)
@@ -96,7 +107,7 @@ def model_line(
             body = name + b":" + b"".join(b" " + f.name + b"=" + model_value(f, data) for f in fields) + b"\n"
         else:
             body = name + b":No fields found\n"
-    text = (context if options.context_info else b"") + body
+    text = (context if "context-info" in options else b"") + body
     return text if len(text) <= LINE_LIMIT else b"[LINE TOO BIG]\n"
 
 
@@ -156,7 +167,7 @@ DECLARATIONS = st.lists(st.sampled_from(TYPES), max_size=8).map(lambda fields: b
 
 
 OPTIONS = st.builds(
-    TextOptions,
+    text_options,
     raw=st.booleans(),
     hex=st.booleans(),
     bin=st.booleans(),
