@@ -76,7 +76,7 @@ from utracefsd.state.folder import StateFolder
 from utracefsd.state.living import State, restore_events, restore_instances
 from utracefsd.state.log import StateError, Taken
 from utracefsd.state.log_file import LogFile
-from utracefsd.tree import Tree
+from utracefsd.tree import Parts, Tree
 
 # The kernel gives its own events ids from 1 on, some thousands. A tool that takes an id from the mount and
 # opens a kernel tracepoint by it, as root, gets an error, and not another event. As many ids are left as
@@ -224,7 +224,7 @@ class Daemon:
         self.plugins = Plugins(
             self.table, entry_points=Installed(options.plugins), options=options.plugin_options
         )
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self._stats_text)
+        self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, self._stats_text))
         # Ports are last: from here on requests may come.
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
         self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)

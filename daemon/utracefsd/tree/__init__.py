@@ -12,6 +12,7 @@ consumer_files   consumers/
 """
 
 from utracefsd.tree.nodes import OpenFile
+from utracefsd.tree.top import Parts
 from utracefsd.tree.tree import Tree
 
-__all__ = ["OpenFile", "Tree"]
+__all__ = ["OpenFile", "Parts", "Tree"]

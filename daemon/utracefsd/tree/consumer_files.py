@@ -15,9 +15,9 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.event.event_words import first_word, glob_matches
-from utracefsd.consumers.plugins.plugins import Plugins
+from utracefsd.consumers.plugins.plugins import Plugin, Plugins
 from utracefsd.events.event_table import EventTable
-from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
+from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable, row_table
 
 
 @attrs.frozen
@@ -26,8 +26,12 @@ class _Consumer:
     plugins: Plugins
     name: str
 
+    @property
+    def plugin(self) -> Plugin:
+        return self.plugins.get(self.name)
+
     def set_event_text(self) -> bytes:
-        attached = set(self.plugins.attached(self.name))
+        attached = set(self.plugin.events())
         return b"".join(
             b"%s\n" % event.full_name for event in reversed(self.table.events()) if event in attached
         )
@@ -42,23 +46,21 @@ class _Consumer:
         if not events:
             shown = glob.decode("utf-8", "backslashreplace")
             raise TraceError(errno.EINVAL, f"no event matches {shown!r}; available_events lists them")
+        change = self.plugin.attach if glob is word else self.plugin.detach
         for event in events:
-            if glob is word:
-                self.plugins.attach(self.name, event)
-            else:
-                self.plugins.detach(self.name, event)
+            change(event)
         return used
 
     def detach_all(self) -> None:
-        for event in self.plugins.attached(self.name):
-            self.plugins.detach(self.name, event)
+        for event in self.plugin.events():
+            self.plugin.detach(event)
 
     def report(self) -> bytes:
-        text = self.plugins.report(self.name)
+        text = self.plugin.report()
         return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8", "surrogateescape")
 
 
-_CONSUMER_FILES: RowTable[_Consumer] = RowTable(
+_CONSUMER_FILES: RowTable[_Consumer] = row_table(
     Row(b"report", READ_ONLY, _Consumer.report),
     Row(
         b"set_event",

@@ -24,7 +24,17 @@ from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import format_of
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
-from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, WRITE_ONLY, Directory, Node, Row, Rows, RowTable
+from utracefsd.tree.nodes import (
+    READ_ONLY,
+    READ_WRITE,
+    WRITE_ONLY,
+    Directory,
+    Node,
+    Row,
+    Rows,
+    RowTable,
+    row_table,
+)
 
 _SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
@@ -42,7 +52,7 @@ def _store_enable_all(instance: Instance, data: bytes, peer: Peer) -> None:
     instance.events.set_enabled(instance.table.events(), values.flag(data))
 
 
-_EVENTS_FILES: RowTable[Instance] = RowTable(
+_EVENTS_FILES: RowTable[Instance] = row_table(
     Row(b"enable", READ_WRITE, lambda i: i.events.enable_summary(i.table.events()), _store_enable_all),
     Row(b"header_event", READ_ONLY, lambda i: HEADER_EVENT_TEXT),
     Row(b"header_page", READ_ONLY, lambda i: header_page_text(i.buffer.subbuf_size)),
@@ -102,7 +112,7 @@ class _System:
             raise TraceError(errno.EINVAL, f"the system {self.name.decode()} has no events any more")
 
 
-_SYSTEM_FILES: RowTable[_System] = RowTable(
+_SYSTEM_FILES: RowTable[_System] = row_table(
     Row(b"enable", READ_WRITE, _System.enable_text, lambda system, data, peer: system.store_enable(data)),
     Row(
         b"filter",
@@ -134,13 +144,13 @@ class _SystemDirectory(Rows[_System]):
     def names(self) -> Iterator[tuple[bytes, str]]:
         yield from super().names()
         for event in self._system.events():
-            if event.tracepoint_name not in _SYSTEM_FILES.by_name:
+            if event.tracepoint_name not in _SYSTEM_FILES:
                 yield event.tracepoint_name, "d"
 
     def modes(self) -> Iterator[tuple[bytes, str, int]]:
         """Modes of thousands of events without looking at each."""
         for name, kind in self.names():
-            row = _SYSTEM_FILES.by_name.get(name)
+            row = _SYSTEM_FILES.get(name)
             yield name, kind, Rows.mode if row is None else row.mode
 
 
@@ -196,7 +206,7 @@ def _check_alive(event: Event) -> None:
         raise TraceError(errno.ENODEV, "the event is gone")
 
 
-_EVENT_FILES: RowTable[_EventContext] = RowTable(
+_EVENT_FILES: RowTable[_EventContext] = row_table(
     Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
     Row(b"filter", READ_WRITE, _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
     Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
@@ -238,7 +248,7 @@ class _InternalEvent:
         return b"%s\n\n%s\nprint fmt: %s\n" % (common, self.fields, self.print_fmt)
 
 
-_INTERNAL_FILES: RowTable[_InternalEvent] = RowTable(
+_INTERNAL_FILES: RowTable[_InternalEvent] = row_table(
     Row(b"format", READ_ONLY, _InternalEvent.format_text, holds_instance=False),
     Row(b"id", READ_ONLY, lambda event: b"%d\n" % event.id, holds_instance=False),
 )

@@ -25,6 +25,7 @@ from utracefsd.tree.nodes import (
     Row,
     Rows,
     RowTable,
+    row_table,
 )
 from utracefsd.tree.trace_files import RawPipe, RawTrace, SnapshotFile, Trace, TracePipe
 
@@ -62,7 +63,7 @@ def _ignore(instance: Instance, data: bytes, peer: Peer) -> None:
     """Accepts any write and does nothing."""
 
 
-INSTANCE_FILES: RowTable[Instance] = RowTable(
+INSTANCE_FILES: RowTable[Instance] = row_table(
     Row(b"available_tracers", READ_ONLY, lambda i: b"nop\n"),
     Row(b"buffer_percent", READ_WRITE, lambda i: b"%d\n" % i.settings.buffer_percent, _store_buffer_percent),
     Row(
@@ -214,7 +215,7 @@ class _Cpu:
     number: int
 
 
-_CPU_FILES: RowTable[_Cpu] = RowTable(
+_CPU_FILES: RowTable[_Cpu] = row_table(
     Row(
         b"buffer_size_kb",
         READ_WRITE,

@@ -20,7 +20,7 @@ if `blocking` is set.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -40,13 +40,13 @@ C = TypeVar("C")
 class Node:
     """The base of everything that a path can lead to."""
 
+    kind: ClassVar[str]
     mode: int
     holds_instance = False
     """While it is open, its instance cannot be removed."""
 
     def stat(self) -> Stat:
-        """Kind and mode."""
-        raise NotImplementedError
+        return Stat(self.kind, self.mode)
 
     def open(self, flags: int, peer: Peer) -> "OpenFile":
         """Open it; flags are the O_ numbers."""
@@ -56,6 +56,7 @@ class Node:
 class Directory(Node):
     """Entries are computed at each call; two calls may answer differently."""
 
+    kind = "d"
     mode = 0o755
 
     def lookup(self, name: bytes) -> Node | None:
@@ -72,9 +73,6 @@ class Directory(Node):
             node = self.lookup(name)
             if node is not None:
                 yield name, kind, node.mode
-
-    def stat(self) -> Stat:
-        return Stat("d", self.mode)
 
     def open(self, flags: int, peer: Peer) -> "OpenFile":
         """For reading only; every read of it is EISDIR."""
@@ -195,10 +193,19 @@ class Row(Generic[C]):
     """While it is open, its instance cannot be removed; true for most of the kernel's files."""
 
 
+RowTable: TypeAlias = dict[bytes, Row[C]]
+"""By name, in their order. Made once per kind of directory."""
+
+
+def row_table(*rows: Row[C]) -> RowTable[C]:
+    return {row.name: row for row in rows}
+
+
 @attrs.frozen
 class FileNode(Node, Generic[C]):
     """A Row found by a walk."""
 
+    kind = "f"
     row: Row[C]
     context: C
     """The object that the row's functions get."""
@@ -212,9 +219,6 @@ class FileNode(Node, Generic[C]):
     @property
     def holds_instance(self) -> bool:  # type: ignore[override]
         return self.row.holds_instance
-
-    def stat(self) -> Stat:
-        return Stat("f", self.row.mode)
 
     def open(self, flags: int, peer: Peer) -> OpenFile:
         """ENOTDIR with O_DIRECTORY, EEXIST with O_CREAT|O_EXCL, and errors of the row's own opener."""
@@ -301,7 +305,7 @@ class Rows(Directory, Generic[C]):
     def __init__(
         self,
         context: C,
-        table: "RowTable[C]",
+        table: RowTable[C],
         *,
         mode: int = 0o755,
         directories: Sequence[tuple[bytes, Callable[[C], Directory]]] = (),
@@ -314,7 +318,7 @@ class Rows(Directory, Generic[C]):
         self._guard = guard
 
     def lookup(self, name: bytes) -> Node | None:
-        row = self._table.by_name.get(name)
+        row = self._table.get(name)
         if row is not None:
             return FileNode(row, self._context, self._guard)
         for known, make in self._directories:
@@ -323,15 +327,7 @@ class Rows(Directory, Generic[C]):
         return None
 
     def names(self) -> Iterator[tuple[bytes, str]]:
-        for row in self._table.rows:
-            yield row.name, "f"
+        for name in self._table:
+            yield name, "f"
         for name, _ in self._directories:
             yield name, "d"
-
-
-class RowTable(Generic[C]):
-    """Rows in their order, and by name. Made once per kind of directory."""
-
-    def __init__(self, *rows: Row[C]) -> None:
-        self.rows = rows
-        self.by_name = {row.name: row for row in rows}

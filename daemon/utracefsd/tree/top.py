@@ -31,6 +31,7 @@ from utracefsd.tree.nodes import (
     Row,
     Rows,
     RowTable,
+    row_table,
 )
 
 _README = b"""\
@@ -92,8 +93,12 @@ class Parts:
     comms: CommTable
     stats_text: Callable[[], bytes]
     """The text of `daemon_stats`: resources held, and errors."""
-    counters: EventCounters
+    counters: EventCounters = attrs.field(init=False)
     """The consumers that count records by event and process."""
+
+    @counters.default
+    def _counters(self) -> EventCounters:
+        return EventCounters(self.table, self.comms)
 
 
 def _available_events(parts: Parts) -> bytes:
@@ -163,7 +168,7 @@ class _OpenCounts(OpenFile):
         self._counts.close()
 
 
-_TOP_FILES: RowTable[Parts] = RowTable(
+_TOP_FILES: RowTable[Parts] = row_table(
     Row(b"README", READ_ONLY, lambda parts: _README),
     Row(b"available_events", READ_ONLY, _available_events),
     Row(b"daemon_stats", READ_ONLY, lambda parts: parts.stats_text()),
@@ -239,9 +244,9 @@ class InstanceDirectory(Rows[Instance]):
 class FurtherInstanceDirectory(InstanceDirectory):
     """A named instance, which may remove itself (`remove_on_close`)."""
 
-    files = RowTable(
+    files = row_table(
         Row(b"remove_on_close", WRITE_ONLY, opener=lambda i, flags, peer: _RemoveOnClose(i, flags)),
-        *INSTANCE_FILES.rows,
+        *INSTANCE_FILES.values(),
     )
 
 
@@ -271,24 +276,12 @@ class InstancesDirectory(Directory):
     mode = 0o750
 
     def __init__(self, instances: Instances) -> None:
-        self._instances = instances
+        self.instances = instances
 
     def lookup(self, name: bytes) -> Node | None:
-        instance = self._instances.get(name)
+        instance = self.instances.get(name)
         return None if instance is None else FurtherInstanceDirectory(instance)
 
     def names(self) -> Iterator[tuple[bytes, str]]:
-        for name in self._instances.names():
+        for name in self.instances.names():
             yield name, "d"
-
-    def hold(self, directory: InstanceDirectory) -> Callable[[], None]:
-        """A file below `directory` was opened: while it is open, the instance cannot be removed."""
-        return self._instances.hold(directory.instance)
-
-    def make(self, name: bytes) -> None:
-        """mkdir(2) directly below: see `Instances.make`."""
-        self._instances.make(name)
-
-    def remove(self, name: bytes) -> None:
-        """rmdir(2) of an entry: see `Instances.remove`."""
-        self._instances.remove(name)

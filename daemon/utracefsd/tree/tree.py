@@ -16,16 +16,11 @@ FILE`. A read that would have to wait for data ends the content. A write may use
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_READ_FILE
 from utracefs_protocol.messages.tracefs import Stat
-from utracefsd.consumers.counts.counts import EventCounters
-from utracefsd.consumers.ftrace.instances import Instances
-from utracefsd.consumers.plugins.plugins import Plugins
-from utracefsd.events.event_table import EventTable
-from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.tree.nodes import Directory, Node, OpenFile
 from utracefsd.tree.top import InstanceDirectory, InstancesDirectory, Parts, TopDirectory
@@ -39,17 +34,8 @@ _PIECE = 1 << 20
 class Tree:
     """The tree of the tracefs socket. Plain and synchronous; owns no files."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        instances: Instances,
-        plugins: Plugins,
-        comms: CommTable,
-        stats_text: Callable[[], bytes],
-    ) -> None:
-        self._root = TopDirectory(
-            Parts(table, instances, plugins, comms, stats_text, EventCounters(table, comms))
-        )
+    def __init__(self, parts: Parts) -> None:
+        self._root = TopDirectory(parts)
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:
         """Open a file (or a directory, which can only be closed again).
@@ -131,7 +117,7 @@ class Tree:
             raise TraceError(errno.EEXIST, f"{_shown(path)}: exists")
         if not isinstance(parent, InstancesDirectory):
             raise TraceError(errno.EPERM, f"{_shown(path)}: directories can be made below instances only")
-        parent.make(name)
+        parent.instances.make(name)
 
     def rmdir(self, path: bytes) -> None:
         """ENOENT, ENOTDIR (a file), EBUSY (a file in it is open), EPERM anywhere but directly below
@@ -144,7 +130,7 @@ class Tree:
         _check_directory(node, path)
         if name is None or not isinstance(parent, InstancesDirectory):
             raise TraceError(errno.EPERM, f"{_shown(path)}: only instances can be removed")
-        parent.remove(name)
+        parent.instances.remove(name)
 
     def _walk(self, path: bytes) -> Node:
         above, name = self._above(path)
@@ -183,7 +169,7 @@ def _hold_instance(above: list[Directory], file: OpenFile) -> None:
     """While a file of a named instance is open, the instance cannot be removed."""
     for directory, below in itertools.pairwise(above):
         if isinstance(directory, InstancesDirectory) and isinstance(below, InstanceDirectory):
-            file.on_close = directory.hold(below)
+            file.on_close = directory.instances.hold(below.instance)
 
 
 def _check_directory(node: Node, path: bytes) -> Directory:

@@ -11,7 +11,7 @@ from tests.daemon.tree.world import ADMIN, errno_of
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import Stat
 from utracefsd.machine.peer import Peer
-from utracefsd.tree.nodes import FileNode, OpenFile, Row, Rows, RowTable
+from utracefsd.tree.nodes import FileNode, OpenFile, Row, Rows, RowTable, row_table
 
 STREAM = OpenFile(os.O_RDWR)
 
@@ -48,7 +48,7 @@ def opens_a_stream(box: Box, flags: int, peer: Peer) -> OpenFile:
     return STREAM
 
 
-TABLE: RowTable[Box] = RowTable(
+TABLE: RowTable[Box] = row_table(
     Row(b"both", 0o640, Box.show, Box.store, Box.truncate, Box.release),
     Row(b"reading", 0o440, Box.show),
     Row(b"writing", 0o200, store=Box.store, holds_instance=False),

@@ -14,7 +14,7 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.machine.peer import Peer
-from utracefsd.tree import OpenFile, Tree
+from utracefsd.tree import OpenFile, Parts, Tree
 
 ADMIN = Peer(46, 0, 0, privileged=True)
 PID = 46
@@ -41,7 +41,7 @@ class World:
         )
         self.instance = self.instances.top
         self.plugins = plugins(self.table) if plugins else Plugins(self.table, entry_points=list)
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, lambda: b"faults: 0\n")
+        self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, lambda: b"faults: 0\n"))
 
     def now_ns(self) -> int:
         return self.now

@@ -290,32 +290,11 @@ class Plugins:
             )
         return plugin
 
-    def attach(self, name: str, event: Event) -> None:
-        """Attach plug-in `name` to `event`. TraceError: ENOENT (no such plug-in), EIO (it cannot be loaded),
-        ENODEV."""
-        self.get(name).attach(event)
-
-    def detach(self, name: str, event: Event) -> None:
-        """Detach plug-in `name` from `event`. TraceError(ENOENT): no such plug-in."""
-        self.get(name).detach(event)
-
-    def attached(self, name: str) -> list[Event]:
-        """The events of plug-in `name`, in the order of attaching."""
-        return self.get(name).events()
-
-    def report(self, name: str) -> str:
-        """The plug-in's own text. TraceError: ENOENT, EIO (it cannot be loaded, or its report fails)."""
-        return self.get(name).report()
-
     def flush(self) -> None:
         """Publish new records to every plug-in; after each pump of the daemon, and before anything reads the
         tree."""
         for plugin in self._used.values():
             plugin.flush()
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until all of them have taken all records; returns whether they have."""
-        return all(plugin.drain(timeout_s) for plugin in self._used.values())
 
     def close(self) -> None:
         """Hand over the rest, detach everything, and end all of them."""

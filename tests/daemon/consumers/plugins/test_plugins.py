@@ -169,7 +169,7 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug
 def drain(plugins: Plugins) -> None:
     """All records are with the plug-ins."""
     plugins.flush()
-    assert plugins.drain(20)
+    assert all(plugins.get(name).drain(20) for name in plugins.names())
 
 
 def write(event: Event, *values: int, ts_ns: int = 1) -> None:
@@ -196,13 +196,13 @@ def test_names_load_nothing(plugins: Plugins) -> None:
         "slow",
         "unmade",
     ]
-    assert plugins.attached("gone") == []
+    assert plugins.get("gone").events() == []
     assert not Collector.made
 
 
 def test_records_arrive_in_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
-    plugins.attach("collect", event)
-    plugins.attach("collect", event)
+    plugins.get("collect").attach(event)
+    plugins.get("collect").attach(event)
     (collector,) = Collector.made
     assert table.status_text() == b"test # Used by other\n\nActive: 1\nBusy: 1\n"
     write(event, 5, 6, ts_ns=123)
@@ -215,29 +215,29 @@ def test_records_arrive_in_batches(plugins: Plugins, table: EventTable, event: E
     assert (first.ts_ns, first.cpu, first.pid) == (123, 3, 77)
     assert first.payload == struct.pack("<I", 5)
     assert [record.fields() for record in batch] == [{"a": 5}, {"a": 6}]
-    assert plugins.report("collect") == "2 records\n"
+    assert plugins.get("collect").report() == "2 records\n"
     write(event, 7)
-    assert plugins.report("collect") == "3 records\n", "a report is of all that was taken in"
+    assert plugins.get("collect").report() == "3 records\n", "a report is of all that was taken in"
     assert stats(event, "collect") == "collect: recorded 3 filtered 0 lost 0"
 
 
 def test_detaching_hands_over_the_rest(plugins: Plugins, table: EventTable, event: Event) -> None:
-    plugins.attach("collect", event)
+    plugins.get("collect").attach(event)
     (collector,) = Collector.made
-    assert plugins.attached("collect") == [event]
+    assert plugins.get("collect").events() == [event]
     write(event, 1)
-    plugins.detach("collect", event)
-    plugins.detach("collect", event)
+    plugins.get("collect").detach(event)
+    plugins.get("collect").detach(event)
     drain(plugins)
     assert [len(batch) for batch in collector.batches] == [1]
     assert collector.log == [("attached", b"test", b"user_events"), ("detached", b"test", b"user_events")]
     assert event.status == 0
     assert event.references == 1
-    assert plugins.attached("collect") == []
+    assert plugins.get("collect").events() == []
 
 
 def test_an_attached_event_stays_alive(plugins: Plugins, table: EventTable, event: Event) -> None:
-    plugins.attach("collect", event)
+    plugins.get("collect").attach(event)
     table.release(event)
     table.reap()
     assert len(table) == 1
@@ -247,84 +247,84 @@ def test_an_attached_event_stays_alive(plugins: Plugins, table: EventTable, even
 
 
 def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> None:
-    plugins.attach("collect", event)
-    plugins.attach("least", event)
+    plugins.get("collect").attach(event)
+    plugins.get("least").attach(event)
     write(event, 1)
-    plugins.detach("least", event)
+    plugins.get("least").detach(event)
     write(event, 2)
     drain(plugins)
     assert stats(event, "least") == "least: recorded 1 filtered 0 lost 0"
     assert stats(event, "collect") == "collect: recorded 2 filtered 0 lost 0"
-    assert plugins.report("least") == ""
+    assert plugins.get("least").report() == ""
 
 
 def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
     plugins: Plugins, event: Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        plugins.attach("broken", event)
-        plugins.attach("collect", event)
+        plugins.get("broken").attach(event)
+        plugins.get("collect").attach(event)
         for _ in range(20):
             write(event, 1)
             drain(plugins)
         with pytest.raises(ConsumerError) as caught:
-            plugins.report("broken")
+            plugins.get("broken").report()
     assert caught.value.errno == errno.EIO
     assert stats(event, "broken") == "broken: recorded 0 filtered 0 lost 20"
     assert stats(event, "collect") == "collect: recorded 20 filtered 0 lost 0"
-    assert plugins.attached("broken") == [event]
+    assert plugins.get("broken").events() == [event]
     assert plugins.get("broken").failures == 22
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3, messages  # take, attached and report, once each
     assert all("broken" in message and "\n" not in message for message in messages)
-    plugins.detach("broken", event)
+    plugins.get("broken").detach(event)
     assert stats(event, "broken") == "broken: recorded 0 filtered 0 lost 20"
 
 
 def test_a_plugin_that_exits_is_one_that_raises(plugins: Plugins, event: Event) -> None:
-    plugins.attach("exits", event)
+    plugins.get("exits").attach(event)
     for _ in range(2):
         write(event, 1)
         drain(plugins)
     with pytest.raises(ConsumerError, match="SystemExit") as caught:
-        plugins.report("exits")
+        plugins.get("exits").report()
     assert caught.value.errno == errno.EIO
     assert stats(event, "exits") == "exits: recorded 0 filtered 0 lost 2"
     assert plugins.get("exits").failures == 4
 
 
 def test_attached_again_after_losses(plugins: Plugins, event: Event) -> None:
-    plugins.attach("collect", event)
+    plugins.get("collect").attach(event)
     write(event, *range(MIN_STREAM_RING // 40))
     drain(plugins)
     drain(plugins)
-    plugins.detach("collect", event)
+    plugins.get("collect").detach(event)
     (collector,) = Collector.made
     collector.batches.clear()
-    plugins.attach("collect", event)
+    plugins.get("collect").attach(event)
     write(event, 1, 2)
-    assert plugins.report("collect") == "2 records\n"
+    assert plugins.get("collect").report() == "2 records\n"
 
 
 @pytest.mark.parametrize("name", ["none", "unmade", "ends", "missing", "gone"])
 def test_a_plugin_that_cannot_be_loaded(plugins: Plugins, event: Event, name: str) -> None:
-    for call in (lambda: plugins.attach(name, event), lambda: plugins.report(name)):
+    for call in (lambda: plugins.get(name).attach(event), lambda: plugins.get(name).report()):
         with pytest.raises(ConsumerError) as caught:
             call()
         assert caught.value.errno == errno.EIO
         assert name in caught.value.text
     assert event.references == 1
     assert event.status == 0
-    assert plugins.attached(name) == []
+    assert plugins.get(name).events() == []
 
 
 @pytest.mark.parametrize("name", ["nobody", "a/b", "ftrace", "perf:1", "", ".."])
 def test_a_plugin_that_there_is_not(plugins: Plugins, event: Event, name: str) -> None:
     calls: list[Callable[[], Any]] = [
-        lambda: plugins.attach(name, event),
-        lambda: plugins.detach(name, event),
-        lambda: plugins.attached(name),
-        lambda: plugins.report(name),
+        lambda: plugins.get(name).attach(event),
+        lambda: plugins.get(name).detach(event),
+        lambda: plugins.get(name).events(),
+        lambda: plugins.get(name).report(),
     ]
     for call in calls:
         with pytest.raises(TraceError) as caught:
@@ -360,11 +360,11 @@ def test_the_example_counts(table: EventTable, event: Event) -> None:
     silent = table.register(CommandString.parse(b"silent"), privileged=True)
     table.acquire(silent)
     for one in (event, silent):
-        plugins.attach("count", one)
+        plugins.get("count").attach(one)
     for second in range(5):
         write(event, second, ts_ns=second * SECOND_NS)
-    plugins.detach("count", silent)
-    assert plugins.report("count").splitlines() == [
+    plugins.get("count").detach(silent)
+    assert plugins.get("count").report().splitlines() == [
         "  event                   records          bytes   per second",
         "  user_events:test              5             20          1.0",
         "- user_events:silent            0              0          0.0",
@@ -389,8 +389,8 @@ def test_what_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 def test_raw_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
     other = table.register(CommandString.parse(b"other u32 a"), privileged=True)
     table.acquire(other)
-    plugins.attach("raw", event)
-    plugins.attach("raw", other)
+    plugins.get("raw").attach(event)
+    plugins.get("raw").attach(other)
     write(event, 5, 6)
     write(other, 7)
     drain(plugins)
@@ -414,14 +414,14 @@ def test_options(table: EventTable, plugins: Plugins, event: Event) -> None:
     points = plugins._entry_points
     given = {"raw": {"window": "5"}, "least": {"x": "1"}}
     with_options = Plugins(table, entry_points=points, options=given)
-    with_options.attach("raw", event)
+    with_options.get("raw").attach(event)
     assert Raw.made.log == [{"window": "5"}]
     with pytest.raises(ConsumerError, match="takes no options"):
-        with_options.attach("least", event)
+        with_options.get("least").attach(event)
     with_options.close()
     bad = Plugins(table, entry_points=points, options={"raw": {"bad": ""}})
     with pytest.raises(ConsumerError, match="bad option"):
-        bad.attach("raw", event)
+        bad.get("raw").attach(event)
     assert event.status == 0
 
 
@@ -429,8 +429,8 @@ def test_a_plugin_that_does_not_return_loses_and_is_reported(
     plugins: Plugins, event: Event, log: pytest.LogCaptureFixture
 ) -> None:
     Slow.let, Slow.got = threading.Event(), []
-    plugins.attach("slow", event)
-    plugins.attach("collect", event)
+    plugins.get("slow").attach(event)
+    plugins.get("collect").attach(event)
     write(event, 1)
     plugins.flush()
     begin = time.monotonic()
@@ -446,14 +446,14 @@ def test_a_plugin_that_does_not_return_loses_and_is_reported(
         if emitted % 1000 == 0:
             drain_one(plugins, "collect")
     with pytest.raises(ConsumerError) as caught:
-        plugins.report("slow")
+        plugins.get("slow").report()
     assert caught.value.errno == errno.EBUSY
     assert stats(event, "collect") == f"collect: recorded {emitted} filtered 0 lost 0"
     Slow.let.set()
     drain(plugins)
     assert len(Slow.got) == emitted - 5
     assert stats(event, "slow") == f"slow: recorded {emitted - 5} filtered 0 lost 5"
-    assert plugins.report("slow") == "slow"
+    assert plugins.get("slow").report() == "slow"
     assert len(log.messages) == 1
 
 
@@ -467,7 +467,7 @@ def test_a_plugin_that_does_not_end_is_left_behind(
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_S", 0.05)
     Slow.let, Slow.got = threading.Event(), []
-    plugins.attach("slow", event)
+    plugins.get("slow").attach(event)
     write(event, 1)
     plugins.close()
     assert "plug-in slow does not end; it is left behind" in log.messages
@@ -480,9 +480,9 @@ def test_a_plugin_that_loads_slowly(plugins: Plugins, event: Event, monkeypatch:
     monkeypatch.setattr(Collector, "start", lambda self, options: let.wait(60), raising=False)
     for _ in range(2):
         with pytest.raises(ConsumerError, match="being loaded") as caught:
-            plugins.attach("collect", event)
+            plugins.get("collect").attach(event)
         assert caught.value.errno == errno.EBUSY
     let.set()
     monkeypatch.setattr(module, "LOAD_S", 20)
-    plugins.attach("collect", event)
+    plugins.get("collect").attach(event)
     assert len(Collector.made) == 1
