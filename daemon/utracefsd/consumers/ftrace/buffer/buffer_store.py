@@ -289,13 +289,11 @@ class BufferStore:
 
 
 @contextmanager
-def memory_errors() -> Iterator[None]:
-    """Convert a buffer's errors about memory or space to an errno."""
+def memory_errors(what: str = "a buffer of that size") -> Iterator[None]:
+    """Convert errors about memory or space for `what` to an errno."""
     try:
         yield
-    except MemoryError:
-        raise TraceError(errno.ENOMEM, "no memory for a buffer of that size") from None
+    except MemoryError as error:
+        raise TraceError(errno.ENOMEM, f"no memory for {what}: {error}".removesuffix(": ")) from None
     except OSError as error:
-        raise TraceError(
-            error.errno or errno.ENOMEM, f"no room for a buffer of that size: {error.strerror}"
-        ) from error
+        raise TraceError(error.errno or errno.ENOMEM, f"no room for {what}: {error.strerror}") from error

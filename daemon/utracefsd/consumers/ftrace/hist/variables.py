@@ -13,7 +13,7 @@ makes a variable of it, and is removed with the last reader (create_field_var_hi
     hist:keys=id:synthetic_w=w                              with the filter of the existing trigger
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from utracefs_protocol.events.declaration import Field
@@ -160,6 +160,6 @@ def _definition_for(like: Owner, variable: bytes, name: bytes) -> bytes:
 _NOT_UNIQUE = "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable"
 
 
-def is_read(owner: Owner, others: Iterator[Owner]) -> bool:
+def is_read(owner: Owner, hists: Iterable[tuple[Event, Any]]) -> bool:
     """Whether another trigger reads a variable of this one (check_var_refs())."""
-    return any(reference.owner is owner for other in others for reference in other.definition.references)
+    return any(reference.owner is owner for _, other in hists for reference in other.definition.references)

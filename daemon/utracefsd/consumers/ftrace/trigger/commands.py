@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
+from utracefsd.consumers.ftrace.hist.variables import is_read
 from utracefsd.consumers.ftrace.trigger.hist_kinds import (
     HistKind,
     HistSwitchKind,
-    hist_file,
-    hist_hits,
-    is_read_by_others,
+    all_hists,
+    hists_of,
 )
 from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
 from utracefsd.consumers.ftrace.trigger.simple_kinds import (
@@ -55,15 +56,23 @@ class Triggers:
 
     def hist_pieces(self, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
         """The content of the file `hist`, piece by piece. comm: the name of a thread."""
-        return hist_file(self._place, event, comm)
+        between = b""
+        for one, contents, line, below in [  # all are copied before the first piece
+            (one, Contents.of(one.table), one.text() + b"\n", one.below_text(comm))
+            for one in hists_of(self._place, event)
+        ]:
+            yield between
+            yield from hist_pieces(one.definition, contents, line, comm, more=one.more_text, below=below)
+            between = b"\n\n"
 
     def may_go(self, event: Event) -> bool:
         """Whether no trigger of another event depends on one of this event's."""
-        return not is_read_by_others(self._place, event)
+        others = [(other, one) for other, one in all_hists(self._place) if other is not event]
+        return not any(is_read(one, others) for one in hists_of(self._place, event))
 
     def hist_hits(self, event: Event) -> int:
         """How many records all histograms of the event have counted."""
-        return hist_hits(self._place, event)
+        return sum(one.table.hits for one in hists_of(self._place, event))
 
     def write(self, event: Event, data: bytes) -> None:
         """One write, shorter than a page: nothing, or one command. EINVAL, also for an empty line, EEXIST,

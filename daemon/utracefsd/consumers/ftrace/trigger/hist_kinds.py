@@ -19,6 +19,7 @@ from utracefs_protocol.filter import Filter
 from utracefs_protocol.hist.errors import HistError, Log
 from utracefs_protocol.hist.parse import Command as HistCommand
 from utracefs_protocol.hist.parse import parse_parts, split_filter
+from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
@@ -26,10 +27,10 @@ from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, key_text
+from utracefsd.consumers.ftrace.hist.text import key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
-from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
+from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place
 from utracefsd.consumers.ftrace.trigger.simple_kinds import EventSwitchKind
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
@@ -114,9 +115,14 @@ class EventHist:
             self.command, ((self.trigger.cell, self.trigger.key),), [name, True] if self.is_made else name
         )
 
-    def is_like(self, definition: Definition, filter_text: bytes | None) -> bool:
-        """hist_trigger_match() without comparing names."""
-        return self.definition.identity() == definition.identity() and self.filter_text == filter_text
+    def is_like(self, other: "_Defined") -> bool:
+        """hist_trigger_match()."""
+        mine, its = self.definition, other.definition
+        return (
+            self.name == its.parts.name
+            and mine.identity() == its.identity()
+            and self.filter_text == other.filter_text
+        )
 
 
 def hists_of(place: Place, event: Event) -> Iterator[EventHist]:
@@ -131,36 +137,13 @@ def all_hists(place: Place) -> list[tuple[Event, EventHist]]:
     return [(file.event, one) for file in place.files for one in hists_of(place, file.event)]
 
 
-def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The file `hist` in pieces; the first one copies all histograms. comm: the name of a thread."""
-    between = b""
-    for one, contents, line, below in [
-        (one, Contents.of(one.table), one.text() + b"\n", one.below_text(comm))
-        for one in hists_of(place, event)
-    ]:
-        yield between
-        yield from hist_pieces(one.definition, contents, line, comm, more=one.more_text, below=below)
-        between = b"\n\n"
-
-
-def hist_hits(place: Place, event: Event) -> int:
-    """The number of records that they have counted, all together."""
-    return sum(one.table.hits for one in hists_of(place, event))
-
-
-def is_read_by_others(place: Place, event: Event) -> bool:
-    """Whether a trigger of another event reads a variable of one of this event's."""
-    others = [one for other, one in all_hists(place) if other is not event]
-    return any(is_read(one, iter(others)) for one in hists_of(place, event))
-
-
 class HistKind:
     name = b"hist"
 
     def write(self, place: Place, event: Event, command: Command) -> None:
         log = Log(b"hist:" + (command.rest or b""))
         try:
-            self._write(place, event, command, log)
+            _write(place, event, command, log)
         except HistError as error:
             location = b"hist:%s:%s" % (event.system, event.tracepoint_name)
             for message, position in error.entries:
@@ -169,59 +152,45 @@ class HistKind:
                 )
             raise
 
-    def _write(
-        self, place: Place, event: Event, command: Command, log: Log, *, is_made: bool = False
-    ) -> None:
-        if command.rest is None:
-            raise log.refused("write hist:keys=FIELD")
-        with self._making(place) as make:
-            self._write_with(place, event, command, log, make, is_made=is_made)
+    def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
+        with _making(place) as make:
+            defined = _define(place, event, command.rest or b"", Log(command.text), make, fresh=True)
+            name, is_made = saved.extra if isinstance(saved.extra, list) else (saved.extra, False)
+            return _make(place, defined, command.text, str(name), kept=saved.cells, is_made=is_made)
 
-    @contextmanager
-    def _making(self, place: Place) -> Iterator[Make]:
-        """Make triggers for fields that a definition needs; they are removed if it fails."""
-        made: list[tuple[Event, EventHist]] = []
-
-        def make(event: Event, text: bytes) -> EventHist | None:
-            command = b"hist:" + text
-            try:
-                self._write(place, event, Command(b"hist", text, False, command), Log(command), is_made=True)
-            except HistError:
-                return None
-            *_, one = hists_of(place, event)
-            made.append((event, one))
-            return one
-
-        try:
-            yield make
-        except BaseException:
-            for event, one in made:
+    def remove_all(self, place: Place, event: Event) -> None:
+        hists = list(hists_of(place, event))
+        if not any(is_read(one, all_hists(place)) for one in hists):
+            for one in hists:
                 place.files.remove_trigger(event, (SLOT, one))
-            raise
 
-    def _write_with(
-        self, place: Place, event: Event, command: Command, log: Log, make: Make, *, is_made: bool
-    ) -> None:
-        rest = command.rest or b""
-        definition, filter_text = self._define(place, event, rest, log, make, fresh=not command.removes)
-        filter = None if filter_text is None else place.make_filter(event, filter_text)
-        wanted = definition.parts
-        namesake = place.tables.named.get(wanted.name, [None])[0] if wanted.name is not None else None
-        same = self._find(place, event, definition, filter_text, named=wanted.name is not None)
+
+def _write(place: Place, event: Event, command: Command, log: Log, *, is_made: bool = False) -> None:
+    """event_hist_trigger_parse(). HistError, TraceError."""
+    if command.rest is None:
+        raise log.refused("write hist:keys=FIELD")
+    with _making(place) as make:
+        defined = _define(place, event, command.rest, log, make, fresh=not command.removes)
+        definition, wanted = defined.definition, defined.definition.parts
+        same = next((one for one in hists_of(place, event) if one.is_like(defined)), None)
         if command.removes:
             if same is not None:
-                self._check_unread(place, same)
+                if is_read(same, all_hists(place)):
+                    text = "another hist trigger reads a variable of this one; remove that first"
+                    raise TraceError(errno.EBUSY, text)
                 place.files.remove_trigger(event, (SLOT, same))
             return
+        namesake = _namesake(place, definition)
         fits = namesake is None or namesake.definition.identity() == definition.identity()
         if wanted.command is not HistCommand.NONE and same is not None and fits:
-            self._control(place, event, same, wanted.command)
+            if wanted.command is HistCommand.CLEAR:
+                same.table.clear()
+            else:
+                same.trigger.active = wanted.command is HistCommand.CONTINUE
             return
         if not fits:
-            raise log.fault(
-                "Named hist trigger doesn't match existing named trigger (includes variables)",
-                wanted.name or b"",
-            )
+            message = "Named hist trigger doesn't match existing named trigger (includes variables)"
+            raise log.fault(message, wanted.name or b"")
         if same is not None:
             raise log.fault("Hist trigger already exists", errno=errno.EEXIST)
         if wanted.command in (HistCommand.CONTINUE, HistCommand.CLEAR):
@@ -231,148 +200,111 @@ class HistKind:
                 place.set_clock(wanted.clock)
             except TraceError as error:
                 raise log.fault("Couldn't set trace_clock", wanted.clock, error.errno) from error
-        made = self._make(
-            place,
-            definition,
-            filter,
-            filter_text,
-            b"hist:" + rest,
-            lambda program: _table(place, definition, program, namesake),
-            active=wanted.command is not HistCommand.PAUSE,
-            is_made=is_made,
-        )
-        place.files.add_trigger(event, made)
+        active = wanted.command is not HistCommand.PAUSE
+        again = b"hist:" + command.rest
+        place.files.add_trigger(event, _make(place, defined, again, active=active, is_made=is_made))
 
-    def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
-        with self._making(place) as make:
-            return self._restore(place, event, command, saved, make)
 
-    def _restore(
-        self, place: Place, event: Event, command: Command, saved: SavedTrigger, make: Make
-    ) -> AttachedTrigger:
-        rest = command.rest or b""
-        definition, filter_text = self._define(place, event, rest, Log(command.text), make, fresh=True)
-        filter = None if filter_text is None else place.make_filter(event, filter_text)
-        name, is_made = "", False
-        match saved.extra:
-            case str(name):
-                pass
-            case [str(name), True]:
-                is_made = True
-        namesake = place.tables.named.get(definition.parts.name or b"", [None])[0]
+@contextmanager
+def _making(place: Place) -> Iterator[Make]:
+    """Make triggers for fields that a definition needs; they are removed if it fails."""
+    made: list[tuple[Event, EventHist]] = []
 
-        def table_for(program: Program) -> HistTable:
-            if namesake is not None:
-                return _table(place, definition, program, namesake)
-            bits, key_size = definition.parts.bits, definition.key_size
-            return place.tables.adopt(place.sink.number, name, bits, key_size, program.nr_words)
-
-        return self._make(
-            place,
-            definition,
-            filter,
-            filter_text,
-            command.text,
-            table_for,
-            kept=saved.cells,
-            is_made=is_made,
-        )
-
-    def remove_all(self, place: Place, event: Event) -> None:
-        hists = list(hists_of(place, event))
-        if not any(is_read(one, self._others(place)) for one in hists):
-            for one in hists:
-                place.files.remove_trigger(event, (SLOT, one))
-
-    def _others(self, place: Place) -> Iterator[EventHist]:
-        return (one for _, one in all_hists(place))
-
-    def _check_unread(self, place: Place, one: EventHist) -> None:
-        if is_read(one, self._others(place)):
-            raise TraceError(
-                errno.EBUSY, "another hist trigger reads a variable of this one; remove that first"
-            )
-
-    def _define(
-        self, place: Place, event: Event, rest: bytes, log: Log, make: Make, *, fresh: bool
-    ) -> tuple[Definition, bytes | None]:
-        text, filter_text = split_filter(rest, log)
-        parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
-        context = Context(
-            event.declaration.fields,
-            log,
-            InstanceVariables(place.table, event, all_hists(place), fresh=fresh, make=make),
-            event.system,
-            event.tracepoint_name,
-        )
-        return define(parts, context), filter_text
-
-    def _find(
-        self, place: Place, event: Event, definition: Definition, filter_text: bytes | None, *, named: bool
-    ) -> EventHist | None:
-        name = definition.parts.name
-        for one in hists_of(place, event):
-            if one.name == name and one.is_like(definition, filter_text):
-                return one
-        return None
-
-    def _control(self, place: Place, event: Event, one: EventHist, command: HistCommand) -> None:
-        if command is HistCommand.CLEAR:
-            one.table.clear()
-        else:
-            one.trigger.active = command is HistCommand.CONTINUE
-
-    def _make(
-        self,
-        place: Place,
-        definition: Definition,
-        filter: Filter | None,
-        filter_text: bytes | None,
-        command: bytes,
-        table_for: Callable[[Program], HistTable],
-        *,
-        active: bool = True,
-        kept: Kept = (),
-        is_made: bool = False,
-    ) -> AttachedTrigger:
-        program = compile_definition(definition)
-        table = table_for(program)
-        let_go_of_snapshot: Callable[[], None] = lambda: None
+    def make(event: Event, text: bytes) -> EventHist | None:
+        command = b"hist:" + text
         try:
-            let_go_of_snapshot = _hold_snapshot(place, definition, table)
-            hist = Hist(program, table, place.files.names)
-            trigger: HistTrigger = memory_errors(
-                lambda: HistTrigger(
-                    place.sink,
-                    hist,
-                    uses_timestamp=definition.uses_timestamp,
-                    active=active,
-                    filter=filter,
-                    kept=kept[0] if kept else None,
-                )
+            _write(place, event, Command(b"hist", text, False, command), Log(command), is_made=True)
+        except HistError:
+            return None
+        *_, one = hists_of(place, event)
+        made.append((event, one))
+        return one
+
+    try:
+        yield make
+    except BaseException:
+        for event, one in made:
+            place.files.remove_trigger(event, (SLOT, one))
+        raise
+
+
+@attrs.frozen
+class _Defined:
+    definition: Definition
+    filter: Filter | None
+    filter_text: bytes | None
+
+
+def _define(place: Place, event: Event, rest: bytes, log: Log, make: Make, *, fresh: bool) -> _Defined:
+    text, filter_text = split_filter(rest, log)
+    parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
+    variables = InstanceVariables(place.table, event, all_hists(place), fresh=fresh, make=make)
+    fields = event.declaration.fields
+    definition = define(parts, Context(fields, log, variables, event.system, event.tracepoint_name))
+    filter = None if filter_text is None else place.make_filter(event, filter_text)
+    return _Defined(definition, filter, filter_text)
+
+
+def _namesake(place: Place, definition: Definition) -> EventHist | None:
+    """The oldest trigger with the same `name=NAME`."""
+    found: EventHist | None = place.tables.named.get(definition.parts.name or b"", [None])[0]
+    return found
+
+
+def _make(
+    place: Place,
+    defined: _Defined,
+    command: bytes,
+    former: str | None = None,
+    *,
+    active: bool = True,
+    kept: Kept = (),
+    is_made: bool = False,
+) -> AttachedTrigger:
+    """former: the name of its table's file in the previous daemon; empty: it had none."""
+    definition, tables, number = defined.definition, place.tables, place.sink.number
+    program = compile_definition(definition)
+    shape = (definition.parts.bits, definition.key_size, program.nr_words)
+    if (namesake := _namesake(place, definition)) is not None:
+        table = namesake.table
+        tables.hold(table, number)
+    else:
+        table = tables.make(number, *shape) if former is None else tables.adopt(number, former, *shape)
+    let_go_of_snapshot: Callable[[], None] = lambda: None
+    try:
+        let_go_of_snapshot = _hold_snapshot(place, definition, table)
+        hist = Hist(program, table, place.files.names)
+        with memory_errors("a trigger"):
+            trigger = HistTrigger(
+                place.sink,
+                hist,
+                uses_timestamp=definition.uses_timestamp,
+                active=active,
+                filter=defined.filter,
+                kept=kept[0] if kept else None,
             )
-        except BaseException:
-            let_go_of_snapshot()
-            place.tables.drop(table, place.sink.number)
-            raise
-        one = EventHist(definition.of_size(table.bits), filter_text, command, trigger, program, is_made)
-        synthetic = _link(place, hist, definition)
-        trigger.finish()
+    except BaseException:
+        let_go_of_snapshot()
+        tables.drop(table, number)
+        raise
+    one = EventHist(definition.of_size(table.bits), defined.filter_text, command, trigger, program, is_made)
+    synthetic = _link(place, hist, definition)
+    trigger.finish()
+    if one.name is not None:
+        tables.named.setdefault(one.name, []).append(one)
+
+    def let_go() -> None:
+        for event in synthetic:
+            place.table.release(event)
         if one.name is not None:
-            place.tables.named.setdefault(one.name, []).append(one)
+            tables.named[one.name].remove(one)
+            if not tables.named[one.name]:
+                del tables.named[one.name]
+        let_go_of_snapshot()
+        tables.drop(table, number)
+        _remove_unread(place, definition)
 
-        def let_go() -> None:
-            for event in synthetic:
-                place.table.release(event)
-            if one.name is not None:
-                place.tables.named[one.name].remove(one)
-                if not place.tables.named[one.name]:
-                    del place.tables.named[one.name]
-            let_go_of_snapshot()
-            place.tables.drop(table, place.sink.number)
-            _remove_unread(place, definition)
-
-        return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
+    return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
 
 
 def _remove_unread(place: Place, definition: Definition) -> None:
@@ -380,15 +312,8 @@ def _remove_unread(place: Place, definition: Definition) -> None:
     owners = [reference.owner for reference in definition.references]
     hists = all_hists(place)
     for event, one in hists:
-        if one.is_made and one in owners and not is_read(one, (other for _, other in hists)):
+        if one.is_made and one in owners and not is_read(one, hists):
             place.files.remove_trigger(event, (SLOT, one))
-
-
-def _table(place: Place, definition: Definition, program: Program, namesake: EventHist | None) -> HistTable:
-    if namesake is not None:
-        place.tables.hold(namesake.table, place.sink.number)
-        return namesake.table
-    return place.tables.make(place.sink.number, definition.parts.bits, definition.key_size, program.nr_words)
 
 
 def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Callable[[], None]:

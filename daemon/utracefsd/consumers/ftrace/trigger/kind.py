@@ -9,7 +9,7 @@ kernel/trace/trace_events_trigger.c: `trigger_process_regex()`, `event_trigger_s
 
 import errno
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -136,13 +136,3 @@ def filter_text(clause: bytes | None) -> bytes | None:
 def parse_count(param: bytes | None) -> int:
     """How often a trigger may fire: the number before `:`. EINVAL, ERANGE."""
     return UNLIMITED if param is None else unsigned_of(param.partition(b":")[0])
-
-
-def memory_errors(make: Callable[[], Any]) -> Any:
-    """The result of `make`. ENOMEM, ENOSPC: no space for a trigger's cell."""
-    try:
-        return make()
-    except MemoryError as error:
-        raise TraceError(errno.ENOMEM, f"no room for a trigger: {error}") from None
-    except OSError as error:
-        raise TraceError(error.errno or errno.ENOMEM, f"no room for a trigger: {error.strerror}") from None

@@ -17,6 +17,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter
 from utracefs_protocol.text import shown
+from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
 from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger, count_text
 from utracefsd.consumers.ftrace.trigger._triggers import (
@@ -30,7 +31,6 @@ from utracefsd.consumers.ftrace.trigger.kind import (
     Kept,
     Place,
     filter_text,
-    memory_errors,
     parse_count,
     separate_filter,
 )
@@ -91,7 +91,9 @@ class _Simple:
             return
         parsed = self._parse(place, event, target, param, clause)
         place.files.check_slot(event, slot)
-        place.files.add_trigger(event, memory_errors(partial(self._make, place, parsed)))
+        with memory_errors("a trigger"):
+            attached = self._make(place, parsed)
+        place.files.add_trigger(event, attached)
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
         parsed = self._parse(place, event, *self._split(place, command))

@@ -7,11 +7,9 @@ import pytest
 
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import ADMIN, errno_of
+from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
 from utracefsd.consumers.ftrace.event.event_file import MAX_TRIGGERS
-from utracefsd.consumers.ftrace.trigger.kind import (
-    memory_errors,
-    parse_count,
-)
+from utracefsd.consumers.ftrace.trigger.kind import parse_count
 
 EMPTY = (
     b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event "
@@ -129,8 +127,8 @@ def test_counts() -> None:
 
 def test_want_of_room() -> None:
     def fail(error: Exception) -> None:
-        raise error
+        with memory_errors("a trigger"):
+            raise error
 
-    assert memory_errors(lambda: 5) == 5
-    assert errno_of(memory_errors, lambda: fail(MemoryError("full"))) == errno.ENOMEM
-    assert errno_of(memory_errors, lambda: fail(OSError(errno.ENOSPC, "no space"))) == errno.ENOSPC
+    assert errno_of(fail, MemoryError("full")) == errno.ENOMEM
+    assert errno_of(fail, OSError(errno.ENOSPC, "no space")) == errno.ENOSPC
