@@ -300,10 +300,6 @@ class Rings:
         owned.failed = _ignore  # holds nothing of its connection and forms no cycle: `_forget` frees it
         self._orphans[owned] = None
 
-    def stop_telling(self) -> None:
-        """End the callbacks for the state."""
-        self.on_kept = self.on_grown = self.on_gone = _ignore
-
     def saved(self) -> Iterator[tuple[Key, KnownRing]]:
         """All rings, for the state of the next daemon."""
         for owned in self._owned.values():

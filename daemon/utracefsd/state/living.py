@@ -28,13 +28,14 @@ import contextlib
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import msgpack
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.event._sink import recorded_ids
-from utracefsd.consumers.ftrace.event.event_file import EventFile
+from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.daemon_log import daemon_log
@@ -100,6 +101,7 @@ class State:
         """Bytes reserved by `check_room` since lines were last written."""
         self._wait = self._back_off = 0
         """Steps until the next attempt to write a log that is behind, and that number at its beginning."""
+        self._is_closed = False
         self.has_news = False
         """Whether anything happened that an empty state would not show."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
@@ -115,12 +117,13 @@ class State:
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
         self._begin(folder.open_log() if file is None else file)
-        self._asking = (table, instances, folder, rings)
-        for one in self._asking:
+        for one in (table, instances, folder, rings):
             one.check_room = self.check_room
 
     def save(self) -> None:
         """Write all changes. Costs nothing when there are none."""
+        if self._is_closed:
+            return
         if self._file.behind:
             self._catch_up()
             return
@@ -139,7 +142,7 @@ class State:
         """Call it before making anything that records, files or descriptors will refer to, and whose line
         takes at most so many bytes. TraceError(ENOSPC): the log has no space for it."""
         self._promised += nr_bytes
-        if self._promised <= self._file.left and not self.behind:
+        if self._is_closed or (self._promised <= self._file.left and not self.behind):
             return
         self._wait = 0
         self.save()
@@ -174,17 +177,7 @@ class State:
         """Write nothing more but the final counts. Not `keep`: remove all files, whatever they contain."""
         if keep and not self.behind:
             self._end()
-        self._table.before_created.remove(self._created)
-        self._table.on_removed.remove(self._removed)
-        self._comms.on_kept = None
-        self._rings.stop_telling()
-        self.folder.on_buffer_moved = lambda number: None
-        self._instances.on_made.remove(self._instance_made)
-        self._instances.on_removed.remove(self._instance_removed)
-        for instance in self._instances:
-            _stop_listening_to(instance)
-        for one in self._asking:
-            one.check_room = _no_check
+        self._is_closed = True
         self._file.close()
         if not keep:
             self.folder.remove_everything()
@@ -207,17 +200,9 @@ class State:
     def _listen_to(self, instance: Instance) -> None:
         instance.settings.on_unsaved = partial(self._changed.__setitem__, instance, None)
         instance.events.on_changed = partial(self._file_changed, instance.number)
-        instance.events.on_filter_changed = partial(self._filter_changed, instance.number)
-        instance.events.on_triggers_changed = partial(self._triggers_changed, instance.number)
 
-    def _file_changed(self, number: int, file: EventFile) -> None:
-        self._pending.append(("on" if file.enabled else "off", number, file.event.id))
-
-    def _filter_changed(self, number: int, file: EventFile) -> None:
-        self._pending.append(("filter", number, file.event.id, file.filter_text, file.filter is not None))
-
-    def _triggers_changed(self, number: int, file: EventFile) -> None:
-        self._pending.append(log.triggers_line(number, file.event.id, file.saved()))
+    def _file_changed(self, number: int, file: EventFile, part: Part) -> None:
+        self._pending.append(log.file_line(number, file, part))
 
     def _instance_made(self, instance: Instance) -> None:
         self._listen_to(instance)
@@ -227,7 +212,6 @@ class State:
 
     def _instance_removed(self, instance: Instance) -> None:
         """Written at once: its buffer's folder is removed next."""
-        _stop_listening_to(instance)
         self._changed.pop(instance, None)
         self._moved.pop(instance.number, None)
         self._pending.append(("removed", instance.number))
@@ -283,12 +267,8 @@ class State:
                 yield ("set", number, name, saved)
             yield ("buffer", number, self.folder.buffers_of(number).folder)
             for file in instance.events:
-                if file.was_enabled:
-                    yield ("on" if file.enabled else "off", number, file.event.id)
-                if file.filter_text is not None:
-                    yield ("filter", number, file.event.id, file.filter_text, file.filter is not None)
-                if file.triggers:
-                    yield log.triggers_line(number, file.event.id, file.saved())
+                parts = (file.was_enabled, file.filter_text is not None, bool(file.triggers))
+                yield from (log.file_line(number, file, part) for part in compress(Part, parts))
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
@@ -342,17 +322,6 @@ class State:
             " is set, enabled or removed from now on is as before if this daemon is killed. Free some",
             folder=self.folder.path.parent,
         )
-
-
-def _no_check(nr_bytes: int) -> None:
-    pass
-
-
-def _stop_listening_to(instance: Instance) -> None:
-    instance.settings.on_unsaved = None
-    instance.events.on_changed = None
-    instance.events.on_filter_changed = None
-    instance.events.on_triggers_changed = None
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:

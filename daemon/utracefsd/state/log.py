@@ -42,7 +42,7 @@ import msgpack
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
-from utracefsd.consumers.ftrace.event.event_file import SavedEventFile
+from utracefsd.consumers.ftrace.event.event_file import EventFile, Part, SavedEventFile
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.events.event import Emitted, Event, SavedCounts, SavedEvent
@@ -133,8 +133,16 @@ def event_line(event: Event) -> tuple[Any, ...]:
     )
 
 
-def triggers_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
-    return ("triggers", number, event_id, [(one.command, one.cells, one.extra) for one in saved.triggers])
+def file_line(number: int, file: EventFile, part: Part) -> tuple[Any, ...]:
+    event_id = file.event.id
+    match part:
+        case Part.ENABLED:
+            return ("on" if file.enabled else "off", number, event_id)
+        case Part.FILTER:
+            return ("filter", number, event_id, file.filter_text, file.filter is not None)
+        case Part.TRIGGERS:
+            saved = [attached.saved() for attached in file.triggers]
+            return ("triggers", number, event_id, [(one.command, one.cells, one.extra) for one in saved])
 
 
 def fired_line(key: Key, position: int, keys: Iterable[int]) -> tuple[Any, ...]:

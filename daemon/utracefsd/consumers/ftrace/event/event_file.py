@@ -21,6 +21,7 @@ The filter selects the records to store whenever the event is enabled. An invali
 previous one: then nothing is filtered, and the file `filter` shows the error.
 """
 
+import enum
 import errno
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +42,14 @@ from utracefsd.machine._writer_names import WriterNames
 MAX_TRIGGERS = 256
 """Limit for one event in one instance: every record passes each trigger, and a change of one writes all to
 the log."""
+
+
+class Part(enum.Enum):
+    """A part of an event file, which the state has in a line of its own."""
+
+    ENABLED = enum.auto()
+    FILTER = enum.auto()
+    TRIGGERS = enum.auto()
 
 
 @attrs.frozen
@@ -91,16 +100,6 @@ class EventFile:
         from within a record."""
         return self.probe is not None and not self.probe.soft_disabled
 
-    def saved(self) -> SavedEventFile:
-        """Its entry in the state."""
-        return SavedEventFile(
-            self.enabled,
-            self.was_enabled,
-            self.filter_text,
-            filter_holds=self.filter is not None,
-            triggers=tuple(attached.saved() for attached in self.triggers),
-        )
-
     def enable_text(self) -> bytes:
         """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
         return b"%d%s\n" % (self.enabled, b"*" if self.soft_references else b"")
@@ -138,14 +137,10 @@ class EventFiles:
         """Names of the writing threads."""
         self._files: dict[Event, EventFile] = {}
         self._listening = False
-        self.on_changed: Callable[[EventFile], None] | None = None
-        """Called with each file that was enabled or disabled."""
+        self.on_changed: Callable[[EventFile, Part], None] = lambda file, part: None
+        """Called with each file that changed, and with the part."""
         self.followers: list[Callable[[Event], None]] = []
-        """Called, after `on_changed` and `on_filter_changed`, with its event."""
-        self.on_filter_changed: Callable[[EventFile], None] | None = None
-        """Called with each file whose `filter_text` changed."""
-        self.on_triggers_changed: Callable[[EventFile], None] | None = None
-        """Called with each file whose list of triggers changed."""
+        """Called, after `on_changed`, with the event that was enabled, disabled or got another filter."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -276,17 +271,18 @@ class EventFiles:
     def _triggers_changed(self, file: EventFile) -> None:
         assert file.probe is not None
         file.probe.triggers = tuple(attached.trigger for attached in file.triggers)
-        if self.on_triggers_changed is not None:
-            self.on_triggers_changed(file)
+        self.on_changed(file, Part.TRIGGERS)
 
     def _tell(self, file: EventFile) -> None:
         now = (file.enabled, file.was_enabled)
         if now != file.saved_state:
             file.saved_state = now
-            if self.on_changed is not None:
-                self.on_changed(file)
-            for follower in list(self.followers):
-                follower(file.event)
+            self._changed(file, Part.ENABLED)
+
+    def _changed(self, file: EventFile, part: Part) -> None:
+        self.on_changed(file, part)
+        for follower in list(self.followers):
+            follower(file.event)
 
     def set_enabled(self, events: Iterable[Event], value: bool) -> None:
         """Enable or disable all of them; stops at the first error."""
@@ -340,10 +336,8 @@ class EventFiles:
         file.filter_text = text
         if file.probe is not None:
             file.probe.filter = found
-        if is_news and self.on_filter_changed is not None:
-            self.on_filter_changed(file)
-        for follower in list(self.followers) if is_news else ():
-            follower(event)
+        if is_news:
+            self._changed(file, Part.FILTER)
 
     def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
         """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""

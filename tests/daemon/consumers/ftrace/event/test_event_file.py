@@ -31,7 +31,7 @@ class Desk:
             before_enabling=self._before_enabling,
             recorded_event_gone=self._recorded_event_gone,
         )
-        self.files.on_changed = lambda file: self.changed.append((file.event.name, file.enabled))
+        self.files.on_changed = lambda file, part: self.changed.append((file.event.name, file.enabled))
 
     def _before_enabling(self) -> None:
         if self.refuse:
