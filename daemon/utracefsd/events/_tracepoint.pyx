@@ -30,7 +30,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from utracefs_protocol.pages.data_ring cimport DR_MAX_WHY
-from utracefs_protocol.pages.record cimport Record, common_fields
+from utracefs_protocol.pages.record cimport Record, common_word, set_record
 
 from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.text import escaped
@@ -189,7 +189,7 @@ cdef class Tracepoint:
         """
         cdef uint64_t entry_size = 8 + <uint64_t>r.size, end
         cdef uint32_t word
-        cdef uint8_t common[8]
+        cdef uint64_t common
         cdef int i
         for i in range(self.nr_locs):
             memcpy(&word, r.payload + self.locs[i].offset, 4)
@@ -206,8 +206,8 @@ cdef class Tracepoint:
                 # (tests/conformance/6.12.117/08_writes.txt).
                 continue
             if end <= 8:
-                common_fields(r, common)
-                if common[end - 1]:
+                common = common_word(r.id, r.pid)
+                if common >> 8 * (end - 1) & 0xff:
                     return False
             elif r.payload[end - 9]:
                 return False
@@ -275,13 +275,7 @@ cdef class Tracepoint:
         cdef Record r
         if cpu < 0:
             raise ValueError(f"cpu {cpu}")
-        r.ts_ns = ts_ns
-        r.cpu = cpu
-        r.pid = pid
-        r.tgid = pid if tgid is None else tgid
-        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
-        r.size = <uint32_t>min(PyBytes_GET_SIZE(payload), 0xffffffff)
-        r.origin = 0
+        set_record(&r, ts_ns, cpu, pid, pid if tgid is None else tgid, self.id, payload)
         cdef int code = self.emit(&r)
         if nr_deferred:
             emit_deferred()
@@ -291,11 +285,7 @@ cdef class Tracepoint:
         """Emit the same record n times; returns nanoseconds for each. bench/core.py."""
         cdef Record r
         cdef Py_ssize_t i
-        r.cpu = 0
-        r.pid = r.tgid = 1
-        r.origin = r.origin_at = 0
-        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
-        r.size = <uint32_t>PyBytes_GET_SIZE(payload)
+        set_record(&r, 0, 0, 1, 1, self.id, payload)
         start = time.perf_counter_ns()
         for i in range(n):
             r.ts_ns = 1000 * i

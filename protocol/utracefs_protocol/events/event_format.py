@@ -28,12 +28,16 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import INTEGERS, NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.text import shown
 
-_COMMON_FIELDS: Final = (
-    b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
-    b"\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n"
-    b"\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n"
-    b"\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
+COMMON_FIELDS: Final = tuple(
+    Field(type_, name, offset, size, signed, FieldKind.INTEGER)
+    for type_, name, offset, size, signed in (
+        (b"unsigned short", b"common_type", 0, 2, False),
+        (b"unsigned char", b"common_flags", 2, 1, False),
+        (b"unsigned char", b"common_preempt_count", 3, 1, False),
+        (b"int", b"common_pid", 4, 4, True),
+    )
 )
+"""Those of every event (trace_define_common_fields())."""
 
 _FORMAT_LINE: Final = re.compile(
     rb"\s*field:(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
@@ -91,12 +95,11 @@ def format_text(
 ) -> bytes:
     """The whole `format` file of an event. print_fmt: None: that of a user event."""
     fields = tuple(fields)
-    lines = b"".join(_format_line(field) for field in fields)
     return b"name: %s\nID: %d\nformat:\n%s\n%s\nprint fmt: %s\n" % (
         tracepoint_name,
         event_id,
-        _COMMON_FIELDS,
-        lines,
+        b"".join(map(_format_line, COMMON_FIELDS)),
+        b"".join(map(_format_line, fields)),
         _print_fmt(fields) if print_fmt is None else print_fmt,
     )
 

@@ -29,7 +29,7 @@ from libc.string cimport memcmp, memcpy
 
 from utracefs_protocol.events._fields cimport FLOAT_NUMBER, SIGNED_NUMBER, UNSIGNED_NUMBER, Place, set_place
 from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
-from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
+from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word, set_record
 
 cdef extern from * nogil:
     """
@@ -340,15 +340,7 @@ cdef class Filter:
     def test(self, bytes payload not None, *, event_id=1, ts_ns=0, int cpu=0, int pid=0, int tgid=0):
         """Whether a record passes."""
         cdef Record r
-        r.ts_ns = ts_ns
-        r.cpu = cpu
-        r.pid = pid
-        r.tgid = tgid
-        r.id = event_id
-        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
-        r.size = <uint32_t>PyBytes_GET_SIZE(payload)
-        r.valid = True
-        r.origin = r.origin_at = 0
+        set_record(&r, ts_ns, cpu, pid, tgid, event_id, payload)
         return bool(self.matches(&r))
 
     def __repr__(self):

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
+from utracefs_protocol.events.event_format import COMMON_FIELDS
 from utracefs_protocol.filter import errors
 from utracefs_protocol.filter._program import Filter, How, Names, Subject
 from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
@@ -109,20 +110,10 @@ _GENERIC = {
 """Names that every event has; its own fields take precedence (trace_define_generic_fields())."""
 
 
-def _common(type_: bytes, name: bytes, offset: int, size: int, *, signed: bool) -> tuple[bytes, _Operand]:
-    field = Field(type_, name, offset, size, signed, FieldKind.INTEGER)
-    return name, _Operand(Subject.COMMON, field, size, signed, may_be_cpu=True)
-
-
-_COMMON = dict(
-    (
-        _common(b"unsigned short", b"common_type", 0, 2, signed=False),
-        _common(b"unsigned char", b"common_flags", 2, 1, signed=False),
-        _common(b"unsigned char", b"common_preempt_count", 3, 1, signed=False),
-        _common(b"int", b"common_pid", 4, 4, signed=True),
-    )
-)
-"""trace_define_common_fields()."""
+_COMMON = {
+    field.name: _Operand(Subject.COMMON, field, field.size, field.signed, may_be_cpu=True)
+    for field in COMMON_FIELDS
+}
 
 
 def _of_field(field: Field) -> _Operand:

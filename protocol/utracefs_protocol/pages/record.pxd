@@ -1,7 +1,7 @@
 """A record as compiled modules pass it, and its common fields."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
 
 cdef enum:
     COMM_SIZE = 16              # TASK_COMM_LEN: a name, filled up with NUL
@@ -22,13 +22,17 @@ ctypedef struct Record:
     uint64_t origin_at          # its position in that data ring
 
 
-cdef inline void common_fields(Record *r, uint8_t *to) noexcept:
-    """The COMMON_SIZE bytes of common fields, flags and preempt count 0."""
-    memset(to, 0, 4)
-    memcpy(to, &r.id, 2)
-    memcpy(to + 4, &r.pid, 4)
-
-
 cdef inline uint64_t common_word(uint16_t id, int32_t pid) noexcept nogil:
-    """The same as one little-endian word."""
+    """The COMMON_SIZE bytes of common fields as one little-endian word, flags and preempt count 0."""
     return id | <uint64_t><uint32_t>pid << 32
+
+
+cdef inline void set_record(
+    Record *r, uint64_t ts_ns, int32_t cpu, int32_t pid, int32_t tgid, uint16_t id, bytes payload
+) noexcept:
+    """A record that is in no data ring. It borrows `payload`."""
+    r.ts_ns, r.cpu, r.pid, r.tgid, r.id = ts_ns, cpu, pid, tgid, id
+    r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+    r.size = <uint32_t>min(PyBytes_GET_SIZE(payload), 0xffffffff)
+    r.valid = True
+    r.origin = r.origin_at = 0

@@ -3,13 +3,13 @@
 
 from libc.errno cimport EFAULT
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.pages.status_page import StatusBit
 
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.pages.record cimport Record, common_fields
+from utracefs_protocol.pages.record cimport Record, common_word
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED, Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
@@ -239,10 +239,8 @@ cdef class PerfSink:
         cdef uint64_t type = self.sample_type
         cdef uint64_t entry = 8 + <uint64_t>r.size, raw, size = 8
         cdef PerfHeader header
-        cdef uint8_t common[8]
-        cdef uint8_t zeros[8]
         cdef uint32_t word
-        cdef uint64_t zero = 0
+        cdef uint64_t zero = 0, common
         if (entry + 7) & ~<uint64_t>7 > max_perf_entry:
             self.pending_lost += 1
             return False
@@ -267,11 +265,10 @@ cdef class PerfSink:
         if type & SAMPLE_RAW:
             word = <uint32_t>raw
             self.put(&word, 4)
-            common_fields(r, common)
-            self.put(common, 8)
+            common = common_word(r.id, r.pid)
+            self.put(&common, 8)
             self.put(r.payload, r.size)
-            memset(zeros, 0, 8)
-            self.put(zeros, raw - entry)  # at most 7
+            self.put(&zero, raw - entry)  # at most 7
         STORE_HEAD(self.map + DATA_HEAD_AT, self.head)  # after the bytes, which are complete
         return True
 

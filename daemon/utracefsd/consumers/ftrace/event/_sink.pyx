@@ -8,7 +8,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EFAULT
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
 
 from utracefs_protocol.pages.status_page import StatusBit
@@ -28,7 +28,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
     rb_reserve,
 )
 from utracefs_protocol.filter._program cimport Filter
-from utracefs_protocol.pages.record cimport common_word
+from utracefs_protocol.pages.record cimport common_word, set_record
 from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_begin
 from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
@@ -450,14 +450,7 @@ cdef class FtraceProbe(Probe):
         cdef Record r
         if cpu < 0 or not 0 < id < 65536:
             raise ValueError(f"cpu {cpu}, id {id}")
-        r.ts_ns = ts_ns
-        r.cpu = cpu
-        r.pid = r.tgid = pid
-        r.id = id
-        r.size = PyBytes_GET_SIZE(payload)
-        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
-        r.valid = True
-        r.origin = r.origin_at = 0
+        set_record(&r, ts_ns, cpu, pid, pid, id, payload)
         return self.take(&r) == RECORDED
 
 

@@ -16,19 +16,12 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field
+from utracefs_protocol.events.event_format import COMMON_FIELDS
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.text import shown, unsigned_of
 
 _MAX_TEXT = 256
 """MAX_FILTER_STR_VAL: text of so many bytes or more is EINVAL."""
-
-_COMMON = {
-    b"common_type": (0, 2, False),
-    b"common_flags": (2, 1, False),
-    b"common_preempt_count": (3, 1, False),
-    b"common_pid": (4, 4, True),
-}
-"""Offset, size, signedness."""
 
 _GENERIC = frozenset(
     (b"CPU", b"cpu", b"common_cpu", b"COMM", b"comm", b"STACKTRACE", b"stacktrace", b"common_stacktrace")
@@ -57,7 +50,7 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
     TraceError: ENOENT (no such field), EINVAL (other syntax errors), ERANGE (a number of more than 64
     bits).
     """
-    by_name: dict[bytes, Field] = {field.name: field for field in fields}
+    by_name: dict[bytes, Field] = {field.name: field for field in (*COMMON_FIELDS, *fields)}
     entry = bytearray(max((field.offset + field.size for field in fields), default=ENTRY_HEADER_SIZE))
     # As in the kernel there is a NUL between the fixed part and the texts.
     struct.pack_into("<HBBi", entry, 0, event_id, 0, 0, pid)
@@ -69,7 +62,7 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
     while position < len(command):
         name, position = _name(command, position)
         field = by_name.get(name)
-        if field is None and name not in _COMMON and name not in _GENERIC:
+        if field is None and name not in _GENERIC:
             raise TraceError(errno.ENOENT, f"the event has no field {shown(name)}")
         equals = _EQUALS.match(command, position)
         if equals is None:
@@ -89,15 +82,10 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
         behind = command[end.end() : end.end() + 1]
         if (not first.isdigit() and first != b"-") or is_text or behind.strip(b" \t\n\v\f\r"):
             raise TraceError(errno.EINVAL, f"the value of {shown(name)} is neither number nor quoted text")
-        offset, size, signed = (
-            (field.offset, field.size, field.signed)
-            if field is not None
-            else _COMMON.get(name, (0, 0, False))
-        )
-        if size not in NUMBER_SIZES:
+        if field is None or field.size not in NUMBER_SIZES:
             raise TraceError(errno.EINVAL, f"{shown(name)} is not a number")
-        value = _integer(end[0], signed=signed)
-        entry[offset : offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        value = _integer(end[0], signed=field.signed) & ((1 << 8 * field.size) - 1)
+        entry[field.offset : field.offset + field.size] = value.to_bytes(field.size, "little")
         position = end.end()
     return Injected(bytes(entry[:ENTRY_HEADER_SIZE]), bytes(entry[ENTRY_HEADER_SIZE:]))
 

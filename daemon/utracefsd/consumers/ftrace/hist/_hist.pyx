@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from utracefs_protocol.events._line cimport load_signed, load_unsigned
 from utracefs_protocol.events.declaration import NUMBER_SIZES
-from utracefs_protocol.pages.record cimport COMM_SIZE, common_word
+from utracefs_protocol.pages.record cimport COMM_SIZE, common_word, set_record
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
 from utracefsd.events._tracepoint cimport defer
@@ -620,14 +620,7 @@ cdef class Hist:
         cdef Record r
         cdef bint counted = True
         cdef int i
-        r.ts_ns = ts_ns
-        r.cpu = cpu
-        r.pid = r.tgid = pid
-        r.id = <uint16_t>id
-        r.size = <uint32_t>len(payload)
-        r.payload = payload
-        r.valid = True
-        r.origin = r.origin_at = 0
+        set_record(&r, ts_ns, cpu, pid, pid, <uint16_t>id, payload)
         for i in range(times):
             counted = self.add(&r, ts_ns, who, serial)
         return counted

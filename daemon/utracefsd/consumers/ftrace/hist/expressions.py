@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import attrs
 
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
+from utracefs_protocol.events.event_format import COMMON_FIELDS
 from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.text import any_base, shown
 from utracefsd.consumers.ftrace.hist.fields import (
-    COMMON_FIELDS,
     MAX_STRING,
     NONE,
     Flag,
@@ -112,10 +112,7 @@ class Context:
 
     def find(self, name: bytes) -> Field | None:
         """A field of the event, or a common one. Of several the last: the kernel's list is reversed."""
-        for field in reversed(self.fields):
-            if field.name == name:
-                return field
-        return COMMON_FIELDS.get(name)
+        return next((field for field in (*reversed(self.fields), *COMMON_FIELDS) if field.name == name), None)
 
 
 def parse_expression(

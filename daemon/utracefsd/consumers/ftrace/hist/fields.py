@@ -9,7 +9,7 @@ import enum
 
 import attrs
 
-from utracefs_protocol.events.declaration import Field, FieldKind
+from utracefs_protocol.events.declaration import Field
 
 MAX_STRING = 256
 """Bytes of a dynamic string as a key, with its NUL (MAX_FILTER_STR_VAL)."""
@@ -66,15 +66,6 @@ class Operator(enum.Enum):
     DIV = b"/"
     MULT = b"*"
     UNARY_MINUS = b"-("
-
-
-COMMON_FIELDS = {
-    b"common_type": Field(b"unsigned short", b"common_type", 0, 2, False, FieldKind.INTEGER),
-    b"common_flags": Field(b"unsigned char", b"common_flags", 2, 1, False, FieldKind.INTEGER),
-    b"common_preempt_count": Field(b"unsigned char", b"common_preempt_count", 3, 1, False, FieldKind.INTEGER),
-    b"common_pid": Field(b"int", b"common_pid", 4, 4, True, FieldKind.INTEGER),
-}
-"""Fields of every event, at their offsets in the entry."""
 
 
 @attrs.define(eq=False)
