@@ -1,22 +1,7 @@
 """The methods of the data socket: a class for the params of each, and one for each result that is a map.
 
-    | method             | params                                | result                                  |
-    |--------------------|---------------------------------------|-----------------------------------------|
-    | DIAG_IOCSREG       | EventRegistration; descriptors        | Registered, or with a token             |
-    |                    |                                       | EnablerRegistered                       |
-    | DIAG_IOCSDEL       | EventDeletion                         | nil                                     |
-    | DIAG_IOCSUNREG     | EventUnregistration; descriptors      | nil                                     |
-    | DIAG_IOCQLOCOFFSET | LocOffsetQuery                        | int                                     |
-    | mmap_status        | MmapStatus                            | StatusMapped; 1 descriptor              |
-    | write              | Write                                 | int: bytes taken                        |
-    | sync               | Sync                                  | nil                                     |
-    | mmap_ring          | MmapRing                              | RingMapped; 2 descriptors               |
-    | adopt_ring         | AdoptRing; 2 descriptors              | RingMapped                              |
-    | notify_enablers    | NotifyEnablers                        | nil                                     |
-    | open_for           | OpenFor                               | nil                                     |
-
-Two notifications belong together: EnablersChanged of the daemon, and EnablersWritten of the client when it
-has set its bits.
+Section 3 of docs/protocol.md has the table of all. Two notifications belong together: EnablersChanged of the
+daemon, and EnablersWritten of the client when it has set its bits.
 
 `METHODS` has the class by the method's name. `from_params` (and `from_wire` of a result) checks shape and
 range (see `rows`) and raises TraceError(EINVAL) naming the member. Where the kernel checks a struct, the

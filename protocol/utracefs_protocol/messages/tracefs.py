@@ -1,25 +1,6 @@
 """The methods of the tracefs socket: a class for the params of each, and one for each result that is a map.
 
-    | method          | params     | result                                         |
-    |-----------------|------------|------------------------------------------------|
-    | read_file       | ReadFile   | bin                                            |
-    | write_file      | WriteFile  | int: bytes taken                               |
-    | list_dir        | ListDir    | array of DirEntry                              |
-    | stat            | StatPath   | Stat                                           |
-    | mkdir, rmdir    | Mkdir, ... | nil                                            |
-    | open            | Open       | int: handle                                    |
-    | read            | Read       | bin                                            |
-    | write           | Write      | int: bytes taken                               |
-    | seek            | Seek       | int: offset                                    |
-    | poll            | Poll       | nil                                            |
-    | ready           | Ready      | bool                                           |
-    | cancel          | Cancel     | bool: whether it was waiting                   |
-    | close           | Close      | nil                                            |
-    | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor if there is a ring    |
-    | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
-    | stream_open     | StreamAttr | StreamOpened; 2 descriptors: ring, doorbell    |
-    | stream_missed   | GetMissed  | StreamMissed                                   |
-
+Section 4 of docs/protocol.md has the table of all.
 `METHODS` has the class by the method's name. `from_params` raises TraceError: EINVAL with the valid form,
 E2BIG for an unknown member of a map. Whether a path, a handle or an event exists is not checked here.
 """

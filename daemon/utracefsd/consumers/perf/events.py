@@ -26,7 +26,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.messages.values import text_bytes, wire_int
-from utracefs_protocol.pages.perf_ring import COUNT_ALONE, MAX_SAMPLE_FREQ, ReadFormat
+from utracefs_protocol.pages.perf_ring import MAX_SAMPLE_FREQ, ReadFormat
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events.event import SYSTEM, Event
 from utracefsd.events.event_table import EventTable
@@ -34,40 +34,28 @@ from utracefsd.machine._writer_names import WriterNames
 
 _MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
 
-ParseFilter = Callable[[Event, bytes], Filter]
-"""TraceError(EINVAL): the text is not a valid filter for the event."""
-
 
 class PerfEvent:
     """One opened perf event; `close` detaches it."""
 
     def __init__(
-        self,
-        table: EventTable,
-        event: Event,
-        sink: PerfSink,
-        handle: int,
-        now_ns: Callable[[], int],
-        parse: ParseFilter,
-        *,
-        wakeup_watermark: int = 0,
-        read_format: ReadFormat = COUNT_ALONE,
+        self, events: "PerfEvents", event: Event, sink: PerfSink, handle: int, wanted: PerfAttr
     ) -> None:
         self.handle = handle
         self.event = event
-        self._table = table
+        self._table = events.table
         self._sink = sink
-        self._now_ns = now_ns
-        self._parse = parse
-        self._read_format = read_format
+        self._now_ns = events.now_ns
+        self._parse = events.parse
+        self._read_format = wanted.read_format
         self._enabled_ns = 0
         """Enabled time before `_enabled_since_ns`."""
-        self._enabled_since_ns = now_ns() if sink.enabled else None
+        self._enabled_since_ns = self._now_ns() if sink.enabled else None
         self._probe = PerfProbe(sink, f"perf:{handle}")
         self._closed = False
         size = sink.data_pages * 4096
-        self._watermark = min(wakeup_watermark, size) or size // 2
-        table.attach(event, self._probe)
+        self._watermark = min(wanted.wakeup_watermark, size) or size // 2
+        self._table.attach(event, self._probe)
 
     def descriptor(self) -> int:
         """The ring's memfd, the caller's to close; -1 when it only counts, and at every further call: so
@@ -176,8 +164,8 @@ class PerfEvents:
         nr_cpus: int | None = None,
         names: WriterNames | None = None,
     ) -> None:
-        self._table = table
-        self._now_ns = now_ns
+        self.table = table
+        self.now_ns = now_ns
         self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
         self._last_id = 0
@@ -200,7 +188,7 @@ class PerfEvents:
         event = self._find(wanted)
         if wanted.pid > 0 and not os.path.exists(f"/proc/{wanted.pid}"):
             raise TraceError(errno.ESRCH, f"there is no process {wanted.pid}")
-        filter_ = None if wanted.filter is None else self._parse(event, wanted.filter)
+        filter_ = None if wanted.filter is None else self.parse(event, wanted.filter)
         try:
             sink = PerfSink(
                 self._last_id + 1,
@@ -219,22 +207,15 @@ class PerfEvents:
         self._last_id += 1
         sink.filter = filter_
         try:
-            return PerfEvent(
-                self._table,
-                event,
-                sink,
-                handle,
-                self._now_ns,
-                self._parse,
-                wakeup_watermark=wanted.wakeup_watermark,
-                read_format=wanted.read_format,
-            )
+            return PerfEvent(self, event, sink, handle, wanted)
         except BaseException:
             sink.close()
             raise
 
-    def _parse(self, event: Event, text: bytes) -> Filter:
-        """For wrong brackets and quotes the kernel's errno is an accidental result of calc_stack(): "no such
+    def parse(self, event: Event, text: bytes) -> Filter:
+        """A filter for the event. TraceError(EINVAL).
+
+        For wrong brackets and quotes the kernel's errno is an accidental result of calc_stack(): "no such
         process" for a missing quote. Here all are EINVAL."""
         try:
             return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)
@@ -243,12 +224,12 @@ class PerfEvents:
 
     def _find(self, wanted: PerfAttr) -> Event:
         if wanted.config is not None:
-            event = self._table.by_id(wanted.config)
+            event = self.table.by_id(wanted.config)
             what = f"id {wanted.config}"
         else:
             name = wanted.name or b""
             system, colon, rest = name.partition(b":")
-            event = self._table.get(system, rest) if colon else self._table.get(SYSTEM, name)
+            event = self.table.get(system, rest) if colon else self.table.get(SYSTEM, name)
             what = repr(name.decode("utf-8", "backslashreplace"))
         if event is None:
             raise TraceError(errno.ENOENT, f"there is no event {what}; available_events lists them")
