@@ -165,8 +165,8 @@ def test_everything_is_as_before(folder: Path) -> None:
     with pytest.raises(TraceError) as wrong:
         register(new, b"first u64 n")
     assert wrong.value.errno == errno.EADDRINUSE
-    assert new.instances.top.events.enabled(register(new, b"later"))
-    assert new.instances.top.events.was_enabled(new.table.by_id(kept.id))  # type: ignore[arg-type]
+    assert new.instances.top.events.of(register(new, b"later")).enabled
+    assert new.instances.top.events.of(new.table.by_id(kept.id)).was_enabled  # type: ignore[arg-type]
     finish(new)
     assert list(folder.iterdir()) == []
 
@@ -270,9 +270,9 @@ def test_several_instances_are_as_before(folder: Path, killed: bool) -> None:
     assert [instance.number for instance in new.instances] == [0, 1, 3, 4]
     two = new.instances.get(b"two words")
     assert two is not None
-    assert two.events.was_enabled(register(new, b"b u32 n"))
+    assert two.events.of(register(new, b"b u32 n")).was_enabled
     late = register(new, b"late u32 n")
-    assert [instance.name for instance in new.instances if instance.events.enabled(late)] == [b"two words"]
+    assert [instance.name for instance in new.instances if instance.events.of(late).enabled] == [b"two words"]
     emit(register(new, b"b u32 n"), 100)
     assert b"n=0x64" in read(new, b"trace")
     assert new.instances.make(b"fresh").number == 2
@@ -566,7 +566,7 @@ def test_filters_are_as_before(folder: Path) -> None:
     daemon = daemon_in(folder)
     assert read(daemon, paths[0]) == b"none\n"
     never = daemon.table.by_id(idle.id)
-    assert never is not None and not daemon.instances.top.events.was_enabled(never)
+    assert never is not None and not daemon.instances.top.events.of(never).was_enabled
     finish(daemon)
 
 

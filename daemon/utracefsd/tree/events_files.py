@@ -161,13 +161,13 @@ class _EventContext:
     event: Event
 
     def enable_text(self) -> bytes:
-        return self.instance.events.enable_text(self.event)
+        return self.instance.events.of(self.event).enable_text()
 
     def store_enable(self, data: bytes) -> None:
         self.instance.events.set_enabled((self.event,), values.flag(data))
 
     def filter_text(self) -> bytes:
-        return self.instance.events.filter_text(self.event)
+        return self.instance.events.of(self.event).shown_filter()
 
     def store_filter(self, data: bytes) -> None:
         self.instance.set_filter(self.event, values.command_line(data))

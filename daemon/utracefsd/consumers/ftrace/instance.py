@@ -82,23 +82,22 @@ class Instance:
         now_ns: Callable[[], int],
         *,
         nr_cpus: int,
-        name: bytes = b"",
-        number: int = 0,
-        top_options: Options | None = None,
-        storage: BufferStorage | None = None,
-        current_cpu: Callable[[], int] = lambda: 0,
-        free_memory_kb: Callable[[], int] | None = None,
-        cells: Cells | None = None,
-        names: WriterNames | None = None,
-        tables: Tables | None = None,
+        name: bytes,
+        number: int,
+        top_options: Options | None,
+        storage: BufferStorage | None,
+        current_cpu: Callable[[], int],
+        free_memory_kb: Callable[[], int] | None,
+        cells: Cells,
+        names: WriterNames,
+        tables: Tables,
     ) -> None:
         """now_ns: CLOCK_MONOTONIC. nr_cpus: number of per-cpu buffers (/sys/devices/system/cpu/possible).
 
         top_options: those of the top instance; None: this is it. storage: files for the ring buffer; None: in
         memory of this process alone. current_cpu: the cpu for markers; free_memory_kb: limit of a larger
         buffer (None: unbounded). cells: of all triggers; tables: of all histograms; names: for filters on the
-        writer's name, shared by all instances; None: its own. MemoryError, OSError: no memory or space for
-        the buffer.
+        writer's name; all instances share these. MemoryError, OSError: no memory or space for the buffer.
         """
         self.name = name
         self.number = number
@@ -123,7 +122,7 @@ class Instance:
             before_enabling=self.store.expand,
             recorded_event_gone=self._mark,
             nr_cpus=nr_cpus,
-            names=WriterNames(comms.comm, comms.last_comm) if names is None else names,
+            names=names,
         )
         # Files that change the sink's switches.
         self.pids = PidLists(self.settings, self.sink, comms)
@@ -139,7 +138,7 @@ class Instance:
                 self.snapshot,
                 tracing_switched=self._note_tracing_on,
                 set_clock=self.set_clock,
-                tables=Tables() if tables is None else tables,
+                tables=tables,
             )
         )
         self.pipe_readers: set[int] = set()
@@ -280,10 +279,9 @@ class Instance:
     def would_attach(self, event: Event) -> bool:
         """Whether the event is attached here exactly as the standing lines say. False with triggers on which
         other events depend: enable_event triggers, or histograms whose variables are read."""
-        file = self.events.get(event)
+        file = self.events.of(event)
         return (
-            file is not None
-            and file.probe is not None
+            file.probe is not None
             and not file.switches
             and (not file.enabled or any(glob_matches(glob, event) for glob in self.settings.standing))
             and (not file.triggers or (self.standing_triggers.means(event) and self.triggers.may_go(event)))

@@ -11,6 +11,7 @@ file is closed.
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
@@ -63,17 +64,24 @@ class Instances:
         are as for `Instance`. ValueError: such a name or number is invalid. MemoryError, OSError.
         """
         self.nr_cpus = nr_cpus
-        self._names = WriterNames(comms.comm, comms.last_comm)
-        self._table = table
-        self._comms = comms
-        self._now_ns = now_ns
         self._storage = storage
-        self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
         self.cells = Cells() if cells is None else cells
         """Cells of all triggers."""
         self.tables = Tables(free_memory_kb=free_memory_kb) if tables is None else tables
         """Tables of all histograms."""
+        self._instance = partial(
+            Instance,
+            table,
+            comms,
+            now_ns,
+            nr_cpus=nr_cpus,
+            current_cpu=current_cpu,
+            free_memory_kb=free_memory_kb,
+            names=WriterNames(comms.comm, comms.last_comm),
+            cells=self.cells,
+            tables=self.tables,
+        )
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
@@ -194,20 +202,9 @@ class Instances:
                 self.remove(instance.name)
 
     def _make(self, name: bytes, number: int) -> Instance:
-        return Instance(
-            self._table,
-            self._comms,
-            self._now_ns,
-            nr_cpus=self.nr_cpus,
-            name=name,
-            number=number,
-            top_options=None if number == TOP else self.top.options,
-            storage=self._storage(number),
-            current_cpu=self._current_cpu,
-            free_memory_kb=self._free_memory_kb,
-            names=self._names,
-            cells=self.cells,
-            tables=self.tables,
+        top_options = None if number == TOP else self.top.options
+        return self._instance(
+            name=name, number=number, top_options=top_options, storage=self._storage(number)
         )
 
 

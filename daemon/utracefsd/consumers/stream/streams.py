@@ -118,7 +118,7 @@ class PageStream(_Opened):
             self._describe(file.event)
 
     def _describe(self, event: Event) -> None:
-        if self._described.get(event.id) is not event and self._instance.events.was_enabled(event):
+        if self._described.get(event.id) is not event and self._instance.events.of(event).was_enabled:
             self._described[event.id] = event
             self._pages.describe(event.id, event.system + b"\0" + format_of(event))
 
@@ -230,15 +230,15 @@ class Stream(_Opened):
     def _wants(self, event: Event) -> bool:
         if not any(glob_matches(glob, event) for glob in self._attr.events):
             return False
-        return not self._instances or any(one.events.enabled(event) for one in self._instances)
+        return not self._instances or any(one.events.of(event).enabled for one in self._instances)
 
     def _is_filtered_by_the_reader(self, event: Event) -> bool:
         declaration = event.declaration
         return self._attr.eventheader and header_name(declaration.name, declaration.fields) is not None
 
     def _has_its_filter(self, event: Event) -> bool:
-        found, text = self._instances[0].events.filter_of(event)
-        return self._probes[event].filter is found and (found is not None or text is None)
+        file = self._instances[0].events.of(event)
+        return self._probes[event].filter is file.filter and not file.filter_is_invalid
 
     def _take(self, event: Event) -> FilterError | None:
         """Attach to it; returns the error if the filter is invalid for it."""
@@ -246,9 +246,10 @@ class Stream(_Opened):
             return None
         filter_ = None
         if self._attr.filtered:
-            filter_, text = self._instances[0].events.filter_of(event)
-            if filter_ is None and text is not None:
-                return None  # invalid
+            file = self._instances[0].events.of(event)
+            if file.filter_is_invalid:
+                return None
+            filter_ = file.filter
         elif self._attr.filter is not None and not self._is_filtered_by_the_reader(event):
             try:
                 filter_ = self._parse(event, self._attr.filter)

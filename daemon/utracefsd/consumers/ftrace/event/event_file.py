@@ -100,9 +100,17 @@ class EventFile:
         from within a record."""
         return self.probe is not None and not self.probe.soft_disabled
 
+    @property
+    def filter_is_invalid(self) -> bool:
+        return self.filter is None and self.filter_text is not None
+
     def enable_text(self) -> bytes:
         """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
         return b"%d%s\n" % (self.enabled, b"*" if self.soft_references else b"")
+
+    def shown_filter(self) -> bytes:
+        """`events/SYS/EV/filter`, as print_event_filter() of kernel/trace/trace_events_filter.c."""
+        return b"none\n" if self.filter_text is None else self.filter_text + b"\n"
 
 
 class EventFiles:
@@ -149,55 +157,41 @@ class EventFiles:
         """All files made so far, in no particular order."""
         return iter(self._files.values())
 
-    def get(self, event: Event) -> EventFile | None:
-        """The event's file; None: it was not needed so far."""
-        return self._files.get(event)
-
-    def enabled(self, event: Event) -> bool:
-        file = self._files.get(event)
-        return file is not None and file.enabled
-
-    def was_enabled(self, event: Event) -> bool:
-        """Whether the buffer may hold records of it."""
-        file = self._files.get(event)
-        return file is not None and file.was_enabled
+    def of(self, event: Event) -> EventFile:
+        """The event's file; an empty one, which is not kept, if it was not needed so far."""
+        return self._files.get(event) or EventFile(event)
 
     def enable(self, event: Event) -> None:
         """Store its records; nothing if enabled already. ENODEV, and errors of `before_enabling`."""
-        file = self._files.get(event) or EventFile(event)
+        file = self.of(event)
         if not file.enabled:
             self._before_enabling()
             self._set(file, True, file.soft_references)
 
     def disable(self, event: Event) -> None:
         """Stop storing its records; nothing if disabled already. Detaching it may remove the event."""
-        file = self._files.get(event)
-        if file is not None and file.enabled:
+        file = self.of(event)
+        if file.enabled:
             self._set(file, False, file.soft_references)
 
     def take_soft_reference(self, event: Event) -> None:
         """Attach it, enabled or not, until the reference is dropped. ENODEV."""
-        file = self._files.get(event) or EventFile(event)
+        file = self.of(event)
         self._set(file, file.enabled, file.soft_references + 1)
 
     def drop_soft_reference(self, event: Event) -> None:
         """Undo `take_soft_reference`. ValueError: there is none."""
-        file = self._files.get(event)
-        if file is None or not file.soft_references:
+        file = self.of(event)
+        if not file.soft_references:
             raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
         self._set(file, file.enabled, file.soft_references - 1)
 
     # Triggers. Their changes from within a record are in their cells (_trigger_cells), so `enabled` and
     # counts are saved with the value at the last change of the file.
 
-    def triggers(self, event: Event) -> list[AttachedTrigger]:
-        """Triggers of the event, in the listed order."""
-        file = self._files.get(event)
-        return [] if file is None else file.triggers
-
     def check_slot(self, event: Event, slot: tuple[Any, ...]) -> None:
         """EEXIST: the event has a trigger of that slot."""
-        if any(attached.slot == slot for attached in self.triggers(event)):
+        if any(attached.slot == slot for attached in self.of(event).triggers):
             raise TraceError(errno.EEXIST, "the event has such a trigger already; remove it with ! first")
 
     def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
@@ -206,7 +200,7 @@ class EventFiles:
         ENODEV, E2BIG; then its `let_go` is called.
         """
         try:
-            if len(self.triggers(event)) >= MAX_TRIGGERS:
+            if len(self.of(event).triggers) >= MAX_TRIGGERS:
                 raise TraceError(
                     errno.E2BIG, f"an event has at most {MAX_TRIGGERS} triggers in an instance; ! removes one"
                 )
@@ -221,9 +215,9 @@ class EventFiles:
 
     def remove_trigger(self, event: Event, slot: tuple[Any, ...]) -> None:
         """Remove the trigger of that slot; nothing if there is none."""
-        file = self._files.get(event)
-        for attached in self.triggers(event):
-            if attached.slot == slot and file is not None:
+        file = self.of(event)
+        for attached in file.triggers:
+            if attached.slot == slot:
                 file.triggers.remove(attached)
                 self._triggers_changed(file)
                 self.drop_soft_reference(event)
@@ -264,7 +258,7 @@ class EventFiles:
 
     def let_go(self, event: Event) -> None:
         """Detach from it, with its triggers."""
-        for attached in list(self.triggers(event)):
+        for attached in list(self.of(event).triggers):
             self.remove_trigger(event, attached.slot)
         self.disable(event)
 
@@ -315,33 +309,19 @@ class EventFiles:
             raise
         self._set_filter(event, found, text)
 
-    def filter_text(self, event: Event) -> bytes:
-        """`events/SYS/EV/filter`, as print_event_filter() of kernel/trace/trace_events_filter.c."""
-        file = self._files.get(event)
-        return b"none\n" if file is None or file.filter_text is None else file.filter_text + b"\n"
-
-    def filter_of(self, event: Event) -> tuple[Filter | None, bytes | None]:
-        """The filter and its text. Only a text: it is invalid. Neither: there is none."""
-        file = self._files.get(event)
-        return (None, None) if file is None else (file.filter, file.filter_text)
-
     def _set_filter(self, event: Event, found: Filter | None, text: bytes | None) -> None:
-        file = self._files.get(event)
-        if file is None:
-            if text is None:
-                return
-            file = self._keep(EventFile(event))
+        file = self.of(event)
         is_news = file.filter_text != text
         file.filter = found
         file.filter_text = text
         if file.probe is not None:
             file.probe.filter = found
         if is_news:
-            self._changed(file, Part.FILTER)
+            self._changed(self._keep(file), Part.FILTER)
 
     def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
         """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""
-        file = self._files.get(event) or self._keep(EventFile(event))
+        file = self._keep(self.of(event))
         probe = file.probe
         if probe is None:
             probe = FtraceProbe(self._sink, self._consumer)
@@ -358,7 +338,7 @@ class EventFiles:
     def restore(self, event: Event, saved: SavedEventFile) -> None:
         """Restore the file of the previous daemon, without its triggers. ENODEV, and errors of
         `before_enabling`."""
-        file = self._keep(self._files.get(event) or EventFile(event))
+        file = self._keep(self.of(event))
         file.was_enabled |= saved.was_enabled
         event.was_recorded |= saved.was_enabled
         file.filter_text = saved.filter_text
@@ -381,11 +361,6 @@ class EventFiles:
         if self._listening:
             self._table.on_removed.remove(self._removed)
             self._listening = False
-
-    def enable_text(self, event: Event) -> bytes:
-        """`events/SYS/EV/enable`."""
-        file = self._files.get(event)
-        return b"0\n" if file is None else file.enable_text()
 
     def enable_summary(self, events: Iterable[Event]) -> bytes:
         """`events/enable` and `events/SYS/enable`: 0 none, 1 all, X some, ? there is no event. Soft mode

@@ -51,7 +51,7 @@ class Triggers:
         self._place = place
 
     def text(self, event: Event) -> bytes:
-        lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
+        lines = [attached.text() + b"\n" for attached in self._place.files.of(event).triggers]
         return b"".join(lines) or AVAILABLE
 
     def hist_pieces(self, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:

@@ -127,7 +127,7 @@ class EventHist:
 
 def hists_of(place: Place, event: Event) -> Iterator[EventHist]:
     """The hist triggers of an event, in the order of the file `trigger`."""
-    for attached in place.files.triggers(event):
+    for attached in place.files.of(event).triggers:
         if attached.slot[0] == SLOT:
             yield attached.slot[1]
 
@@ -370,6 +370,6 @@ class HistSwitchKind(EventSwitchKind):
     _switch = HistSwitch
 
     def remove_all(self, place: Place, event: Event) -> None:
-        for attached in list(place.files.triggers(event)):
+        for attached in list(place.files.of(event).triggers):
             if attached.slot[0] == self._slot_name:
                 place.files.remove_trigger(event, attached.slot)

@@ -44,7 +44,7 @@ class Desk:
         return self.table.register(CommandString.parse(name), flags, privileged=True)
 
     def text(self, event: Event) -> bytes:
-        return self.files.enable_text(event)
+        return self.files.of(event).enable_text()
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_soft_mode(desk: Desk) -> None:
     desk.files.take_soft_reference(event)
     assert (desk.text(event), event.status) == (b"0*\n", 1)
     assert desk.files.set_event_text() == b"user_events:a\n"
-    assert not desk.files.enabled(event)
+    assert not desk.files.of(event).enabled
     emit(event)
     assert desk.buffer.entries() == 0
     desk.files.take_soft_reference(event)
@@ -132,8 +132,8 @@ def test_a_filter_is_restored(desk: Desk) -> None:
     desk.files.restore(refused, SavedEventFile(True, True, b"n == 1\n^\n", filter_holds=False))
     desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8191}", filter_holds=True))
     assert [stored(desk, event, 1, 2) for event in (holds, refused)] == [1, 2]
-    assert desk.files.filter_text(refused) == b"n == 1\n^\n\n"
-    assert desk.files.filter_text(gone) == b"n & CPUS{8191}\n"
+    assert desk.files.of(refused).shown_filter() == b"n == 1\n^\n\n"
+    assert desk.files.of(gone).shown_filter() == b"n & CPUS{8191}\n"
     desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8192}", filter_holds=True))
-    assert desk.files.filter_text(gone).endswith(b"parse_error: Invalid cpulist\n\n")
-    assert not desk.files.was_enabled(gone)
+    assert desk.files.of(gone).shown_filter().endswith(b"parse_error: Invalid cpulist\n\n")
+    assert not desk.files.of(gone).was_enabled

@@ -189,7 +189,7 @@ def test_a_field_of_the_matched_event(world: World) -> None:
     assert errno_of(world.wa, START + b"trigger", b"!" + made) == errno.EBUSY
     world.wa(DONE + b"trigger", b"!" + LAT)
     assert len(lines(world)) == 1
-    assert len(world.instance.events.triggers(world.table.events()[0])) == 1
+    assert len(world.instance.events.of(world.table.events()[0]).triggers) == 1
     assert len(world.instances.tables) == 1
 
 

@@ -42,7 +42,7 @@ class Desk:
 
     def enabled(self, event: Event) -> bytes:
         """`enable`, without its newline."""
-        return self.instance.events.enable_text(event)[:-1]
+        return self.instance.events.of(event).enable_text()[:-1]
 
     def emit(self, event: Event, v: int = 0, *, pid: int = 46, extra: int = 0) -> int:
         """One record: 0 or -errno."""

@@ -17,7 +17,7 @@ def trigger(desk: Desk, *, active: bool = True, kept: tuple[int, int] | None = N
 
 def attach(desk: Desk, *triggers: Trigger) -> None:
     desk.enable(desk.a)
-    file = desk.instance.events.get(desk.a)
+    file = desk.instance.events.of(desk.a)
     assert file is not None
     assert file.probe is not None
     file.probe.triggers = triggers
@@ -60,7 +60,7 @@ def test_the_table_knows_the_record(desk: Desk) -> None:
 def test_switch(desk: Desk, on: bool) -> None:
     one, other = trigger(desk, active=not on), trigger(desk, active=on)
     attach(desk, one, other)
-    file = desk.instance.events.get(desk.a)
+    file = desk.instance.events.of(desk.a)
     assert file is not None
     assert file.probe is not None
     switch = HistSwitch(file.probe, on, 1)
