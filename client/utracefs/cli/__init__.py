@@ -1,25 +1,5 @@
 """`utracefs`: the command line.
 
-| module | commands |
-|---|---|
-| record/record, record/dump | record, dump |
-| convert/report, convert/export, convert/sql | report, export, sql |
-| look/status | list, status |
-| look/doctor | doctor |
-| look/switch | enable, disable |
-| look/files | stream, cat, write, ls |
-| live/top, live/hist, live/attach | top, hist, attach |
-| run/bpf | bpftrace, bpf |
-| perf/perf | perf stat, record, script, top, trace |
-| look/instance | instance create, remove, list |
-| mount | mount |
-| daemon | daemon, completion |
-| metrics/metrics | metrics |
-| forward/forward | forward |
-| fleet/fleet, fleet/show, fleet/read | fleet enable, disable, status, events, top, stream, record |
-| look/events | reg, emit |
-| c_client | c-client |
-
     main ─▶ group ─▶ a module, imported when its command is called ─▶ Tracefs ─▶ daemon
 
 A command that fails raises: OSError from the tree, TraceError from a file, Failure with a text of its own.

@@ -1,20 +1,6 @@
 """Recordings in the formats of other tools, a module each. All write while they read: memory does not grow
 with the recording.
 
-| module | format |
-|---|---|
-| json_lines | one JSON object a line |
-| tables.csv_table | CSV, a column per field |
-| tables.parquet | Apache Parquet, for DuckDB and data frames; needs pyarrow |
-| tables.sql | no format: the records as tables of DuckDB |
-| timelines.chrome | Chrome JSON, for chrome://tracing and Perfetto: points, slices, counters |
-| timelines.perfetto | Perfetto's TrackEvent, for ui.perfetto.dev and its trace processor: the same |
-| timelines.tracks | selection of slices and counters |
-| ctf | CTF 1.8, for babeltrace2 and Trace Compass |
-| perf_data | perf.data, for perf script and perf report |
-| trace_file | trace.dat, for trace-cmd and KernelShark: a part of another one, or of a perf.data |
-| common | shared parts |
-
     with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
         utracefs.export.write_json_lines(recording, out)
 """

@@ -3,26 +3,15 @@
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
 from utracefs.recordings.partial_files import NoRoom
-from utracefs.recordings.recording import Reading, Record, Recording
+from utracefs.recordings.recording import Reading, Recording
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
-
-__all__ = [
-    "Exported",
-    "Progress",
-    "json_text",
-    "of_one_file",
-    "plain",
-    "watched",
-    "write_parts",
-    "write_pieces",
-]
 
 
 class SomePieces(Protocol):
@@ -34,7 +23,6 @@ class SomePieces(Protocol):
 Progress: TypeAlias = Callable[[float], None]
 """Called from time to time with the part of the recording read, 0 to 1."""
 
-_RECORDS_A_REPORT: Final = 4096
 _PIECE_BYTES: Final = 64 << 10
 """Records without space are counted in pieces of this size."""
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -143,17 +131,6 @@ def write_parts(
 
 def _part_of(progress: Progress, number: int, count: int) -> Progress:
     return lambda done: progress((number + done) / count)
-
-
-def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:
-    """Yields the records, with reports to `progress`."""
-    if progress is None:
-        yield from reading
-        return
-    for number, record in enumerate(reading):
-        if not number % _RECORDS_A_REPORT:
-            progress(reading.done)
-        yield record
 
 
 def plain(value: Any) -> int | float | str:

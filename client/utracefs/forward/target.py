@@ -40,20 +40,6 @@ import attrs
 from utracefs.forward.batch import Batch
 from utracefs_protocol.text import seconds_of
 
-__all__ = [
-    "GROUP",
-    "Limits",
-    "Refused",
-    "Sent",
-    "Settings",
-    "Target",
-    "TryAgain",
-    "open_target",
-    "schemes",
-    "target_class",
-    "time_option",
-]
-
 GROUP: Final = "utracefs.targets"
 
 BUILT_IN: Final[Mapping[str, str]] = {

@@ -10,24 +10,14 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from utracefs.recordings._columns import COMMON_COLUMNS, PLACE_COLUMNS, Batch, Column
+from utracefs.recordings._columns import COMMON_COLUMNS as COMMON_COLUMNS  # noqa: PLC0414 (for others)
+from utracefs.recordings._columns import PLACE_COLUMNS as PLACE_COLUMNS  # noqa: PLC0414
+from utracefs.recordings._columns import Batch, Column
 from utracefs_protocol.text import clean, text_of
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
-
-__all__ = [
-    "COMMON_COLUMNS",
-    "FIELD",
-    "PLACE_COLUMNS",
-    "arrow_batch",
-    "arrow_schema",
-    "column_names",
-    "joined",
-    "library",
-    "pandas_table",
-]
 
 _EXTRAS: Final = {"pyarrow": "arrow", "pandas": "pandas", "polars": "polars", "duckdb": "sql"}
 

@@ -36,7 +36,7 @@ from utracefs.cli.common import (
 from utracefs.cli.completion import complete_key
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents, all_filters, filter_option
 from utracefs.cli.instance_option import TOP, Place, instance_option
-from utracefs.cli.live.hist_view import JsonView, LiveView, PlainView, Shown, View
+from utracefs.cli.live.hist_view import JsonView, LiveView, PlainView, Shown
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
@@ -125,9 +125,9 @@ def hist(
             raise click.UsageError("give KEYS, the fields to count by")
         with connect(directory, place) as tree:
             selected(tree, [event])
-            view: View = JsonView() if as_json else PlainView()
-            view.show(Shown(tree, place, event).read())
-            if not view.anything:
+            view: PlainView = JsonView() if as_json else PlainView()
+            view.show(found := Shown(tree, place, event).read())
+            if not found:
                 raise Failure(event, "has no histogram; give KEYS, the fields to count by")
         return 0
     if len(keys) > MAX_KEYS:
@@ -157,10 +157,15 @@ def hist(
             tell(f"{event}: no such event yet; waiting for it{similar_event(event, shown.there)}")
         stack.enter_context(view)
         quitting = stack.enter_context(quit_key(wanted=live))
-        steps = _Steps(asked, shown, view, renew_s)
+        due = math.inf if renew_s is None else time.monotonic() + renew_s
 
         def step() -> float | None:
-            return None if quitting(0) else steps.step()
+            nonlocal due
+            asked.check()
+            if time.monotonic() >= due:
+                view.show(shown.read())
+                due = time.monotonic() + (renew_s or 0)
+            return None if quitting(0) else max(0.0, min(due - time.monotonic(), CHECK_S))
 
         status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         # Last, when the command has ended: all its records are counted.
@@ -170,30 +175,9 @@ def hist(
         lost = ledger.read(shown.events()).lost
     if lost:
         tell(f"{lost} records were lost before they could be counted")
-    if not view.anything and not asked.refused:
+    if not shown.anything and not asked.refused:
         tell(f"{event}: no such event came{similar_event(event, shown.there)}")
     return status or asked.finish()
-
-
-class _Steps:
-    """The steps while records are counted."""
-
-    def __init__(self, asked: WantedEvents, shown: Shown, view: View, renew_s: float | None) -> None:
-        self._asked = asked
-        self._shown = shown
-        self._view = view
-        self._renew_s = renew_s
-        """None: show nothing until the end."""
-        self._due = math.inf if renew_s is None else time.monotonic() + renew_s
-
-    def step(self) -> float:
-        """Look for new events and update the table; returns the seconds until the next step."""
-        self._asked.check()
-        now = time.monotonic()
-        if self._renew_s is not None and now >= self._due:
-            self._view.show(self._shown.read())
-            self._due = now + self._renew_s
-        return max(0.0, min(self._due - time.monotonic(), CHECK_S))
 
 
 def trigger_text(

@@ -94,6 +94,8 @@ class Shown:
         self._signed: dict[EventName, frozenset[str]] = {}
         self.there: set[EventName] = set()
         """All events that existed at some time: the pattern may be misspelt."""
+        self.anything = False
+        """Whether a histogram was ever read."""
 
     def events(self) -> list[EventName]:
         """The present ones, oldest first."""
@@ -104,12 +106,14 @@ class Shown:
         """The present counts."""
         events = self.events()
         texts = self._tree.read_files(self._place.path(f"{event.directory}/hist") for event in events)
-        return [
+        found = [
             EventHistogram(event, histogram)
             for event, text in zip(events, texts, strict=True)
             if isinstance(text, bytes)
             for histogram in parse_histograms(text, self._signed_of(event))
         ]
+        self.anything |= bool(found)
+        return found
 
     def _signed_of(self, event: EventName) -> frozenset[str]:
         found = self._signed.get(event)
@@ -125,27 +129,13 @@ class Shown:
         return found
 
 
-class View(Closing):
-    """Call `show` for each update."""
-
-    def __init__(self) -> None:
-        self.anything = False
+class PlainView(Closing):
+    """Tables one below the other. Call `show` for each update."""
 
     def close(self) -> None:
         """No cleanup."""
 
     def show(self, found: Sequence[EventHistogram]) -> None:
-        self.anything = self.anything or bool(found)
-        self._show(found)
-
-    def _show(self, found: Sequence[EventHistogram]) -> None:
-        raise NotImplementedError
-
-
-class PlainView(View):
-    """Tables one below the other."""
-
-    def _show(self, found: Sequence[EventHistogram]) -> None:
         for one in found:
             echo(one.title)
             rows = one.rows()
@@ -166,10 +156,10 @@ def _left(one: EventHistogram) -> set[int]:
     }
 
 
-class JsonView(View):
+class JsonView(PlainView):
     """One JSON list for each call."""
 
-    def _show(self, found: Sequence[EventHistogram]) -> None:
+    def show(self, found: Sequence[EventHistogram]) -> None:
         echo_json(
             [
                 {
@@ -186,12 +176,11 @@ class JsonView(View):
         )
 
 
-class LiveView(View):
+class LiveView(PlainView):
     """Tables with bars, updated in place, with as many entries as the terminal has lines. The last state
     stays."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._live: Live | None = None
         self._size = shutil.get_terminal_size()
 
@@ -213,7 +202,7 @@ class LiveView(View):
         if self._live is not None:
             self._live.stop()
 
-    def _show(self, found: Sequence[EventHistogram]) -> None:
+    def show(self, found: Sequence[EventHistogram]) -> None:
         from rich.console import Group
 
         size = shutil.get_terminal_size()

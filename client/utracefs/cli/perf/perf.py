@@ -1,13 +1,5 @@
 """`utracefs perf`: count and sample events like perf, with its options (status bit 1).
 
-| command | does |
-|---|---|
-| stat | counts the records of a command; repeatedly with -r, in intervals with -I |
-| record | samples into a perf.data, which perf script and perf report read, too |
-| script | prints a perf.data |
-| top | events and processes with most records, updated |
-| trace | prints samples as they are emitted |
-
 A perf event belongs to one existing event. Events that a command registers while it runs are opened when they
 are found; their records of up to LOOK_S before that are not counted, and the commands say so. All continue
 after a restart of the daemon, and report missing records (attached.py). Without a daemon a COMMAND gets one

@@ -224,7 +224,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         ):
             larger += "; --lossless lets programs wait instead"
     status = status or asked.finish()
-    _convert(target, watch, summary, wanted, job.surroundings.hint, larger, own=own, snapshot=snapshot)
+    _tell_what_came(job, watch, summary, larger, own=own, snapshot=snapshot)
     full = None
     if error := recorder.error:
         full = no_room(target.output, error, summary.no_room, "records", status or 1)
@@ -289,27 +289,6 @@ def _write_snapshot(job: Job, about: About, *, takes_one: bool) -> None:
     tell(f"{target.output}: {counted(found.records, 'record')}, {sized(size)}{lost}")
 
 
-def _convert(
-    target: Target,
-    watch: Watch[Recorder],
-    summary: Summary,
-    wanted: tuple[Wanted, ...],
-    hint: str,
-    larger: str,
-    *,
-    own: bool,
-    snapshot: bool,
-) -> None:
-    """Convert the recording, and print its summary. Failure: it is not converted, and the trace.dat stays."""
-    written = target.path
-    try:
-        summary = attrs.evolve(summary, size=target.finish(summary.size, watch.recorder.texts.tgids))
-        written = target.output
-    finally:
-        whole = watch.error is None
-        _tell_what_came(written, summary, wanted, hint, larger, whole=whole, own=own, snapshot=snapshot)
-
-
 def _fail_if_incomplete(watch: Watch[Recorder], output: str, full: Failure | None) -> None:
     """Failure: the disk was full, or the daemon ended."""
     if full is not None:
@@ -352,18 +331,19 @@ def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
 
 
 def _tell_what_came(
-    output: str,
-    summary: Summary,
-    wanted: tuple[Wanted, ...],
-    hint: str,
-    larger: str,
-    *,
-    whole: bool,
-    own: bool,
-    snapshot: bool,
+    job: Job, watch: Watch[Recorder], summary: Summary, larger: str, *, own: bool, snapshot: bool
 ) -> None:
-    """own: of a daemon that has ended when this is read, so `doctor` would not find it. hint: why no record
-    came. larger: from `larger_buffer`."""
+    """Convert the recording, and print its summary. own: of a daemon that has ended when this is read, so
+    `doctor` would not find it. larger: from `larger_buffer`. Failure: it is not converted, and the trace.dat
+    stays."""
+    wanted, hint, whole = job.wanted, job.surroundings.hint, watch.error is None
+    failure: Failure | OSError | None = None
+    output = job.target.path
+    try:
+        summary = attrs.evolve(summary, size=job.target.finish(summary.size, watch.recorder.texts.tgids))
+        output = job.target.output
+    except (Failure, OSError) as error:
+        failure = error
     records = counted(summary.records, "record")
     if snapshot:
         records += f" of {summary.recorded} in the snapshot"
@@ -384,3 +364,5 @@ def _tell_what_came(
         text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
         text += f"; {hint}" if hint else ""
     tell(text)
+    if failure is not None:
+        raise failure

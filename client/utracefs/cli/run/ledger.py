@@ -20,51 +20,9 @@ from utracefs.tree.tracefs import Tracefs
 
 
 @attrs.frozen
-class Gained:
-    """Counts of a consumer for one event between two readings."""
-
-    recorded: int
-    filtered: int
-    lost: int
-    in_rings: int
-    """Lost because their data ring was full."""
-    refused: dict[str, int]
-    """Refused: `FIELD was float` and the like, to number."""
-
-
-def read_stats(tree: Tracefs, events: Iterable[EventName]) -> dict[EventName, EventStats]:
-    events = list(events)
-    texts = tree.read_files(f"{event.directory}/stats" for event in events)
-    return {
-        event: event_stats(text) for event, text in zip(events, texts, strict=True) if isinstance(text, bytes)
-    }
-
-
-def gained(
-    now: Mapping[EventName, EventStats],
-    consumer: Callable[[EventName], str],
-    before: Mapping[EventName, EventStats] | None = None,
-) -> dict[EventName, Gained]:
-    """Counts of the events with this consumer. before: an earlier reading; an event that is not in it began
-    with zeros."""
-    found = {}
-    for event, stats in now.items():
-        if (mine := stats.consumers.get(consumer(event))) is None:
-            continue
-        old = (before or {}).get(event, EventStats(0, 0, {}))
-        old_mine = old.consumers.get(consumer(event), {})
-        new = {name: max(0, count - old_mine.get(name, 0)) for name, count in mine.items()}
-        found[event] = Gained(
-            **new,
-            in_rings=min(new["lost"], max(0, stats.lost_in_rings - old.lost_in_rings)),
-            refused=dict(Counter(stats.refused) - Counter(old.refused)),
-        )
-    return found
-
-
-@attrs.frozen
 class Account:
-    """Counts of all events' records in one instance, since a Ledger was opened."""
+    """Counts of records: of all events in one instance, since a Ledger was opened; or of a consumer for one
+    event, which has no ring buffer (`dropped`, `overrun`, `unread`)."""
 
     recorded: int = 0
     """Put into its ring buffer, even if overwritten later."""
@@ -91,6 +49,36 @@ class Account:
             unread=self.unread,
             refused=dict(Counter(self.refused) - Counter(before.refused)),
         )
+
+
+def read_stats(tree: Tracefs, events: Iterable[EventName]) -> dict[EventName, EventStats]:
+    events = list(events)
+    texts = tree.read_files(f"{event.directory}/stats" for event in events)
+    return {
+        event: event_stats(text) for event, text in zip(events, texts, strict=True) if isinstance(text, bytes)
+    }
+
+
+def gained(
+    now: Mapping[EventName, EventStats],
+    consumer: Callable[[EventName], str],
+    before: Mapping[EventName, EventStats] | None = None,
+) -> dict[EventName, Account]:
+    """Counts of the events with this consumer. before: an earlier reading; an event that is not in it began
+    with zeros."""
+    found = {}
+    for event, stats in now.items():
+        if (mine := stats.consumers.get(consumer(event))) is None:
+            continue
+        old = (before or {}).get(event, EventStats(0, 0, {}))
+        old_mine = old.consumers.get(consumer(event), {})
+        new = {name: max(0, count - old_mine.get(name, 0)) for name, count in mine.items()}
+        found[event] = Account(
+            **new,
+            in_rings=min(new["lost"], max(0, stats.lost_in_rings - old.lost_in_rings)),
+            refused=dict(Counter(stats.refused) - Counter(old.refused)),
+        )
+    return found
 
 
 class Ledger:
