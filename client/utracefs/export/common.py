@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias
 
 import attrs
 
@@ -12,6 +12,9 @@ from utracefs.recordings.partial_files import NoRoom
 from utracefs.recordings.recording import Reading, Recording
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
+
+if TYPE_CHECKING:
+    from utracefs.export.timelines._track_writer import TrackWriter
 
 
 class SomePieces(Protocol):
@@ -97,6 +100,23 @@ def write_pieces(
     except ValueError as error:
         raise reading.broken(error) from None
     return (0, None) if full is None else (reading.records.count - kept, full)
+
+
+def write_timeline(
+    reading: Reading,
+    writer: "TrackWriter",
+    out: BinaryIO,
+    end: Callable[[], bytes],
+    progress: Progress | None,
+) -> Exported:
+    """Write the records and then `end`, also after an error. Errors as write_pieces."""
+    try:
+        full = write_pieces(reading, writer, out.write, progress)
+    finally:
+        out.write(end())
+    return Exported.of(
+        reading, begins_without_end=writer.begins_without_end, ends_without_begin=writer.ends_without_begin
+    ).without(*full)
 
 
 def of_one_file(recording: Recording, path: str | os.PathLike[str], kind: str) -> None:

@@ -16,7 +16,7 @@ import attrs
 
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.operation import Ask, Operation, Pause, Steps, Timers, Wait
+from utracefs.mount.operation import Ask, Operation, Steps, Timers, Wait, error
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import OpenFor
 
@@ -90,9 +90,9 @@ class DataConnections:
             yield self.pause()
         raise error(errno.ENOTCONN)
 
-    def pause(self) -> Pause:
+    def pause(self) -> Wait:
         """Wait until the next retry."""
-        return Pause(self.timers, _STEP_S)
+        return Wait(lambda resume: self.timers.later(_STEP_S, lambda: resume(None, None)))
 
     def connected(
         self,
@@ -170,7 +170,3 @@ class DataConnections:
 
 def nothing(_notification: Notification) -> None:
     """A listener that ignores notifications."""
-
-
-def error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))

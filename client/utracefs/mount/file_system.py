@@ -35,6 +35,7 @@ the size (fuse_short_read), until the next open.
 """
 
 import errno
+import itertools
 import logging
 import os
 import select
@@ -49,7 +50,7 @@ from utracefs.mount import abi
 from utracefs.mount.abi import Header, InitFlag, Opcode, OpenFlag, SetattrValid
 from utracefs.mount.channel import ANSWER_S, Channel
 from utracefs.mount.nodes import Node, Nodes, inode_number
-from utracefs.mount.operation import Ask, Gate, Operation, Steps
+from utracefs.mount.operation import Ask, Gate, Operation, Steps, error
 from utracefs.mount.user_events_data import DataFile, UserEventsData
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import tracefs as messages
@@ -169,7 +170,7 @@ class FileSystem:
         self._files: dict[int, _OpenFile] = {}
         self._data_files: dict[int, DataFile] = {}
         self._directories: dict[int, _OpenDirectory] = {}
-        self._next_fh = 1
+        self._fhs = itertools.count(1)
         self._closing = Gate()
         self._waited_files = 0
         self._far = 1 << 40  # no text is longer
@@ -272,7 +273,7 @@ class FileSystem:
         major, minor, readahead, flags = abi.INIT_IN.unpack_from(body)
         if major != abi.MAJOR or minor < abi.MINOR:
             logger.error("the kernel speaks FUSE %d.%d; %d.%d is needed", major, minor, abi.MAJOR, abi.MINOR)
-            raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
+            raise error(errno.EPROTO)
         flags &= sum(InitFlag)
         return abi.INIT_OUT.pack(
             *(abi.MAJOR, abi.MINOR, readahead, flags),
@@ -351,14 +352,13 @@ class FileSystem:
 
     def _mknod(self, _header: Header, body: bytes) -> Steps:
         yield from ()
-        number = errno.EACCES if stat.S_ISREG(abi.MKNOD_IN.unpack_from(body)[0]) else errno.EPERM
-        raise OSError(number, os.strerror(number))
+        raise error(errno.EACCES if stat.S_ISREG(abi.MKNOD_IN.unpack_from(body)[0]) else errno.EPERM)
 
     # Directories
 
     def _opendir(self, _header: Header, _body: bytes) -> Steps:
         yield from ()
-        fh = self._new_fh()
+        fh = next(self._fhs)
         self._directories[fh] = _OpenDirectory()
         return abi.OPEN_OUT.pack(fh, 0, 0)
 
@@ -409,7 +409,7 @@ class FileSystem:
         except OSError:
             self._channel_is_free(node.name, channel)
             raise
-        fh = self._new_fh()
+        fh = next(self._fhs)
         readable = flags & os.O_ACCMODE != os.O_WRONLY
         self._files[fh] = _OpenFile(node.name, node.path, channel, handle, readable)
         if self._files[fh].is_cached:
@@ -426,7 +426,7 @@ class FileSystem:
 
     def _open_data(self, header: Header) -> Steps:
         file = yield from self._data.open(header)
-        fh = self._new_fh()
+        fh = next(self._fhs)
         self._data_files[fh] = file
         # Without a position: else each write would advance it, until `ulimit -f` kills the program. And
         # writers in different processes need not wait for each other.
@@ -488,11 +488,11 @@ class FileSystem:
         writer = self._writer(header.pid) if file.name in _MARKERS else None
         try:
             taken = yield Ask(file.channel, messages.Write(file.handle, data, writer))
-        except OSError as error:
-            if writer is None or error.errno not in (errno.ESRCH, errno.EPERM):
+        except OSError as failure:
+            if writer is None or failure.errno not in (errno.ESRCH, errno.EPERM):
                 raise
             # The daemon does not see that thread, or does not allow us to write for it: the marker is ours.
-            self._speaks_for_others = error.errno != errno.EPERM
+            self._speaks_for_others = failure.errno != errno.EPERM
             taken = yield Ask(file.channel, messages.Write(file.handle, data))
         return abi.WRITE_OUT.pack(taken, 0)
 
@@ -534,7 +534,7 @@ class FileSystem:
                 return abi.IOCTL_OUT.pack(0, 0, 0, 0)
             if command == _GET_READER:
                 raise OSError(errno.ENODEV, "it is not mapped")
-        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+        raise error(errno.ENOTTY)
 
     def _release(self, _header: Header, body: bytes) -> Steps:
         fh = abi.RELEASE_IN.unpack_from(body)[0]
@@ -559,18 +559,13 @@ class FileSystem:
         try:
             return self._files[fh]
         except KeyError:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
-
-    def _new_fh(self) -> int:
-        fh = self._next_fh
-        self._next_fh += 1
-        return fh
+            raise error(errno.EBADF) from None
 
 
 def _refusing(number: int) -> Callable[[Header, bytes], Steps]:
     def steps(_header: Header, _body: bytes) -> Steps:
         yield from ()
-        raise OSError(number, os.strerror(number))
+        raise error(number)
 
     return steps
 

@@ -12,6 +12,7 @@ import errno
 import heapq
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
@@ -23,11 +24,10 @@ logger = logging.getLogger("utracefs.mount")
 
 
 class Wait:
-    """A wait that steps may yield."""
+    """A wait that steps may yield. start: calls `resume` once, now or later."""
 
-    def start(self, resume: Resume) -> None:
-        """Call `resume` once, now or later."""
-        raise NotImplementedError
+    def __init__(self, start: Callable[[Resume], object]) -> None:
+        self.start = start
 
     def interrupt(self) -> None:
         """Request an early end of the wait; most have no effect: they are short."""
@@ -86,16 +86,6 @@ class AskEach(Wait):
             resume(answers, None)
         for request in self._requests:
             self._channel.send(request, answered)
-
-
-class Finish(Wait):
-    """The end of a connection: all that was sent is processed, and the daemon has closed its end."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def start(self, resume: Resume) -> None:
-        self._channel.finish(lambda: resume(None, None))
 
 
 class Gate(Wait):
@@ -182,12 +172,5 @@ class Timers:
             call()
 
 
-class Pause(Wait):
-    """Steps (see operation) continue after that many seconds; an interrupt has no effect."""
-
-    def __init__(self, timers: Timers, seconds: float) -> None:
-        self._timers = timers
-        self._seconds = seconds
-
-    def start(self, resume: Resume) -> None:
-        self._timers.later(self._seconds, lambda: resume(None, None))
+def error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -23,9 +23,9 @@ import attrs
 from utracefs.mount import abi, user_reg
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import Asking, DataConnections, Process, error, nothing
+from utracefs.mount.data_connections import Asking, DataConnections, Process, nothing
 from utracefs.mount.enablers import Connected, Enablers, Key, WatchProcess, set_bit
-from utracefs.mount.operation import Ask, Finish, Steps
+from utracefs.mount.operation import Ask, Steps, Wait, error
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs.mount.user_reg import Command, UserReg, UserUnreg
@@ -109,7 +109,7 @@ class UserEventsData:
         """At its end the daemon has dropped the references."""
         self._files.discard(file)
         self._enablers.settle()
-        yield Finish(file.channel)
+        yield Wait(lambda resume: file.channel.finish(lambda: resume(None, None)))
         return b""
 
     def write(self, file: DataFile, header: Header, offset: int, data: bytes) -> Asking[int]:

@@ -13,7 +13,6 @@ accepts.
 
 import enum
 import errno
-import os
 import platform
 import struct
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from utracefs.mount.abi import IoctlFlag
+from utracefs.mount.operation import error
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.limits import MAX_STRUCT_ARGUMENT, REG_STRUCT_SIZE, UNREG_STRUCT_SIZE
 
@@ -85,11 +85,11 @@ class UserReg:
         data = _struct(read, address, USER_REG.size, REG_STRUCT_SIZE)
         _, bit, size, flags, word, name_args, _ = USER_REG.unpack(data)
         if flags & ~(REG_PERSIST | REG_MULTI_FORMAT):
-            raise _error(errno.EINVAL)
+            raise error(errno.EINVAL)
         if size not in ((4,) if is_32_bit else (4, 8)) or word % size or bit >= size * 8:
-            raise _error(errno.EINVAL)
+            raise error(errno.EINVAL)
         if word + size > _USER_ADDRESSES.get(platform.machine(), 1 << 63):
-            raise _error(errno.EFAULT)
+            raise error(errno.EFAULT)
         return cls(bit, size, flags, word, name_args)
 
 
@@ -106,21 +106,17 @@ class UserUnreg:
         data = _struct(read, address, USER_UNREG.size, UNREG_STRUCT_SIZE)
         _, bit, reserved, reserved2, word = USER_UNREG.unpack(data)
         if reserved or reserved2:
-            raise _error(errno.EINVAL)
+            raise error(errno.EINVAL)
         return cls(bit, word)
 
 
 def _struct(read: Read, address: int, known: int, least: int) -> bytes:
     (size,) = _SIZE.unpack(read(address, _SIZE.size))
     if size > MAX_STRUCT_ARGUMENT:
-        raise _error(errno.E2BIG)
+        raise error(errno.E2BIG)
     if size < least:
-        raise _error(errno.EINVAL)
+        raise error(errno.EINVAL)
     data = read(address, size)
     if any(data[known:]):
-        raise _error(errno.E2BIG)
+        raise error(errno.E2BIG)
     return data[:known]
-
-
-def _error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))

@@ -24,13 +24,17 @@ import json
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from utracefs.recordings._records cimport HEADER, Raw, RecordSource
 from utracefs_protocol.events._fields cimport put_json_float
 from utracefs_protocol.events._line cimport (
-    Line, load_signed, load_unsigned, put, put_char, put_decimal, put_hex, put_hex_pairs, put_signed
+    Line, load_signed, load_unsigned, put, put_char, put_decimal, put_hex_pairs, put_signed
 )
+
+cdef extern from "<arpa/inet.h>" nogil:
+    const char *inet_ntop(int family, const void *data, char *text, unsigned size)
+    int AF_INET, AF_INET6
 
 cdef enum:
     FIELDS = 8              # bytes of the header
@@ -41,6 +45,7 @@ cdef enum:
     ACTIVITY = 2
     UUID_SIZE = 16
     UUID_TEXT = 36
+    ADDRESS_TEXT = 46       # INET6_ADDRSTRLEN
     LOC_MOST = 0xFFFF       # of the length and of the offset in a location word
     FIRST_ROOM = 256 << 10  # for the fixed part, and what location words reach
     MOST_KEYS = 1 << 20     # bytes of the keys of kept plans; a plan takes up to 70 times its key
@@ -401,35 +406,9 @@ cdef void put_hex_json(Line *line, const uint8_t *data, size_t length) noexcept 
 
 
 cdef void put_address(Line *line, const uint8_t *data, size_t length) noexcept nogil:
-    """As inet_ntop: `::` for the first of the longest runs of two zeros or more (RFC 5952)."""
-    cdef int i, run, longest = 1, first = -1
-    if length == 4:
-        for i in range(4):
-            if i:
-                put_char(line, c'.')
-            put_decimal(line, data[i], 0, c' ')
-        return
-    for i in range(8):
-        run = 0
-        while i + run < 8 and data[2 * (i + run)] == 0 and data[2 * (i + run) + 1] == 0:
-            run += 1
-        if run > longest:
-            longest = run
-            first = i
-    i = 0
-    if first == 0 and (longest == 6 or longest == 5 and data[10] == 0xFF and data[11] == 0xFF):
-        put(line, b"::ffff:", 7 if longest == 5 else 2)
-        put_address(line, data + 12, 4)
-        return
-    while i < 8:
-        if i == first:
-            put(line, b"::", 2)
-            i += longest
-            continue
-        if i and i != first + longest:
-            put_char(line, c':')
-        put_hex(line, data[2 * i] << 8 | data[2 * i + 1], 0)
-        i += 1
+    cdef char[ADDRESS_TEXT] text
+    inet_ntop(AF_INET if length == 4 else AF_INET6, data, text, ADDRESS_TEXT)
+    put(line, text, strlen(text))
 
 
 cdef void uuid_text(const uint8_t *data, char *to) noexcept nogil:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.mount.kernel.fake_kernel import FakeChannel
 from utracefs.mount.channel import ANSWER_S
-from utracefs.mount.operation import Ask, AskEach, Finish, Gate, Operation, Pause, Steps, Timers
+from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, Timers, Wait
 from utracefs_protocol.messages.tracefs import Open, Read, Seek
 
 
@@ -98,7 +98,7 @@ def test_a_gate_lets_in_when_all_have_left() -> None:
 
 def test_the_end_of_a_connection_is_waited_for(channel: FakeChannel) -> None:
     def steps() -> Steps:
-        yield Finish(channel)  # type: ignore[arg-type]
+        yield Wait(lambda resume: channel.finish(lambda: resume(None, None)))
         return b"ended"
 
     run = Run(steps())
@@ -167,7 +167,7 @@ def test_a_pause() -> None:
     ended: list[tuple[bytes, int]] = []
 
     def steps() -> Steps:
-        yield Pause(timers, 0.5)
+        yield Wait(lambda resume: timers.later(0.5, lambda: resume(None, None)))
         return b"later"
 
     operation = Operation(steps(), lambda reply, error: ended.append((reply, error)))

@@ -23,7 +23,7 @@ those of newlines and control characters undecoded in most values (as of v52). M
 
 from typing import BinaryIO, Final
 
-from utracefs.export.common import Exported, Progress, write_pieces
+from utracefs.export.common import Exported, Progress, write_timeline
 from utracefs.export.timelines._chrome_text import ChromeText
 from utracefs.export.timelines.tracks import Tracks
 from utracefs.recordings.recording import Recording
@@ -43,10 +43,4 @@ def write_chrome(
     reading = recording.reading(apart=True)
     text = ChromeText(reading.records, tracks)
     out.write(_HEAD)
-    try:
-        full = write_pieces(reading, text, out.write, progress)
-    finally:
-        out.write(_TAIL)
-    return Exported.of(
-        reading, begins_without_end=text.begins_without_end, ends_without_begin=text.ends_without_begin
-    ).without(*full)
+    return write_timeline(reading, text, out, lambda: _TAIL, progress)

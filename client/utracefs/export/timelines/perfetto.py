@@ -23,7 +23,7 @@ thread.
 
 from typing import BinaryIO, Final
 
-from utracefs.export.common import Exported, Progress, write_pieces
+from utracefs.export.common import Exported, Progress, write_timeline
 from utracefs.export.timelines._perfetto_packets import PerfettoPackets
 from utracefs.export.timelines.tracks import Tracks
 from utracefs.recordings.recording import Recording
@@ -42,10 +42,4 @@ def write_perfetto(
     reading = recording.reading(apart=True)
     clock = _CLOCKS.get(recording.clock, _CLOCKS["mono"])
     packets = PerfettoPackets(reading.records, tracks, clock, recording.unix_offset_ns)
-    try:
-        full = write_pieces(reading, packets, out.write, progress)
-    finally:
-        out.write(packets.head())
-    return Exported.of(
-        reading, begins_without_end=packets.begins_without_end, ends_without_begin=packets.ends_without_begin
-    ).without(*full)
+    return write_timeline(reading, packets, out, packets.head, progress)

@@ -65,9 +65,9 @@ class MemoryThread:
             self._jobs.put((1, next(self._numbers), job, resume))
         self._look_for_hang()
 
-    def __call__(self, job: Callable[..., Any], *args: Any) -> "InMemory":
+    def __call__(self, job: Callable[..., Any], *args: Any) -> Wait:
         """As a wait of steps (see operation)."""
-        return InMemory(self, lambda: job(*args))
+        return Wait(lambda resume: self.submit(lambda: job(*args), resume))
 
     def run_urgent(self) -> None:
         """Called by a long job: run the waiting urgent ones now. They may change data that the job has
@@ -138,14 +138,3 @@ def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:
     except Exception as failure:
         logger.exception("unexpected exception; the caller gets EIO")
         return None, OSError(errno.EIO, str(failure))
-
-
-class InMemory(Wait):
-    """A job of the thread, as a wait of steps."""
-
-    def __init__(self, thread: MemoryThread, job: Callable[[], Any]) -> None:
-        self._thread = thread
-        self._job = job
-
-    def start(self, resume: Resume) -> None:
-        self._thread.submit(self._job, resume)

@@ -17,9 +17,8 @@ from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import FileSystem
 from utracefs.mount.nodes import Nodes
-from utracefs.mount.operation import Timers
+from utracefs.mount.operation import Timers, Wait
 from utracefs.mount.processes.address_space import Enabler
-from utracefs.mount.processes.memory_thread import InMemory
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.params import Params
@@ -124,8 +123,8 @@ class FakeMemory:
         else:
             resume(result, None)
 
-    def __call__(self, job: Callable[..., Any], *args: Any) -> InMemory:
-        return InMemory(self, lambda: job(*args))  # type: ignore[arg-type]
+    def __call__(self, job: Callable[..., Any], *args: Any) -> Wait:
+        return Wait(lambda resume: self.submit(lambda: job(*args), resume))
 
     def post(self, call: Callable[[], object]) -> None:
         call()
