@@ -38,13 +38,7 @@ from utracefs.cli.common import (
     write_word,
 )
 from utracefs.cli.completion import complete_filter
-from utracefs.cli.filter_errors import (
-    Refusal,
-    check_syntax,
-    filter_refusal,
-    logged_refusals,
-    trigger_refusal,
-)
+from utracefs.cli.filter_errors import Refusal, check_syntax, filter_refusal, logged_refusals, trigger_refusal
 from utracefs.cli.instance_option import Place
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list
 from utracefs_protocol.errors import TraceError

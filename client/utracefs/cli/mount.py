@@ -35,9 +35,7 @@ _RETRY_S: Final = 0.25
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.option(
-    "--wait",
-    is_flag=True,
-    help="Wait for a daemon if there is none, and after its end for the next one.",
+    "--wait", is_flag=True, help="Wait for a daemon if there is none, and after its end for the next one."
 )
 @click.option("--foreground", is_flag=True, help="Do not go into the background; log to stderr.")
 @click.option(
@@ -67,11 +65,7 @@ def mount(
             raise click.UsageError("--wait, --foreground, --allow-other and --group go without a COMMAND")
         return _run_command(directory, os.path.realpath(mountpoint), command)
     options = _Options(
-        os.path.realpath(mountpoint),
-        chosen_directory(directory, os.environ),
-        wait,
-        allow_other,
-        _gid(group),
+        os.path.realpath(mountpoint), chosen_directory(directory, os.environ), wait, allow_other, _gid(group)
     )
     if foreground:
         logging.basicConfig(format="utracefs: %(message)s", level=logging.INFO)

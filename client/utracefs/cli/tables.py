@@ -4,6 +4,8 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 
+from utracefs_protocol.text import bytes_of
+
 DEFAULT_SYSTEM = "user_events"
 
 _SHORTEST = 10
@@ -52,6 +54,12 @@ def fitted(
         ]
         for row in rows
     ]
+
+
+def printable(text: str) -> str:
+    """Without control characters, and with U+FFFD for bytes that are not UTF-8."""
+    shown = bytes_of(text).decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "?" for char in shown)
 
 
 def sized(size: int) -> str:

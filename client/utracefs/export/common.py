@@ -129,9 +129,7 @@ def of_one_file(recording: Recording, path: str | os.PathLike[str], kind: str) -
 
 
 def write_parts(
-    recording: Recording,
-    write: Callable[[Recording, Progress | None], Exported],
-    progress: Progress | None,
+    recording: Recording, write: Callable[[Recording, Progress | None], Exported], progress: Progress | None
 ) -> Exported:
     """Write the records of each file with `write`; the sums of what it returned. TraceError at invalid data
     in the first such file, after all files are written."""

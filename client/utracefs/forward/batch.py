@@ -146,10 +146,7 @@ class Batch:
             system, text = self.events[id_]
             by_name[str(EventName(system, text_of(parse_format(text).name)))] += count  # of all its layouts
         return attrs.evolve(
-            self,
-            body=body[first:last],
-            counts=by_name,
-            is_after_gap=self.is_after_gap and not begin,
+            self, body=body[first:last], counts=by_name, is_after_gap=self.is_after_gap and not begin
         )
 
     def columns(self) -> Iterator[Columns]:

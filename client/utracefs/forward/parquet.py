@@ -240,12 +240,7 @@ def _counts(batch: Batch, *, is_whole: bool) -> Iterator[dict[str, Any]]:
     for event, count in batch.counts.items() if is_whole else ():
         yield {**about, "tracepoint": _named(event), "cause": ARRIVED, "count": count}
     for loss in batch.losses:
-        yield {
-            **about,
-            "tracepoint": _named(loss.event),
-            "cause": loss.cause,
-            "count": loss.count,
-        }
+        yield {**about, "tracepoint": _named(loss.event), "cause": loss.cause, "count": loss.count}
 
 
 def _encoded(table: "pyarrow.Table") -> "pyarrow.Buffer":

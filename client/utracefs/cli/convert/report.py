@@ -10,13 +10,7 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import json_option, seconds_option, tell
-from utracefs.cli.convert.conversion import (
-    Selection,
-    output_file,
-    progress_bar,
-    said,
-    selection_options,
-)
+from utracefs.cli.convert.conversion import Selection, output_file, progress_bar, said, selection_options
 from utracefs.cli.losses import lost_in_file, lost_text
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.recordings.report import report_text
@@ -55,9 +49,7 @@ if TYPE_CHECKING:
     help="html: the page, - for stdout. [default: FILE.html; several files need it]",
 )
 @click.option(
-    "--recover",
-    is_flag=True,
-    help="Read as much as possible of a broken file, or of a killed recording.",
+    "--recover", is_flag=True, help="Read as much as possible of a broken file, or of a killed recording."
 )
 def report(
     files: tuple[str, ...],

@@ -13,7 +13,7 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, common
 from utracefs.cli.common import duration_option, echo_json, json_option
 from utracefs.cli.fleet.options import fleet_options
-from utracefs.cli.tables import table_lines
+from utracefs.cli.tables import printable, table_lines
 from utracefs.cli.terminal import quit_key
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.report import PERIOD_S, Host
@@ -23,7 +23,7 @@ from utracefs.tree.event_names import EventName, matches, select
 
 def echo(text: str) -> None:
     """Print one line without control characters, since hosts and operators choose the texts."""
-    common.echo("".join(char if char.isprintable() else "?" for char in text))
+    common.echo(printable(text))
 
 
 _SAID = 20
@@ -242,10 +242,7 @@ def _rates(last: Host, host: Host) -> dict[str, tuple[float, float]]:
     found = {}
     for event in host.counts("forwarded").keys() | host.lost.keys():
         those = []
-        for counts, old in (
-            (host.counts("forwarded"), last.counts("forwarded")),
-            (host.lost, last.lost),
-        ):
+        for counts, old in ((host.counts("forwarded"), last.counts("forwarded")), (host.lost, last.lost)):
             those.append(max(0, counts.get(event, 0) - old.get(event, 0)) / elapsed_s)
         if any(those):
             found[event] = (those[0], those[1])

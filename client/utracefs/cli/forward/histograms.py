@@ -16,8 +16,7 @@ from utracefs.recordings.origin import Origin
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import FieldKind
-from utracefs_protocol.events.event_format import EventFormat, parse_format
+from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.text import text_of
 
 _ANSWER_S: Final = 10.0
@@ -54,39 +53,31 @@ class _Histograms:
             # without duration for that, so that no consumer counts them again.
             before_ns = self._read_ns or now_ns
             for one in shown:
-                format = self._format(tree, one)
-                if format is None:
+                if not self._may_leave(tree, one):
                     continue
                 key = one.event, one.histogram.trigger
                 start_ns, hits = self._begun.get(key, (before_ns, 0))
                 if one.histogram.hits < hits:  # cleared, or made anew
                     start_ns = max(before_ns, start_ns + 1)
                 begun[key] = start_ns, one.histogram.hits
-                signed = {
-                    text_of(field.name)
-                    for field in format.fields
-                    if field.kind is FieldKind.INTEGER and field.signed
-                }
-                found.append(
-                    Counted(one.event.system, one.event.name, one.histogram, start_ns, frozenset(signed))
-                )
+                name = one.event.name
+                found.append(Counted(one.event.system, name, one.histogram, start_ns, one.signed))
         if self._read_ns:
             self._begun, self._read_ns = begun, now_ns
         refused = self._target.send_metrics(self._host, Origin.here("mono").boot_id, found, now_ns)
         self._begun, self._read_ns = begun, now_ns
         return refused
 
-    def _format(self, tree: Tracefs, one: EventHistogram) -> EventFormat | None:
-        """None: the policy does not let its counts leave, or the event is gone."""
+    def _may_leave(self, tree: Tracefs, one: EventHistogram) -> bool:
+        """Whether the policy lets its counts leave; False, too, if the event is gone."""
         if not self._policy.allows(one.event):
-            return None
+            return False
         try:
             format = parse_format(tree.read_file(f"{one.event.directory}/format"))
         except (FileNotFoundError, TraceError):
-            return None
+            return False
         is_allowed = self._policy.verdict(one.event, format) not in (False, None)
-        is_allowed = is_allowed and self._policy.allows_histogram(format, one.histogram.trigger)
-        return format if is_allowed else None
+        return is_allowed and self._policy.allows_histogram(format, one.histogram.trigger)
 
     def _is_genuine(self, tree: Tracefs, event: EventName, triggers: list[str]) -> bool:
         """A value may look like the head of another histogram, and what follows then like its entries."""

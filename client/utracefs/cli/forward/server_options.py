@@ -28,27 +28,25 @@ def pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...])
 
 def server_options(function: F) -> F:
     """`--ca`, `--cert`, `--key`, `--secret`, `--timeout`, as members of `forward.target.Settings`."""
-    for option in reversed(
-        [
-            click.option(
-                "--ca",
-                metavar="FILE",
-                help="Certificates of the authorities of the server. [default: the system's]",
-            ),
-            click.option("--cert", metavar="FILE", help="Client certificate."),
-            click.option("--key", metavar="FILE", help="Its key. [default: in --cert]"),
-            click.option(
-                "--secret",
-                "secrets",
-                metavar="NAME=FILE",
-                type=Pair(),
-                multiple=True,
-                callback=pairs,
-                shell_complete=complete_of_target,
-                help="A secret for the server. [default: systemd's credential NAME]",
-            ),
-            seconds_option("--timeout", "timeout_s", "For one request to the server.", default="10s"),
-        ]
+    for option in (  # the help shows the last one first
+        seconds_option("--timeout", "timeout_s", "For one request to the server.", default="10s"),
+        click.option(
+            "--secret",
+            "secrets",
+            metavar="NAME=FILE",
+            type=Pair(),
+            multiple=True,
+            callback=pairs,
+            shell_complete=complete_of_target,
+            help="A secret for the server. [default: systemd's credential NAME]",
+        ),
+        click.option("--key", metavar="FILE", help="Its key. [default: in --cert]"),
+        click.option("--cert", metavar="FILE", help="Client certificate."),
+        click.option(
+            "--ca",
+            metavar="FILE",
+            help="Certificates of the authorities of the server. [default: the system's]",
+        ),
     ):
         function = option(function)
     return function

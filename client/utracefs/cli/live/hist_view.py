@@ -45,6 +45,8 @@ MORE_LINES = 6
 class EventHistogram:
     event: EventName
     histogram: Histogram
+    signed: frozenset[str] = frozenset()
+    """Names of the event's signed fields."""
 
     @property
     def title(self) -> str:
@@ -107,10 +109,11 @@ class Shown:
         events = self.events()
         texts = self._tree.read_files(self._place.path(f"{event.directory}/hist") for event in events)
         found = [
-            EventHistogram(event, histogram)
+            EventHistogram(event, histogram, signed)
             for event, text in zip(events, texts, strict=True)
             if isinstance(text, bytes)
-            for histogram in parse_histograms(text, self._signed_of(event))
+            for signed in [self._signed_of(event)]
+            for histogram in parse_histograms(text, signed)
         ]
         self.anything |= bool(found)
         return found

@@ -12,8 +12,7 @@ import attrs
 
 from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Rates, Row
 from utracefs.cli.losses import share
-from utracefs.cli.tables import counted, fitted
-from utracefs_protocol.text import bytes_of
+from utracefs.cli.tables import counted, fitted, printable
 
 KEYS = "q quit  Tab event/process  RBLTNP sort  I invert  / filter  Space pause  h help"
 
@@ -63,12 +62,6 @@ def short(number: float) -> str:
         if number < 999.5 or unit == "E":
             break
     return f"{number:.0f}{unit}" if number >= 99.95 else f"{number:.1f}{unit}"
-
-
-def printable(text: str) -> str:
-    """Without control characters, and with U+FFFD for bytes that are not UTF-8."""
-    shown = bytes_of(text).decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "?" for char in shown)
 
 
 def columns_of(by: str) -> list[tuple[str, str, Callable[[Row], str]]]:

@@ -159,9 +159,7 @@ def _examine_data_socket(directory: str) -> Generator[Finding, None, bool]:
     except PermissionError:
         mode = _mode(path)
         yield Finding(
-            "FAIL",
-            path,
-            f"permission denied (mode {mode}); the group `tracing` may connect, if it exists",
+            "FAIL", path, f"permission denied (mode {mode}); the group `tracing` may connect, if it exists"
         )
     except (OSError, ValueError) as error:
         text = why_no_connection(error) if isinstance(error, OSError) else f"bad answer: {error}"
@@ -217,12 +215,7 @@ def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
 
 
 def _examine_events(
-    tree: Tracefs,
-    patterns: tuple[str, ...],
-    events: list[EventName],
-    standing: list[str],
-    *,
-    filtering: bool,
+    tree: Tracefs, patterns: tuple[str, ...], events: list[EventName], standing: list[str], *, filtering: bool
 ) -> Iterator[Finding]:
     for pattern in patterns:
         if not select([pattern], events):
@@ -278,11 +271,7 @@ def _examine_stats(
         said = f"{count} refused by the program's own client: {reason}; a Python program's warning says where"
         yield Finding("FAIL", str(event), said)
     if not emitted and not stats.refused:
-        yield Finding(
-            "note",
-            str(event),
-            "nothing was emitted while a consumer was attached",
-        )
+        yield Finding("note", str(event), "nothing was emitted while a consumer was attached")
         return
     quiet = not (stats.rings_gone or stats.refused)
     for consumer, counts in consumers.items():

@@ -31,12 +31,7 @@ def create(directory: str | None, names: tuple[str, ...]) -> None:
 @instance.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.argument(
-    "names",
-    metavar="NAME...",
-    type=InstanceName(),
-    nargs=-1,
-    required=True,
-    shell_complete=complete_instance,
+    "names", metavar="NAME...", type=InstanceName(), nargs=-1, required=True, shell_complete=complete_instance
 )
 def remove(directory: str | None, names: tuple[str, ...]) -> None:
     """Remove instances with everything that they hold."""

@@ -163,7 +163,5 @@ def _of_the_kernel() -> Finding:
     except OSError:
         return Finding("ok", "kernel", "shows no user_events of its own")
     return Finding(
-        "note",
-        "kernel",
-        f"{path} exists: programs without the preload library or a mount use the kernel's",
+        "note", "kernel", f"{path} exists: programs without the preload library or a mount use the kernel's"
     )

@@ -35,11 +35,7 @@ from utracefs.cli.metrics.listener import Address, parse_address, serve
 )
 @click.option("--text", "as_text", is_flag=True, help="Print Prometheus' older text format, for promtool.")
 def metrics(
-    directory: str | None,
-    address: Address | None,
-    spools: tuple[str, ...],
-    max_events: int,
-    as_text: bool,
+    directory: str | None, address: Address | None, spools: tuple[str, ...], max_events: int, as_text: bool
 ) -> int:
     """Print the numbers of a running daemon as OpenMetrics text.
 

@@ -21,7 +21,7 @@ from typing import Self
 import attrs
 
 from utracefs.cli import Failure
-from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, tell
+from utracefs.cli.common import available_events, connect, tell
 from utracefs.cli.event_options import Wanted, filter_of
 from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import gained, read_stats
@@ -56,10 +56,6 @@ class Opened:
             self.mapping.close()
 
 
-def _ignore(_opened: Opened, _count: int) -> None:
-    pass
-
-
 class Attached:
     """A context manager that closes the connections that it opened, but not the tree given to it.
 
@@ -73,7 +69,7 @@ class Attached:
         wanted: Sequence[Wanted],
         attr: PerfAttr,
         *,
-        missed: Callable[[Opened, int], None] = _ignore,
+        missed: Callable[[Opened, int], None] = lambda _opened, _count: None,
         what: str = "",
     ) -> None:
         self.tree = tree
@@ -284,16 +280,9 @@ class Attached:
     def _is_back(self) -> bool:
         assert self._gone_since is not None
         try:
-            tree = Tracefs(self._directory, timeout_s=HELLO_S)
-        except OSError:
+            self.tree = connect(self._directory)
+        except Failure:
             return False
-        try:
-            tree.stat("")
-        except OSError:
-            tree.close()
-            return False
-        tree.set_timeout(ANSWER_S)
-        self.tree = tree
         gone_since, self._gone_since = self._gone_since, None
         self._open_new()
         away_s = time.monotonic() - gone_since

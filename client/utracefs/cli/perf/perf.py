@@ -38,7 +38,7 @@ from utracefs.cli.perf.sampling import Line, PerfRecorder, PerfTop, PerfTrace, W
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
-from utracefs.cli.tables import counted, table_lines
+from utracefs.cli.tables import counted, printable, table_lines
 from utracefs.cli.terminal import own, quit_key
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
@@ -111,8 +111,7 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
             help="Only records of this process or thread.",
         ),
         wanted_options(
-            "Events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]",
-            triggers=False,
+            "Events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]", triggers=False
         ),
         directory_option,
     )
@@ -324,9 +323,7 @@ class _Counter:
 
 
 @perf.command(
-    cls=WantedCommand,
-    short_help="Sample events into a perf.data.",
-    context_settings=_COMMAND_SETTINGS,
+    cls=WantedCommand, short_help="Sample events into a perf.data.", context_settings=_COMMAND_SETTINGS
 )
 @_common_options
 @_sampling_options
@@ -418,9 +415,7 @@ def script(path: str, ns: bool, recover: bool) -> int:
 
 
 @perf.command(
-    cls=WantedCommand,
-    short_help="Print samples as they are taken.",
-    context_settings=_COMMAND_SETTINGS,
+    cls=WantedCommand, short_help="Print samples as they are taken.", context_settings=_COMMAND_SETTINGS
 )
 @_common_options
 @_sampling_options
@@ -450,10 +445,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
     """Count samples by event and process while COMMAND runs, or until q or Ctrl-C, most first."""
     is_live = sys.stdout.isatty() and not common.command
-    with (
-        _attached(common, common.attr(**sampling)) as (attached, run),
-        quit_key(wanted=is_live) as quitting,
-    ):
+    with _attached(common, common.attr(**sampling)) as (attached, run), quit_key(wanted=is_live) as quitting:
         view = _TopView(PerfTop(attached), delay_s or 2.0)
         status = _sampled(attached, run, lambda: None if quitting(0) else view.step())
         view.finish()
@@ -486,12 +478,7 @@ class _TopView:
         if is_terminal:
             rows = rows[: max(2, shutil.get_terminal_size().lines - 2)]
             own(sys.stdout).write("\033[H\033[2J")  # home, clear: ECMA-48 CUP and ED
-        for line in table_lines([[_printable(cell) for cell in row] for row in rows], left={3, 4}):
+        for line in table_lines([[printable(cell) for cell in row] for row in rows], left={3, 4}):
             echo(line)
         echo(f"{self._counted.lost or 'nothing'} lost" + ("" if is_terminal else os.linesep))
         sys.stdout.flush()
-
-
-def _printable(text: str) -> str:
-    """Without control characters."""
-    return "".join(char if char.isprintable() else "?" for char in text)

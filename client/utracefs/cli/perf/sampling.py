@@ -292,9 +292,7 @@ class PerfRecorder:
                 self._reported[event] += rest
                 self._writer.add_lost(identifier, rest, time.monotonic_ns())
         contents = attrs.evolve(
-            self._contents(),
-            origin=self._origin.ended("mono"),
-            command=[bytes_of(word) for word in command],
+            self._contents(), origin=self._origin.ended("mono"), command=[bytes_of(word) for word in command]
         )
         size = self._writer.finish(contents, path)
         no_room = self._writer.given_up

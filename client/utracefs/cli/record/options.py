@@ -1,13 +1,13 @@
 """The options of `utracefs record` for long recordings: `--flight`, `--switch-output`, `--max-files`,
 `--compress`, `--lossless`."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import attrs
 import click
 
+from utracefs.cli.common import with_options
 from utracefs.cli.record.amount import Amount, AmountType
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
 from utracefs_protocol.limits import MAX_LOSSLESS_US
@@ -30,7 +30,6 @@ class LongOptions:
 def long_options(function: F) -> F:
     """The parameter `long` is a LongOptions."""
 
-    @functools.wraps(function)
     def run(
         *args: Any,
         flight: Amount | None,
@@ -49,8 +48,9 @@ def long_options(function: F) -> F:
         long = LongOptions(flight, switch_output, max_files, _compression(compress), lossless_us)
         return function(*args, long=long, **options)
 
-    made: Any = run
-    for option in (
+    return with_options(
+        function,
+        run,
         click.option(
             "--lossless-ms",
             metavar="MS",
@@ -95,10 +95,7 @@ def long_options(function: F) -> F:
             " SIGUSR2, `utracefs dump`, a trigger 'snapshot if usec > 100000', when COMMAND fails, and"
             " without COMMAND at the end.",
         ),
-    ):
-        made = option(made)
-    found: F = made
-    return found
+    )
 
 
 def _compression(name: str | None) -> Compression | None:

@@ -283,8 +283,7 @@ def _fields(recording: Recording, pattern: str, field: str) -> list[Field]:
     if not found:
         there = sorted({text_of(one.name) for event in events for one in event.fields})
         raise TraceError(
-            errno.ENOENT,
-            f"{pattern}.{field}: no such field; the event has {', '.join(there) or 'none'}",
+            errno.ENOENT, f"{pattern}.{field}: no such field; the event has {', '.join(there) or 'none'}"
         )
     return found
 

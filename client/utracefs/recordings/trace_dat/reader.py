@@ -125,10 +125,7 @@ class TraceDatReader(FileReader):
         return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
 
     def merge(
-        self,
-        cpus: Collection[int] | None = None,
-        since: int | None = None,
-        until: int | None = None,
+        self, cpus: Collection[int] | None = None, since: int | None = None, until: int | None = None
     ) -> Merge:
         """All records of all buffers, merged by time, equal times in the order of cpus, each with an index
         into `buffers`. cpus: only those. since, until: in units of the clock, before offset_ns is added;

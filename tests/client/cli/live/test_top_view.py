@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utracefs.cli.live.top_rates import BOTH, EVENTS, PROCESSES, Count, Rates
-from utracefs.cli.live.top_view import HELP, KEYS, View, printable, short
+from utracefs.cli.live.top_view import HELP, KEYS, View, short
+from utracefs.cli.tables import printable
 
 COUNTS = [
     Count("user_events:alpha", 10, 100, 4000, 0, "one"),
