@@ -95,7 +95,7 @@ class Agent:
         key_of(host)
         self._labels: Final = {**labels, "host": host}
         check_labels(self._labels)
-        self._fleet: Final = fleet
+        self.fleet: Final = fleet
         fleet.watch_wishes()
         self._forwarding: Forwarding | None = None
         self._host: Final = host
@@ -150,7 +150,7 @@ class Agent:
             self._report(is_last=True)
         finally:
             self._drop_instance()
-            self._fleet.close()
+            self.fleet.close()
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -177,7 +177,7 @@ class Agent:
                 self._tell(f"fleet: {what}: answers again")
 
     def _wait(self) -> None:
-        connection = self._fleet.connection
+        connection = self.fleet.connection
         if not connection.is_open:
             self._end.wait(LOOK_S)
             return
@@ -193,9 +193,9 @@ class Agent:
         now = time.monotonic()
         self._ask_at = now + report.PERIOD_S
         # Not for ever, as wishes neither end nor are suspended meanwhile.
-        with self._fleet.connection.within(max(self._fleet.connection.timeout_s, self._policy.lease_s)):
+        with self.fleet.connection.within(max(self.fleet.connection.timeout_s, self._policy.lease_s)):
             try:
-                state = self._fleet.state(self._fleet.wishes)
+                state = self.fleet.state(self.fleet.wishes)
             except NotFound:
                 if self._is_known:
                     raise
@@ -208,7 +208,7 @@ class Agent:
         self._pause = BACK_OFF_S[0]
 
     def _server_failed(self) -> None:
-        self._fleet.close()
+        self.fleet.close()
         self._ask_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, BACK_OFF_S[1], max(BACK_OFF_S[0], self._policy.lease_s / 4))
 
@@ -223,7 +223,7 @@ class Agent:
             reading = _Reading(state.created)
         if reading.is_cut or (state.last == reading.after and reading is self._reading):
             return
-        for value in self._fleet.wishes.values(reading.after):
+        for value in self.fleet.wishes.values(reading.after):
             reading.after = value.sequence
             reading.keys[value.key] = value.sequence
             self._take(reading, value)
@@ -295,7 +295,7 @@ class Agent:
 
     def _report(self, *, is_last: bool = False) -> None:
         self._report_at = time.monotonic() + report.PERIOD_S
-        if not self._fleet.connection.is_open or not self._is_known:
+        if not self.fleet.connection.is_open or not self._is_known:
             return  # `_ask` has met the error, or nobody asks yet
         self._has_news = False
         self._guarded("report", lambda: self._store(report.pack(self._members(is_last))), lambda: None)
@@ -303,9 +303,9 @@ class Agent:
     def _store(self, data: bytes) -> None:
         now = time.monotonic()
         if now - self._offset_at < OFFSET_S:
-            self._fleet.hosts.put(key_of(self._host), data)
+            self.fleet.hosts.put(key_of(self._host), data)
         else:
-            self._offset_s, self._offset_at = self._fleet.report(self._host, data), now
+            self._offset_s, self._offset_at = self.fleet.report(self._host, data), now
 
     def _misfits(self, wish: Wish) -> str:
         """The filter and triggers of a wish that are invalid for some events, and the reasons."""

@@ -95,13 +95,13 @@ class Forwarder:
         ring_bytes: int = RING_BYTES,
     ) -> None:
         self._target: Final = target
-        self._spool: Final = spool
+        self.spool: Final = spool
         self._policy: Final = policy or Policy()
         self._wanted: Final = wanted
         self._address: Final = address
-        self._drain_s: Final = drain_s
+        self.drain_s: Final = drain_s
         here = Origin.here("mono")
-        self._host: Final = Origin(host or here.host).host  # without bytes that are not UTF-8
+        self.host: Final = Origin(host or here.host).host  # without bytes that are not UTF-8
         self._boot_id: Final = here.boot_id
         self._sample: Final = sample
         self._tell: Final = tell
@@ -133,7 +133,7 @@ class Forwarder:
         """Whether to print the status."""
         self._bell = -1
         """Wakes `run`. No Event: a handler may interrupt its methods, which have a lock then."""
-        self._read_over: Final = threading.Event()
+        self.read_over: Final = threading.Event()
         self._give_up = threading.Event()
         """Set when the time to drain is over."""
         self._fatal: BaseException | None = None
@@ -161,8 +161,8 @@ class Forwarder:
     def run(self, duration_s: float | None = None) -> None:
         """Forward until `stop` is called, or for that time. OSError: the daemon refuses the stream."""
         end = None if duration_s is None else time.monotonic() + duration_s
-        if self._spool.error:
-            self._tell(self._spool.error)
+        if self.spool.error:
+            self._tell(self.spool.error)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reader, sender = (
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
@@ -181,8 +181,8 @@ class Forwarder:
         finally:
             self._is_ending = True
             reader.join(_END_S)
-            self._read_over.set()
-            sender.join(self._drain_s)
+            self.read_over.set()
+            sender.join(self.drain_s)
             self._give_up.set()
             # It is in the middle of a request: its batches are sent again by the next forwarder.
             sender.join(1)
@@ -204,9 +204,9 @@ class Forwarder:
             self._is_asked = False
             for name, value in self.status().items():
                 self._tell(f"{name}: {_shown(value)}")
-        self._spool.sync()
+        self.spool.sync()
         self._watch(self.status())
-        path = self._spool.directory / STATUS_FILE
+        path = self.spool.directory / STATUS_FILE
         with contextlib.suppress(OSError):  # the disk is full: the last status is old
             path.with_suffix(".new").write_text(json.dumps(self.status()) + "\n")
             path.with_suffix(".new").replace(path)
@@ -217,20 +217,20 @@ class Forwarder:
             "version": 1,
             "pid": os.getpid(),
             "target": self._address,
-            "forwarder": self._spool.forwarder,
+            "forwarder": self.spool.forwarder,
             "time": time.time(),
             "attached": self._is_attached,
             "records_read": self._read,
             "events": dict(self._read_of),
             "records_sent": self._sent,
             "batches_sent": self._batches,
-            "lost": self._spool.lost,
-            "lost_unknown": self._spool.lost_unknown,
-            "spool_bytes": self._spool.used_bytes,
-            "spool_size": self._spool.size,
-            "lag_s": round(self._spool.lag_s, 3),
+            "lost": self.spool.lost,
+            "lost_unknown": self.spool.lost_unknown,
+            "spool_bytes": self.spool.used_bytes,
+            "spool_size": self.spool.size,
+            "lag_s": round(self.spool.lag_s, 3),
             "last_sent": self._last_sent,
-            "last_error": self._last_error or self._spool.error,
+            "last_error": self._last_error or self.spool.error,
         }
 
     # Reading
@@ -271,8 +271,8 @@ class Forwarder:
                 self._look_for_restart(stream)
                 if is_last:
                     self._pass_filtered(stream)
-                if self._spool.has_losses:
-                    self._spool.append(self._batch())
+                if self.spool.has_losses:
+                    self.spool.append(self._batch())
                 if is_last:
                     return
 
@@ -294,7 +294,7 @@ class Forwarder:
                 return  # it has ended: they are reported when another one is attached
         else:
             self._missed = {event: count for event, (count, _) in marks.events.items()}
-        self._is_after_gap |= self._spool.resume(marks)
+        self._is_after_gap |= self.spool.resume(marks)
 
     def _pass_filtered(self, stream: Stream) -> None:
         """Do not count the records that the filter excluded as lost."""
@@ -302,9 +302,7 @@ class Forwarder:
             with contextlib.suppress(OSError):
                 marks = Marks.at(stream.missed(), self._selection)
                 before = self._missed
-                self._spool.pass_over(
-                    {name: n - before.get(name, 0) for name, (n, _) in marks.events.items()}
-                )
+                self.spool.pass_over({name: n - before.get(name, 0) for name, (n, _) in marks.events.items()})
 
     def _attach(self, stack: contextlib.ExitStack, stream: Stream) -> bool:
         """Wait for the daemon; False: the end came first."""
@@ -338,14 +336,14 @@ class Forwarder:
                     )
         for event, count in batch.lost.items():
             if self._policy.allows(EventName(*event.split(":", 1))):
-                self._spool.lose(event, RING, count)
+                self.spool.lose(event, RING, count)
         for id_, count in ring.counts().items():
             if id_ in self._events and self._events[id_][1] is None:
-                self._spool.lose(str(self._events[id_][0]), POLICY, count)
+                self.spool.lose(str(self._events[id_][0]), POLICY, count)
         parts, above = self._cutter.cut(ring, self._rate.room(time.monotonic()))
         for cause, those in ((LIMIT, above), (SAMPLE, self._cutter.sampled)):
             for id_, count in those.items():
-                self._spool.lose(str(self._events[id_][0]), cause, count)
+                self.spool.lose(str(self._events[id_][0]), cause, count)
         for body, counts, tids, first_ns, last_ns in parts:
             nr_records = sum(counts.values())
             self._rate.take(nr_records)
@@ -368,10 +366,10 @@ class Forwarder:
             self._is_after_gap = False
 
     def _append(self, batch: Batch) -> None:
-        if not self._spool.append(batch):
+        if not self.spool.append(batch):
             before, self._lost_at = self._lost_at, time.monotonic()
             if self._lost_at - before > _QUIET_S:
-                self._tell(f"records are lost: {self._spool.error}")
+                self._tell(f"records are lost: {self.spool.error}")
 
     def _allows(self, id_: int) -> bool | tuple[Edit, ...]:
         known = self._events.get(id_)
@@ -391,7 +389,7 @@ class Forwarder:
             forwarder="",
             sequence=0,
             losses=(),
-            host=self._host,
+            host=self.host,
             boot_id=self._boot_id,
             clock=clock,
             **{"is_after_gap": False, **empty, **members},
@@ -403,13 +401,13 @@ class Forwarder:
         limits = self._target.limits
         is_reported = False
         while not self._give_up.is_set():
-            is_last = self._read_over.is_set()
-            batches = self._spool.take(limits, _LOOK_S, at_once=self._is_ending)
+            is_last = self.read_over.is_set()
+            batches = self.spool.take(limits, _LOOK_S, at_once=self._is_ending)
             if batches:
                 if not self._deliver(batches):
                     return
-            elif is_last and self._spool.has_losses and not is_reported:
-                self._spool.append(self._batch())
+            elif is_last and self.spool.has_losses and not is_reported:
+                self.spool.append(self._batch())
                 is_reported = True
             elif is_last:
                 return
@@ -423,17 +421,17 @@ class Forwarder:
                 refused = self._target.send(batches)
             except Refused as error:
                 self._note(f"the target refuses {_counted(batches)}: {error}")
-                self._spool.done(all_refused=True)
+                self.spool.done(all_refused=True)
                 return True
             except (TryAgain, OSError) as error:
                 self._note(f"records wait in the spool: {reason(error)}")
                 after_s = error.after_s if isinstance(error, TryAgain) else None
             except Exception as error:  # noqa: BLE001 (another's code; the next batches may be taken)
                 self._note(f"the target cannot take {_counted(batches)}: {type(error).__name__}: {error}")
-                self._spool.done(is_unknown=True)
+                self.spool.done(is_unknown=True)
                 return True
             else:
-                self._spool.done(refused)
+                self.spool.done(refused)
                 self._batches += len(batches)
                 self._sent += sum(batch.nr_records for batch in batches) - sum(
                     n or 0 for n in refused.values()

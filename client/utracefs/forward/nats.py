@@ -75,7 +75,7 @@ class NatsTarget:
         self.limits: Final = Limits(records=50_000, bytes=1 << (18 if compression == "none" else 20))
         self._encoder: Final = Encoder(compression)
         login = partial(Login.read, options.get("user", user), settings.secret)
-        self._connection: Final = Connection(
+        self.connection: Final = Connection(
             servers(hosts),
             login=login,
             tls=settings.tls if is_tls else None,
@@ -83,7 +83,7 @@ class NatsTarget:
             name="utracefs forward",
             inbox=options.get("inbox", inbox_of(user)),
         )
-        self._jetstream: Final = JetStream(self._connection, options.get("domain", ""))
+        self._jetstream: Final = JetStream(self.connection, options.get("domain", ""))
         self._generation = 0
         """The connection on which the stream was last examined."""
         self._limit = 0
@@ -107,11 +107,11 @@ class NatsTarget:
             login().members("")
 
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
 
     def send(self, batches: Sequence[Batch]) -> Sent:
         self.note = ""
-        with self._connection.within(self._settings.timeout_s):
+        with self.connection.within(self._settings.timeout_s):
             return self._try(batches)
 
     def _try(self, batches: Sequence[Batch]) -> Sent:
@@ -127,7 +127,7 @@ class NatsTarget:
             except OSError as error:
                 self._forget()
                 if isinstance(error, TimeoutError):  # it may hang, and keep the connection for ever
-                    self._connection.give_up()
+                    self.connection.give_up()
                 raise
             else:
                 refused: Counter[str] = Counter()
@@ -201,13 +201,13 @@ class NatsTarget:
         if self._unacked is not None:
             return
         try:
-            self._connection.open()
+            self.connection.open()
         except (ValueError, ImportError) as error:
             raise TryAgain(f"cannot log in: {error}") from None
-        if self._generation != self._connection.generation:
+        if self._generation != self.connection.generation:
             self._last = None
             self._look_at_stream()
-            self._generation = self._connection.generation
+            self._generation = self.connection.generation
         if self._last is None:
             try:
                 last = self._jetstream.last(self._stream, self._at)
@@ -253,7 +253,7 @@ class NatsTarget:
         if not isinstance(config, dict):
             raise WireError("no configuration of a stream in the answer")
         most = config.get("max_msg_size", -1)
-        taken = self._connection.info.max_payload
+        taken = self.connection.info.max_payload
         if isinstance(most, int) and most > 0:
             taken = min(most, taken)
         self._limit = taken - _HEADER_BYTES

@@ -104,9 +104,9 @@ class Encoder:
         self._resource: Final = resource
         self._plans: dict[EventDecoder, Plan] = {}
         self._scopes: list[str] = []
-        self._roots: Final[dict[int, int]] = {}
+        self.roots: Final[dict[int, int]] = {}
         """Span id to that of the root of its trace, bounded."""
-        self._records: Final = OtlpRecords(self._plan, self._roots)
+        self._records: Final = OtlpRecords(self._plan, self.roots)
 
     def requests(self, batch: Batch) -> Iterator[_Request]:
         """The requests of batches, with losses first. ValueError: a batch is invalid; the requests for all
@@ -414,7 +414,7 @@ class OtlpTarget:
         self._renew_at = 0.0
         self._is_used = False
         self._sending: tuple[str, int, int] | None = None
-        self._requests: deque[_Request] = deque()
+        self.pending: deque[_Request] = deque()
         """Requests with the batches `_sending` that are not accepted yet."""
         self._refused: dict[str, int | None] = {}
         self._is_first = True
@@ -433,12 +433,12 @@ class OtlpTarget:
             losses = [request for request in requests if not request.counts]
             # In front: if the first are refused, all batches are, so no record may have arrived. Bodies one
             # behind the other are one message.
-            self._requests = deque(_joined(losses))
-            self._requests.extend(request for request in requests if request.counts)
+            self.pending = deque(_joined(losses))
+            self.pending.extend(request for request in requests if request.counts)
             self._is_first = True
         deadline = time.monotonic() + self._settings.timeout_s
-        while self._requests:
-            request = self._requests[0]
+        while self.pending:
+            request = self.pending[0]
             try:
                 refused = self._post(request, deadline)
             except _TooLarge as error:
@@ -447,11 +447,11 @@ class OtlpTarget:
                 except ValueError:  # a damaged batch
                     refused, self.note = _refused(request), f"records are refused: {error}"
                 else:
-                    self._requests.popleft()
-                    self._requests.extendleft(reversed(halves))
+                    self.pending.popleft()
+                    self.pending.extendleft(reversed(halves))
                     continue
             self._refuse(refused)
-            self._requests.popleft()
+            self.pending.popleft()
             self._is_first = False
         self._sending = None
         return dict(self._refused)

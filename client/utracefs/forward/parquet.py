@@ -338,7 +338,7 @@ class _Journal:
             "ranges": [attrs.astuple(one) for one in self._ranges],
         }
         try:
-            _write_file(self._path, json.dumps(stored).encode())
+            write_file(self._path, json.dumps(stored).encode())
         except OSError as error:
             # A full disk must not stop the target, which makes room there. If it is killed now, some records
             # may be in two files.
@@ -372,7 +372,7 @@ class _Local(_Store):
         at = self._root / path
         made = [folder for folder in at.relative_to(self._root).parents if not (self._root / folder).exists()]
         at.parent.mkdir(parents=True, exist_ok=True)
-        _write_file(at, content)
+        write_file(at, content)
         for parent in made:
             _sync(self._root / parent.parent)
 
@@ -451,7 +451,7 @@ def _hidden(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _write_file(path: Path, content: "bytes | pyarrow.Buffer") -> None:
+def write_file(path: Path, content: "bytes | pyarrow.Buffer") -> None:
     """Replace it with a whole file that survives a crash of the system. OSError."""
     hidden = _hidden(path)
     try:

@@ -50,7 +50,7 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
     if is_attached(directory):
         raise OSError(errno.EBUSY, f"the tree is mounted here already; `umount {directory}` first", directory)
     options = ["default_permissions", *(["allow_other"] if allow_other else [])]
-    if not _by_itself():
+    if not by_itself():
         return _by_helper(directory, options)
     try:
         return _by_ourselves(directory, options)
@@ -67,7 +67,7 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
 
 def detach(directory: str) -> None:
     """Unmount the directory, even if it is in use. No error if nothing is mounted there."""
-    if not _by_itself():
+    if not by_itself():
         helper = shutil.which(_HELPER)
         if helper is not None:
             subprocess.run(
@@ -84,7 +84,7 @@ def has_cap_sys_admin() -> bool:
     return found is not None and bool(int(found[1], 16) & _CAP_SYS_ADMIN)
 
 
-def _by_itself() -> bool:
+def by_itself() -> bool:
     """Root without CAP_SYS_ADMIN gets an error with the reason: fusermount3 would lack it, too."""
     return not os.geteuid() or has_cap_sys_admin()
 
@@ -165,14 +165,14 @@ def _by_helper(directory: str, options: list[str]) -> int:
         if done.returncode:
             reason = done.stderr.strip().removeprefix(f"{_HELPER}: ") or "refused"
             raise OSError(errno.EPERM, f"{_HELPER}: {reason}", directory)
-        device = _received(ours)
+        device = received(ours)
     if device is None:
         raise OSError(errno.EPROTO, f"{_HELPER} gave no descriptor", directory)
     os.set_blocking(device, False)
     return device
 
 
-def _received(sock: socket.socket) -> int | None:
+def received(sock: socket.socket) -> int | None:
     fds = array.array("i")
     with contextlib.suppress(OSError):
         _data, ancillary, _flags, _ = sock.recvmsg(

@@ -70,7 +70,7 @@ class Channel:
         self._on_writing = on_writing
         self._on_close = on_close
         self._on_end = on_end
-        self._on_notification = on_notification
+        self.on_notification = on_notification
         self._waiting = set() if waiting is None else waiting
         self._silent = set() if silent is None else silent
         self._clock = clock
@@ -199,8 +199,8 @@ class Channel:
         match notification:
             case Notification("error", [int() as number, str() as text]):
                 self._why_ended = OSError(number, text)
-        if self._on_notification is not None:
-            self._on_notification(notification)
+        if self.on_notification is not None:
+            self.on_notification(notification)
 
     def _put(self, data: bytes) -> None:
         had_unsent = bool(self._unsent)

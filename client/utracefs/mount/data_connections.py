@@ -72,7 +72,7 @@ class DataConnections:
         silent: AbstractSet[Channel] = frozenset(),
         reconnects: bool = False,
     ) -> None:
-        self._connect = connect
+        self.connect = connect
         self.process_of = process_of
         self.timers = timers
         self.silent = silent
@@ -134,7 +134,7 @@ class DataConnections:
     ) -> Asking[Channel]:
         for _ in range(int(AWAY_S / _STEP_S)):
             try:
-                return self._connect(on_notification, on_end)
+                return self.connect(on_notification, on_end)
             except OSError as failure:
                 is_full = isinstance(failure, BlockingIOError)
                 is_missing = failure.errno == errno.ENOTCONN

@@ -114,7 +114,7 @@ class Enablers:
         self._connections = connections
         self._memory = memory
         self._spaces = spaces
-        self._watch_process = watch_process
+        self.watch_process = watch_process
         self._connected: dict[AddressSpace, Connected] = {}
         self._due: list[_Due] = []
         self._is_setting = False
@@ -195,7 +195,7 @@ class Enablers:
             connected = self._connected[space] = Connected(space)
             # If it has ended already, or cannot be watched, the next look notices.
             with contextlib.suppress(OSError):
-                connected.forget_process = self._watch_process(space.pid, self.settle)
+                connected.forget_process = self.watch_process(space.pid, self.settle)
             yield from self._bring(connected)
         else:
             yield connected.ready

@@ -63,13 +63,13 @@ class OwnNamespace(Closing):
 
     def __init__(self, directory: str, mountpoint: str = MOUNTPOINT) -> None:
         self._mountpoint = mountpoint
-        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._fds: list[int] = []
         self._pidfd = -1
         with theirs:
             words, env = python("utracefs.mount.own_namespace", directory, mountpoint, str(theirs.fileno()))
             # Its own process group: Ctrl-C is for the command.
-            self._server = subprocess.Popen(
+            self.server = subprocess.Popen(
                 words,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -85,9 +85,9 @@ class OwnNamespace(Closing):
             raise
 
     def _take_over(self) -> None:
-        self._sock.settimeout(START_S)
+        self.sock.settimeout(START_S)
         try:
-            message, self._fds, _, _ = socket.recv_fds(self._sock, 4096, 4)
+            message, self._fds, _, _ = socket.recv_fds(self.sock, 4096, 4)
         except TimeoutError:
             raise OSError(
                 errno.ETIMEDOUT, f"is not mounted after {START_S:.0f} s", self._mountpoint
@@ -104,7 +104,7 @@ class OwnNamespace(Closing):
         directory. The child must have one thread. The mount lasts until it ends, even if we end before."""
         # Sent here, since the command may run, and we be killed, before `started`. The daemon may have ended.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._sock, [b"pidfd"], [os.pidfd_open(os.getpid())])
+            socket.send_fds(self.sock, [b"pidfd"], [os.pidfd_open(os.getpid())])
         root, cwd, *namespaces = self._fds
         for fd in namespaces:
             _check(_libc.setns(fd, 0), "setns")
@@ -121,7 +121,7 @@ class OwnNamespace(Closing):
 
     def close(self) -> None:
         """The mount ends with the command; if that still runs it keeps the mount."""
-        self._sock.close()
+        self.sock.close()
         for fd in self._fds:
             os.close(fd)
         self._fds = []
@@ -132,10 +132,10 @@ class OwnNamespace(Closing):
             self._pidfd = -1
         if not left_behind:
             try:
-                self._server.wait(END_S)
+                self.server.wait(END_S)
             except subprocess.TimeoutExpired:
-                self._server.kill()
-                self._server.wait()
+                self.server.kill()
+                self.server.wait()
 
 
 def _unblock() -> None:

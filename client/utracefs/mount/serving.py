@@ -171,7 +171,7 @@ class Mount(Closing):
         self._files = FileSystem(
             self._main,
             nodes=Nodes(uid=os.geteuid(), gid=os.getegid() if gid is None else gid, time_s=int(time.time())),
-            connect=self._connect,
+            connect=self.connect,
             reply=self._reply,
             start_time_of=start_time_of,
             is_killed=_is_killed,
@@ -250,7 +250,7 @@ class Mount(Closing):
             return False
         return True
 
-    def _connect(self) -> Channel:
+    def connect(self) -> Channel:
         return self._connect_to(self.address)
 
     def _connect_data(
@@ -330,7 +330,7 @@ class Mount(Closing):
 
     def _look_for_daemon(self) -> None:
         try:
-            self._main = self._connect()
+            self._main = self.connect()
         except OSError:
             self._timers.later(RECONNECT_S, self._look_for_daemon)
             return

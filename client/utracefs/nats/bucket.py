@@ -34,14 +34,14 @@ class Bucket:
     def __init__(self, jetstream: JetStream, name: str) -> None:
         self.name: Final = name
         self.stream: Final = f"KV_{name}"
-        self._jetstream: Final = jetstream
+        self.jetstream: Final = jetstream
         self._prefix: Final = f"$KV.{name}."
 
     def create(self, *, max_bytes: int = -1, max_age_s: float = 0) -> None:
         """Make the stream if it does not exist; existing limits are not changed. max_age_s: of a value, 0: no
         limit. ApiError."""
         try:
-            self._jetstream.stream(self.stream)
+            self.jetstream.stream(self.stream)
             return
         except NotFound:
             pass
@@ -61,9 +61,9 @@ class Bucket:
             "allow_direct": True,
         }
         try:
-            self._jetstream.create_stream(config)
+            self.jetstream.create_stream(config)
         except ApiError:
-            self._jetstream.stream(self.stream)  # another client was faster; else its error
+            self.jetstream.stream(self.stream)  # another client was faster; else its error
 
     def get(self, key: str) -> Value:
         """NotFound: there is no such key, or it was deleted."""
@@ -74,12 +74,12 @@ class Bucket:
 
     def last(self, key: str) -> Value:
         """Also of a deleted key. NotFound."""
-        return self._value(self._jetstream.last(self.stream, self.subject(key)))
+        return self._value(self.jetstream.last(self.stream, self.subject(key)))
 
     def values(self, after: int = 0) -> Iterator[Value]:
         """The last messages of all keys, also of deleted ones, in the order of their storing. A key that is
         stored while they are read comes twice, or more often. NotFound: there is no such bucket."""
-        while stored := self._jetstream.next(self.stream, f"{self._prefix}>", after):
+        while stored := self.jetstream.next(self.stream, f"{self._prefix}>", after):
             after = stored.sequence
             yield self._value(stored)
 
@@ -90,12 +90,12 @@ class Bucket:
 
     def put(self, key: str, value: bytes) -> int:
         """Returns the revision."""
-        return self._jetstream.publish(self.subject(key), value)
+        return self.jetstream.publish(self.subject(key), value)
 
     def update(self, key: str, value: bytes, revision: int) -> int:
         """Store a value if `revision` is the key's last one (of its value or its deletion; 0: there was
         none). WrongLastSequence: it is not."""
-        return self._jetstream.publish(self.subject(key), value, expected=revision)
+        return self.jetstream.publish(self.subject(key), value, expected=revision)
 
     def add(self, key: str, value: bytes) -> int:
         """Store a key that does not exist or was deleted. WrongLastSequence: it exists."""
@@ -109,7 +109,7 @@ class Bucket:
 
     def delete(self, key: str) -> int:
         """Delete a key, existing or not; subscribers get the marker."""
-        return self._jetstream.publish(self.subject(key), b"", {_OPERATION: "DEL"})
+        return self.jetstream.publish(self.subject(key), b"", {_OPERATION: "DEL"})
 
     def subject(self, key: str) -> str:
         return self._prefix + key

@@ -186,9 +186,9 @@ class HeaderEvents:
         of the events in them."""
         if not self.tracepoints:
             return source
-        return EventHeaders(source, self.tracepoints, self._plans, self._plan, self._rest)
+        return EventHeaders(source, self.tracepoints, self._plans, self.plan, self.rest)
 
-    def _rest(self, tracepoint_id: int) -> int | None:
+    def rest(self, tracepoint_id: int) -> int | None:
         """The id of the event for records that cannot be decoded."""
         tracepoint = self.tracepoints[tracepoint_id]
         header = ENTRY_HEADER_SIZE + HEADER_SIZE
@@ -198,7 +198,7 @@ class HeaderEvents:
             HeaderEvent(tracepoint.system, EventFormat(tracepoint.event.name, 0, fields, b""), tracepoint_id)
         )
 
-    def _plan(self, tracepoint_id: int, header: bytes, activity: int, metadata: bytes) -> Plan | None:
+    def plan(self, tracepoint_id: int, header: bytes, activity: int, metadata: bytes) -> Plan | None:
         tracepoint = self.tracepoints[tracepoint_id]
         is_little = bool(header[0] & _LITTLE)
         try:

@@ -275,11 +275,11 @@ def test_thousands_of_wishes(
 ) -> None:
     emit(new_session(), wait=False)
     begun = [
-        operator.fleet.wishes._jetstream.begin(f"$KV.utracefs_wishes.w{n}", Wish(("work",), 600).to_bytes())
+        operator.fleet.wishes.jetstream.begin(f"$KV.utracefs_wishes.w{n}", Wish(("work",), 600).to_bytes())
         for n in range(2000)
     ]
     for one in begun:
-        operator.fleet.wishes._jetstream.end(one)
+        operator.fleet.wishes.jetstream.end(one)
     with on_host():
         told = operator.wait(lambda one: "*" in one.wishes)
         assert sum(text == "obeyed" for text in told.wishes.values()) == 32
@@ -318,7 +318,7 @@ def test_deleted_and_ended_wishes_do_not_count(
 
 def test_the_first_contact_is_no_error(utracefsd: DaemonProcess, server: NatsServer, on_host: Any) -> None:
     with on_host() as host:
-        wait_for(lambda: host.agent._fleet.connection.is_open, WAIT_S)
+        wait_for(lambda: host.agent.fleet.connection.is_open, WAIT_S)
         time.sleep(0.3)
         operator = Operator(server)
         operator.wish("w", "work")

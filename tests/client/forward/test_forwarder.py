@@ -233,9 +233,9 @@ def test_what_was_not_sent_is_sent_by_the_next(
     with forward(away) as forwarder:
         emit(session, *range(10))
         wait_for(lambda: forwarder.status()["last_error"], WAIT_S)
-        forwarder._drain_s = 0.1  # type: ignore[misc]
+        forwarder.drain_s = 0.1  # type: ignore[misc]
     assert not away.batches
-    assert "away" in json.loads((forwarder._spool.directory / STATUS_FILE).read_text())["last_error"]
+    assert "away" in json.loads((forwarder.spool.directory / STATUS_FILE).read_text())["last_error"]
     store = Store()
     with forward(store):
         emit(session, 1, 2)
@@ -266,7 +266,7 @@ def test_it_ends_while_programs_emit(
         try:
             wait_for(lambda: store.sum, WAIT_S)
             forwarder.stop()
-            assert forwarder._read_over.wait(WAIT_S)
+            assert forwarder.read_over.wait(WAIT_S)
         finally:
             is_over.set()
             emitting.join()
@@ -282,18 +282,19 @@ def test_the_end_reads_all_that_is_in_the_ring(
     """Also if that takes longer than a tenth of a second."""
     store = Store()
     session = new_session()
-    take = Forwarder._take
+    append = Spool.append
     late = [[3, 4], [2]]
 
-    def slow(forwarder: Forwarder, *words: Any) -> None:
-        take(forwarder, *words)
+    def slow(spool: Spool, batch: Batch) -> bool:
+        stored = append(spool, batch)
         forwarder.stop()
         if late:
             emit(session, *late.pop())
             time.sleep(0.2)
+        return stored
 
-    monkeypatch.setattr(Forwarder, "_take", slow)
-    with forward(store):
+    monkeypatch.setattr(Spool, "append", slow)
+    with forward(store) as forwarder:
         emit(session, 1)
         wait_for(lambda: not late, WAIT_S)
     assert store.arrived == {EVENT: 4}
@@ -354,9 +355,8 @@ def test_a_policy_with_a_misspelt_field(
 def test_a_hostile_name_of_the_host(tmp_path: Path) -> None:
     """Which any administrator of a container may set."""
     with contextlib.closing(Spool(tmp_path / "spool", MIN_SIZE)) as spool:
-        made = Forwarder(Store(), spool, Wanted(), host="b\udcff\nx" + "h" * 300)._batch()
+        made = Forwarder(Store(), spool, Wanted(), host="b\udcff\nx" + "h" * 300)
         assert made.host == "bx" + "h" * 253
-        assert spool.append(made)
 
 
 def test_an_invalid_filter_ends_it(utracefsd: DaemonProcess, directory: Path, tmp_path: Path) -> None:
@@ -377,6 +377,6 @@ def test_the_status(utracefsd: DaemonProcess, forward: Forward, new_session: Cal
         status = forwarder.status()
     assert status["records_read"] == 3
     assert status["lag_s"] == status["spool_bytes"] == 0
-    stored = json.loads((forwarder._spool.directory / STATUS_FILE).read_text())
+    stored = json.loads((forwarder.spool.directory / STATUS_FILE).read_text())
     assert stored.keys() == status.keys()
     assert stored["records_sent"] == 3

@@ -235,14 +235,14 @@ def test_a_lost_answer(server: NatsServer) -> None:
     with proxy(server.at, swallow) as at, target(at, timeout_s=5) as nats:
         nats.send(sent[:1])
         swallow.set()
-        nats._connection.timeout_s = 0.2  # type: ignore[misc]
+        nats.connection.timeout_s = 0.2  # type: ignore[misc]
         with pytest.raises(OSError):
             nats.send(sent[1:2])
         with pytest.raises(OSError):
             nats.send(sent[1:2])
         swallow.clear()
-        nats._connection.timeout_s = WAIT_S  # type: ignore[misc]
-        nats._connection.close()
+        nats.connection.timeout_s = WAIT_S  # type: ignore[misc]
+        nats.connection.close()
         nats.send(sent[1:2])
         nats.send(sent[2:])
     found = arrived(server)
@@ -449,21 +449,35 @@ def test_a_large_batch_is_several_messages(tmp_path: Path) -> None:
     assert all(one.end == two.begin for one, two in itertools.pairwise(parts))
 
 
+class Killed(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def killed_after(messages: int) -> Iterator[None]:
+    """The server has that many messages when the forwarder is killed."""
+    begin, numbers = JetStream.begin, itertools.count()
+
+    def counted(jetstream: JetStream, *words: Any, **options: Any) -> Any:
+        if next(numbers) == messages:
+            raise Killed
+        return begin(jetstream, *words, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JetStream, "begin", counted)
+        yield
+
+
 def test_a_batch_of_which_a_part_is_stored(tmp_path: Path) -> None:
     (sent,) = batches(5000)
     with serving(tmp_path / "nats", "max_payload: 20000") as server:
         options = {**LIMITS, "compression": "none"}
-        with target(server.at, options) as nats:
-            nats._at = nats._subject_of(sent)
-            nats._prepare()
-            parts, _ = nats._encoder.parts(sent, nats._limit)
-            assert len(parts) > 4
-            for part in parts[:3]:
-                nats._begin(sent, part)
-                nats._finish()
+        with target(server.at, options) as nats, killed_after(3), pytest.raises(Killed):
+            nats.send([sent])
         with target(server.at, options) as nats:
             nats.send([sent])
-        assert values(arrived(server)) == expected([sent])
+        found = arrived(server)
+    assert len(found) > 4 and values(found) == expected([sent])
 
 
 def test_max_msg_size_of_the_stream(server: NatsServer) -> None:
@@ -496,18 +510,13 @@ def test_many_losses_are_several_messages(tmp_path: Path) -> None:
     one, two = batches(3, 2)
     one = attrs.evolve(one, losses=losses)
     with serving(tmp_path / "nats", "max_payload: 30000") as server:
-        with target(server.at) as nats:
-            nats._at = nats._subject_of(one)
-            nats._prepare()
-            parts, _ = nats._encoder.parts(one, nats._limit)
-            assert len(parts) > 4
-            for part in parts[: len(parts) // 2]:
-                nats._begin(one, part)
-                nats._finish()
+        with target(server.at) as nats, killed_after(3), pytest.raises(Killed):
+            nats.send([one])
         with target(server.at) as nats:
             nats.send([one, two])
             nats.send([one, two])
         found = arrived(server)
+    assert len(found) > 4
     assert [loss for message in found for loss in message.losses] == losses
     assert values(found) == expected([one, two])
     assert found[-1].previous == 1

@@ -376,7 +376,7 @@ class Killed(BaseException):
 
 def test_killed_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then sent again, with the same, with more, with fewer batches: nothing is lost or doubled."""
-    write = parquet._write_file
+    write = parquet.write_file
     for again in ([1, 2, 3], [1, 2, 3, 4, 5], [1], [1, 2]):
         for point in itertools.count():
             folder = tmp_path / f"{len(again)}-{point}"
@@ -391,7 +391,7 @@ def test_killed_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 write(path, content)
                 step()  # behind
 
-            monkeypatch.setattr(parquet, "_write_file", killed_write)
+            monkeypatch.setattr(parquet, "write_file", killed_write)
             folder.mkdir()
             first = target(folder / "out")
             try:
@@ -399,7 +399,7 @@ def test_killed_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 is_over = True
             except Killed:
                 is_over = False
-            monkeypatch.setattr(parquet, "_write_file", write)
+            monkeypatch.setattr(parquet, "write_file", write)
             second = target(folder / "out")
             second.send(sent(*again))
             if rest := [n for n in (1, 2, 3, 4, 5) if n > again[-1]]:
@@ -529,14 +529,14 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -
 def test_a_full_disk_of_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not keep the target from making room there."""
     made = target(tmp_path / "out")
-    write = parquet._write_file
+    write = parquet.write_file
 
     def full(path: Path, content: Any) -> None:
         if path.name == JOURNAL:
             raise OSError(errno.ENOSPC, "full")
         write(path, content)
 
-    monkeypatch.setattr(parquet, "_write_file", full)
+    monkeypatch.setattr(parquet, "write_file", full)
     made.send(sent(1, 2))
     assert numbers(tmp_path / "out", "user_events:work") == [1, 2]
 

@@ -142,7 +142,7 @@ def test_a_device_that_we_may_not_open(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(path: str, _flags: int) -> int:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr(attaching, "_by_itself", lambda: True)
+    monkeypatch.setattr(attaching, "by_itself", lambda: True)
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(PermissionError) as caught:
         attach(str(tmp_path))
@@ -196,4 +196,4 @@ def test_a_socket_that_is_closed_brings_nothing() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
-        assert attaching._received(ours) is None
+        assert attaching.received(ours) is None

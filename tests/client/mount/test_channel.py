@@ -210,7 +210,7 @@ def test_it_is_known_whether_it_waits(line: Line) -> None:
 
 
 def test_notifications_in_order_with_answers(line: Line) -> None:
-    line.channel._on_notification = lambda one: line.answers.append(one.params)
+    line.channel.on_notification = lambda one: line.answers.append(one.params)
     msgid = line.ask(StatPath(b"trace"))
     line.say(
         encode_notification("news", [1]) + encode_response(msgid, "answer") + encode_notification("news", [2])

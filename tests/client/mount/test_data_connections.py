@@ -131,14 +131,14 @@ def test_a_daemon_that_ends_meanwhile(kernel: Kernel, daemon: Daemon, reconnects
 def test_a_socket_that_is_not_there(kernel: Kernel, reconnects: bool) -> None:
     kernel.connections.reconnects = reconnects
     answers = [OSError(errno.ENOTCONN, "x"), OSError(errno.ENOTCONN, "x")]
-    make = kernel.connections._connect
+    make = kernel.connections.connect
 
     def refuse(*args: Any) -> Any:
         if answers:
             raise answers.pop(0)
         return make(*args)
 
-    kernel.connections._connect = refuse
+    kernel.connections.connect = refuse
     run = connect(kernel)
     kernel.pass_time(0.5)
     assert run.error == (0 if reconnects else errno.ENOTCONN)

@@ -325,7 +325,7 @@ class TestProcesses:
         def fail(pid: int, on_end: Any) -> Any:
             raise ProcessLookupError(errno.ESRCH, "ended")
 
-        world.enablers._watch_process = fail
+        world.enablers.watch_process = fail
         space = world.space()
         world.add(space, 0)
         world.spaces.gone.append(space)

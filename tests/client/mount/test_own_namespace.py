@@ -70,7 +70,7 @@ def test_nothing_is_left(directory: str) -> None:
             child = subprocess.Popen(["true"], preexec_fn=namespace.enter)  # noqa: PLW1509
             namespace.started(child.pid)
             child.wait()
-        assert namespace._server.returncode == 0
+        assert namespace.server.returncode == 0
     assert open_descriptors() == before
 
 
@@ -82,9 +82,9 @@ def test_the_recorder_is_killed_at_once(namespace: OwnNamespace) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as child:
-        namespace._sock.close()
+        namespace.sock.close()
         with pytest.raises(subprocess.TimeoutExpired):
-            namespace._server.wait(1)
+            namespace.server.wait(1)
         assert child.communicate(b"\n")[0] == b"nop\n"
 
 

@@ -74,6 +74,6 @@ def test_a_daemon_that_accepts_no_further_connection(mount: Mount, daemon: Daemo
     mount.address = path
     with pytest.raises(OSError) as caught:
         for _ in range(10):
-            mount._connect()
+            mount.connect()
     assert caught.value.errno == errno.EAGAIN
     full.close()

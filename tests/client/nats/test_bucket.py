@@ -40,9 +40,9 @@ def test_create_again_keeps_the_bucket(bucket: Bucket) -> None:
 
 
 def test_limits_are_stored(bucket: Bucket) -> None:
-    other = Bucket(bucket._jetstream, "limited")
+    other = Bucket(bucket.jetstream, "limited")
     other.create(max_bytes=1 << 20, max_age_s=60)
-    config = bucket._jetstream.stream("KV_limited")["config"]
+    config = bucket.jetstream.stream("KV_limited")["config"]
     assert (config["max_bytes"], config["max_age"]) == (1 << 20, 60 * 10**9)
 
 
@@ -60,6 +60,6 @@ def test_conflicts(bucket: Bucket) -> None:
 
 
 def test_no_such_bucket(bucket: Bucket) -> None:
-    other = Bucket(bucket._jetstream, "none")
+    other = Bucket(bucket.jetstream, "none")
     with pytest.raises(NotFound):
         other.get("a")

@@ -100,7 +100,7 @@ def _mountpoint() -> Finding:
 def _namespaces() -> Finding:
     if has_cap_sys_admin():
         return Finding("ok", "namespaces", "allowed, we have CAP_SYS_ADMIN")
-    error = _try_user_namespace()
+    error = try_user_namespace()
     if error:
         return Finding(
             "note",
@@ -112,7 +112,7 @@ def _namespaces() -> Finding:
     return Finding("ok", "namespaces", "a user namespace can be made")
 
 
-def _try_user_namespace() -> int:
+def try_user_namespace() -> int:
     """0, or the errno of unshare(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     pid = os.fork()
@@ -128,7 +128,7 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
         sock.connect(data_socket)
         peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, _, _ = struct.unpack("3i", peer)
-        if pid and _pid_namespaces(pid) > 1:
+        if pid and pid_namespaces(pid) > 1:
             yield Finding(
                 "note",
                 "pid namespace",
@@ -146,7 +146,7 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
             )
 
 
-def _pid_namespaces(pid: int) -> int:
+def pid_namespaces(pid: int) -> int:
     """Number of nested namespaces of the process that are visible from ours (pid_namespaces(7))."""
     with open(f"/proc/{pid}/status", "rb") as file:
         return next((len(line.split()) - 1 for line in file if line.startswith(b"NSpid:")), 1)

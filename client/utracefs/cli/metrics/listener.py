@@ -147,7 +147,7 @@ class _Fresh:
             return self._metrics.collect()
 
 
-class _Handler(WSGIRequestHandler):
+class Handler(WSGIRequestHandler):
     timeout = CLIENT_S
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -160,7 +160,7 @@ class Listener(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, sock: socket.socket, collect: Callable[[], Metrics]) -> None:
-        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = sock
         self.server_name, self.server_port = "utracefs", 0  # its own way would ask the DNS

@@ -95,7 +95,7 @@ class PageStream:
         self._pages = mmap.mmap(-1, BATCH + 2 * page_size)  # aligned, for direct writes
         self._handle, self._ring, self._bell, size = _open(tree, place, lossless_us)
         self._way = WayToDisk(size)
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
         self._lock = threading.Lock()
         self._owner = 0
         """The thread that has the lock."""
@@ -109,7 +109,7 @@ class PageStream:
         if self._owner == threading.get_ident():  # the other thread may have the turn, and wait for the lock
             yield
             return
-        with self._turn:
+        with self.turn:
             self._lock.acquire()
         self._owner = threading.get_ident()
         try:

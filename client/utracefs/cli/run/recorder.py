@@ -191,13 +191,13 @@ class Recorder:
         self.begins: dict[int, int] = {}
         """Time of each cpu's first page."""
         self._entries: int | None = None
-        self._writer = self._new_writer()  # last, so that an error before leaves no file
-        self._stream: PageStream | None = None
+        self.writer = self._new_writer()  # last, so that an error before leaves no file
+        self.stream: PageStream | None = None
         try:
-            self._writer.add_texts(self.texts.contents)  # before any page, for the file of a killed recorder
+            self.writer.add_texts(self.texts.contents)  # before any page, for the file of a killed recorder
             self._attach()
         except BaseException:
-            self._writer.close()
+            self.writer.close()
             raise
 
     def _new_writer(self) -> TraceDatWriter:
@@ -213,9 +213,9 @@ class Recorder:
         with contextlib.suppress(OSError, ValueError):  # not that of the block
             self._end_stream()
         if kind is None or issubclass(kind, Failure) or not self._kept or is_copy:
-            self._writer.close()
+            self.writer.close()
         else:
-            tell(f"{self._writer.leave()} has the records until then; `utracefs report --recover` reads it")
+            tell(f"{self.writer.leave()} has the records until then; `utracefs report --recover` reads it")
 
     def come_back(self) -> None:
         """Call it when the tree is connected to the next daemon, and that has the instance."""
@@ -237,7 +237,7 @@ class Recorder:
         if self._at_end:
             return
         try:
-            self._stream = PageStream(
+            self.stream = PageStream(
                 self._tree,
                 self._place,
                 self._page_size,
@@ -251,16 +251,16 @@ class Recorder:
         except OSError as error:  # see above
             if self._lossless_us:
                 raise Failure("--lossless", f"needs the pages of a newer daemon: {error.strerror}") from None
-            self._open("trace_pipe_raw")
+            self.open("trace_pipe_raw")
 
     def _end_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """Nothing is added to the file in its block but by its code."""
-        return contextlib.nullcontext() if self._stream is None else self._stream.exclusive()
+        return contextlib.nullcontext() if self.stream is None else self.stream.exclusive()
 
     def step(self) -> float:
         """Read what there is, and now and then the texts; returns the seconds until the next call."""
@@ -271,15 +271,15 @@ class Recorder:
             self._texts_due = time.monotonic() + TEXTS_S
         elif now >= self._sync_due:
             with self._alone():
-                self._writer.sync()
+                self.writer.sync()
             self._sync_due = now + SYNC_S
         if self._at_end:
             return max(0.0, self._texts_due - now)
-        if self._stream is None:
+        if self.stream is None:
             return 0.0 if self._round(self._cpus) else POLL_S
-        self._stream.start()
+        self.stream.start()
         if self._kept == self._kept_at_step or now >= self._ready_due:
-            self._stream.take_ready()
+            self.stream.take_ready()
             self._ready_due = now + TEXTS_S
         self._kept_at_step = self._kept
         return SYNC_S
@@ -292,36 +292,36 @@ class Recorder:
         with self._alone():
             lost = self._summary(is_end=False)
             account = (lambda given_up: lost_lines(lost.without(given_up).losses)) if lost.lost else None
-            self._writer.add_texts(attrs.evolve(self.texts.contents, event_stats=account))
+            self.writer.add_texts(attrs.evolve(self.texts.contents, event_stats=account))
 
     def _tell_losses(self) -> None:
         account = self.account
         lost = {
             "in data rings": account.in_rings,
             "in the ring buffer": 0 if self._at_end else account.lost - account.in_rings + account.overrun,
-            "for the disk": self._writer.given_up,
+            "for the disk": self.writer.given_up,
         }
         self._losing.look(account.recorded + account.lost, lost)
 
-    def _read_all(self) -> bool:
+    def read_all(self) -> bool:
         """Read what there is; whether there may be more."""
-        return self._round(self._cpus) if self._stream is None else self._stream.take_ready()
+        return self._round(self._cpus) if self.stream is None else self.stream.take_ready()
 
     def catch_up(self) -> None:
         """Read what was emitted until now: behind a lossless recorder it may wait in data rings."""
         for _ in range(MAX_ROUNDS if self._lossless_us else 0):
-            if not self._read_all():
+            if not self.read_all():
                 break
 
     def drain(self) -> None:
         """Read all pages. Recording should have stopped, or this may never end."""
         if self._at_end:
-            self._open(self._at_end)
-        while self._read_all():
+            self.open(self._at_end)
+        while self.read_all():
             pass
         self.read_texts()
 
-    def _open(self, file: str) -> None:
+    def open(self, file: str) -> None:
         for cpu in self._cpus:
             path = self._place.path(f"per_cpu/cpu{cpu.number}/{file}")
             cpu.handle = self._tree.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -337,7 +337,7 @@ class Recorder:
     @property
     def size(self) -> int:
         """Bytes of the present file, about."""
-        return self._writer.size
+        return self.writer.size
 
     @property
     def has_records(self) -> bool:
@@ -352,15 +352,15 @@ class Recorder:
         name.
         """
         for _ in range(MAX_ROUNDS):  # a busy program would always have more
-            if not self._read_all():
+            if not self.read_all():
                 break
         with self._alone():  # an event's first page would be without the event's format
             self.read_texts()
-            before = self._writer
-            self._writer = self._new_writer()
+            before = self.writer
+            self.writer = self._new_writer()
             finish = self._finisher(about, before)
             self._reported = _Reported(self._kept, self.account, self._overwritten(is_end=False))
-            self._writer.add_texts(self.texts.contents)
+            self.writer.add_texts(self.texts.contents)
         return finish
 
     def _finisher(
@@ -371,7 +371,7 @@ class Recorder:
         is_end = writer is None
         if is_end:
             self._end_stream()
-        writer = writer or self._writer
+        writer = writer or self.writer
         summary = self._summary(is_end=is_end)
         contents = attrs.evolve(
             self.texts.contents,
@@ -393,7 +393,7 @@ class Recorder:
     @property
     def error(self) -> OSError | None:
         """Why some records are not in the file."""
-        return self._writer.error
+        return self.writer.error
 
     def _overwritten(self, *, is_end: bool) -> int:
         """Records that nobody can read any more. Before the end some are unread, so only those count that
@@ -466,22 +466,22 @@ class Recorder:
             with contextlib.suppress(ConnectionError, TimeoutError):  # raised by the next request
                 self.read_texts()
         self._begun.add(cpu)
-        self._writer.add_page(cpu, page)
+        self.writer.add_page(cpu, page)
         self._kept += count
 
     def _describe(self, described: Mapping[int, bytes]) -> None:
         """For the stream."""
         for text in described.values():
             self.texts.add_format(*text.split(b"\0", 1))
-        self._writer.add_texts(self.texts.contents)
+        self.writer.add_texts(self.texts.contents)
 
     def _take_pages(self, cpu: int, pages: memoryview, records: int, is_direct: bool) -> None:
         """For the stream."""
         self._kept += records
         if len(pages) > self._page_size:
-            self._writer.add_pages(cpu, pages, is_direct=is_direct)
+            self.writer.add_pages(cpu, pages, is_direct=is_direct)
         else:
-            self._writer.add_page(cpu, bytes(pages))
+            self.writer.add_page(cpu, bytes(pages))
 
     def _read_stats(self) -> list[bytes]:
         texts = self._tree.read_files(

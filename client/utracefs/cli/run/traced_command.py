@@ -209,7 +209,7 @@ def obstacle(program: str) -> Obstacle | None:
     try:
         with open(path, "rb") as file:
             head = file.read(64)
-            if head[:4] != b"\x7fELF" or len(head) < 64 or head[5] != _our_byte_order():
+            if head[:4] != b"\x7fELF" or len(head) < 64 or head[5] != our_byte_order():
                 return None
             if head[4] == 1 and sys.maxsize > 1 << 32:
                 return Obstacle(f"is a program of 32 bits{_USE_MOUNT}")
@@ -236,7 +236,7 @@ def obstacle(program: str) -> Obstacle | None:
     return None
 
 
-def _our_byte_order() -> int:
+def our_byte_order() -> int:
     return 1 if sys.byteorder == "little" else 2
 
 

@@ -68,19 +68,19 @@ class Scannable:
         failures: list[TraceError],
     ) -> None:
         self._schema = schema
-        self._batches = batches
+        self.batches = batches
         self._failures = failures
 
     def __arrow_c_schema__(self) -> object:
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader = columns.library("pyarrow").RecordBatchReader.from_batches(self._schema, self._read())
+        reader = columns.library("pyarrow").RecordBatchReader.from_batches(self._schema, self.read())
         return reader.__arrow_c_stream__(requested_schema)
 
-    def _read(self) -> "Iterator[pyarrow.RecordBatch]":
+    def read(self) -> "Iterator[pyarrow.RecordBatch]":
         try:
-            yield from self._batches()
+            yield from self.batches()
         except TraceError as error:
             self._failures.append(error)
             raise

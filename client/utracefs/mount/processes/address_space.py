@@ -105,8 +105,8 @@ class AddressSpace:
     """An address space with enablers, or one that may get some. `AddressSpaces` makes it."""
 
     _all: "AddressSpaces"
-    _memory: Memory
-    _family: Family
+    memory: Memory
+    family: Family
     pid: int
     """The process that it was first found in. A child of vfork may outlive that."""
     start_time: int
@@ -115,7 +115,7 @@ class AddressSpace:
     """Effective ids of that process at that time."""
     enablers: dict[tuple[int, int], Enabler] = attrs.field(factory=dict)
     """By address and bit. Call `AddressSpaces.discover` right before a change, as `add` and `remove` do."""
-    _processes: set[tuple[int, int]] = attrs.field(factory=set)
+    processes: set[tuple[int, int]] = attrs.field(factory=set)
     """Pid and start time of its processes."""
 
     def add(self, address: int, bit: int, enabler: Enabler) -> None:
@@ -137,38 +137,38 @@ class AddressSpace:
     def read(self, address: int, size: int) -> bytes:
         """OSError: EFAULT."""
         with self._hanging_noted():
-            return self._memory.read(address, size)
+            return self.memory.read(address, size)
 
     def read_string(self, address: int, limit: int) -> bytes:
         """Up to the first NUL. OSError: EFAULT; EINVAL, longer than `limit` bytes."""
         with self._hanging_noted():
-            return self._memory.read_string(address, limit)
+            return self.memory.read_string(address, limit)
 
     def write(self, address: int, data: bytes) -> None:
         """OSError: EFAULT."""
         with self._hanging_noted():
-            self._memory.write(address, data)
+            self.memory.write(address, data)
 
     def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
         """False: it cannot be written, now or ever."""
         try:
             with self._hanging_noted():
-                self._memory.set_bit(self.pid, address, size, bit, on)
+                self.memory.set_bit(self.pid, address, size, bit, on)
         except OSError:
             return False
         return True
 
     def is_alive(self) -> bool:
         """Whether any process has it. One whose memory hangs counts as alive."""
-        return not ended([self._memory])
+        return not ended([self.memory])
 
     @contextlib.contextmanager
     def _hanging_noted(self) -> Iterator[None]:
-        hung = self._memory.hangs
+        hung = self.memory.hangs
         try:
             yield
         except OSError as error:
-            if not hung and self._memory.hangs:
+            if not hung and self.memory.hangs:
                 self._all.note_hang(self.uid)
             if error.errno == errno.ESRCH:
                 raise OSError(errno.EFAULT, "the address space is gone") from None
@@ -202,13 +202,13 @@ class AddressSpaces:
         self._by_process: dict[tuple[int, int], AddressSpace] = {}
         """By pid and start time; that of a child of vfork is listed twice."""
         self._all: dict[Memory, AddressSpace] = {}
-        self._families: dict[bytes, Family] = {}
+        self.families: dict[bytes, Family] = {}
         self._start_stacks: collections.Counter[int] = collections.Counter()
         """Number of families with this start of the stack."""
         self._of_user: collections.Counter[int] = collections.Counter()
         self._hangs: dict[int, list[float]] = {}
         """Times of hangs by user id."""
-        self._last_pid = 0
+        self.last_pid = 0
         self._looked = 0.0
         self._forks = 0
         """Count of forks at the last look, or a while before it."""
@@ -248,7 +248,7 @@ class AddressSpaces:
         key = (pid, process.start_time)
         known = self._by_process.get(key)
         if known is not None:
-            if known._memory.fingerprint == memory.fingerprint:
+            if known.memory.fingerprint == memory.fingerprint:
                 memory.close()
                 return known
             # It has execed; another process may still have the old address space.
@@ -264,7 +264,7 @@ class AddressSpaces:
         """Find forked ones, drop ended ones."""
         self.discover()
         for key, space in list(self._by_process.items()):
-            if len(space._processes) > 1 and not _is_there(key):
+            if len(space.processes) > 1 and not _is_there(key):
                 self._leave(key)
         if not self._all:
             return
@@ -279,7 +279,7 @@ class AddressSpaces:
         """Find those forked since the last look, if any process could have."""
         now = self._clock()
         given_out = self._given_out(now)
-        if not self._families:
+        if not self.families:
             self._again.clear()
             return
         pids = {pid for pid, (due, _) in self._again.items() if due <= now} | given_out
@@ -304,18 +304,18 @@ class AddressSpaces:
 
     def _given_out(self, now: float) -> set[int]:
         """Pids that may have been given out since the last call. They wrap at the highest."""
-        before, self._last_pid = self._last_pid, _last_pid()
-        began_anew = self._last_pid < before
+        before, self.last_pid = self.last_pid, last_pid()
+        began_anew = self.last_pid < before
         if now - self._looked > _COUNT_S:
-            forks = _fork_count()
-            began_anew |= forks - self._forks >= _pid_max() // 2
+            forks = fork_count()
+            began_anew |= forks - self._forks >= pid_max() // 2
             self._forks = forks
         self._looked = now
-        if not self._families:
+        if not self.families:
             return set()
-        if began_anew or self._last_pid - before > _MAX_SPAN:
+        if began_anew or self.last_pid - before > _MAX_SPAN:
             return _all_pids()
-        return set(range(before + 1, self._last_pid + 1))
+        return set(range(before + 1, self.last_pid + 1))
 
     def note_hang(self, uid: int) -> None:
         """Note an abandoned access to this user's memory."""
@@ -328,7 +328,7 @@ class AddressSpaces:
         """Close without callbacks. May be called twice."""
         for memory in self._all:
             memory.close()
-        for table in (self._all, self._by_process, self._families, self._start_stacks, self._of_user):
+        for table in (self._all, self._by_process, self.families, self._start_stacks, self._of_user):
             table.clear()
 
     def _open(self, tid: int, uid: int) -> Memory:
@@ -378,7 +378,7 @@ class AddressSpaces:
                 self._said_full = True
                 logger.warning("enable words of some forked children are not written: %s", error)
             return
-        if memory.fingerprint in self._families:
+        if memory.fingerprint in self.families:
             self._take_in(process, uid, gid, memory)
         else:
             memory.close()
@@ -386,23 +386,23 @@ class AddressSpaces:
     def _take_in(self, process: Stat, uid: int, gid: int, memory: Memory) -> AddressSpace:
         """Add a new one, with the enablers that it inherits."""
         key = (process.pid, process.start_time)
-        family = self._families.get(memory.fingerprint)
+        family = self.families.get(memory.fingerprint)
         if family is None:
             family = Family(memory.fingerprint, process.start_stack)
             family.has_outsiders = _has_relatives(process, memory.fingerprint)
-            self._families[memory.fingerprint] = family
+            self.families[memory.fingerprint] = family
             self._start_stacks[process.start_stack] += 1
         parent = self._parent(process, family)
         for member in {parent} if parent is not None else family.members:
             if same_memory(process.pid, member.pid):
                 memory.close()
-                member._processes.add(key)
+                member.processes.add(key)
                 self._by_process[key] = member
                 return member
         space = AddressSpace(self, memory, family, process.pid, process.start_time, uid, gid)
         for place, enabler in self._inheritance(parent, family).items():
             space.enablers[place] = attrs.evolve(enabler)
-        space._processes.add(key)
+        space.processes.add(key)
         self._by_process[key] = space
         self._all[memory] = space
         self._of_user[uid] += 1
@@ -439,25 +439,25 @@ class AddressSpaces:
     def _leave(self, key: tuple[int, int]) -> None:
         """This process has left its address space, possibly as the last one."""
         space = self._by_process.pop(key)
-        space._processes.discard(key)
-        if not space._processes and not space.is_alive():
+        space.processes.discard(key)
+        if not space.processes and not space.is_alive():
             self._forget(space)
 
     def _forget(self, space: AddressSpace) -> None:
-        for key in space._processes:
+        for key in space.processes:
             del self._by_process[key]
-        del self._all[space._memory]
+        del self._all[space.memory]
         self._of_user[space.uid] -= 1
         if not self._of_user[space.uid]:
             del self._of_user[space.uid]
-        family = space._family
+        family = space.family
         family.members.discard(space)
         if not family.members:
-            del self._families[family.fingerprint]
+            del self.families[family.fingerprint]
             self._start_stacks[family.start_stack] -= 1
             if not self._start_stacks[family.start_stack]:
                 del self._start_stacks[family.start_stack]
-        space._memory.close()
+        space.memory.close()
         self.on_gone(space)
 
 
@@ -490,19 +490,19 @@ def _all_pids() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
-def _last_pid() -> int:
+def last_pid() -> int:
     """The last pid given out in our pid namespace."""
     with open("/proc/loadavg", "rb", buffering=0) as file:
         return int(file.read(256).split()[4])
 
 
-def _fork_count() -> int:
+def fork_count() -> int:
     """Number of processes and threads made since boot, in all pid namespaces."""
     with open("/proc/stat", "rb") as file:
         return int(file.read().partition(b"\nprocesses ")[2].split(maxsplit=1)[0])
 
 
-def _pid_max() -> int:
+def pid_max() -> int:
     with open("/proc/sys/kernel/pid_max", "rb", buffering=0) as file:
         return int(file.read(32))
 

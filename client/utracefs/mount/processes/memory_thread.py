@@ -44,7 +44,7 @@ class MemoryThread:
         self._urgent: collections.deque[tuple[Callable[[], Any], Resume]] = collections.deque()
         self._done: collections.deque[Callable[[], object]] = collections.deque()
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._under_way: tuple[str, float] | None = None
         """Description and start time of the present job."""
         self._said: tuple[str, float] | None = None
@@ -55,9 +55,9 @@ class MemoryThread:
 
     def submit(self, job: Callable[[], Any], resume: Resume, *, is_urgent: bool = False) -> None:
         """Run `job` in the thread, then `resume` in the loop with its result or OSError."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="utracefs-memory", daemon=True)
-            self._thread.start()
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="utracefs-memory", daemon=True)
+            self.thread.start()
         if is_urgent:
             self._urgent.append((job, resume))
             self._jobs.put((0, next(self._numbers), self.run_urgent, _ignore))
@@ -97,10 +97,10 @@ class MemoryThread:
         if self._closed:
             return
         self._closed = True
-        if self._thread is not None:
+        if self.thread is not None:
             self._jobs.put((2, 0, None, lambda _result, _error: None))
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
+            self.thread.join(timeout_s)
+            if self.thread.is_alive():
                 return  # it may still write to the eventfd
         os.close(self._eventfd)
 

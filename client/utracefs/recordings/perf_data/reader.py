@@ -56,14 +56,14 @@ class PerfDataReader(FileReader):
         self._sample_type = int(DEFAULT_SAMPLE_TYPE)
         self._sample_id_all = True
         self._data = (0, 0)
-        is_part = self._map[: layout.HEADER.size] == _UNFINISHED
+        is_part = self.content[: layout.HEADER.size] == _UNFINISHED
         self._parse("perf.data", self._read_part if is_part else self._read)
 
     def samples(self) -> Samples:
         """The samples in the order of time."""
         try:
             return Samples(
-                self._map,
+                self.content,
                 *self._data,
                 self._sample_type,
                 self._sample_id_all,
@@ -94,20 +94,20 @@ class PerfDataReader(FileReader):
         """The descriptions of the samples are in the other file."""
         if not self._recover:
             raise self._error("was not finished: its writer was killed; --recover reads what it has")
-        part = self._map
+        part = self.content
         with open(f"{os.fsdecode(self._path)}.events", "rb") as file:
-            self._map = file.read()
+            self.content = file.read()
         self._read()
-        self._map = part
+        self.content = part
         at = min(layout.HEADER_SIZE, len(part))
         self._data = (at, len(part) - at)
 
     def _read(self) -> None:
-        size = len(self._map)
+        size = len(self.content)
         if size < layout.HEADER_SIZE:
             raise self._error("is not a perf.data: it is shorter than a header")
         magic, header_size, entry_size, attrs_at, attrs_size, data_at, data_size, *_ = (
-            layout.HEADER.unpack_from(self._map)
+            layout.HEADER.unpack_from(self.content)
         )
         if magic == layout.MAGIC[::-1]:
             raise self._error("was written on a big-endian machine")
@@ -117,7 +117,7 @@ class PerfDataReader(FileReader):
             raise self._error("was written to a pipe (perf record -o -); that cannot be read")
         if header_size != layout.HEADER_SIZE:
             raise self._error("is a perf.data that utracefs did not write; use `perf script`")
-        features = int.from_bytes(self._map[layout.FEATURES_AT : layout.HEADER_SIZE], "little")
+        features = int.from_bytes(self.content[layout.FEATURES_AT : layout.HEADER_SIZE], "little")
         least = layout.ATTR_SIZE_LEAST + layout.EXTENT.size
         if entry_size < least or attrs_size % entry_size or attrs_at + attrs_size > size:
             raise ValueError("attrs")
@@ -154,10 +154,10 @@ class PerfDataReader(FileReader):
             return b""
         before = features & ((1 << bit) - 1)
         place = sum(self._data) + before.bit_count() * layout.EXTENT.size
-        at, length = layout.EXTENT.unpack_from(self._map, place)
-        if at + length > len(self._map):
+        at, length = layout.EXTENT.unpack_from(self.content, place)
+        if at + length > len(self.content):
             raise ValueError("feature")
-        return self._map[at : at + length]
+        return self.content[at : at + length]
 
     def _read_names(self, file: Cursor) -> None:
         """The names of events that a format cannot have (`readable_name`)."""
@@ -187,10 +187,10 @@ class PerfDataReader(FileReader):
         """sample_type and sample_id_all of each event; also finds the clock."""
         kinds = set()
         for at in attrs:
-            _, attr_size, _, _, sample_type, _, flags = layout.ATTR_HEAD.unpack_from(self._map, at)
+            _, attr_size, _, _, sample_type, _, flags = layout.ATTR_HEAD.unpack_from(self.content, at)
             kinds.add((sample_type, bool(flags & layout.FLAG_SAMPLE_ID_ALL)))
             if flags & layout.FLAG_USE_CLOCKID and attr_size >= layout.CLOCKID_AT + layout.CLOCKID.size:
-                (clock,) = layout.CLOCKID.unpack_from(self._map, at + layout.CLOCKID_AT)
+                (clock,) = layout.CLOCKID.unpack_from(self.content, at + layout.CLOCKID_AT)
                 self.clock = _CLOCKS.get(clock, f"clock {clock}")
         return kinds
 

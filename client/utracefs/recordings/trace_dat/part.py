@@ -55,12 +55,12 @@ class Part:
     """The file. OSError if it cannot be opened; no other call raises for a full disk."""
 
     def __init__(self, path: str, *, nr_cpus: int, page_size: int, step: int = STEP) -> None:
-        self._file: Final[BinaryIO] = open_part(path)
-        self.name: Final[str] = self._file.name
-        self._direct: int | None = None
+        self.file: Final[BinaryIO] = open_part(path)
+        self.name: Final[str] = self.file.name
+        self.direct: int | None = None
         """The same file past the page cache."""
         with contextlib.suppress(OSError):  # not by its name: others may have replaced it
-            self._direct = os.open(f"/proc/self/fd/{self._file.fileno()}", os.O_WRONLY | os.O_DIRECT)
+            self.direct = os.open(f"/proc/self/fd/{self.file.fileno()}", os.O_WRONLY | os.O_DIRECT)
         self.given_up = 0
         """Records of events on dropped pages."""
         self.error: OSError | None = None
@@ -69,7 +69,7 @@ class Part:
         """Some pages have been moved out of this file."""
         self._page_size = page_size
         self._step = max(step // page_size, 1) * page_size
-        self._region = _region(self._file.fileno(), nr_cpus)
+        self._region = _region(self.file.fileno(), nr_cpus)
         self._end = 0
         self._extents: list[_Extent] = []
         self._cpus = [_Cpu(page_size) for _ in range(nr_cpus)]
@@ -91,14 +91,14 @@ class Part:
         return self._size + sum(extent.size for extent in self._current if extent is not None)
 
     def leave(self) -> None:
-        self._file.close()
-        if self._direct is not None:
-            os.close(self._direct)
-            self._direct = None
+        self.file.close()
+        if self.direct is not None:
+            os.close(self.direct)
+            self.direct = None
 
     def remove(self) -> None:
         """Remove the file, unless it is closed already (then it was kept or removed)."""
-        if not self._file.closed:
+        if not self.file.closed:
             self.leave()
             os.unlink(self.name)
 
@@ -106,14 +106,14 @@ class Part:
         """Write the head, or a whole section; False: there was no space."""
         written = 0
         try:
-            written = os.pwrite(self._file.fileno(), data, self._end)
+            written = os.pwrite(self.file.fileno(), data, self._end)
             if written < len(data):  # writing the rest raises the error
-                written += os.pwrite(self._file.fileno(), data[written:], self._end + written)
+                written += os.pwrite(self.file.fileno(), data[written:], self._end + written)
         except OSError as error:
             self._note(error)
         if written < len(data):
             if written:
-                os.truncate(self._file.fileno(), self._end)
+                os.truncate(self.file.fileno(), self._end)
             return False
         self._end += len(data)
         return True
@@ -139,7 +139,7 @@ class Part:
             self._write(number)
             if cpu.page is not None and (extent := self._room(number)) is not None:
                 try:
-                    os.pwrite(self._file.fileno(), cpu.page, extent.offset + extent.size)
+                    os.pwrite(self.file.fileno(), cpu.page, extent.offset + extent.size)
                 except OSError as error:
                     self._note(error)
 
@@ -161,9 +161,9 @@ class Part:
                 try:
                     if is_direct and not cpu.missing:
                         written = self._write_directly(fitting, at)
-                    written = written or os.pwrite(self._file.fileno(), fitting, at)
+                    written = written or os.pwrite(self.file.fileno(), fitting, at)
                     if written < len(fitting):  # writing the rest raises the error
-                        written += os.pwrite(self._file.fileno(), fitting[written:], at + written)
+                        written += os.pwrite(self.file.fileno(), fitting[written:], at + written)
                 except OSError as error:
                     self._note(error)
                 written -= written % size
@@ -178,14 +178,14 @@ class Part:
 
     def _write_directly(self, pages: memoryview, at: int) -> int:
         """Returns the written bytes; 0: this file system cannot do that, or has no room for all."""
-        if self._direct is not None:
+        if self.direct is not None:
             try:
-                return os.pwrite(self._direct, pages, at)
+                return os.pwrite(self.direct, pages, at)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, *NO_ROOM):
                     raise
-                os.close(self._direct)
-                self._direct = None
+                os.close(self.direct)
+                self.direct = None
         return 0
 
     def _room(self, number: int) -> _Extent | None:
@@ -217,7 +217,7 @@ class Part:
         """Where the pages of each cpu, and the end of the file, will be after `squeeze`; None: they are not
         in one piece, or there is no head."""
         in_one_piece = len({extent.cpu for extent in self._extents}) == len(self._extents)
-        has_head = os.pread(self._file.fileno(), len(layout.MAGIC), 0) == layout.MAGIC
+        has_head = os.pread(self.file.fileno(), len(layout.MAGIC), 0) == layout.MAGIC
         if self._region == _EXTENT or not in_one_piece or not has_head:
             return None
         places = [layout.Extent(cpu, 0, 0) for cpu in range(len(self._cpus))]
@@ -230,7 +230,7 @@ class Part:
     def squeeze(self, head: bytes) -> None:
         """Take out what was not written of each extent; then the file has this head. A reader of a file that
         is left by a kill finds the next section behind the hole."""
-        fd = self._file.fileno()
+        fd = self.file.fileno()
         for extent in reversed(self._extents):
             if unwritten := extent.end - extent.offset - extent.size:
                 end = extent.end - unwritten
@@ -248,7 +248,7 @@ class Part:
         at = extent.offset + max(0, extent.size - self._step)
         self._count(at, extent.offset + extent.size)
         extent.size = at - extent.offset
-        os.truncate(self._file.fileno(), at)
+        os.truncate(self.file.fileno(), at)
         return True
 
     def move(self, target: BinaryIO, offsets: Iterable[int]) -> None:
@@ -259,7 +259,7 @@ class Part:
         for extent in self._extents:
             moves.append((extent, places[extent.cpu]))
             places[extent.cpu] += extent.size
-        source, step = self._file.fileno(), self._step
+        source, step = self.file.fileno(), self._step
         for extent, place in reversed(moves):
             while extent.size:
                 size = extent.size % step or step
@@ -278,11 +278,11 @@ class Part:
         step = self._step
         for extent in self._extents:
             for at in range(0, extent.size if extent.cpu == cpu else 0, step):
-                yield os.pread(self._file.fileno(), min(step, extent.size - at), extent.offset + at)
+                yield os.pread(self.file.fileno(), min(step, extent.size - at), extent.offset + at)
 
     def _count(self, begin: int, end: int) -> None:
         for at in range(begin, end, self._page_size):
-            self.given_up += count_events(os.pread(self._file.fileno(), self._page_size, at))
+            self.given_up += count_events(os.pread(self.file.fileno(), self._page_size, at))
 
 
 class _Cpu:

@@ -58,12 +58,12 @@ class FileReader(TraceTexts, Closing):
     def __init__(self, path: str | os.PathLike[str], read_bytes: int | None) -> None:
         super().__init__()
         self._path = os.fspath(path)
-        self._map: mmap.mmap | bytes = b""
+        self.content: mmap.mmap | bytes = b""
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > (READ_BYTES if read_bytes is None else read_bytes):
                 with contextlib.suppress(ValueError, OSError):
-                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._map = self._map or file.read()
+                    self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self.content = self.content or file.read()
 
     def _parse(self, what: str, read: Callable[[], None]) -> None:
         try:
@@ -77,9 +77,9 @@ class FileReader(TraceTexts, Closing):
 
     def close(self) -> None:
         """Records that are still referenced keep the file mapped."""
-        if isinstance(self._map, mmap.mmap):
+        if isinstance(self.content, mmap.mmap):
             with contextlib.suppress(BufferError):
-                self._map.close()
+                self.content.close()
 
     def _error(self, text: str) -> TraceError:
         return TraceError(errno.EINVAL, f"{self._path}: {text}")
@@ -135,7 +135,7 @@ class TraceDatReader(FileReader):
         missing.
         """
         return Merge(
-            self._map,
+            self.content,
             [
                 (number, extent.cpu, *self._between(extent, buffer.page_size, since, until), buffer.page_size)
                 for number, buffer in enumerate(self.buffers)
@@ -172,7 +172,7 @@ class TraceDatReader(FileReader):
                 if extent.size >= buffer.page_size:
                     at = extent.offset + extent.size - buffer.page_size
                     with contextlib.suppress(ValueError):
-                        latest = max(latest, last_ts(self._map[at : at + buffer.page_size]))
+                        latest = max(latest, last_ts(self.content[at : at + buffer.page_size]))
         return (latest + self.offset_ns) % (1 << 64)
 
     def _between(
@@ -183,7 +183,7 @@ class TraceDatReader(FileReader):
 
         def first_after(time: int) -> int:
             return bisect_left(
-                range(pages), time, key=lambda n: layout.U64.unpack_from(self._map, at + n * page_size)[0]
+                range(pages), time, key=lambda n: layout.U64.unpack_from(self.content, at + n * page_size)[0]
             )
 
         at, pages = extent.offset, extent.size // page_size
@@ -192,8 +192,8 @@ class TraceDatReader(FileReader):
         return at + first * page_size, (last - first) * page_size
 
     def _read(self) -> None:
-        file = Cursor(self._map)
-        if self._map[: len(layout.MAGIC)] != layout.MAGIC:
+        file = Cursor(self.content)
+        if self.content[: len(layout.MAGIC)] != layout.MAGIC:
             raise self._error("is not a trace.dat")
         file.take(len(layout.MAGIC))
         version = file.string()
@@ -224,15 +224,15 @@ class TraceDatReader(FileReader):
             self._note_unknown()
         for buffer in self.buffers:
             for extent in buffer.extents:
-                if extent.offset + extent.size > len(self._map) or extent.size % buffer.page_size:
+                if extent.offset + extent.size > len(self.content) or extent.size % buffer.page_size:
                     raise self._error(
                         f"cpu {extent.cpu} has {extent.size} bytes at {extent.offset} of a file of "
-                        f"{len(self._map)}"
+                        f"{len(self.content)}"
                     )
 
     def _clipped(self, buffer: layout.Buffer) -> layout.Buffer:
         """Only the complete pages in the file."""
-        size = len(self._map)
+        size = len(self.content)
         extents = []
         for extent in buffer.extents:
             offset = min(extent.offset, size)
@@ -245,7 +245,7 @@ class TraceDatReader(FileReader):
         unknown: Counter[int] = Counter()
         for buffer in self.buffers if self._compression is None else ():
             for extent in buffer.extents:
-                pages = memoryview(self._map)[extent.offset : extent.offset + extent.size]
+                pages = memoryview(self.content)[extent.offset : extent.offset + extent.size]
                 unknown.update(unknown_ids(pages, buffer.page_size, self.formats))
         if unknown:
             ids = ", ".join(f"id {number} ({count})" for number, count in unknown.most_common(5))
@@ -297,18 +297,18 @@ class TraceDatReader(FileReader):
         at = 0
         plain_buffers = []
         for buffer, section_at in zip(self.buffers, sections_at, strict=True):
-            _, flags, _, _ = layout.SECTION_HEADER.unpack_from(self._map, section_at)
+            _, flags, _, _ = layout.SECTION_HEADER.unpack_from(self.content, section_at)
             if not flags & layout.SECTION_COMPRESSED:
                 raise self._error("has plain records in a compressed file")
             extents = []
             for extent in buffer.extents:
-                cpus.append(Packed(self._map, extent, buffer.page_size))
+                cpus.append(Packed(self.content, extent, buffer.page_size))
                 extents.append(layout.Extent(extent.cpu, at, cpus[-1].size))
                 at += cpus[-1].size
             plain_buffers.append(attrs.evolve(buffer, extents=tuple(extents)))
-        plain = unpacked(compression, cpus, file_size=len(self._map), memory_bytes=self._read_bytes)
+        plain = unpacked(compression, cpus, file_size=len(self.content), memory_bytes=self._read_bytes)
         self.close()
-        self._map = plain
+        self.content = plain
         self.buffers = plain_buffers
 
     def _text_sections(self) -> Mapping[layout.Section, Callable[[Cursor], None]]:
@@ -342,7 +342,7 @@ class TraceDatReader(FileReader):
                 pages.append(self._written_extent(at, at + size))
             elif number == layout.OPTIONS.id:
                 with contextlib.suppress(struct.error, ValueError, OverflowError):
-                    self._take_options(_options_in(Cursor(self._map[at : at + size]))[0])
+                    self._take_options(_options_in(Cursor(self.content[at : at + size]))[0])
             elif number == layout.BUFFER.id and size:
                 padding = min(-at % self.page_size, size)
                 self.buffers.append(
@@ -350,7 +350,7 @@ class TraceDatReader(FileReader):
                 )
             elif number in read:
                 with contextlib.suppress(struct.error, ValueError, OverflowError):
-                    read[number](Cursor(self._map[at : at + size]))
+                    read[number](Cursor(self.content[at : at + size]))
             file.at += size
         if pages:
             clock = layout.clock_in_use(self.trace_clock) or "mono"
@@ -363,18 +363,18 @@ class TraceDatReader(FileReader):
         """The end of a hole."""
         with contextlib.suppress(OSError), open(self._path, "rb") as file:
             return os.lseek(file.fileno(), at, os.SEEK_DATA)
-        return len(self._map)
+        return len(self.content)
 
     def _written_extent(self, begin: int, end: int) -> layout.Extent:
         """Extent of a section PAGES, without the unwritten pages."""
-        (cpu,) = layout.U32.unpack_from(self._map, begin)
+        (cpu,) = layout.U32.unpack_from(self.content, begin)
         begin += layout.U32.size
         first = min(begin + -begin % self.page_size, end)
         last = end - (end - first) % self.page_size
         written = bisect_left(
             range(first, last, self.page_size),
             True,
-            key=lambda at: not any(self._map[at : at + self.page_size]),
+            key=lambda at: not any(self.content[at : at + self.page_size]),
         )
         return layout.Extent(min(cpu, layout.MAX_CPUS - 1), first, written * self.page_size)
 
@@ -383,7 +383,7 @@ class TraceDatReader(FileReader):
         extents: list[layout.Extent] = []
         first, before = begin, 0
         for at in range(begin, end - self.page_size + 1, self.page_size):
-            ts = layout.U64.unpack_from(self._map, at)[0]
+            ts = layout.U64.unpack_from(self.content, at)[0]
             if ts < before:
                 extents.append(layout.Extent(len(extents), first, at - first))
                 first = at
@@ -392,13 +392,13 @@ class TraceDatReader(FileReader):
         return (*extents, layout.Extent(len(extents), first, whole))
 
     def _section(self, offset: int, wanted: layout.Section) -> bytes:
-        number, flags, _, size = layout.SECTION_HEADER.unpack_from(self._map, offset)
+        number, flags, _, size = layout.SECTION_HEADER.unpack_from(self.content, offset)
         if number != wanted.id:
             raise self._error(f"section {number} at {offset}, where {wanted.id} should be")
         start = offset + layout.SECTION_HEADER.size
-        if start + size > len(self._map):
+        if start + size > len(self.content):
             raise self._error(f"section {number} is cut off")
-        data = self._map[start : start + size]
+        data = self.content[start : start + size]
         if not flags & layout.SECTION_COMPRESSED:
             return data
         if self._compression is None:
@@ -454,7 +454,7 @@ class TraceDatReader(FileReader):
             raise self._error(f"holds no recording of this kind ({kind!r})")
         self.buffers.append(self._buffer_v6(file, "", nr_cpus))
         for option in map(Cursor, _values(options, layout.OPTION_BUFFER)):
-            instance = Cursor(self._map, option.u64())
+            instance = Cursor(self.content, option.u64())
             name = text_of(option.string())
             if instance.take(layout.KIND_SIZE) != layout.KIND_FLYRECORD:
                 raise ValueError("instance")

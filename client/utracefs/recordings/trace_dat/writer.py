@@ -94,7 +94,7 @@ class TraceDatWriter(Closing):
             self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
             try:
                 step = self._reserve.size // (_RESERVE // STEP)
-                self._part = Part(self.path, nr_cpus=nr_cpus, page_size=page_size, step=step)
+                self.part = Part(self.path, nr_cpus=nr_cpus, page_size=page_size, step=step)
             except BaseException:
                 self._reserve.free()
                 raise
@@ -107,49 +107,49 @@ class TraceDatWriter(Closing):
     @property
     def given_up(self) -> int:
         """Records of events lost because the disk was full. After `finish` the number is final."""
-        return self._part.given_up
+        return self.part.given_up
 
     @property
     def size(self) -> int:
         """Bytes of the file so far, before compression."""
-        return self._part.size + self._text_bytes
+        return self.part.size + self._text_bytes
 
     @property
     def error(self) -> OSError | None:
         """The error of the lost records."""
-        return self._part.error
+        return self.part.error
 
     def close(self) -> None:
         """Remove an unfinished file."""
         self._reserve.free()
-        self._part.remove()
+        self.part.remove()
 
     def leave(self) -> str:
         """Keep NAME.part unchanged; returns its name."""
         self._reserve.free()
-        self._part.sync(is_end=True)
-        self._part.leave()
-        return self._part.name
+        self.part.sync(is_end=True)
+        self.part.leave()
+        return self.part.name
 
     def add_page(self, cpu: int, page: bytes) -> None:
         """Add a cpu's next sub-buffer, as read from `trace_pipe_raw`."""
         if len(page) != self._page_size:
             raise ValueError(f"page of {len(page)} bytes; this file's have {self._page_size}")
         with errors_about(self._shown):
-            self._part.add_page(cpu, page)
+            self.part.add_page(cpu, page)
         self.pages_bytes += len(page)
 
     def add_pages(self, cpu: int, pages: memoryview, *, is_direct: bool = False) -> None:
         """Add a cpu's next sub-buffers, which are not joined with others. is_direct: past the page cache, if
         the file system can do that; their address is a multiple of a page's size then."""
         with errors_about(self._shown):
-            self._part.add_pages(cpu, pages, is_direct=is_direct)
+            self.part.add_pages(cpu, pages, is_direct=is_direct)
         self.pages_bytes += len(pages)
 
     def sync(self) -> None:
         """Write the collected pages."""
         with errors_about(self._shown):
-            self._part.sync()
+            self.part.sync()
 
     def add_texts(self, contents: Contents) -> None:
         """Write the present texts, for a reader of NAME.part; `finish` gets all of them again. Also writes
@@ -158,53 +158,53 @@ class TraceDatWriter(Closing):
             for key, make in _texts(contents, self._nr_cpus, self._page_size, self.given_up):
                 if key not in self._noted:
                     text = make()
-                    if not self._part.add_text(text):
+                    if not self.part.add_text(text):
                         break
                     self._noted.add(key)
                     self._text_bytes += len(text)
             with contextlib.suppress(OSError):  # then less is guaranteed
                 self._reserve.grow(_RESERVE + self._text_bytes)
-            self._part.sync()
+            self.part.sync()
 
     def finish(self, contents: Contents, name: Callable[[], str] | None = None) -> int:
         """Write the file and rename it; returns its size in bytes. After an OSError the recording is in
         NAME.part, and in NAME.part.end if that exists. name: returns another path for it, at the end."""
         try:
-            self._part.sync(is_end=True)
+            self.part.sync(is_end=True)
             self._reserve.free()
-            temporary = f"{self._part.name}.end"
+            temporary = f"{self.part.name}.end"
             if os.path.lexists(temporary):  # also from a killed recorder
                 temporary = name_beside(self.path)
             size = self._finish_compressed(temporary, contents)
             if size is None and (size := self._finish_in_place(contents)) is not None:
-                temporary = self._part.name
+                temporary = self.part.name
             while size is None:
                 size = self._finish(temporary, contents)
             os.rename(temporary, self.path if name is None else name())
         except OSError as error:
-            self._part.leave()
-            reason = f"{error.strerror}; {self._part.name} has the records until then, for --recover"
+            self.part.leave()
+            reason = f"{error.strerror}; {self.part.name} has the records until then, for --recover"
             raise OSError(error.errno, reason, self._shown) from None
-        if temporary == self._part.name:
-            self._part.leave()
+        if temporary == self.part.name:
+            self.part.leave()
         else:
-            self._part.remove()
+            self.part.remove()
         return size
 
     def _finish_in_place(self, contents: Contents) -> int | None:
         """Write the rest behind the pages; returns the size. None: they are not in one piece, or there is no
         space."""
-        found = self._part.places()
+        found = self.part.places()
         if found is None:
             return None
         places, end = found
         rest = io.BytesIO()
         _, options_at = self._add_sections(_Sections(rest, None, end), contents, lambda: places)
-        before = self._part.error
-        if not self._part.add_text(rest.getvalue()):
-            self._part.error = before
+        before = self.part.error
+        if not self.part.add_text(rest.getvalue()):
+            self.part.error = before
             return None
-        self._part.squeeze(_head(self._page_size, options_at))
+        self.part.squeeze(_head(self._page_size, options_at))
         return end + len(rest.getvalue())
 
     def _finish_compressed(self, temporary: str, contents: Contents) -> int | None:
@@ -227,12 +227,12 @@ class TraceDatWriter(Closing):
             with open(temporary, "xb") as file:
                 offsets, size = self._write(file, contents)
                 file.flush()
-                self._part.move(file, offsets)
+                self.part.move(file, offsets)
         except BaseException as error:
-            if not self._part.is_moved:
+            if not self.part.is_moved:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
-                if isinstance(error, OSError) and error.errno in NO_ROOM and self._part.give_up_last():
+                if isinstance(error, OSError) and error.errno in NO_ROOM and self.part.give_up_last():
                     return None
             raise
         return size
@@ -264,7 +264,7 @@ class TraceDatWriter(Closing):
         extents = add_pages()
         if layout.BUFFER not in sections.offsets:
             sections.begin(layout.BUFFER, 0)
-        options = _options(contents, self._nr_cpus, self._part.given_up)
+        options = _options(contents, self._nr_cpus, self.part.given_up)
         options += [
             layout.section_option(section).pack(offset)
             for section, offset in sections.offsets.items()
@@ -278,7 +278,7 @@ class TraceDatWriter(Closing):
 
     def _make_room(self, sections: "_Sections", file: BinaryIO) -> list[layout.Extent]:
         """Begin the section of the pages and skip it."""
-        sizes = self._part.sizes
+        sizes = self.part.sizes
         padding = -(file.tell() + layout.SECTION_HEADER.size) % self._page_size
         sections.begin(layout.BUFFER, padding + sum(sizes))
         at = file.tell() + padding
@@ -298,7 +298,7 @@ class TraceDatWriter(Closing):
         for cpu in range(self._nr_cpus):
             at, count = file.tell(), 0
             file.write(layout.U32.pack(0))
-            for pages in self._part.pages_of(cpu):
+            for pages in self.part.pages_of(cpu):
                 file.write(self._compression.packed(pages))
                 count += 1
             end = file.tell()

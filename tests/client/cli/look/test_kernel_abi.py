@@ -74,16 +74,16 @@ def test_fuse_for_others_than_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_abi, "has_cap_sys_admin", lambda: False)
-    monkeypatch.setattr(kernel_abi, "_try_user_namespace", lambda: errno.ENOSPC)
+    monkeypatch.setattr(kernel_abi, "try_user_namespace", lambda: errno.ENOSPC)
     finding = found("namespaces")
     assert finding.level == "note" and "user.max_user_namespaces" in finding.text
-    monkeypatch.setattr(kernel_abi, "_try_user_namespace", lambda: 0)
+    monkeypatch.setattr(kernel_abi, "try_user_namespace", lambda: 0)
     assert found("namespaces").level == "ok"
 
 
 def test_user_namespaces_are_tried_in_a_child() -> None:
     before = os.readlink("/proc/self/ns/user")
-    assert kernel_abi._try_user_namespace() in (0, errno.EPERM, errno.ENOSPC, errno.EUSERS, errno.EINVAL)
+    assert kernel_abi.try_user_namespace() in (0, errno.EPERM, errno.ENOSPC, errno.EUSERS, errno.EINVAL)
     assert os.readlink("/proc/self/ns/user") == before
 
 
@@ -116,7 +116,7 @@ def test_a_daemon_in_another_pid_namespace(listening: str, monkeypatch: pytest.M
 
 
 def test_a_daemon_in_a_pid_namespace_below_ours(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_abi, "_pid_namespaces", lambda _pid: 2)
+    monkeypatch.setattr(kernel_abi, "pid_namespaces", lambda _pid: 2)
     finding = found("pid namespace", listening)
     assert finding.level == "note" and "--pid=host" in finding.text
 

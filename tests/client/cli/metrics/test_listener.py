@@ -108,7 +108,7 @@ def test_many_requests_are_one_scrape(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_slow_clients_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener._Handler, "timeout", 0.1)
+    monkeypatch.setattr(listener.Handler, "timeout", 0.1)
     with contextlib.ExitStack() as stack:
         assert World(home, stack).client(b"G").recv(1) == b""
 

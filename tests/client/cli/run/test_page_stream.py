@@ -183,7 +183,7 @@ def test_a_nested_block_while_the_other_thread_waits(tree: Tracefs) -> None:
     other = threading.Thread(target=enter, daemon=True)
     with stream.exclusive():
         other.start()
-        while not stream._turn.locked():  # the other one has the turn, and waits for this block
+        while not stream.turn.locked():  # the other one has the turn, and waits for this block
             time.sleep(0.001)
         with stream.exclusive():
             assert not entered.is_set()

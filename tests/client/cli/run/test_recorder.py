@@ -78,8 +78,8 @@ def test_a_format_precedes_its_first_page(traced: Cli, tmp_path: Path, is_first:
         traced.run("reg", "ev u32 a")
         traced.run("enable", "ev")
         traced.run("emit", "ev", "7")
-        (recorder._stream.take_ready if recorder._stream else recorder.step)()
-        recorder._writer.sync()
+        (recorder.stream.take_ready if recorder.stream else recorder.step)()
+        recorder.writer.sync()
         with utracefs.open(f"{path}.part", recover=True) as recording:
             assert [(one.name, one.fields) for one in recording] == [("ev", {"a": 7})]
             assert [note.partition(": ")[2] for note in recording.notes] == [
@@ -101,8 +101,8 @@ def test_the_snapshot_of_a_killed_recorder_can_be_read(traced: Cli, tmp_path: Pa
             pytest.raises(KeyboardInterrupt),
             Recorder(tree, str(path), snapshot=True, texts=texts) as recorder,
         ):
-            recorder._open("snapshot_raw")
-            recorder._read_all()
+            recorder.open("snapshot_raw")
+            recorder.read_all()
             raise KeyboardInterrupt
     with utracefs.open(f"{path}.part", recover=True) as recording:
         assert [one.fields["a"] for one in recording] == [7]

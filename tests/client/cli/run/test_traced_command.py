@@ -533,5 +533,5 @@ def test_headers_that_lie(tmp_path: Path) -> None:
 
 def test_the_other_byte_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = build(tmp_path, "-static")
-    monkeypatch.setattr(traced_command, "_our_byte_order", lambda: 3)
+    monkeypatch.setattr(traced_command, "our_byte_order", lambda: 3)
     assert obstacle(program) is None

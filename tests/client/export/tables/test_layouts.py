@@ -58,13 +58,13 @@ def test_a_column_has_the_type_that_fits_all(
 
 def test_many_layouts_are_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[Scannable] = []
-    read = Scannable._read
+    read = Scannable.read
 
     def counted(scanned: Scannable) -> Any:
         scans.append(scanned)
         return read(scanned)
 
-    monkeypatch.setattr(Scannable, "_read", counted)
+    monkeypatch.setattr(Scannable, "read", counted)
     path = recorded(tmp_path, [(b"f%d" % (n % 100), U8) for n in range(200)])
     with open_tables(path) as tables, tables.connect() as connection:
         query = "SELECT count(*), count(f0), count(f99), sum(level) FROM Log"
@@ -77,7 +77,7 @@ def test_batches_are_bounded_by_rows_times_columns(tmp_path: Path, monkeypatch: 
     path = recorded(tmp_path, [(b"a", U8), *[(b"b", U8)] * 10])
     with open_tables(path) as tables, tables.connect() as connection:
         (source,) = tables.events[-1].sources
-        assert [batch.num_rows for batch in source.scanned._batches()] == [1] + [2] * 5
+        assert [batch.num_rows for batch in source.scanned.batches()] == [1] + [2] * 5
         assert connection.execute("SELECT sum(a), sum(b) FROM Log").fetchall() == [(7, 70)]
 
 

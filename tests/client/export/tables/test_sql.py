@@ -110,7 +110,7 @@ def test_only_the_tables_that_a_query_names_are_read(file: Path) -> None:
     with open_tables(file) as tables:
         for table in tables.events:
             if table.name != "done":
-                table.sources[0].scanned._batches = None  # to read it would fail
+                table.sources[0].scanned.batches = None  # to read it would fail
         assert ask(tables, "SELECT count(*) AS n FROM done") == [{"n": 1}]
         with pytest.raises((duckdb.Error, RuntimeError)):
             ask(tables, "SELECT count(*) FROM begin")

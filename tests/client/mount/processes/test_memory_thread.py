@@ -138,7 +138,7 @@ def test_a_job_that_hangs_is_reported_once_and_delays_no_other(caplog: pytest.Lo
     assert caplog.text.count("has not answered") == 1
     memory.close(0.01)
     goes_on.set()
-    thread = memory._thread
+    thread = memory.thread
     assert thread is not None
     thread.join(60)
     os.close(memory.fileno())
@@ -147,7 +147,7 @@ def test_a_job_that_hangs_is_reported_once_and_delays_no_other(caplog: pytest.Lo
 
 def test_without_a_job_there_is_no_thread() -> None:
     memory = MemoryThread()
-    assert memory._thread is None
+    assert memory.thread is None
     memory.on_ready()
     memory.close()
     memory.close()

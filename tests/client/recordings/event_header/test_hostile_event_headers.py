@@ -46,7 +46,7 @@ def test_kept_metadata_are_limited() -> None:
     events.add("user_events", EventFormat(NAME, TRACEPOINT, parse(NAME + b" " + FIELDS).fields, b""))
     pages = [[(n, entry(payload(b"ev;n=%d" % n + b"x" * 60_000)))] for n in range(40)]
     merged = MergedPages(merge(*pages))
-    source = EventHeaders(merged, events.tracepoints, plans, events._plan, events._rest)
+    source = EventHeaders(merged, events.tracepoints, plans, events.plan, events.rest)
     found = Records(source, lambda number: events.events[number].decoder())
     assert [record.name for record in found] == ["ev"] * 40
     assert 0 < sum(map(len, plans)) <= 1 << 20

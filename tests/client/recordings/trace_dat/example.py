@@ -80,7 +80,7 @@ def report(path: Path, *, full_ns: bool = True) -> list[str]:
 def read_records(reader: TraceDatReader) -> list[tuple[int, int, bytes, int]]:
     """Time, cpu, entry, lost."""
     merged = reader.merge()
-    return [(ts, cpu, bytes(reader._map[at : at + size]), lost) for ts, cpu, at, size, lost, _ in merged]
+    return [(ts, cpu, bytes(reader.content[at : at + size]), lost) for ts, cpu, at, size, lost, _ in merged]
 
 
 def records_of(path: Path) -> list[tuple[int, int, bytes, int]]:

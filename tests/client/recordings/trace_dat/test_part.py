@@ -207,7 +207,7 @@ def test_a_file_is_finished_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with contextlib.suppress(OSError), TraceDatWriter(path, nr_cpus=3) as writer:
         writer.add_texts(contents(formats={}))
-        if writer._part.places() is None:  # this file system keeps holes
+        if writer.part.places() is None:  # this file system keeps holes
             failing = 0
         for n, cpu in enumerate((0, 2, 0, 2)):
             for page in pages(many_records(n, 600)):
@@ -303,12 +303,12 @@ def test_error_of_the_disk_in_a_direct_write(tmp_path: Path, monkeypatch: pytest
     part, written = Part(str(tmp_path / "t.dat"), nr_cpus=1, page_size=4096), os.pwrite
 
     def pwrite(fd: int, data: bytes, at: int) -> int:
-        if fd == part._direct:
+        if fd == part.direct:
             raise OSError(errno.EIO, "Input/output error")
         return written(fd, data, at)
 
-    if part._direct is None:
-        part._direct = os.dup(part._file.fileno())
+    if part.direct is None:
+        part.direct = os.dup(part.file.fileno())
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(OSError, match="Input/output"):
         part.add_pages(0, memoryview(pages(CPU0)[0]), is_direct=True)

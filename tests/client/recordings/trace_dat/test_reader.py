@@ -217,4 +217,4 @@ def test_a_file_that_is_too_large_to_be_read_is_mapped(
     monkeypatch.setattr("utracefs.recordings.trace_dat.reader.READ_BYTES", 16)
     assert "\n".join(report(example)) + "\n" == EXPECTED
     with TraceDatReader(example) as reader:
-        assert isinstance(reader._map, mmap.mmap)
+        assert isinstance(reader.content, mmap.mmap)
