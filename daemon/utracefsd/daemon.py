@@ -29,7 +29,6 @@ import errno
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,11 +59,12 @@ from utracefsd.intake._journal import Journal
 from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.rings import DescriptorStore, Rings
 from utracefsd.machine import closing
+from utracefsd.machine._machine import current_cpu
 from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import (
-    current_cpu,
+    cpu_time_ms,
     free_memory_kb,
     is_running,
     make_comm_table,
@@ -141,9 +141,10 @@ class DaemonOptions:
 class Daemon:
     """`status_path`: the status file, None for one without a name. `close` ends it.
 
-    max_descriptors: for producers, all together. state_folder: the folder of a previous daemon's state and of
-    this one's; owned by this user, and locked. None: keep everything in memory. store: keeps data rings
-    beyond this process; stored: the descriptors that it kept, owned by this object.
+    now_ns: CLOCK_MONOTONIC; started_ms: since 1970. max_descriptors: for producers, all together.
+    state_folder: the folder of a previous daemon's state and of this one's; owned by this user, and locked.
+    None: keep everything in memory. store: keeps data rings beyond this process; stored: the descriptors that
+    it kept, owned by this object.
 
     Raises TraceError(EEXIST) when the status file's path is taken by something else, TraceError(ENOSPC) when
     there is no space for that file, the journal, the cells or the log, and OSError. (A ring buffer without
@@ -155,6 +156,7 @@ class Daemon:
         options: DaemonOptions,
         *,
         now_ns: Callable[[], int],
+        started_ms: int = 0,
         status_path: str | os.PathLike[str] | None = None,
         max_descriptors: int = 1 << 20,
         state_folder: str | os.PathLike[str] | None = None,
@@ -162,7 +164,7 @@ class Daemon:
         stored: Sequence[int] = (),
     ) -> None:
         self.now_ns = now_ns
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = started_ms
         self._folder = None if state_folder is None else StateFolder(state_folder)
         self._has_room = False
         if self._folder is not None:
@@ -222,7 +224,7 @@ class Daemon:
                 events=len(former.events),
             )
         self.plugins = Plugins(
-            self.table, entry_points=Installed(options.plugins), options=options.plugin_options
+            self.table, now_ns, entry_points=Installed(options.plugins), options=options.plugin_options
         )
         self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, self._stats_text))
         # Ports are last: from here on requests may come.
@@ -548,7 +550,7 @@ class Daemon:
             f"pid: {os.getpid()}\n",
             f"started, ms since 1970: {self._started_ms}\n",
             f"restarts that took over the state: {self._restarts}\n",
-            f"cpu time, in ms: {time.process_time_ns() // 1_000_000}\n",
+            f"cpu time, in ms: {cpu_time_ms()}\n",
             f"resident memory, in bytes: {resident_bytes()}\n",
         ]
         if self._folder is not None:

@@ -39,6 +39,7 @@ class Around:
         self.daemon = Daemon(
             DaemonOptions(plugins=[]),
             now_ns=time.monotonic_ns,
+            started_ms=time.time_ns() // 1_000_000,
             status_path=folder / "user_events_status",
             state_folder=folder,
         )

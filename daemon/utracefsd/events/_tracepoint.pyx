@@ -20,8 +20,6 @@ made or dropped, the cyclic collector may run finalizers, and those may attach a
 probes therefore hold the tuple that they walk; attach and detach make a new one.
 """
 
-import time
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EBADF, EFAULT, EINVAL
@@ -34,6 +32,7 @@ from utracefs_protocol.pages.record cimport Record, common_word, set_record
 
 from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.text import escaped
+from utracefsd.machine._machine import monotonic_ns
 
 
 cdef enum:
@@ -286,11 +285,11 @@ cdef class Tracepoint:
         cdef Record r
         cdef Py_ssize_t i
         set_record(&r, 0, 0, 1, 1, self.id, payload)
-        start = time.perf_counter_ns()
+        start = monotonic_ns()
         for i in range(n):
             r.ts_ns = 1000 * i
             self.emit(&r)
-        return (time.perf_counter_ns() - start) / n
+        return (monotonic_ns() - start) / n
 
     def stats_text(self):
         """The file `stats` of the event (docs/protocol.md, section 4.2); attached consumers come first.

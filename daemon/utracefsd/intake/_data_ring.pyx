@@ -28,7 +28,6 @@ daemon use the shared memory concurrently.
 
 import fcntl
 import os
-import time
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -42,6 +41,8 @@ from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake._writers cimport Writers
 
 from utracefsd.intake._writers import AllWriters
+from utracefsd.machine import disk
+from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.closing import close_foreign
 
 COUNTER = 0xFFFFFFFF
@@ -53,7 +54,7 @@ cdef enum:
     MARKS_A_LAP = 32
 
 # Generations with which rings ask for names: unique among all rings, also those of earlier daemons.
-cdef uint32_t last_asked = time.monotonic_ns() >> 10 & 0xffffffff
+cdef uint32_t last_asked = monotonic_ns() >> 10 & 0xffffffff
 
 
 cdef object what_is_foreign(int fd, int doorbell):
@@ -119,8 +120,8 @@ cdef class DataRing:
             raise ValueError("the size of a data ring is a power of two from 64 KiB to 64 MiB")
         ring.table = table
         ring.pid = pid
-        ring.fd = os.memfd_create("utracefs-data-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(ring.fd, dr_file_bytes(<uint32_t>size))
+        ring.fd = disk.memfd_create("utracefs-data-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        disk.ftruncate(ring.fd, dr_file_bytes(<uint32_t>size))
         fcntl.fcntl(ring.fd, fcntl.F_ADD_SEALS, SEALS)
         ring.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         ring.map_it(<uint32_t>size)

@@ -16,7 +16,7 @@ from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, emit_deferred, nr_deferred
-from utracefsd.machine.machine cimport machine_cpu
+from utracefsd.machine._machine cimport cpu_now
 
 from utracefsd.machine.procfs import possible_cpus
 
@@ -200,7 +200,7 @@ cdef class IndexTable:
         if size > 0x7fffffff:
             raise ValueError(f"record of {size} bytes")
         r.ts_ns = ts_ns
-        r.cpu = machine_cpu() if cpu is None else cpu
+        r.cpu = cpu_now() if cpu is None else cpu
         r.pid = pid
         r.tgid = pid if tgid is None else tgid
         r.origin = 0
@@ -225,7 +225,7 @@ cdef class IndexTable:
         cdef int code
         cdef Record r
         cdef const uint8_t *record
-        cdef int32_t cpu = machine_cpu(), last_cpu
+        cdef int32_t cpu = cpu_now(), last_cpu
         cdef bint is_signed, may_be_signed = self.make_writers is not None
         # While this view is held, code called below cannot resize or free the buffer.
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)

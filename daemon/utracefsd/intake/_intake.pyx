@@ -38,12 +38,11 @@ from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake._journal cimport Journal
 from utracefsd.intake._writers cimport KNOWN_TIDS
 from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
-from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine._machine cimport both_clocks, clock_ns
 from utracefsd.machine.tsc_clock cimport (
     tsc_clock,
     tsc_clock_known_rate,
     tsc_clock_look,
-    tsc_clock_now,
     tsc_clock_ns,
 )
 
@@ -119,7 +118,7 @@ cdef class Intake:
     cdef void look_at_clock(self) noexcept:
         cdef uint64_t rate
         cdef DataRing ring
-        if tsc_clock_look(&self.clock, tsc_clock_now()):
+        if tsc_clock_look(&self.clock, both_clocks()):
             self.clock_jumped = True
         rate = tsc_clock_known_rate(&self.clock)
         if rate >> RATE_BITS != self.told_rate >> RATE_BITS:
@@ -211,7 +210,7 @@ cdef class Intake:
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.published >= PUBLISH_BYTES + best.c.withheld:
                         best.publish()
-                        if is_round and machine_clock_ns(CLOCK_MONOTONIC) - now > ROUND_NS:
+                        if is_round and clock_ns(CLOCK_MONOTONIC) - now > ROUND_NS:
                             budget = done
                     if not self.next_of(best, now):
                         live -= 1
@@ -272,7 +271,7 @@ cdef class Intake:
             return False
         if ring.head.flags & DR_TSC:
             ring.head.time = tsc_clock_ns(&self.clock, ring.head.time)
-        if ring.head.time > now and ring.head.time <= machine_clock_ns(CLOCK_MONOTONIC):
+        if ring.head.time > now and ring.head.time <= clock_ns(CLOCK_MONOTONIC):
             self.has_more = True
             return False
         if nr_holding and ring.wait_us and self.is_held(ring):

@@ -4,6 +4,7 @@ The lowest layer.
 
 comms         names of threads
 procfs        /proc and /sys
+disk          calls that change files; simulated in tests
 peer          identity of the process at the other end of a connection
 shares        every limit per user
 subordinates  which user a subordinate user id (subuid(5)) belongs to
@@ -12,6 +13,6 @@ closing       closing descriptors that came from other processes
 collector     when the garbage collector runs a full collection
 faults        counting and logging unexpected exceptions
 kept_file     files that the next daemon finds
-include/machine.h    clocks and the present cpu, for the compiled modules
+_machine      clocks and the present cpu, for the compiled modules; simulated in tests (include/machine.h)
 include/tsc_clock.h  converts counts of the time stamp counter to nanoseconds
 """

@@ -17,6 +17,8 @@ cdef enum:
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.unistd cimport close as close_fd
 
+from utracefsd.machine import disk
+
 
 cdef class SealedMemory:
     """A memfd of `size` bytes, mapped here. `name` is shown in /proc.
@@ -34,10 +36,10 @@ cdef class SealedMemory:
         cdef void *map
         if self.map != NULL:
             raise RuntimeError("made already")
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = disk.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(fd, size)
-            os.posix_fallocate(fd, 0, first or size)
+            disk.ftruncate(fd, size)
+            disk.posix_fallocate(fd, 0, first or size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
             if map == MAP_FAILED:
@@ -46,7 +48,7 @@ cdef class SealedMemory:
             self.map = <uint8_t *>map
             self.has_all = not first
             if first and madvise(map, first, MADV_POPULATE_WRITE) < 0:  # an older kernel
-                os.posix_fallocate(fd, 0, size)
+                disk.posix_fallocate(fd, 0, size)
                 self.has_all = True
         except BaseException:
             os.close(fd)

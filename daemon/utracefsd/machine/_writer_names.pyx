@@ -20,7 +20,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record
-from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine._machine cimport clock_ns
 
 cdef enum:
     REFRESH_NS = 100000000
@@ -67,7 +67,7 @@ cdef class WriterNames(Names):
         if found is not None:
             until = found[1]
         if r.ts_ns >= until:
-            now = machine_clock_ns(CLOCK_MONOTONIC)
+            now = clock_ns(CLOCK_MONOTONIC)
             if self.may_ask(r.tgid, now):
                 self.lookups += 1
                 name = self._read(pid)

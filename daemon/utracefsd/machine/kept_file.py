@@ -6,17 +6,18 @@ file is made, not a SIGBUS at a later record.
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from utracefsd.machine import disk
 
 
 def open_kept(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """Open the previous daemon's file for reading and writing: (descriptor, size). The caller closes the
     descriptor. Size -1: not a regular file. None: no such file. OSError; ELOOP for a link."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     found = os.fstat(fd)
@@ -32,21 +33,21 @@ def made_whole(path: str | os.PathLike[str], size: int) -> Iterator[int]:
     """
     new = f"{os.fspath(path)}.new"
     remove(Path(new))
-    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = disk.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(fd, 0, size)
+        disk.posix_fallocate(fd, 0, size)
         yield fd
-        os.rename(new, path)
+        disk.rename(new, path)
     except BaseException:
         os.close(fd)
-        os.unlink(new)
+        disk.unlink(new)
         raise
 
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder with its contents; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        disk.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
-            path.unlink()
+            disk.unlink(path)

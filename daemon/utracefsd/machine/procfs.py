@@ -1,8 +1,8 @@
 """Reads /proc and /sys: names of threads, cpus, memory."""
 
-import ctypes
 import os
 import re
+import resource
 import sys
 
 from utracefsd.machine.comms import CommTable, Task
@@ -118,9 +118,7 @@ def resident_bytes() -> int:
         return 0
 
 
-_sched_getcpu = ctypes.CDLL(None).sched_getcpu
-
-
-def current_cpu() -> int:
-    """The cpu that the calling thread runs on; 0 if the system does not say."""
-    return max(int(_sched_getcpu()), 0)
+def cpu_time_ms() -> int:
+    """Time that this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return int(1000 * (used.ru_utime + used.ru_stime))

@@ -114,6 +114,7 @@ async def serve(
             status_path=place.status_file,
             max_descriptors=_max_descriptors(),
             now_ns=time.monotonic_ns,
+            started_ms=time.time_ns() // 1_000_000,
             state_folder=place.status_folder,
             store=store,
             stored=[one.fd for one in stored],

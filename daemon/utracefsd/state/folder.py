@@ -38,6 +38,7 @@ from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.daemon_log import daemon_log
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
@@ -90,17 +91,17 @@ class StateFolder:
         """Free so many bytes of the reserved space for a daemon that starts."""
         with contextlib.suppress(OSError):
             path = self.path / ROOM
-            os.truncate(path, max(0, path.lstat().st_size - nr_bytes))
+            disk.truncate(path, max(0, path.lstat().st_size - nr_bytes))
 
     def keep_room(self, nr_bytes: int) -> bool:
         """Reserve so many bytes for each of some later starts. False: there is less space than that."""
         try:
-            fd = os.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = disk.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return False
         try:
             for at in range(os.fstat(fd).st_size, _STARTS * nr_bytes, nr_bytes):
-                os.posix_fallocate(fd, at, nr_bytes)
+                disk.posix_fallocate(fd, at, nr_bytes)
         except OSError:
             return False
         finally:
@@ -160,9 +161,10 @@ class StateFolder:
                 if stat.S_ISREG(path.lstat().st_mode):
                     continue
                 aside = self.path / SET_ASIDE
-                aside.mkdir(0o700, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    disk.mkdir(aside, 0o700)
                 remove(aside / name)
-                path.rename(aside / name)
+                disk.rename(path, aside / name)
                 daemon_log.warning(
                     "state-file-foreign",
                     "%(path)s is not a file of this daemon; moved to %(aside)s",
@@ -191,10 +193,10 @@ class StateFolder:
         self._buffers.clear()
         remove(aside)
         with contextlib.suppress(FileExistsError):
-            aside.mkdir(0o700)
+            disk.mkdir(aside, 0o700)
         for path in [self.log, *self._buffer_folders(), *self._tables()]:
             with contextlib.suppress(FileNotFoundError):
-                path.rename(aside / path.name)
+                disk.rename(path, aside / path.name)
 
     def remove_former_state(self) -> None:
         """Remove what the previous daemon left, but not its journal: the data rings of producers do not
@@ -263,10 +265,10 @@ class StateFolder:
             reason=error,
         )
         with contextlib.suppress(FileExistsError):
-            aside.mkdir(0o700)
+            disk.mkdir(aside, 0o700)
         remove(aside / instance.buffer_folder)
         with contextlib.suppress(FileNotFoundError):
-            (self.path / instance.buffer_folder).rename(aside / instance.buffer_folder)
+            disk.rename(self.path / instance.buffer_folder, aside / instance.buffer_folder)
         instance.buffer_folder = ""
 
     def _adopted(self, folder: str) -> RingBuffer:
@@ -318,7 +320,7 @@ class BufferFolders:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         last = max((int(path.name.rpartition(".")[2]) for path in self._folders()), default=0)
         path = self._state.path / f"{_BUFFER}{self._number}.{last + 1}"
-        path.mkdir(0o700)
+        disk.mkdir(path, 0o700)
         return str(path)
 
     def remove_folder(self, folder: str) -> None:

@@ -35,6 +35,7 @@ import os
 import struct
 from pathlib import Path
 
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 
 PAGE = mmap.PAGESIZE
@@ -125,7 +126,7 @@ class LogFile:
         """The pages are allocated; writing can still fail at a limit on the size of files, or on a disk if
         the folder is not in memory."""
         try:
-            return os.pwrite(self._fd, data, at) == len(data)
+            return disk.pwrite(self._fd, data, at) == len(data)
         except OSError:
             return False
 
@@ -157,7 +158,7 @@ def read_log_file(path: Path) -> tuple[bytes, bool] | None:
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return disk.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _parse(head: bytes, size: int) -> tuple[int, int, int, bool] | None:

@@ -27,6 +27,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import Daemon
 from utracefsd.events.event import Emitted
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.machine import disk
 from utracefsd.state.log import parse_log
 from utracefsd.state.log_file import LogFile
 
@@ -371,7 +372,7 @@ def test_the_log_has_no_room_before_the_files_go(folder: Path, room: Callable[..
         real(fd, offset, length)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", allocate)
+        patch.setattr(disk, "posix_fallocate", allocate)
         write(daemon, b"events/user_events/a/enable", b"1")
     assert daemon.instances.top.buffer.folder is None
     assert daemon.state is not None

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from importlib import metadata
 
@@ -38,7 +39,7 @@ class Point(metadata.EntryPoint):
 @pytest.fixture
 def plugged() -> Iterator[World]:
     points = [Point("count", "x:y", "utracefs.consumers"), Point("z\xe4hler", "x:y", "utracefs.consumers")]
-    world = World(plugins=lambda table: Plugins(table, entry_points=lambda: points))
+    world = World(plugins=lambda table: Plugins(table, time.monotonic_ns, entry_points=lambda: points))
     yield world
     world.close()
 

@@ -40,7 +40,7 @@ class World:
             free_memory_kb=lambda: self.free_memory_kb,
         )
         self.instance = self.instances.top
-        self.plugins = plugins(self.table) if plugins else Plugins(self.table, entry_points=list)
+        self.plugins = plugins(self.table) if plugins else Plugins(self.table, self.now_ns, entry_points=list)
         self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, lambda: b"faults: 0\n"))
 
     def now_ns(self) -> int:

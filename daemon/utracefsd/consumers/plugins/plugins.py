@@ -59,6 +59,7 @@ class Plugin:
         load: Callable[[], Any],
         table: EventTable,
         *,
+        now_ns: Callable[[], int],
         options: Mapping[str, str] | None = None,
         ring_bytes: int = RING_BYTES,
     ) -> None:
@@ -70,6 +71,7 @@ class Plugin:
         self._load = load
         self._options = dict(options or {})
         self._table = table
+        self._now_ns = now_ns
         self._ring_bytes = ring_bytes
         self._object: Any = None
         self._worker: Worker | None = None
@@ -163,7 +165,7 @@ class Plugin:
                 sink = StreamSink(self._ring_bytes)
             except OSError as error:
                 raise ConsumerError(error.errno or errno.ENOMEM, f"no ring: {error.strerror}") from error
-            self._worker = Worker(f"plug-in {self.name}", sink, self._take, self._note_slow)
+            self._worker = Worker(f"plug-in {self.name}", sink, self._take, self._note_slow, self._now_ns)
         if self._object is None:
             if self._loading is None:
                 self._loading = self._worker.post(self._make)
@@ -256,12 +258,14 @@ class Plugins:
     def __init__(
         self,
         table: EventTable,
+        now_ns: Callable[[], int],
         *,
         entry_points: Callable[[], Iterable[metadata.EntryPoint]] | None = None,
         options: Mapping[str, Mapping[str, str]] | None = None,
         ring_bytes: int = RING_BYTES,
     ) -> None:
         self._table = table
+        self._now_ns = now_ns
         self._entry_points = entry_points or Installed()
         self._options = options or {}
         self._ring_bytes = ring_bytes
@@ -285,6 +289,7 @@ class Plugins:
                 name,
                 found[0].load,
                 self._table,
+                now_ns=self._now_ns,
                 options=self._options.get(name),
                 ring_bytes=self._ring_bytes,
             )

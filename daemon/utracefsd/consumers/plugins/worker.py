@@ -12,7 +12,6 @@ sys.getswitchinterval(), which `main` makes short.
 import os
 import select
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -68,15 +67,21 @@ class Worker:
     """
 
     def __init__(
-        self, name: str, sink: StreamSink, take: Callable[[StreamRing], None], slow: Callable[[float], None]
+        self,
+        name: str,
+        sink: StreamSink,
+        take: Callable[[StreamRing], None],
+        slow: Callable[[float], None],
+        now_ns: Callable[[], int],
     ) -> None:
         self.sink = sink
         self._ring = StreamRing(sink.memory_fd)
         self._bell = os.dup(sink.bell_fd)
         self._take = take
         self._slow = slow
+        self._now_ns = now_ns
         self._jobs: deque[Job[Any]] = deque()
-        self._busy_since: float | None = None
+        self._busy_since: int | None = None
         self._is_reported = False
         self._telling = threading.Lock()
         """Held briefly: decides which of the two threads reports a batch."""
@@ -134,7 +139,7 @@ class Worker:
     def _take_batch(self) -> None:
         with self._telling:
             self._is_reported = False
-            self._busy_since = time.monotonic()
+            self._busy_since = self._now_ns()
         self._take(self._ring)
         with self._telling:
             self._tell_if_slow()
@@ -142,6 +147,6 @@ class Worker:
 
     def _tell_if_slow(self) -> None:
         since = self._busy_since
-        if since is not None and not self._is_reported and (took := time.monotonic() - since) > SLOW_S:
+        if since is not None and not self._is_reported and (took := (self._now_ns() - since) / 1e9) > SLOW_S:
             self._is_reported = True
             self._slow(took)

@@ -31,7 +31,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
     rb_is_empty,
     rb_read_page,
 )
-from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine._machine cimport clock_ns
 from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
@@ -245,7 +245,7 @@ cdef class StreamPages(PageReader):
     cdef void be_full(self) noexcept:
         cdef uint64_t tail, now
         if self.lossless_ns and self.sink.header != NULL:
-            tail, now = ss_load(&self.sink.header.tail), machine_clock_ns(CLOCK_MONOTONIC)
+            tail, now = ss_load(&self.sink.header.tail), clock_ns(CLOCK_MONOTONIC)
             if tail != self.full_at:
                 self.full_at, self.full_since_ns = tail, now
             self.set_holds(now - self.full_since_ns < self.lossless_ns)

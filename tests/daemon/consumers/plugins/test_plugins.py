@@ -161,7 +161,7 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug
         )
     ]
     points.append(point("gone", "no_such_module_anywhere:Class"))
-    made = Plugins(table, entry_points=lambda: points, ring_bytes=MIN_STREAM_RING)
+    made = Plugins(table, time.monotonic_ns, entry_points=lambda: points, ring_bytes=MIN_STREAM_RING)
     yield made
     made.close()
 
@@ -355,7 +355,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("example")
 def test_the_example_counts(table: EventTable, event: Event) -> None:
-    plugins = Plugins(table)
+    plugins = Plugins(table, time.monotonic_ns)
     assert "count" in plugins.names()
     silent = table.register(CommandString.parse(b"silent"), privileged=True)
     table.acquire(silent)
@@ -413,13 +413,13 @@ def test_raw_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
 def test_options(table: EventTable, plugins: Plugins, event: Event) -> None:
     points = plugins._entry_points
     given = {"raw": {"window": "5"}, "least": {"x": "1"}}
-    with_options = Plugins(table, entry_points=points, options=given)
+    with_options = Plugins(table, time.monotonic_ns, entry_points=points, options=given)
     with_options.get("raw").attach(event)
     assert Raw.made.log == [{"window": "5"}]
     with pytest.raises(ConsumerError, match="takes no options"):
         with_options.get("least").attach(event)
     with_options.close()
-    bad = Plugins(table, entry_points=points, options={"raw": {"bad": ""}})
+    bad = Plugins(table, time.monotonic_ns, entry_points=points, options={"raw": {"bad": ""}})
     with pytest.raises(ConsumerError, match="bad option"):
         bad.get("raw").attach(event)
     assert event.status == 0

@@ -24,7 +24,7 @@ class Bench:
         self.log: list[object] = []
         self.slow: list[float] = []
         self.sleep_s = 0.0
-        self.worker = Worker("test", self.sink, self.take, self.slow.append)
+        self.worker = Worker("test", self.sink, self.take, self.slow.append, time.monotonic_ns)
 
     def take(self, ring: StreamRing) -> None:
         self.log += [struct.unpack("<I", data)[0] for *_, data in ring.tuples()]

@@ -18,6 +18,7 @@ import os
 from pathlib import Path
 
 from utracefsd.consumers.ftrace.buffer.stats import BufferStats
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept, remove
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -26,7 +27,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC
 
-from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine._machine cimport clock_ns
 
 cdef extern from "ring_mapping.h" nogil:
     enum:
@@ -105,7 +106,7 @@ cdef str file_of(int cpu, int which):
 
 cdef int remove_file(path) except -1:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        disk.unlink(path)
     return 0
 
 
@@ -114,7 +115,7 @@ cdef int adopt_ring(rb_cpu *b, str folder, int cpu, int which) except -1:
     cdef const char *why
     cdef int code
     path = f"{folder}/{file_of(cpu, which)}"
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         code = rb_adopt(b, fd, &why)
     finally:
@@ -200,29 +201,29 @@ cdef class RingBuffer:
             return check(code, f"cpu {cpu}'s ring buffer")
         path = f"{folder}/{file_of(cpu, which)}.new"
         remove_file(path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
-            os.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
-            room = os.fstatvfs(fd)
+            disk.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
+            room = disk.fstatvfs(fd)
             # f_blocks 0: a tmpfs without a limit.
             if room.f_blocks and room.f_bavail * room.f_frsize < KEPT_FREE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             code = rb_create(b, fd, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
         except BaseException:
-            os.unlink(path)
+            disk.unlink(path)
             raise
         finally:
             os.close(fd)
         if code < 0:
-            os.unlink(path)
+            disk.unlink(path)
         return check(code, path)
 
     cdef int install(self, int cpu, int which) except -1:
         """Rename the finished file to its name: rename(2) replaces the old one as a whole or not at all."""
         if self.folder is not None:
             path = f"{self.folder}/{file_of(cpu, which)}"
-            os.rename(f"{path}.new", path)
+            disk.rename(f"{path}.new", path)
         return 0
 
     cdef int remove_new(self, rb_cpu *made, int spare) except -1:
@@ -231,7 +232,7 @@ cdef class RingBuffer:
         if self.folder is not None:
             for cpu in range(self.nr_cpus):
                 if made[cpu].nr:
-                    os.unlink(f"{self.folder}/{file_of(cpu, self.which(cpu, spare))}.new")
+                    disk.unlink(f"{self.folder}/{file_of(cpu, self.which(cpu, spare))}.new")
         return 0
 
     # ---- the spare ----
@@ -580,13 +581,13 @@ cdef class RingBuffer:
     def _bench_append(self, int n, int size):
         """Nanoseconds per record of `n` appends of a `size`-byte payload in a C loop."""
         cdef int i
-        cdef uint64_t start_ns = machine_clock_ns(CLOCK_MONOTONIC)
+        cdef uint64_t start_ns = clock_ns(CLOCK_MONOTONIC)
         cdef uint8_t payload[4096]
         assert n > 0 and 0 <= size <= 4096
         memset(payload, 0x5a, size)
         for i in range(n):
             rb_append(self.cpus, <uint64_t>i * 100, 42 | <uint64_t>4711 << 32, payload, size)
-        return (machine_clock_ns(CLOCK_MONOTONIC) - start_ns) / n
+        return (clock_ns(CLOCK_MONOTONIC) - start_ns) / n
 
 
 cdef class Cursor:

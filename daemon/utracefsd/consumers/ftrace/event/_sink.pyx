@@ -32,7 +32,7 @@ from utracefs_protocol.pages.record cimport common_word, set_record
 from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_begin
 from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
-from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine._machine cimport clock_ns
 
 cdef extern from * nogil:
     """
@@ -178,8 +178,8 @@ cdef class FtraceSink:
         if clock == TSC:
             return read_tsc()  # now: there is no cycle count for an earlier time
         if ts_ns - self.offset_at_ns > RESAMPLE_NS:  # unsigned: also when the record is older than the sample
-            before = machine_clock_ns(CLOCK_MONOTONIC)
-            self.offset_ns = machine_clock_ns(
+            before = clock_ns(CLOCK_MONOTONIC)
+            self.offset_ns = clock_ns(
                 CLOCK_BOOTTIME if clock == BOOT else CLOCK_TAI if clock == TAI else CLOCK_MONOTONIC_RAW
             ) - before
             self.offset_at_ns = ts_ns
@@ -261,7 +261,7 @@ cdef class FtraceSink:
 
     def now(self):
         """The present time in the sink's clock (for `counter` that is a tick, as in the kernel)."""
-        return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
+        return self.stamp(clock_ns(CLOCK_MONOTONIC))
 
     def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
         """Store a marker or other internal record: ts_ns in CLOCK_MONOTONIC, body without the common header.
