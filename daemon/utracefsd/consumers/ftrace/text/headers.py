@@ -76,8 +76,8 @@ _LATENCY_PREAMBLE = b"""\
 #    -----------------
 #
 """
-"""Latency, cpu, task and the zeros are those of nop, which measures no latency. The preemption model is in the
-kernel's configuration, which a process cannot read."""
+"""Latency, cpu, task and the zeros are those of nop, which measures no latency. The preemption model is in
+the kernel's configuration, which a process cannot read."""
 
 
 def header(
@@ -91,7 +91,7 @@ def header(
 ) -> bytes:
     """The comment lines at the head of `trace`.
 
-    options: names of those that are on. entries: unread records in the buffer; overruns: overwritten ones,
+    options: the names of the set ones. entries: unread records in the buffer; overruns: overwritten ones,
     which `entries-written` counts too (consumed ones count in neither). is_empty: there are none to be shown.
     kernel_release: `os.uname().release`.
     """
