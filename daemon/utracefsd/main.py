@@ -1,6 +1,6 @@
 """The process of the daemon: the command `utracefsd`, its log, signals, systemd, and the parent's end.
 
-utracefsd ── _process ── serve               the daemon itself (server/serve.py)
+utracefsd ── run_process ── serve             the daemon itself (server/serve.py)
               ├── _until_signal              SIGTERM, SIGINT, SIGHUP end it; SIGTERM may keep the state
               ├── _until_parent_is_gone      with --exit-with-parent
               └── _keep_alive                systemd's watchdog, if it wants one
@@ -90,7 +90,7 @@ async def _keep_alive(notifier: sd_notify.Notifier, interval_s: float) -> None:
         await trio.sleep(interval_s)
 
 
-async def _process(
+async def run_process(
     start: Callable[..., Awaitable[None]],
     *,
     ready_fd: int | None,
@@ -291,7 +291,7 @@ def main(
         **others,
     )
     process = functools.partial(
-        _process,
+        run_process,
         start,
         ready_fd=ready_fd,
         background=background,

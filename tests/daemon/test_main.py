@@ -26,7 +26,7 @@ import trio
 from tests.forked import Popen
 from tests.judges import needs
 from utracefs_protocol.connection import encode_request
-from utracefsd.main import _process
+from utracefsd.main import run_process
 from utracefsd.server.runtime import locate
 from utracefsd.server.sd_notify import Notifier
 
@@ -124,7 +124,7 @@ async def test_signals_are_expected_before_the_sockets_are_there(_: int) -> None
         os.kill(os.getpid(), signal.SIGTERM)
         await trio.sleep_forever()
 
-    await _process(
+    await run_process(
         start,
         ready_fd=None,
         background=False,

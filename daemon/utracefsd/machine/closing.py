@@ -35,7 +35,8 @@ _queues: dict[int, deque[int]] = {}
 user served last comes last."""
 _closing: Counter[int] = Counter()
 """Threads inside close(2), by user."""
-_threads = 0
+nr_threads = 0
+"""Of all users."""
 _lock = _thread.allocate_lock()
 """Guards all of these; no code blocks while it holds the lock."""
 
@@ -45,7 +46,7 @@ def close_foreign(fds: Iterable[int], uid: int) -> None:
     waiting = []
     for fd in fds:
         if _cannot_block(fd):
-            _close(fd)
+            close_here(fd)
         else:
             waiting.append(fd)
     if waiting:
@@ -93,7 +94,8 @@ def _cannot_block(fd: int) -> bool:
         return False
 
 
-def _close(fd: int) -> None:
+def close_here(fd: int) -> None:
+    """In the calling thread, which may hang."""
     with contextlib.suppress(OSError):
         os.close(fd)
 
@@ -105,32 +107,32 @@ def _next_user() -> int | None:
 
 
 def _start_thread() -> None:
-    global _threads
+    global nr_threads
     with _lock:
-        if _threads == MAX_THREADS_IN_ALL or _next_user() is None:
+        if nr_threads == MAX_THREADS_IN_ALL or _next_user() is None:
             return
-        _threads += 1
+        nr_threads += 1
     try:
         _thread.start_new_thread(_work, ())
     except RuntimeError:  # no more threads: the next one closes what waits
         with _lock:
-            _threads -= 1
+            nr_threads -= 1
 
 
 def _work() -> None:
-    global _threads
+    global nr_threads
     while True:
         with _lock:
             uid = _next_user()
             if uid is None:
-                _threads -= 1
+                nr_threads -= 1
                 return
             queue = _queues.pop(uid)
             fd = queue.popleft()
             if queue:
                 _queues[uid] = queue
             _closing[uid] += 1
-        _close(fd)
+        close_here(fd)
         with _lock:
             _closing[uid] -= 1
             if not _closing[uid]:

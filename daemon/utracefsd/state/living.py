@@ -124,14 +124,14 @@ class State:
         """Write all changes. Costs nothing when there are none."""
         if self._is_closed:
             return
-        if self._file.behind:
+        if self.file.behind:
             self._catch_up()
             return
         if not self._pending and not self._changed and not self._moved:
             return
         self.has_news = True
         lines = list(self._unwritten())
-        if self._file.append(b"".join(map(self._pack, lines))):
+        if self.file.append(b"".join(map(self._pack, lines))):
             self._promised = 0
         elif not self._rewrite():
             self._fall_behind(lines)
@@ -142,14 +142,14 @@ class State:
         """Call it before making anything that records, files or descriptors will refer to, and whose line
         takes at most so many bytes. TraceError(ENOSPC): the log has no space for it."""
         self._promised += nr_bytes
-        if self._is_closed or (self._promised <= self._file.left and not self.behind):
+        if self._is_closed or (self._promised <= self.file.left and not self.behind):
             return
         self._wait = 0
         self.save()
-        if not self.behind and self._file.left < nr_bytes:
+        if not self.behind and self.file.left < nr_bytes:
             self._rewrite(nr_bytes)
         self._promised = nr_bytes
-        if self.behind or self._file.left < nr_bytes:
+        if self.behind or self.file.left < nr_bytes:
             raise TraceError(
                 errno.ENOSPC,
                 f"{self.folder.path.parent} is full, and what a restart must know of this could not be"
@@ -159,7 +159,7 @@ class State:
     @property
     def behind(self) -> bool:
         """The log is incomplete: there was no space."""
-        return self._file.behind
+        return self.file.behind
 
     def _catch_up(self) -> None:
         """Try whether there is space again."""
@@ -178,7 +178,7 @@ class State:
         if keep and not self.behind:
             self._end()
         self._is_closed = True
-        self._file.close()
+        self.file.close()
         if not keep:
             self.folder.remove_everything()
 
@@ -249,8 +249,8 @@ class State:
     def _end(self) -> None:
         """If there is no space for it, the log looks like that of a killed daemon."""
         data = b"".join(map(self._pack, (*self._emitted(), ("ended",))))
-        if not self._file.append(data) and self._rewrite(len(data)):
-            self._file.append(data)
+        if not self.file.append(data) and self._rewrite(len(data)):
+            self.file.append(data)
 
     def _everything(self) -> Iterator[tuple[Any, ...]]:
         yield (log.MAGIC, log.VERSION)
@@ -284,9 +284,9 @@ class State:
         """The log of this daemon: the file that was taken over, which says nearly the same, or a new file."""
         if file is None:
             data = b"".join(map(self._pack, self._everything()))
-            self._file = LogFile.make(self.folder.log, max(2 * len(data), FIRST_ROOM), data)
+            self.file = LogFile.make(self.folder.log, max(2 * len(data), FIRST_ROOM), data)
         else:
-            self._file = file
+            self.file = file
             if not self._rewrite():
                 self._fall_behind([log.fired_line(key, *fired) for key, fired in self._fired.items()])
                 return
@@ -298,14 +298,14 @@ class State:
         data = b"".join(map(self._pack, self._everything()))
         self._promised = 0
         needed = len(data) + more
-        room = self._file.room
+        room = self.file.room
         if needed > room // 4 * 3 or not FIRST_ROOM <= room <= max(_TOO_MUCH * needed, FIRST_ROOM):
             with contextlib.suppress(OSError):
                 file = LogFile.make(self.folder.log, max(2 * needed, FIRST_ROOM), data)
-                self._file.close()
-                self._file = file
+                self.file.close()
+                self.file = file
                 return True
-        return self._file.replace(data)
+        return self.file.replace(data)
 
     def _fall_behind(self, lines: list[tuple[Any, ...]]) -> None:
         """`lines` cannot all be written. Write the lines without which records have no meaning; `check_room`
@@ -313,8 +313,8 @@ class State:
         there is space."""
         events = {line[1] for line in lines if line[0] == "event"}
         needed = [line for line in lines if line[0] in _NEEDED or (line[0] == "gone" and line[1] in events)]
-        self._file.append(b"".join(map(self._pack, needed)))
-        self._file.mark_behind()
+        self.file.append(b"".join(map(self._pack, needed)))
+        self.file.mark_behind()
         self._back_off = 0
         daemon_log.error(
             "state-full",

@@ -2,6 +2,7 @@
 dynamic_events show the rest."""
 
 import errno
+import weakref
 
 import pytest
 
@@ -116,21 +117,26 @@ def test_the_events_of_a_name_in_the_order_of_their_creation(table: EventTable) 
             for i, kind in enumerate(order)
         ]
         assert table.named(b"test") == made, order
+        left = [weakref.ref(event) for event in made]
         for event in reversed(made):
             table.release(event)
         table.reap()
         assert table.named(b"test") == [], order
-    assert table._named == {}
+        del made, event
+        assert not any(ref() for ref in left), "nothing refers to them any more"
 
 
 def test_fields_that_no_text_can_ask_for(table: EventTable) -> None:
     """A tab in a type: each registration makes another event, as in the kernel."""
     made = [register(table, b"test struct a\tb c 8", REG_MULTI_FORMAT) for _ in range(3)]
     assert len(set(made)) == 3
+    left = [weakref.ref(event) for event in made]
     for event in made:
         table.release(event)
     table.reap()
-    assert (table.named(b"test"), table._multi) == ([], {})
+    assert table.named(b"test") == []
+    del made, event
+    assert not any(ref() for ref in left)
 
 
 def test_a_failed_multi_format_leaves_a_gap(table: EventTable) -> None:

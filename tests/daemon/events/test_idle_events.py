@@ -121,7 +121,7 @@ def test_triggers_of_standing_lines_go_and_others_stay(world: World) -> None:
     passing(world, b"b")
     world.wa(b"events/user_events/b/trigger", b"traceoff")
     assert world.table.idle.let_one_go(1000) is going
-    assert not len(world.instance.triggers._place.tables), "its histogram is gone"
+    assert not len(world.instances.tables), "its histogram is gone"
     assert world.table.idle.let_one_go(1000) is None
 
 

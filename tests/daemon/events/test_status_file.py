@@ -84,12 +84,14 @@ def test_a_reader_cannot_write(in_memory: bool, path: Path) -> None:
 
 
 def test_the_one_in_memory_cannot_be_shrunk(status: StatusFile) -> None:
-    writable = os.open(f"/proc/self/fd/{status._fd}", os.O_RDWR)
+    readonly = status.readonly_fd()
+    writable = os.open(f"/proc/self/fd/{readonly}", os.O_RDWR)
     with pytest.raises(PermissionError):
         os.ftruncate(writable, 0)
     with pytest.raises(PermissionError):
         mmap.mmap(writable, PAGE_SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     os.close(writable)
+    os.close(readonly)
 
 
 def test_the_end_turns_everything_off_and_removes_the_file(path: Path) -> None:

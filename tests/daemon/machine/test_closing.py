@@ -86,7 +86,7 @@ def test_many() -> None:
         close_foreign([fd], fd % 3)
     wait_until_closed(*fds)
     deadline = time.monotonic() + 60
-    while closing._threads:
+    while closing.nr_threads:
         assert time.monotonic() < deadline
 
 
@@ -123,8 +123,8 @@ class Hanging:
         self.fds: set[int] = set()
         self.begun: list[int] = []
         self.released = threading.Event()
-        self._close = closing._close
-        monkeypatch.setattr(closing, "_close", self.close)
+        self._close = closing.close_here
+        monkeypatch.setattr(closing, "close_here", self.close)
 
     def close(self, fd: int) -> None:
         if fd in self.fds:
@@ -144,7 +144,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
     yield made
     made.released.set()
     deadline = time.monotonic() + 60
-    while closing.waiting() or closing._threads:
+    while closing.waiting() or closing.nr_threads:
         assert time.monotonic() < deadline
 
 
@@ -173,7 +173,7 @@ def test_threads_are_bounded_in_all(hanging: Hanging, monkeypatch: pytest.Monkey
         close_foreign(hanging.make(2 * MAX_THREADS), uid)
     pipe = os.pipe()
     close_foreign(pipe, 3)
-    assert closing._threads == 2 * MAX_THREADS < MAX_THREADS_IN_ALL
+    assert closing.nr_threads == 2 * MAX_THREADS < MAX_THREADS_IN_ALL
     assert all(map(is_open, pipe))
     hanging.released.set()
     wait_until_closed(*hanging.fds, *pipe)

@@ -279,11 +279,11 @@ def test_events_are_written_though_what_came_with_them_is_not(
     assert state is not None
     first = register(daemon, b"first u32 n")
     n = 0
-    while state._file.left > 5000:
+    while state.file.left > 5000:
         register(daemon, b"e%d u32 n" % n)
         write(daemon, b"events/user_events/e%d/filter" % n, LONG)
         n += 1
-    while state._file.left > len(LONG) // 2:
+    while state.file.left > len(LONG) // 2:
         register(daemon, b"e%d u32 n" % n)
         daemon.save()
         n += 1
@@ -439,7 +439,7 @@ def test_final_counts_without_room(folder: Path, room: Callable[..., None]) -> N
     assert state is not None
     n = 0
     write(daemon, b"standing_events", b"*")
-    while state._file.left > 200:
+    while state.file.left > 200:
         register(daemon, b"e%d u32 n" % n)
         daemon.save()
         n += 1

@@ -31,7 +31,9 @@ class World:
         self.free_memory_kb = 1 << 20
         self.status = StatusFile(None)
         self.table = EventTable(self.status)
-        self.comms = CommTable(self.tasks.get, self.tgids.get, self.parents.get, kernel_release=b"6.12.117")
+        self.comms = CommTable(
+            self.tasks.get, lambda tid: self.tgids.get(tid), self.parents.get, kernel_release=b"6.12.117"
+        )
         self.instances = Instances(
             self.table,
             self.comms,

@@ -318,7 +318,9 @@ STEPS = [
     steps=[("enabler", 0), ("on_behalf", 1), ("leave", 0)],
     broken=((EnablerTable, "forget_leaving"), 1, True),
 )
-@example(steps=[("ring", 0), ("half", 0), ("enabler", 0)], broken=((EnablerTable, "forget_leaving"), 1, False))
+@example(
+    steps=[("ring", 0), ("half", 0), ("enabler", 0)], broken=((EnablerTable, "forget_leaving"), 1, False)
+)
 @example(steps=[("notify", 0), ("token", 0)], broken=((EventTable, "add_notified_enabler"), 1, False))
 @settings(deadline=None)
 def test_nothing_is_left_when_all_have_left(

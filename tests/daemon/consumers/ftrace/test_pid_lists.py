@@ -82,8 +82,13 @@ def test_an_empty_list_would_mean_everybody(world: World, event: Event) -> None:
 
 def test_each_thread_is_looked_up_once(world: World, event: Event) -> None:
     asked: list[int] = []
-    read = world.comms._read_tgid
-    world.comms._read_tgid = lambda pid: asked.append(pid) or read(pid)  # type: ignore[func-returns-value]
+
+    class Asked(dict[int, int]):
+        def get(self, pid: int) -> int | None:  # type: ignore[override]
+            asked.append(pid)
+            return super().get(pid)
+
+    world.tgids = Asked(world.tgids)
     world.w(b"options/event-fork", b"1")
     assert writers(world, event, 60) == [60]
     assert not asked  # there is no list
@@ -98,10 +103,11 @@ def test_each_thread_is_looked_up_once(world: World, event: Event) -> None:
 def test_an_error_there_costs_the_thread_only(
     world: World, event: Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(pid: int) -> int:
-        raise ZeroDivisionError(pid)
+    class Failing(dict[int, int]):
+        def get(self, pid: int) -> int:  # type: ignore[override]
+            raise ZeroDivisionError(pid)
 
-    world.comms._read_tgid = fail
+    world.tgids = Failing()
     world.w(b"options/event-fork", b"1")
     world.w(b"set_event_pid", b"46")
     assert writers(world, event, 60, 46, 60) == [46]

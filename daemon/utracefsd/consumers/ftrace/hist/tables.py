@@ -53,7 +53,7 @@ class Tables:
         self._free_memory_kb = free_memory_kb
         self._instance_bytes = instance_bytes
         self._in_all = in_all
-        self._holders: dict[HistTable, list[int]] = {}
+        self.holders: dict[HistTable, list[int]] = {}
         """Numbers of the instances whose triggers use the table."""
         self._sizes: dict[HistTable, int] = {}
         """Bytes, with the memory that a table takes at its first record."""
@@ -66,7 +66,7 @@ class Tables:
             self._last = max((int(path.name[5:]) for path in self._files()), default=0)
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self.holders)
 
     def make(self, instance: int, bits: int, key_size: int, nr_words: int) -> HistTable:
         """An empty table, held by that instance. ENOMEM."""
@@ -81,7 +81,7 @@ class Tables:
     def adopt(self, instance: int, name: str, bits: int, key_size: int, nr_words: int) -> HistTable:
         """The previous daemon's table in the file of this name, held by that instance; an empty one if it
         cannot be used. bits: of an empty one. ENOMEM."""
-        for table in self._holders:
+        for table in self.holders:
             if table.path is not None and os.path.basename(table.path) == name:
                 self.hold(table, instance)
                 return table
@@ -106,32 +106,32 @@ class Tables:
         return HistTable.adopt(bits, key_size, nr_words, str(path))
 
     def _hold_first(self, table: HistTable, instance: int) -> HistTable:
-        self._holders[table] = [instance]
+        self.holders[table] = [instance]
         self._resize(table, table.nr_bytes)
         table.check_room = self._check_room
         return table
 
     def _check_room(self, table: HistTable) -> None:
-        self._check(self._holders[table][0], table.full_bytes - self._sizes[table])
+        self._check(self.holders[table][0], table.full_bytes - self._sizes[table])
         self._resize(table, table.full_bytes)
 
     def _resize(self, table: HistTable, size: int) -> None:
-        self._sums[self._holders[table][0]] += size - self._sizes.get(table, 0)
+        self._sums[self.holders[table][0]] += size - self._sizes.get(table, 0)
         self._sizes[table] = size
 
     def hold(self, table: HistTable, instance: int) -> None:
         """One more trigger uses it."""
-        self._holders[table].append(instance)
+        self.holders[table].append(instance)
 
     def drop(self, table: HistTable, instance: int) -> None:
         """One trigger less uses it; with the last one it is removed."""
-        size, held = self._sizes[table], self._holders[table]
+        size, held = self._sizes[table], self.holders[table]
         self._sums[held[0]] -= size
         held.remove(instance)
         if held:
             self._sums[held[0]] += size
         else:
-            del self._holders[table], self._sizes[table]
+            del self.holders[table], self._sizes[table]
             table.check_room = None
             try:
                 table.remove()
@@ -148,7 +148,7 @@ class Tables:
 
     def remove_the_rest(self) -> None:
         """After everything was adopted: remove files of unused tables."""
-        used = {table.path for table in self._holders}
+        used = {table.path for table in self.holders}
         for path in self._files():
             if str(path) not in used:
                 remove(path)

@@ -67,7 +67,7 @@ def test_a_table_costs_the_same_however_many_there_are() -> None:
 
     tables = Tables()
     first = tables.make(0, 7, 8, 1)
-    tables._holders[Untouched()] = [0]  # type: ignore[index]
+    tables.holders[Untouched()] = [0]  # type: ignore[index]
     count(first)
     count(tables.make(0, 7, 8, 1))
     assert tables.bytes_of(0) == 2 * SIZE
