@@ -13,7 +13,7 @@ while the option is on: the intake of records calls `wrote`, which costs a set l
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
@@ -200,10 +200,12 @@ class CommTable:
             process = self._read_parent(process)
 
     def saved_cmdlines_text(self) -> bytes:
-        return saved_cmdlines_text((pid, self.comm(pid)) for pid in list(self._tasks))
+        """pid and name, one a line."""
+        return b"".join(b"%d %s\n" % (pid, self.comm(pid)) for pid in list(self._tasks))
 
     def saved_tgids_text(self) -> bytes:
-        return saved_tgids_text(self._tgids.items())
+        """pid and tgid, ascending by pid."""
+        return b"".join(b"%d %d\n" % pair for pair in sorted(self._tgids.items()))
 
     def set_capacity(self, number: int) -> None:
         """How many names to keep; rounded up as the kernel does. EINVAL: 0, or more than 32768."""
@@ -234,13 +236,3 @@ class CommTable:
 def _rounded_capacity(number: int) -> int:
     pages = -(-(_TABLE_HEAD + number * _ELEMENT) // _PAGE)
     return ((_PAGE << (pages - 1).bit_length()) - _TABLE_HEAD) // _ELEMENT
-
-
-def saved_cmdlines_text(comms: Iterable[tuple[int, bytes]]) -> bytes:
-    """`saved_cmdlines`: (pid, comm) in the given order, one per line."""
-    return b"".join(b"%d %s\n" % pair for pair in comms)
-
-
-def saved_tgids_text(tgids: Iterable[tuple[int, int]]) -> bytes:
-    """`saved_tgids`: (pid, tgid), ascending by pid."""
-    return b"".join(b"%d %d\n" % pair for pair in sorted(tgids))

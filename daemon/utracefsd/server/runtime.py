@@ -110,23 +110,17 @@ class Runtime:
                     f"{path}: a socket's path has at most {MAX_SOCKET_PATH} bytes; "
                     "choose a shorter directory",
                 )
-        match self.kind:
-            case Kind.TEMPORARY:
-                _make(self.directory, 0o700)
-                try:
-                    _check_private(self.directory, self.uid)
-                except TraceError as error:
-                    raise TraceError(error.errno, f"{error.text}; {_ANOTHER_DIRECTORY}") from None
-            case Kind.USER:
-                _make(self.directory, 0o700)
-                _check_not_open_to_all(self.directory)
-            case Kind.SYSTEM:
-                _make(self.directory, 0o755)
-                _check_not_open_to_all(self.directory)
-            case Kind.CHOSEN:
-                _check_way(self.directory, self.uid)
-                _make(self.directory, 0o755 if reachable else 0o700)
-                _check_not_open_to_all(self.directory)
+        if self.kind is Kind.CHOSEN:
+            _check_way(self.directory, self.uid)
+        is_for_all = self.kind is Kind.SYSTEM or (self.kind is Kind.CHOSEN and reachable)
+        _make(self.directory, 0o755 if is_for_all else 0o700)
+        if self.kind is Kind.TEMPORARY:
+            try:
+                _check_private(self.directory, self.uid)
+            except TraceError as error:
+                raise TraceError(error.errno, f"{error.text}; {_ANOTHER_DIRECTORY}") from None
+        else:
+            _check_not_open_to_all(self.directory)
         found = attrs.evolve(self, status_folder=_free_name(self.status_folder, self.uid))
         _make(found.status_folder, 0o700)
         _check_private(found.status_folder, self.uid)

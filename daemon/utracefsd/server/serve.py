@@ -130,17 +130,13 @@ async def serve(
         daemon.listens()
         async with trio.open_nursery() as nursery:
             Server(daemon).start(nursery, store)
-            _log_place(place)
+            daemon_log.info(
+                "listening",
+                "sockets in %(directory)s, status file %(status_file)s",
+                directory=place.directory,
+                status_file=place.status_file,
+            )
             task_status.started(Serving(place, daemon))
-
-
-def _log_place(place: runtime.Runtime) -> None:
-    daemon_log.info(
-        "listening",
-        "sockets in %(directory)s, status file %(status_file)s",
-        directory=place.directory,
-        status_file=place.status_file,
-    )
 
 
 def _close(

@@ -34,8 +34,8 @@ class Layout:
         self.names: Final = tuple(text_of(field.name) for field in self.fields)
         self.min_size: Final = max((field.payload_offset + field.size for field in self.fields), default=0)
 
-    def pack(self, *args: Any, **kwargs: Any) -> bytes:
-        """The payload for one value per field, by position or by name.
+    def pack(self, *values: Any) -> bytes:
+        """The payload for one value per field.
 
         | field | value | out of range |
         |---|---|---|
@@ -47,11 +47,11 @@ class Layout:
         | other structs | bytes of exactly its size | ValueError |
         | location word | as a char array; a NUL is added where the type has `char` | ValueError above 65535 |
 
-        TypeError for a value of another type, and for missing, unknown, repeated or too many arguments; a
-        name that several fields have can only be given by position. ValueError for a payload above 65529
+        TypeError for a value of another type, or another number of them. ValueError for a payload above 65529
         bytes, which no record can carry. Surrogate escapes in a str become the bytes that they stand for.
         """
-        values = self._arguments(args, kwargs)
+        if len(values) != len(self.fields):
+            raise TypeError(f"the event has {len(self.fields)} fields, {len(values)} values were given")
         payload = bytearray(self.min_size)
         for field, name, value in zip(self.fields, self.names, values, strict=True):
             start = field.payload_offset
@@ -63,24 +63,6 @@ class Layout:
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"payload of {len(payload)} bytes; a record holds at most {MAX_PAYLOAD}")
         return bytes(payload)
-
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        if len(args) > len(self.fields):
-            raise TypeError(f"the event has {len(self.fields)} fields, {len(args)} values were given")
-        by_position = self.names[: len(args)]
-        for name in kwargs:
-            if name not in self.names:
-                raise TypeError(f"the event has no field {name!r}")
-            if self.names.count(name) > 1:
-                raise TypeError(f"several fields are called {name!r}; give them by position")
-            if name in by_position:
-                raise TypeError(f"field {name!r} was given twice")
-        values = list(args)
-        for name in self.names[len(args) :]:
-            if name not in kwargs:
-                raise TypeError(f"field {name!r} is missing")
-            values.append(kwargs[name])
-        return values
 
     @staticmethod
     def _append(payload: bytearray, field: Field, name: str, value: Any) -> int:

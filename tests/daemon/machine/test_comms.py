@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.machine.comms import CommTable, Task, saved_cmdlines_text, saved_tgids_text
+from utracefsd.machine.comms import CommTable, Task
 
 
 class Machine:
@@ -119,8 +119,3 @@ def test_a_user_with_many_ended_threads_makes_none_of_others_forgotten(machine: 
     assert table.comm(100) == b"other"
     assert table.has_ended(7, 10, 1, share=1, comm=b"ended")
     assert table.comm(1000) == b"<...>"
-
-
-def test_saved_names() -> None:
-    assert saved_cmdlines_text([(54, b"python3"), (7, b"a b")]) == b"54 python3\n7 a b\n"
-    assert saved_tgids_text([(54, 50), (7, 7)]) == b"7 7\n54 50\n"

@@ -383,10 +383,6 @@ class Instance:
         self.options.set(name, value)
         self._apply()
 
-    def take_snapshot(self, cpu: int = -1) -> None:
-        """Writing 1 to `snapshot` calls this, or to that of one cpu. ENOMEM."""
-        self.snapshot.take(cpu)
-
     def free_buffer(self) -> None:
         """Closing free_buffer calls this; with the option disable_on_free it also stops recording."""
         if self.options["disable_on_free"]:

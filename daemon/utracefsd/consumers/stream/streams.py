@@ -83,6 +83,12 @@ class _Opened:
             self._sink.close()
             self._on_closed(self)
 
+    def missed(self) -> StreamMissed:
+        raise TraceError(errno.EINVAL, "a stream of pages has the counts of its instance's files")
+
+    def attach(self) -> None:
+        raise NotImplementedError
+
     def _detach(self) -> None:
         raise NotImplementedError
 
@@ -132,9 +138,6 @@ class PageStream(_Opened):
         self._pages.go_on()
         self._instance.buffer.hand_to(self._pages, all_of_them=True)
         return super().ready()
-
-    def missed(self) -> StreamMissed:
-        raise TraceError(errno.EINVAL, "a stream of pages has the counts of its instance's files")
 
     def _detach(self) -> None:
         self._pages.go_on()
@@ -282,9 +285,9 @@ class Streams:
         self._instances = instances
         self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
-        self._streams: dict[Stream | PageStream, list[Callable[[], None]]] = {}
+        self._streams: dict[_Opened, list[Callable[[], None]]] = {}
         """With functions that release the stream's instances."""
-        self._lossless: dict[Stream | PageStream, tuple[int, int]] = {}
+        self._lossless: dict[_Opened, tuple[int, int]] = {}
         """Users of the lossless ones, and `lossless_us`."""
         self.on_lossless: Callable[[], None] = lambda: None
         """Called after a change of `wait_us`."""
@@ -298,7 +301,7 @@ class Streams:
         ours = (0, os.geteuid(), uid)
         return max((us for its_uid, us in self._lossless.values() if its_uid in ours), default=0)
 
-    def open(self, attr: StreamAttr, *, handle: int, uid: int = -1) -> Stream | PageStream:
+    def open(self, attr: StreamAttr, *, handle: int, uid: int = -1) -> _Opened:
         """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
         it. uid: of the user who opens it.
 
@@ -324,7 +327,7 @@ class Streams:
             raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
-        stream: Stream | PageStream
+        stream: _Opened
         if attr.pages:
             stream = PageStream(attr, sink, handle, instances[0], self._closed)
         else:
@@ -351,7 +354,6 @@ class Streams:
         return f"streams: {len(self._streams)} of {MAX_STREAMS}, {held} of {MAX_BYTES} bytes\n"
 
     def _closed(self, stream: _Opened) -> None:
-        assert isinstance(stream, Stream | PageStream)
         for let_go in self._streams.pop(stream):
             let_go()
         if self._lossless.pop(stream, None):

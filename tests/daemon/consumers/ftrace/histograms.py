@@ -5,11 +5,12 @@ from __future__ import annotations
 from utracefs_protocol.events.declaration import Declaration, parse
 from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.hist.parse import parse_parts
+from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.expressions import Context, Variables
 from utracefsd.consumers.ftrace.hist.program import compile_definition
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
+from utracefsd.consumers.ftrace.hist.text import hist_pieces
 
 EVENT = parse(b"h u32 id; s32 sv; u64 big; char[12] name; __rel_loc char[] msg; u8 small; u16 sz")
 
@@ -27,6 +28,5 @@ def hist_of(definition: Definition, path: str | None = None) -> Hist:
 
 
 def text_of(definition: Definition, hist: Hist) -> bytes:
-    contents = Contents.of(hist.table)
     line = definition.text() + b" [active]\n"
-    return b"".join(hist_pieces(definition, contents, line, lambda pid: b"task-%d" % pid))
+    return b"".join(hist_pieces(definition, Entries(hist.table), line, lambda pid: b"task-%d" % pid))

@@ -45,11 +45,13 @@ cdef struct Sorting:
 
 
 cdef class Entries:
-    """The present entries of `table`."""
+    """The present entries of `table`. hits, drops: As of the table."""
 
     cdef unsigned char *memory      # words and key of each
     cdef Item *items                # in the sorted order
     cdef uint64_t count
+    cdef readonly uint64_t hits
+    cdef readonly uint64_t drops
     cdef size_t entry_bytes
     cdef uint32_t nr_words
     cdef uint32_t key_size
@@ -60,6 +62,8 @@ cdef class Entries:
         self.key_size = table.c.header.key_size
         self.entry_bytes = table.c.element_bytes
         self.count = table.c.header.entries
+        self.hits = table.c.header.hits
+        self.drops = table.c.header.drops
         self.memory = <unsigned char *>PyMem_Malloc((self.count + 1) * self.entry_bytes)
         self.items = <Item *>PyMem_Malloc((self.count + 1) * sizeof(Item))
         if self.memory == NULL or self.items == NULL:

@@ -78,11 +78,6 @@ class Definition:
     parameters: tuple[tuple[tuple[bool, int], ...], ...] = ()
     """For each parameter of each action: (True, its number) for a reference, else (False, its slot)."""
 
-    @property
-    def keeps_variables(self) -> bool:
-        """Entries have slots."""
-        return bool(self.slots)
-
     def text(self) -> bytes:
         """The trigger's line, without its actions (event_hist_trigger_print())."""
         text = b"hist:"

@@ -115,7 +115,7 @@ class Program(NamedTuple):
     keys: tuple[Key, ...]
     values: tuple[tuple[Step, ...], ...]
     """Behind the count of hits."""
-    variables: tuple["Variable", ...] = ()
+    variables: tuple[Variable, ...] = ()
     """In the order in which they are set."""
     references: int = 0
     """How many variables of other triggers are read."""
@@ -148,24 +148,19 @@ _DIV_CONST_MOST = 1 << 20
 
 
 def compile_definition(definition: Definition) -> Program:
-    program = Program(
+    return Program(
         definition.key_size,
         tuple(_key(field, definition) for field in definition.keys),
         tuple(tuple(_steps(field, definition)) for field in definition.values),
-        references=len(definition.references),
+        tuple(_variable(when, field, definition) for when, field in definition.slots),
+        len(definition.references),
     )
-    if not definition.keeps_variables:
-        return program
-    return program._replace(
-        variables=tuple(
-            Variable(when, (), None)
-            if field is None
-            else Variable(when, (), string_key(field, 0, 8 * STRING_WORDS))
-            if field.is_string
-            else Variable(when, tuple(_steps(field, definition)), None)
-            for when, field in definition.slots
-        )
-    )
+
+
+def _variable(when: int, field: HistField | None, definition: Definition) -> Variable:
+    if field is not None and field.is_string:
+        return Variable(when, (), string_key(field, 0, 8 * STRING_WORDS))
+    return Variable(when, () if field is None else tuple(_steps(field, definition)), None)
 
 
 def _key(field: HistField, definition: Definition) -> Key:

@@ -5,10 +5,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
-
 from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist._hist import HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, SortKey
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 
@@ -25,22 +22,9 @@ Entry = tuple[bytes, tuple[int, ...]]
 """A key and its words: hits, then a sum for each value."""
 
 
-@attrs.frozen(eq=False)
-class Contents:
-    entries: Entries
-    hits: int
-    """Records that were counted."""
-    drops: int
-    """Records that found it full."""
-
-    @classmethod
-    def of(cls, table: HistTable) -> "Contents":
-        return cls(Entries(table), table.hits, table.drops)
-
-
 def hist_pieces(
     definition: Definition,
-    contents: Contents,
+    entries: Entries,
     line: bytes,
     comm: Callable[[int], bytes],
     *,
@@ -52,15 +36,14 @@ def hist_pieces(
     comm: the name of a thread. more: the actions' text for an entry. below: their text behind all entries.
     """
     yield b"# event histogram\n#\n# trigger info: " + line + b"#\n\n"
-    entries = contents.entries
     entries.sort(_sort_by(definition, key) for key in definition.sort)
     show = _entry_printer(definition, entries.stats(), comm)
     for start in range(0, len(entries), _PIECE):
         yield b"".join([show(one) + more(one) + b"\n" for one in entries.piece(start, start + _PIECE)])
     yield below + b"\nTotals:\n    Hits: %d\n    Entries: %d\n    Dropped: %d\n" % (
-        contents.hits,
+        entries.hits,
         len(entries),
-        contents.drops,
+        entries.drops,
     )
 
 

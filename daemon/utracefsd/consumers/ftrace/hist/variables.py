@@ -14,36 +14,19 @@ makes a variable of it, and is removed with the last reader (create_field_var_hi
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from utracefs_protocol.events.declaration import Field
-from utracefsd.consumers.ftrace.hist.definition import Definition
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, field_text
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.event_table import EventTable
 
 
-class Owner(Protocol):
-    """An attached hist trigger."""
-
-    @property
-    def definition(self) -> Definition:
-        """Its definition."""
-
-    @property
-    def filter_text(self) -> bytes | None:
-        """The text behind `if`."""
-
-
-def _no_making(event: Event, command: bytes) -> Owner | None:
-    return None
-
-
 class InstanceVariables:
     """Variables for a definition of `event` (`expressions.Variables`).
 
-    hists: The triggers of all events of the instance, each event's in their order. fresh: The definition is
+    hists: The triggers (`EventHist`) of all events of the instance, each event's in their order. fresh: The definition is
     to be attached, not to be removed. make: Attach another trigger, for a field of its event; None: it is
     refused.
     """
@@ -55,7 +38,7 @@ class InstanceVariables:
         hists: Sequence[tuple[Event, Any]],
         *,
         fresh: bool,
-        make: Callable[[Event, bytes], Any] = _no_making,
+        make: Callable[[Event, bytes], Any],
     ) -> None:
         self._table = table
         self._event = event
@@ -147,7 +130,7 @@ def _key_types(keys: Sequence[HistField]) -> list[tuple[bytes, int, bool]]:
     return [(key.type, key.size, key.signed) for key in keys]
 
 
-def _definition_for(like: Owner, variable: bytes, name: bytes) -> bytes:
+def _definition_for(like: Any, variable: bytes, name: bytes) -> bytes:
     """The definition of a trigger that has the variable: of the other one's size, where the kernel always has
     2048 entries, and with the modifiers of its keys, which the kernel omits: otherwise entries would be
     missed."""
@@ -160,6 +143,6 @@ def _definition_for(like: Owner, variable: bytes, name: bytes) -> bytes:
 _NOT_UNIQUE = "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable"
 
 
-def is_read(owner: Owner, hists: Iterable[tuple[Event, Any]]) -> bool:
+def is_read(owner: Any, hists: Iterable[tuple[Event, Any]]) -> bool:
     """Whether another trigger reads a variable of this one (check_var_refs())."""
     return any(reference.owner is owner for _, other in hists for reference in other.definition.references)

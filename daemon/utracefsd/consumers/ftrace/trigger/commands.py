@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
+from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist.text import hist_pieces
 from utracefsd.consumers.ftrace.hist.variables import is_read
 from utracefsd.consumers.ftrace.trigger.hist_kinds import (
     HistKind,
@@ -57,12 +58,12 @@ class Triggers:
     def hist_pieces(self, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
         """The content of the file `hist`, piece by piece. comm: the name of a thread."""
         between = b""
-        for one, contents, line, below in [  # all are copied before the first piece
-            (one, Contents.of(one.table), one.text() + b"\n", one.below_text(comm))
+        for one, entries, line, below in [  # all are copied before the first piece
+            (one, Entries(one.table), one.text() + b"\n", one.below_text(comm))
             for one in hists_of(self._place, event)
         ]:
             yield between
-            yield from hist_pieces(one.definition, contents, line, comm, more=one.more_text, below=below)
+            yield from hist_pieces(one.definition, entries, line, comm, more=one.more_text, below=below)
             between = b"\n\n"
 
     def may_go(self, event: Event) -> bool:

@@ -11,7 +11,7 @@ from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, syscall_name
+from utracefsd.consumers.ftrace.hist.text import hist_pieces, syscall_name
 
 PACK = Layout(EVENT.fields).pack
 
@@ -165,14 +165,18 @@ def test_what_actions_add() -> None:
     definition = defined(b"keys=id")
     hist = hist_of(definition)
     hist.count(payload())
-    contents = Contents(Entries(hist.table), 1, 2)
     *_, entries, end = hist_pieces(
-        definition, contents, b"LINE\n", lambda pid: b"", more=lambda entry: b"\n\tmax: 1", below=b"BELOW\n"
+        definition,
+        Entries(hist.table),
+        b"LINE\n",
+        lambda pid: b"",
+        more=lambda entry: b"\n\tmax: 1",
+        below=b"BELOW\n",
     )
     text = b"#\n\n" + entries + end
     assert text.endswith(
         b"#\n\n{ id:          1 } hitcount:          1\n\tmax: 1\nBELOW\n"
-        b"\nTotals:\n    Hits: 1\n    Entries: 1\n    Dropped: 2\n"
+        b"\nTotals:\n    Hits: 1\n    Entries: 1\n    Dropped: 0\n"
     )
 
 

@@ -281,4 +281,4 @@ def test_is_read() -> None:
     class One:
         definition = None
 
-    assert not is_read(One(), iter(()))  # type: ignore[arg-type]
+    assert not is_read(One(), iter(()))

@@ -254,58 +254,42 @@ static inline void ht_take(struct ht *t, uint64_t value)
     HT_STORE(t->header->redo.takes, 1);
 }
 
-/* Steps 3 to 5 for a key that was looked up; there is a free element if it has none. */
-static inline void ht_count(struct ht *t, const struct ht_place *place, const uint64_t *key)
+/* Steps 3 to 5, for the element whose words are in the image; map_word 0: its key is in the map already. */
+static inline void ht_store(struct ht *t, uint64_t hits, uint64_t drops, uint64_t element, uint64_t map_word)
 {
-    struct ht_header *header = t->header;
-    struct ht_redo *redo = &header->redo;
-    redo->hits = header->hits + 1;
-    redo->drops = header->drops;
-    redo->slot = place->slot;
-    if (place->element) {
-        redo->entries = header->entries;
-        redo->element = place->element;
-        redo->map_word = 0;
-    } else {
-        redo->entries = header->entries + 1;
-        redo->element = header->entries + 1;
-        redo->map_word = place->map_word | redo->element;
-        memcpy(t->image + header->nr_words, key, header->key_size);
-    }
+    struct ht_redo *redo = &t->header->redo;
+    redo->hits = t->header->hits + hits;
+    redo->drops = t->header->drops + drops;
+    redo->entries = t->header->entries + (map_word != 0);
+    redo->element = element;
+    redo->map_word = map_word;
     HT_ORDER();
     HT_STORE(redo->valid, 1);
     HT_ORDER();
     ht_apply(t);
 }
 
-/* Change only an element: its variable was read once. */
-static inline void ht_change(struct ht *t, uint64_t element)
+/* The same for a key that was looked up; there is a free element if it has none. */
+static inline void ht_count(struct ht *t, const struct ht_place *place, const uint64_t *key)
 {
-    struct ht_redo *redo = &t->header->redo;
-    redo->hits = t->header->hits;
-    redo->drops = t->header->drops;
-    redo->entries = t->header->entries;
-    redo->element = element;
-    redo->map_word = 0;
-    HT_ORDER();
-    HT_STORE(redo->valid, 1);
-    HT_ORDER();
-    ht_apply(t);
+    t->header->redo.slot = place->slot;
+    if (place->element) {
+        ht_store(t, 1, 0, place->element, 0);
+        return;
+    }
+    uint64_t element = t->header->entries + 1;
+    memcpy(t->image + t->header->nr_words, key, t->header->key_size);
+    ht_store(t, 1, 0, element, place->map_word | element);
 }
+
+/* Change only an element: its variable was read once. */
+static inline void ht_change(struct ht *t, uint64_t element) { ht_store(t, 0, 0, element, 0); }
 
 /* The same for a key that finds the table full, from step 1 on. */
 static inline void ht_drop(struct ht *t, uint64_t who, uint64_t serial)
 {
-    struct ht_redo *redo = &t->header->redo;
     ht_begin(t, who, serial);
-    redo->hits = t->header->hits;
-    redo->drops = t->header->drops + 1;
-    redo->entries = t->header->entries;
-    redo->element = 0;
-    HT_ORDER();
-    HT_STORE(redo->valid, 1);
-    HT_ORDER();
-    ht_apply(t);
+    ht_store(t, 0, 1, 0, 0);
 }
 
 static inline int ht_is_full(const struct ht *t) { return t->header->entries >> t->header->bits != 0; }
