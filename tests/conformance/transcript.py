@@ -2,13 +2,15 @@
 
 A transcript is a list of operations (`> line`, the script), each with its output lines. The kernel's files
 also have the quiet operations, which players do not echo (`> q write ...`), and name lines that occur many
-times: `@NAME` is the lines from `@define NAME` to `@end`. Both are normalised first: values that may
-differ (ids, pids, command names unknown to the kernel, time stamps, cpu numbers, sums of bytes that depend on
-those, the order of user_events_status) are replaced or sorted; the rest must be equal, line by line.
+times: `@NAME TEXT` is the lines from `@define NAME` to `@end`, with TEXT for `$text` and its length with a
+newline for `$size`. Both are normalised first: values that may differ (ids, pids, command names unknown to the
+kernel, time stamps, cpu numbers, sums of bytes that depend on those, the order of user_events_status) are
+replaced or sorted; the rest must be equal, line by line.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -149,8 +151,14 @@ def recorded(script: str) -> str:
     """The kernel's transcript of `script`."""
     text = (RECORDED / f"{script}.txt").read_text(encoding="utf-8", errors="surrogateescape")
     for name, block in re.findall(r"^@define (\w+)\n(.*?)^@end\n", text, re.MULTILINE | re.DOTALL):
-        text = text.replace(f"@define {name}\n{block}@end\n", "").replace(f"@{name}\n", block)
+        text = text.replace(f"@define {name}\n{block}@end\n", "")
+        text = re.sub(rf"^@{name}(?: (.*))?\n", functools.partial(_filled, block), text, flags=re.MULTILINE)
     return text
+
+
+def _filled(block: str, use: re.Match[str]) -> str:
+    text = use[1] or ""
+    return block.replace("$text", text).replace("$size", str(len(text) + 1))
 
 
 def write_script(script: str, folder: Path) -> Path:
