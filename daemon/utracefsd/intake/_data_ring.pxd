@@ -45,7 +45,7 @@ cdef class DataRing:
     cdef int publish(self) except -1
     cdef int fold_lost(self, uint64_t position) except -1
     cdef int find_counted(self, uint64_t position) except -1
-    cdef int add_unmarked(self, uint64_t position, dict missing, dict counts) except -1
+    cdef int note_counted(self, uint32_t i, uint32_t n) except -1
     cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef void ask_names(self) noexcept

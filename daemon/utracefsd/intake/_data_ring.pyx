@@ -258,12 +258,13 @@ cdef class DataRing:
                     self.lost_of_unknown += n
                 else:
                     self.table.lose(i, n, self.pid, of_one)
-            if not of_one:
+            if of_one:
+                self.note_counted(i, n)
+                add_numbers(missing, of_one)
+                counts[i] = n
+            else:
                 dr_forget_lost_of(&self.c, i, n)
-                continue
-            add_numbers(missing, of_one)
-            counts[i] = n
-        self.add_unmarked(position, missing, counts)
+        self.add_marks(position, missing, counts)
         return 0
 
     cdef int find_counted(self, uint64_t position) except -1:
@@ -276,25 +277,26 @@ cdef class DataRing:
             if n:
                 self.table.miss(i, n, of_one)
             if of_one:
+                self.note_counted(i, n)
                 add_numbers(missing, of_one)
                 counts[i] = n
             elif dr_counted_of(&self.c, i):
-                dr_forget_lost_of(&self.c, i, n)
                 dr_set_counted(&self.c, i, 0)
-        self.add_unmarked(position, missing, counts)
+                dr_forget_lost_of(&self.c, i, n)
+        self.add_marks(position, missing, counts)
         return 0
 
-    cdef int add_unmarked(self, uint64_t position, dict missing, dict counts) except -1:
-        if missing:
-            add_numbers(self.unmarked, counts)
-            for i in counts:
-                dr_set_counted(&self.c, i, <uint32_t>(self.unmarked[i] & COUNTER))
-            self.add_marks(position, missing, counts)
+    cdef int note_counted(self, uint32_t i, uint32_t n) except -1:
+        """For the next daemon; at once, since streams have these losses already."""
+        self.unmarked[i] = self.unmarked.get(i, 0) + n
+        dr_set_counted(&self.c, i, <uint32_t>(self.unmarked[i] & COUNTER))
         return 0
 
     cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1:
         """Add a mark, or add to the last one if that is near: each mark begins a page. So there are at most
         MARKS_A_LAP per lap, even for a producer that always claims losses."""
+        if not missing:
+            return 0
         if self.marks:
             last, more, more_counts = self.marks[len(self.marks) - 1]
             if position < last + self.c.ring.size // MARKS_A_LAP:
@@ -315,9 +317,9 @@ cdef class DataRing:
             for sink, lost in missing.items():
                 (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
             for write_index, lost in counts.items():
-                dr_forget_lost_of(&self.c, write_index, <uint32_t>(lost & COUNTER))
                 self.unmarked[write_index] -= lost
                 dr_set_counted(&self.c, write_index, <uint32_t>(self.unmarked[write_index] & COUNTER))
+                dr_forget_lost_of(&self.c, write_index, <uint32_t>(lost & COUNTER))
                 if not self.unmarked[write_index]:
                     del self.unmarked[write_index]
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX

@@ -133,9 +133,11 @@ cdef class Intake:
         self.set_clock(ring)
 
     def remove(self, DataRing ring not None):
-        """Forget a ring whose records were taken in."""
+        """Forget a ring whose records were taken in. Losses since then stay in its memory, for the next
+        daemon: the counts of this one may be written down already."""
         self.rings.remove(ring)
-        self.widen(ring)
+        ring.c.withheld = 0
+        dr_publish(&ring.c)
         ring.mark_lost(UINT64_MAX)  # its last losses come before any next record
 
     def want_wakeup(self, bint wanted):

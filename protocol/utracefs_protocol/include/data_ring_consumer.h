@@ -169,16 +169,15 @@ static inline uint64_t dr_head(struct dr_consumer *c)
  * how many of them are counted. Stores, and what the successor does after a kill behind each one:
  *
  *     lost += n            (producer)                          the successor counts and marks n
- *     counted in memory, reported to streams in memory         the same: no reader has them
- *     dr_set_counted(n)                                        marks n; no reader has them, with all else
- *                                                              that the daemon had not published: unknown
- *     streams are published                                    marks n
+ *     told to streams (ss_header.lost)                         counts n again: streams have them twice
+ *     dr_set_counted(n)                                        marks n
  *     marked in the ring buffers                               marks n again, see DataRing.mark_lost
- *     dr_forget_lost_of(n): lost -= n                          nothing: a number above `lost` is ignored
- *     dr_set_counted(0)                                        nothing
+ *     dr_set_counted(0)                                        counts n again
+ *     dr_forget_lost_of(n): lost -= n                          nothing
  *
- * Losses of an event without a ring buffer need no mark: they are forgotten before streams are published. A
- * producer that writes `counted` hides its own losses, which it could also not report.
+ * So no loss is hidden, whatever the producer adds meanwhile. Losses of an event without a ring buffer need
+ * no mark: they are forgotten at once. A producer that writes `counted` hides its own losses, which it could
+ * also not report.
  *
  * A producer adds to its event's number first. If that number is taken before the producer adds to the total,
  * the next call reports a loss and no number is found. */
@@ -208,7 +207,7 @@ static inline uint32_t dr_counted_of(const struct dr_consumer *c, uint32_t write
 	return atomic_load_explicit(dr_counted(c, write_index), memory_order_relaxed);
 }
 
-/* (release and seq_cst: behind dr_forget_lost_of, in front of all that readers see) */
+/* (seq_cst: behind all that streams have, in front of dr_forget_lost_of) */
 static inline void dr_set_counted(struct dr_consumer *c, uint32_t write_index, uint32_t n)
 {
 	atomic_store_explicit(dr_counted(c, write_index), n, memory_order_seq_cst);

@@ -421,6 +421,19 @@ class TestAdopting:
         assert new.seen.tracepoint.emitted == taken + 2
         assert new.seen.probe.lost == 2
 
+    def test_losses_behind_the_last_look(self, world: World) -> None:
+        """A daemon that ends has written its counts down."""
+        while world.producers[0].emit(0, bytes(1000), 1):
+            pass
+        world.intake.remove(world.rings[0])
+        assert world.seen.tracepoint.emitted == 0
+        ring = adopt(world.rings[0])
+        new = World(0)
+        ring.table.append(new.seen.tracepoint)
+        new.intake.add(ring)
+        assert new.intake.take_in() == new.seen.tracepoint.emitted - 1
+        assert new.seen.probe.lost == 1
+
     def test_losses_that_were_seen_and_not_marked(self, world: World) -> None:
         """A daemon marks them in front of a record a lap later, and may be killed before that."""
         first, producer = Recorded(world), world.producers[0]
@@ -468,13 +481,19 @@ class TestAdopting:
             memory = producer.memory
             return memory[DATA + SIZE :][:4], memory[COUNTED:][:4], stream[192:200]
 
+        def lost_then() -> int:
+            """With one more, which the producer counts before the next daemon looks."""
+            memory = bytearray(producer.memory[:])
+            memory[DATA + SIZE] += 1
+            return lost_in_the_next(bytes(memory))
+
         with stepping(work, look) as states:
             for state in states:
                 if state is not None:
-                    told.append((state[2][0], lost_in_the_next(producer.memory[:])))
+                    told.append((state[2][0], lost_then()))
         sink.close()
         stream.close()
-        assert set(told) == {(0, 2), (2, 0), (2, 2)}
+        assert set(told) == {(0, 3), (2, 1), (2, 3)}
 
 
 def lost_in_the_next(ring: bytes) -> int:
