@@ -152,13 +152,14 @@ static void take_samples(struct bp_ring *ring)
 static void take_ringbuf(struct bp_map *map)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), size = page + 2 * (size_t)map->max_entries;
-	int error;
-	uint64_t *consumer = bp_ringbuf_map(map, NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, 0, &error);
-	const uint8_t *producer = bp_ringbuf_map(map, NULL, size, PROT_READ, MAP_SHARED, (off_t)page, &error);
+	int memory = map->rings[0]->memory;
+	uint64_t *consumer = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	const uint8_t *producer = mmap(NULL, size, PROT_READ, MAP_SHARED, memory, (off_t)page);
 	const uint8_t *data = producer + page;
 
-	if (bp_ringbuf_map(map, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, (off_t)page, &error) != MAP_FAILED)
-		printf("writable ");
+	if (bp_ringbuf_may_map(map, page, PROT_WRITE, 0) || bp_ringbuf_may_map(map, size, PROT_READ, (off_t)page) ||
+	    !bp_ringbuf_may_map(map, size, PROT_WRITE, (off_t)page))
+		printf("refused ");
 	while (*consumer < *(const uint64_t *)producer) {
 		const uint8_t *record = data + (*consumer & (map->max_entries - 1));
 		uint32_t length;

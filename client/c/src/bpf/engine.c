@@ -19,45 +19,51 @@ int32_t bp_budget = 1 << 22;
 int bp_find_part(struct bp_run *run, uint64_t address, uint64_t size, int is_write)
 {
 	const struct bp_program *program = run->program;
-	uint64_t start, part_size;
-	int is_key, is_read_only;
+	struct bp_part part;
+	int is_key;
 
 	for (uint32_t i = 0; i < program->nr_maps; i++) {
 		const struct bp_map *map = program->maps[i];
 
-		if (bp_map_part(map, address, &start, &part_size, &is_key))
+		if (bp_map_part(map, address, &part.start, &part.size, &is_key))
 			continue;
-		is_read_only = is_key || map->flags & BPF_F_RDONLY_PROG;
-		if (!bp_inside(address, size, start, part_size) || (is_write && is_read_only))
+		part.is_read_only = is_key || map->flags & BPF_F_RDONLY_PROG;
+		if (!bp_inside(address, size, &part) || (is_write && part.is_read_only))
 			return 0;
-		run->part = start;
-		run->part_size = part_size;
-		run->part_is_read_only = is_read_only;
+		run->parts[BP_GUESS] = part;
 		return 1;
 	}
-	/* Not remembered as the part: it ends with its submission. */
+	/* Never the guess: they end with their submission. */
 	for (int i = 0; i < run->nr_reservations; i++)
-		if (bp_inside(address, size, (uint64_t)run->reservations[i].sample, run->reservations[i].size))
+		if (bp_inside(address, size, &run->parts[BP_RESERVED + i]))
 			return 1;
 	return 0;
 }
 
 int bp_refuse(struct bp_run *run, uint64_t address, uint64_t size, int is_write)
 {
-	run->why = "";
-	run->bad_address = address;
-	run->bad_size = size;
-	run->bad_is_write = is_write;
+	static char text[160];
+
+	run->why = text;
+	if (!run->program->faults) /* else nobody reads it */
+		snprintf(text, sizeof(text), "a %s of %llu bytes at %#llx, %s", is_write ? "write" : "read",
+			 (unsigned long long)size, (unsigned long long)address,
+			 address < 4096 ? "a pointer that is NULL"
+			 : is_write	? "outside of the stack and the values of maps"
+					: "outside of the record, the stack and the values of maps");
 	return 0;
 }
 
 #define OP(name, ...) OP_##name,
-#define SPECIAL(name, ...) OP_##name,
 enum op {
 #include "instructions.h"
 	NR_OPS
 };
 
+#define STACK 254 /* variants of no instruction */
+#define BACK 255
+#define UNALIGNED "an atomic operation at an address that is not aligned"
+#define TOO_LONG "it ran too long"
 #define D r[x->dst]
 #define S r[x->src]
 #define IMM x->imm
@@ -68,37 +74,17 @@ enum op {
 		x++; \
 		RUN; \
 	} while (0)
-/* Only backward jumps and calls cost something: without them a run is as long as its program. */
-#define JUMP(distance)                             \
-	do {                                       \
-		int64_t far = (distance);          \
-		x += far + 1;                      \
-		if (far < 0) {                     \
-			run->budget += far;        \
-			if (run->budget < 0)       \
-				goto ended;        \
-		}                                  \
-		RUN;                               \
-	} while (0)
-#define REFUSE(address, size, is_write)                     \
-	do {                                                \
-		bp_refuse(run, address, size, is_write);    \
-		goto ended;                                 \
-	} while (0)
-#define END(text)                  \
-	do {                       \
-		run->why = (text); \
-		goto ended;        \
+/* Only this and calls cost something: without them a run is as long as its program. */
+#define GO_BACK(distance)                    \
+	do {                                 \
+		run->budget += (distance);   \
+		if (run->budget < 0)         \
+			goto ended;          \
+		x += (distance);             \
 	} while (0)
 
 static const void *const *labels;
-static const struct bp_instruction *last; /* where the last run ended */
-
-static void set_depth(struct bp_run *run, int depth)
-{
-	run->depth = depth;
-	run->stack_size = (uint64_t)(depth + 1) * sizeof(struct bp_frame);
-}
+static const struct bp_instruction *last; /* of a function that has returned */
 
 #ifdef __clang__
 #define BP_THREADED __attribute__((noinline))
@@ -108,139 +94,106 @@ static void set_depth(struct bp_run *run, int depth)
 #endif
 
 /* Direct threading: each instruction knows the place of its code. Without a run it only sets these places,
- * which are known only inside. */
-BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instruction *x, uint64_t a,
-				      uint64_t b, uint64_t c, uint64_t d)
+ * which are known only inside. arguments: r1 to r5, from [1] on. */
+BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instruction *x,
+				      const uint64_t *arguments)
 {
 #define OP(name, ...) [OP_##name] = &&name,
-#define SPECIAL(name, ...) [OP_##name] = &&name,
 	static const void *const places[] = {
 #include "instructions.h"
 	};
-	struct {
-		const struct bp_instruction *x;
-		uint64_t registers[4];
-	} callers[BP_FRAMES];
-	uint64_t r[11] = {0, a, b, c, d};
-	int nested = 0;
+	uint64_t r[11] = {0};
 
 	if (!run) {
 		labels = places;
 		return 0;
 	}
+	memcpy(r + 1, arguments + 1, 5 * sizeof(*r));
 	r[10] = (uint64_t)(bp_frames[run->depth].stack + BP_STACK);
 	RUN;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-local-typedefs"
 #pragma GCC diagnostic ignored "-Wunused-variable"
-#define OP(name, code, ...) name: __VA_ARGS__
-#define SPECIAL(name, ...) name: __VA_ARGS__
+#define OP(name, code, variant, ...) name: __VA_ARGS__
 #include "instructions.h"
 #pragma GCC diagnostic pop
-enter:
-	if (run->depth + 1 == BP_FRAMES)
-		END("calls of functions are nested deeper than 8");
-	run->budget -= 16;
-	if (run->budget < 0)
-		goto ended;
-	callers[nested].x = x;
-	memcpy(callers[nested++].registers, r + 6, sizeof(callers->registers));
-	set_depth(run, run->depth + 1);
-	r[10] += sizeof(struct bp_frame);
-	x += IMM + 1;
-	RUN;
-leave:
-	if (!nested) {
-		last = x;
-		return r[0];
-	}
-	/* Forward jumps cost nothing, but a function may be called often. */
-	nested--;
-	run->budget -= x - callers[nested].x - callers[nested].x->imm;
-	if (run->budget < 0)
-		goto ended;
-	x = callers[nested].x;
-	memcpy(r + 6, callers[nested].registers, sizeof(callers->registers));
-	set_depth(run, run->depth - 1);
-	r[10] -= sizeof(struct bp_frame);
-	NEXT;
 ended:
 	if (!run->why)
-		run->why = "it ran too long";
-	last = x;
+		run->why = TOO_LONG;
+	if (!run->ended)
+		run->ended = x;
 	return 0;
 }
 
-uint64_t bp_call_back(struct bp_run *run, uint64_t handle, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+static void set_depth(struct bp_run *run, int depth)
 {
+	run->depth = depth;
+	run->parts[BP_STACK_PART].size = (uint64_t)(depth + 1) * sizeof(struct bp_frame);
+}
+
+uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *arguments)
+{
+	const struct bp_instruction *begin = run->program->instructions + (uint32_t)handle;
 	uint64_t value = 0;
 
 	run->budget -= 16;
-	if (handle >> 32 != BP_CALLBACK_HANDLE || (uint32_t)handle >= run->program->n)
+	if (handle - BP_CALLBACK_HANDLE >= run->program->n) {
 		run->why = "a callback that is none of its functions";
-	else if (run->depth + 1 == BP_FRAMES)
+	} else if (run->depth + 1 == BP_FRAMES) {
 		run->why = "calls of functions are nested deeper than 8";
-	else if (run->budget < 0)
-		run->why = "it ran too long";
-	else {
+	} else if (run->budget < 0) {
+		run->why = TOO_LONG;
+	} else {
 		set_depth(run, run->depth + 1);
-		value = interpret(run, run->program->instructions + (uint32_t)handle, a, b, c, d);
-		run->budget -= last - (run->program->instructions + (uint32_t)handle);
+		value = interpret(run, begin, arguments);
+		/* Forward jumps cost nothing, but a function may be called often. */
+		if (!run->why)
+			run->budget -= last - begin;
 		set_depth(run, run->depth - 1);
 	}
 	return value;
 }
 
-static void describe(struct bp_program *program, const struct bp_run *run)
-{
-	char access[128] = "";
-
-	if (!*run->why)
-		snprintf(access, sizeof(access), "a %s of %llu bytes at %#llx, %s",
-			 run->bad_is_write ? "write" : "read", (unsigned long long)run->bad_size,
-			 (unsigned long long)run->bad_address,
-			 run->bad_address < 4096 ? "a pointer that is NULL"
-			 : run->bad_is_write	 ? "outside of the stack and the values of maps"
-						 : "outside of the record, the stack and the values of maps");
-	snprintf(program->fault, sizeof(program->fault), "instruction %u: %s%s",
-		 (uint32_t)(last - program->instructions), run->why, access);
-}
-
 uint64_t bp_program_run(struct bp_program *program, const void *context, size_t size,
 			const struct bp_record *record)
 {
+	const uint64_t arguments[6] = {0, (uint64_t)context};
 	struct bp_run run;
 	uint64_t value;
 
 	run.program = program;
 	run.record = record;
-	run.context = (uint64_t)context;
-	run.context_size = size;
-	run.stack = (uint64_t)bp_frames;
-	run.part = run.part_size = 0;
+	run.parts[BP_CONTEXT] = (struct bp_part){(uint64_t)context, size, 1};
+	run.parts[BP_GUESS].size = 0;
+	run.parts[BP_STACK_PART] = (struct bp_part){(uint64_t)bp_frames, 0, 0};
 	run.budget = bp_budget;
 	run.why = NULL;
-	set_depth(&run, 0);
+	run.ended = NULL;
 	run.nr_reservations = 0;
+	set_depth(&run, 0);
 	program->runs++;
-	value = interpret(&run, program->instructions, (uint64_t)context, 0, 0, 0);
+	value = interpret(&run, program->instructions, arguments);
 	while (run.nr_reservations) {
-		const struct bp_reservation *open = &run.reservations[--run.nr_reservations];
+		const int i = --run.nr_reservations;
 
-		bp_ringbuf_commit(open->map, open->sample, 0, 1);
-		if (!run.why)
+		bp_ringbuf_commit(run.reserved_in[i], (void *)run.parts[BP_RESERVED + i].start, 0, 1);
+		if (!run.why) {
 			run.why = "a reservation in a ring buffer that is neither submitted nor discarded";
+			run.ended = last;
+		}
 	}
 	if (run.why && !program->faults++)
-		describe(program, &run);
+		snprintf(program->fault, sizeof(program->fault), "instruction %u: %s",
+			 (uint32_t)(run.ended - program->instructions), run.why);
 	return run.why ? 0 : value;
 }
 
 /* ---- loading */
 
-#define OP(name, code, ...) [code] = OP_##name + 1,
-#define SPECIAL(name, ...)
-static const uint8_t op_of_code[256] = {
+#define OP(name, code, variant, ...) [OP_##name] = {code, variant},
+static const struct {
+	uint8_t code, variant;
+} rows[] = {
 #include "instructions.h"
 };
 
@@ -263,184 +216,110 @@ __attribute__((format(printf, 2, 3))) static int refuse(struct loading *loading,
 	return -EINVAL;
 }
 
-/* The operation by more than the code; -1: the code is enough, or wrong. */
-static int special(const struct bpf_insn *in)
+/* The target of a jump or call. Second halves of BPF_LD_IMM64 have the code 0, which no instruction has. */
+static int check_target(struct loading *loading, int64_t distance)
 {
-	int is_64 = BPF_CLASS(in->code) == BPF_ALU64, is_x = in->code & BPF_X, base = -1;
-
-	if (BPF_CLASS(in->code) != BPF_ALU && !is_64)
-		return -1;
-	switch (BPF_OP(in->code)) {
-	case BPF_END:
-		base = is_64 ? OP_SWAP16 : is_x ? OP_BE16 : OP_LE16;
-		if (is_64 && is_x)
-			return -1;
-		return in->imm == 16 ? base : in->imm == 32 ? base + 1 : in->imm == 64 ? base + 2 : -1;
-	case BPF_MOV:
-		if (!is_x)
-			return -1;
-		base = is_64 ? OP_MOVSX64_8 : OP_MOVSX32_8;
-		return in->off == 8 ? base : in->off == 16 ? base + 1 : in->off == 32 && is_64 ? base + 2 : -1;
-	case BPF_DIV:
-	case BPF_MOD:
-		base = BPF_OP(in->code) == BPF_DIV ? OP_SDIV64K : OP_SMOD64K;
-		return in->off == 1 ? base + (is_64 ? 0 : 2) + (is_x ? 1 : 0) : -1;
-	default:
-		return -1;
-	}
-}
-
-static int size_of(uint8_t code)
-{
-	return BPF_SIZE(code) == BPF_B ? 1 : BPF_SIZE(code) == BPF_H ? 2 : BPF_SIZE(code) == BPF_W ? 4 : 8;
-}
-
-static int check_atomic(struct loading *loading, const struct bpf_insn *in, uint8_t *writes)
-{
-	switch (in->imm) {
-	case BPF_ADD | BPF_FETCH:
-	case BPF_OR | BPF_FETCH:
-	case BPF_AND | BPF_FETCH:
-	case BPF_XOR | BPF_FETCH:
-	case BPF_XCHG:
-		*writes = in->src_reg;
-		/* fall through */
-	case BPF_ADD:
-	case BPF_OR:
-	case BPF_AND:
-	case BPF_XOR:
-	case BPF_CMPXCHG:
-		break;
-	default:
-		return refuse(loading, "unknown atomic operation %#x", in->imm);
-	}
-	if (in->dst_reg == 10 && in->off % size_of(in->code))
-		return refuse(loading, "an atomic operation at an address that is not aligned");
-	return 0;
-}
-
-/* Chooses the operation and checks registers; targets of jumps are checked later. */
-static int decode_plain(struct loading *loading, const struct bpf_insn *in, int *op)
-{
-	uint8_t class = BPF_CLASS(in->code), writes = 0;
-	int is_store = class == BPF_ST || class == BPF_STX, is_access = is_store || class == BPF_LDX;
-	int is_jump = class == BPF_JMP || class == BPF_JMP32;
-
-	*op = special(in);
-	if (*op < 0) {
-		*op = op_of_code[in->code] - 1;
-		if (*op < 0)
-			return refuse(loading, "unknown opcode %02x", in->code);
-		if ((class == BPF_ALU || class == BPF_ALU64) && in->off)
-			return refuse(loading, "opcode %02x uses a reserved field", in->code);
-	}
-	if (in->dst_reg > 10 || in->src_reg > 10)
-		return refuse(loading, "R%u is invalid", in->dst_reg > 10 ? in->dst_reg : in->src_reg);
-	if (class == BPF_STX && BPF_MODE(in->code) == BPF_ATOMIC) {
-		if (check_atomic(loading, in, &writes))
-			return -EINVAL;
-	} else if (!is_store && !is_jump) {
-		writes = in->dst_reg;
-	}
-	if (writes == 10)
-		return refuse(loading, "frame pointer is read only");
-	if (is_access && (is_store ? in->dst_reg : in->src_reg) == 10) {
-		if (in->off < -BP_STACK || in->off + size_of(in->code) > 0)
-			return refuse(loading, "the stack has %d bytes", BP_STACK);
-		if (BPF_MODE(in->code) != BPF_ATOMIC)
-			++*op;
-	}
-	return 0;
-}
-
-static int check_target(struct loading *loading, int64_t target)
-{
-	const struct bpf_insn *all = loading->load->instructions;
-	uint32_t i;
+	int64_t target = loading->at + 1 + distance;
 
 	if (target < 0 || target >= loading->load->n)
 		return refuse(loading, "jump out of range to %lld", (long long)target);
-	/* Second halves of BPF_LD_IMM64 have the code 0, which no instruction has. */
-	i = (uint32_t)target;
-	if (all[i].code == 0)
-		return refuse(loading, "jump into the middle of an instruction, to %u", i);
+	if (loading->load->instructions[target].code == 0)
+		return refuse(loading, "jump into the middle of an instruction, to %lld", (long long)target);
 	return 0;
 }
 
-static int add_map(struct loading *loading, int fd, struct bp_map **map, uint32_t *index)
+/* Chooses the operation, with all checks of a single instruction but those of its target. -EINVAL. */
+static int choose(struct loading *loading, const struct bpf_insn *in)
+{
+	static const uint8_t sizes[] = {[BPF_W >> 3] = 4, [BPF_H >> 3] = 2, [BPF_B >> 3] = 1, [BPF_DW >> 3] = 8};
+	uint8_t class = BPF_CLASS(in->code), writes = 0, size = sizes[BPF_SIZE(in->code) >> 3];
+	int is_store = class == BPF_ST || class == BPF_STX, is_access = is_store || class == BPF_LDX;
+	int is_atomic = class == BPF_STX && BPF_MODE(in->code) == BPF_ATOMIC;
+	int is_call = in->code == (BPF_JMP | BPF_CALL), is_jump = class == BPF_JMP || class == BPF_JMP32;
+	int of_stack = is_access && (is_store ? in->dst_reg : in->src_reg) == 10, op = 0, variant = 0;
+
+	if (is_atomic)
+		variant = in->imm;
+	else if (is_access)
+		variant = of_stack ? STACK : 0;
+	else if (is_jump)
+		variant = is_call ? in->src_reg : (in->code == (BPF_JMP32 | BPF_JA) ? in->imm : in->off) < 0 ? BACK : 0;
+	else if (class == BPF_ALU || class == BPF_ALU64)
+		variant = BPF_OP(in->code) == BPF_END ? in->imm : in->off;
+	if (is_call && in->src_reg > BPF_PSEUDO_CALL)
+		return refuse(loading, "functions of the kernel (kfuncs) are not there for programs on user events");
+	while (op < NR_OPS && (rows[op].code != in->code || rows[op].variant != variant))
+		op++;
+	if (op == NR_OPS)
+		return refuse(loading, "unknown opcode %02x (offset %d, immediate %d)", in->code, in->off, in->imm);
+	if (in->dst_reg > 10 || in->src_reg > 10)
+		return refuse(loading, "R%u is invalid", in->dst_reg > 10 ? in->dst_reg : in->src_reg);
+	if (is_atomic)
+		writes = in->imm & BPF_FETCH && in->imm != BPF_CMPXCHG ? in->src_reg : 0;
+	else if (!is_store && !is_jump)
+		writes = in->dst_reg;
+	if (writes == 10)
+		return refuse(loading, "frame pointer is read only");
+	if (of_stack && (in->off < -BP_STACK || in->off + size > 0))
+		return refuse(loading, "the stack has %d bytes", BP_STACK);
+	if (is_atomic && of_stack && in->off % size)
+		return refuse(loading, UNALIGNED);
+	return op;
+}
+
+/* The program's index of a map. -EBADF, -E2BIG. */
+static int index_of(struct loading *loading, int fd)
 {
 	struct bp_program *program = loading->program;
+	struct bp_map *map = loading->load->map_of ? loading->load->map_of(fd) : NULL;
+	uint32_t i = 0;
 
-	*map = loading->load->map_of ? loading->load->map_of(fd) : NULL;
-	if (!*map) {
+	if (!map) {
 		refuse(loading, "fd %d is not pointing to valid bpf_map", fd);
 		return -EBADF;
 	}
-	for (*index = 0; *index < program->nr_maps; ++*index)
-		if (program->maps[*index] == *map)
-			return 0;
-	if (*index == BP_MAX_MAPS) {
+	while (i < program->nr_maps && program->maps[i] != map)
+		i++;
+	if (i == BP_MAX_MAPS) {
 		refuse(loading, "a program has at most %d maps", BP_MAX_MAPS);
 		return -E2BIG;
 	}
-	bp_map_get(*map);
-	program->maps[program->nr_maps++] = *map;
-	return 0;
-}
-
-static void set_wide(struct bp_instruction *out, uint64_t value)
-{
-	out[0].imm = (int32_t)value;
-	out[1].imm = (int32_t)(value >> 32);
-}
-
-static int decode_wide(struct loading *loading, const struct bpf_insn *in, struct bp_instruction *out)
-{
-	int is_index = in->src_reg == BPF_PSEUDO_MAP_IDX || in->src_reg == BPF_PSEUDO_MAP_IDX_VALUE, error;
-	struct bp_map *map;
-	uint32_t index;
-
-	switch (in->src_reg) {
-	case 0:
-		set_wide(out, (uint64_t)(uint32_t)in[1].imm << 32 | (uint32_t)in->imm);
-		return 0;
-	case BPF_PSEUDO_FUNC:
-		set_wide(out, (uint64_t)BP_CALLBACK_HANDLE << 32 | (loading->at + 1 + (uint32_t)in->imm));
-		return check_target(loading, (int64_t)loading->at + 1 + in->imm);
-	case BPF_PSEUDO_MAP_FD:
-	case BPF_PSEUDO_MAP_VALUE:
-	case BPF_PSEUDO_MAP_IDX:
-	case BPF_PSEUDO_MAP_IDX_VALUE:
-		break;
-	default:
-		return refuse(loading, "variables of the kernel are not there for programs on user events");
+	if (i == program->nr_maps) {
+		bp_map_get(map);
+		program->maps[program->nr_maps++] = map;
 	}
+	return (int)i;
+}
+
+/* BPF_LD_IMM64 of two instructions. */
+static int decode_wide(struct loading *loading, const struct bpf_insn *in, uint64_t *value)
+{
+	int is_index = in->src_reg == BPF_PSEUDO_MAP_IDX || in->src_reg == BPF_PSEUDO_MAP_IDX_VALUE, i;
+	const struct bp_map *map;
+
+	if (loading->at + 1 == loading->load->n || in[1].code || in[1].dst_reg || in[1].src_reg || in[1].off)
+		return refuse(loading, "invalid bpf_ld_imm64 insn");
+	*value = (uint64_t)(uint32_t)in[1].imm << 32 | (uint32_t)in->imm;
+	if (in->src_reg == 0)
+		return 0;
+	if (in->src_reg == BPF_PSEUDO_FUNC) {
+		*value = BP_CALLBACK_HANDLE + loading->at + 1 + (uint32_t)in->imm;
+		return check_target(loading, in->imm);
+	}
+	if (in->src_reg == BPF_PSEUDO_BTF_ID || in->src_reg > BPF_PSEUDO_MAP_IDX_VALUE)
+		return refuse(loading, "variables of the kernel are not there for programs on user events");
 	if (is_index && (!loading->load->fd_array || in->imm < 0))
 		return refuse(loading, "a map by its index, without fd_array");
-	error = add_map(loading, is_index ? loading->load->fd_array[in->imm] : in->imm, &map, &index);
-	if (error)
-		return error;
-	set_wide(out, (uint64_t)BP_MAP_HANDLE << 32 | index);
-	if (in->src_reg == BPF_PSEUDO_MAP_VALUE || in->src_reg == BPF_PSEUDO_MAP_IDX_VALUE) {
-		if (map->type != BPF_MAP_TYPE_ARRAY || (uint32_t)in[1].imm >= map->value_size)
-			return refuse(loading, "no such address in the value of a map");
-		set_wide(out, (uint64_t)(map->entries + (uint32_t)in[1].imm));
-	}
-	return 0;
-}
-
-static int decode_call(struct loading *loading, const struct bpf_insn *in, int *op)
-{
-	const char *name, *why;
-
-	if (in->src_reg == BPF_PSEUDO_CALL) {
-		*op = OP_CALL_LOCAL;
-		return check_target(loading, (int64_t)loading->at + 1 + in->imm);
-	}
-	if (in->src_reg)
-		return refuse(loading, "functions of the kernel (kfuncs) are not there for programs on user events");
-	if (!bp_is_helper((uint32_t)in->imm, &name, &why))
-		return refuse(loading, "unknown func %s#%d: %s", name, in->imm, why);
+	i = index_of(loading, is_index ? loading->load->fd_array[in->imm] : in->imm);
+	if (i < 0)
+		return i;
+	*value = BP_MAP_HANDLE + (uint64_t)i;
+	if (in->src_reg == BPF_PSEUDO_MAP_FD || in->src_reg == BPF_PSEUDO_MAP_IDX)
+		return 0;
+	map = loading->program->maps[i];
+	if (map->type != BPF_MAP_TYPE_ARRAY || (uint32_t)in[1].imm >= map->value_size)
+		return refuse(loading, "no such address in the value of a map");
+	*value = (uint64_t)(map->entries + (uint32_t)in[1].imm);
 	return 0;
 }
 
@@ -448,24 +327,24 @@ static int decode(struct loading *loading)
 {
 	const struct bpf_insn *in = loading->load->instructions + loading->at;
 	struct bp_instruction *out = loading->program->instructions + loading->at;
-	uint8_t class = BPF_CLASS(in->code);
-	int op, error = decode_plain(loading, in, &op);
+	const char *name, *why;
+	int op = choose(loading, in), error = 0;
+	uint64_t value = 0;
 
-	if (error)
-		return error;
-	*out = (struct bp_instruction){.dst = in->dst_reg, .src = in->src_reg, .offset = in->off, .imm = in->imm};
-	if (in->code == (BPF_JMP | BPF_CALL)) {
-		error = decode_call(loading, in, &op);
+	if (op < 0)
+		return op;
+	*out = (struct bp_instruction){labels[op], in->dst_reg, in->src_reg, in->off, in->imm};
+	if (op == OP_CALL) {
+		if (!bp_is_helper((uint32_t)in->imm, &name, &why))
+			return refuse(loading, "unknown func %s#%d: %s", name, in->imm, why);
 	} else if (op == OP_LD_IMM64) {
-		if (loading->at + 1 == loading->load->n || in[1].code || in[1].dst_reg || in[1].src_reg || in[1].off)
-			return refuse(loading, "invalid bpf_ld_imm64 insn");
-		error = decode_wide(loading, in, out);
-		out[1].label = labels[OP_EXIT]; /* never reached */
-		loading->at++;
-	} else if ((class == BPF_JMP || class == BPF_JMP32) && op != OP_EXIT) {
-		error = check_target(loading, (int64_t)loading->at + 1 + (op == OP_GOTOL ? in->imm : in->off));
+		error = decode_wide(loading, in, &value);
+		if (!error) /* else there may be no second one */
+			out[1].label = (const void *)value;
+		loading->at += !error;
+	} else if (op != OP_EXIT && (BPF_CLASS(in->code) == BPF_JMP || BPF_CLASS(in->code) == BPF_JMP32)) {
+		error = check_target(loading, op == OP_CALL_LOCAL || in->code == (BPF_JMP32 | BPF_JA) ? in->imm : in->off);
 	}
-	out->label = labels[op];
 	return error;
 }
 
@@ -473,7 +352,7 @@ static int decode_all(struct loading *loading)
 {
 	struct bp_load *load = loading->load;
 	uint8_t code;
-	int error;
+	int error = 0;
 
 	if (!load->n)
 		return refuse(loading, "a program without instructions");
@@ -483,13 +362,11 @@ static int decode_all(struct loading *loading)
 	loading->program->maps = calloc(BP_MAX_MAPS, sizeof(*loading->program->maps));
 	if (!loading->program->instructions || !loading->program->maps)
 		return -ENOMEM;
-	for (; loading->at < load->n; loading->at++) {
+	for (; loading->at < load->n && !error; loading->at += !error)
 		error = decode(loading);
-		if (error)
-			return error;
-	}
-	code = load->instructions[load->n - 1].code;
-	loading->at = load->n - 1;
+	if (error)
+		return error;
+	code = load->instructions[--loading->at].code;
 	return code == (BPF_JMP | BPF_EXIT) || code == (BPF_JMP | BPF_JA) || code == (BPF_JMP32 | BPF_JA)
 		       ? 0
 		       : refuse(loading, "last insn is not an exit or jmp");
@@ -504,7 +381,7 @@ int bp_program_load(struct bp_program **made, struct bp_load *load)
 	*load->why = 0;
 	if (!loading.program)
 		return -ENOMEM;
-	interpret(NULL, NULL, 0, 0, 0, 0);
+	interpret(NULL, NULL, NULL);
 	*loading.program = (struct bp_program){.n = load->n, .type = load->type, .id = ++ids, .references = 1};
 	snprintf(loading.program->name, sizeof(loading.program->name), "%s", load->name ? load->name : "");
 	error = decode_all(&loading);

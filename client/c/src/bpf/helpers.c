@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -19,72 +18,53 @@
 
 void (*bp_trace)(const char *text, size_t size);
 
-/* ---- arguments */
+/* ---- arguments: each line declares one, or ends the function, and with it the run */
 
-static void *memory(struct bp_run *run, uint64_t address, uint64_t size, int is_write)
+#define HELPER(name) static uint64_t name(struct bp_run *run, const uint64_t *r)
+#define ARGUMENT(declared, value) \
+	declared = (value);       \
+	if (run->why)             \
+	return 0
+#define READABLE(name, address, size) ARGUMENT(const void *name, memory(run, address, size, 0))
+#define WRITABLE(name, address, size) ARGUMENT(void *name, memory(run, address, size, 1))
+/* of: whether the map is one that the function knows. */
+#define MAP(name, handle, of)                                           \
+	ARGUMENT(struct bp_map *name, any_map(run, handle));            \
+	if (!(of)) {                                                    \
+		run->why = "a helper function with a map of another type"; \
+		return 0;                                               \
+	}
+#define MAP_OF_VALUES(name, handle) MAP(name, handle, name->entries)
+#define MAP_OF_TYPE(name, handle, type_) MAP(name, handle, name->type == (type_))
+
+/* Mostly it is the stack's. */
+static inline void *memory(struct bp_run *run, uint64_t address, uint64_t size, int is_write)
 {
+	run->budget -= (int64_t)(size >> 4);
+	if (bp_inside(address, size, &run->parts[BP_STACK_PART]))
+		return (void *)address;
 	if (!size)
 		return bp_frames; /* any */
 	if (!bp_may(run, address, size, is_write))
-		return (void *)(uintptr_t)bp_refuse(run, address, size, is_write);
-	run->budget -= (int64_t)(size >> 4);
+		bp_refuse(run, address, size, is_write);
 	return (void *)address;
-}
-
-static const void *readable(struct bp_run *run, uint64_t address, uint64_t size)
-{
-	return memory(run, address, size, 0);
-}
-
-static void *writable(struct bp_run *run, uint64_t address, uint64_t size)
-{
-	return memory(run, address, size, 1);
 }
 
 /* Bytes from here to the end of what may be read; 0 outside. */
 static uint64_t room(struct bp_run *run, uint64_t address)
 {
-	if (bp_inside(address, 1, run->context, run->context_size))
-		return run->context_size - (address - run->context);
-	if (bp_inside(address, 1, run->stack, run->stack_size))
-		return run->stack_size - (address - run->stack);
-	if (bp_inside(address, 1, run->part, run->part_size) || (bp_find_part(run, address, 1, 0) &&
-								 bp_inside(address, 1, run->part, run->part_size)))
-		return run->part_size - (address - run->part);
-	for (int i = 0; i < run->nr_reservations; i++) {
-		uint64_t sample = (uint64_t)run->reservations[i].sample;
-
-		if (bp_inside(address, 1, sample, run->reservations[i].size))
-			return run->reservations[i].size - (address - sample);
-	}
+	if (bp_may(run, address, 1, 0))
+		for (int i = 0; i < BP_RESERVED + run->nr_reservations; i++)
+			if (bp_inside(address, 1, &run->parts[i]))
+				return run->parts[i].size - (address - run->parts[i].start);
 	return 0;
 }
 
 static struct bp_map *any_map(struct bp_run *run, uint64_t handle)
 {
-	if (handle >> 32 == BP_MAP_HANDLE && (uint32_t)handle < run->program->nr_maps)
-		return run->program->maps[(uint32_t)handle];
+	if (handle - BP_MAP_HANDLE < run->program->nr_maps)
+		return run->program->maps[handle - BP_MAP_HANDLE];
 	run->why = "a helper function with an argument that is no map";
-	return NULL;
-}
-
-static struct bp_map *map_of_type(struct bp_run *run, uint64_t handle, uint32_t type)
-{
-	struct bp_map *map = any_map(run, handle);
-
-	if (!map || map->type == type)
-		return map;
-	run->why = "a helper function with a map of another type";
-	return NULL;
-}
-
-static struct bp_map *map_with_values(struct bp_run *run, uint64_t handle)
-{
-	struct bp_map *map = any_map(run, handle);
-
-	if (!map || map->entries)
-		return map;
-	run->why = "a helper function with a map that has no values";
 	return NULL;
 }
 
@@ -92,63 +72,53 @@ static struct bp_map *map_with_values(struct bp_run *run, uint64_t handle)
 
 static uint64_t found(struct bp_run *run, struct bp_map *map, void *value)
 {
-	if (value) { /* the next access is mostly this */
-		run->part = (uint64_t)value;
-		run->part_size = map->value_size;
-		run->part_is_read_only = (map->flags & BPF_F_RDONLY_PROG) != 0;
-	}
+	if (value) /* the next access is mostly this */
+		run->parts[BP_GUESS] =
+			(struct bp_part){(uint64_t)value, map->value_size, map->flags & BPF_F_RDONLY_PROG};
 	return (uint64_t)value;
 }
 
-static uint64_t map_lookup_elem(struct bp_run *run, const uint64_t *r)
+HELPER(map_lookup_elem)
 {
-	struct bp_map *map = map_with_values(run, r[1]);
-	const void *key = map ? readable(run, r[2], map->key_size) : NULL;
-
-	return key ? found(run, map, bp_map_lookup(map, key, run->record->cpu)) : 0;
+	MAP_OF_VALUES(map, r[1]);
+	READABLE(key, r[2], map->key_size);
+	return found(run, map, bp_map_lookup(map, key, run->record->cpu));
 }
 
-static uint64_t map_lookup_percpu_elem(struct bp_run *run, const uint64_t *r)
+HELPER(map_lookup_percpu_elem)
 {
-	struct bp_map *map = map_with_values(run, r[1]);
-	const void *key = map ? readable(run, r[2], map->key_size) : NULL;
-
-	if (!key || (uint32_t)r[3] >= map->copies)
-		return 0;
-	return found(run, map, bp_map_lookup(map, key, (uint32_t)r[3]));
+	MAP_OF_VALUES(map, r[1]);
+	READABLE(key, r[2], map->key_size);
+	return (uint32_t)r[3] < map->copies ? found(run, map, bp_map_lookup(map, key, (uint32_t)r[3])) : 0;
 }
 
-static uint64_t map_update_elem(struct bp_run *run, const uint64_t *r)
+HELPER(map_update_elem)
 {
-	struct bp_map *map = map_with_values(run, r[1]);
-	const void *key = map ? readable(run, r[2], map->key_size) : NULL;
-	const void *value = key ? readable(run, r[3], map->value_size) : NULL;
-
-	if (!value)
-		return 0;
-	if (map->flags & BPF_F_RDONLY_PROG)
-		return (uint64_t)-EPERM;
-	return (uint64_t)(int64_t)bp_map_update(map, key, value, r[4], run->record->cpu);
+	MAP_OF_VALUES(map, r[1]);
+	READABLE(key, r[2], map->key_size);
+	READABLE(value, r[3], map->value_size);
+	return (uint64_t)(int64_t)(map->flags & BPF_F_RDONLY_PROG
+					   ? -EPERM
+					   : bp_map_update(map, key, value, r[4], run->record->cpu));
 }
 
-static uint64_t map_delete_elem(struct bp_run *run, const uint64_t *r)
+HELPER(map_delete_elem)
 {
-	struct bp_map *map = map_with_values(run, r[1]);
-	const void *key = map ? readable(run, r[2], map->key_size) : NULL;
-
-	return key ? (uint64_t)(int64_t)bp_map_delete(map, key) : 0;
+	MAP_OF_VALUES(map, r[1]);
+	READABLE(key, r[2], map->key_size);
+	return (uint64_t)(int64_t)bp_map_delete(map, key);
 }
 
-static uint64_t for_each_map_elem(struct bp_run *run, const uint64_t *r)
+HELPER(for_each_map_elem)
 {
-	struct bp_map *map = map_with_values(run, r[1]);
-	uint64_t n = 0;
+	uint64_t n = 0, stops = 0;
 
-	if (!map || r[4])
+	MAP_OF_VALUES(map, r[1]);
+	if (r[4])
 		return (uint64_t)-EINVAL;
-	for (uint32_t i = 0; i < map->top; i++) {
+	for (uint32_t i = 0; i < map->top && !run->why && !stops; i++) {
 		uint8_t *entry = bp_map_entry(map, i);
-		uint64_t key = (uint64_t)entry, stops;
+		uint64_t key = (uint64_t)entry;
 
 		run->budget--;
 		if (!entry)
@@ -157,74 +127,65 @@ static uint64_t for_each_map_elem(struct bp_run *run, const uint64_t *r)
 			bp_frames[run->depth + 1].key = i;
 			key = (uint64_t)&bp_frames[run->depth + 1].key;
 		}
-		stops = bp_call_back(run, r[2], r[1], key,
-				     (uint64_t)entry + map->key_room +
-					     (uint64_t)(run->record->cpu % map->copies) * map->value_room,
-				     r[3]);
+		entry += map->key_room + (uint64_t)(run->record->cpu % map->copies) * map->value_room;
+		stops = bp_call_back(run, r[2], (uint64_t[]){0, r[1], key, (uint64_t)entry, r[3], 0});
 		n++;
-		if (run->why || stops)
-			break;
 	}
 	return n;
 }
 
-static uint64_t loop(struct bp_run *run, const uint64_t *r)
+HELPER(loop)
 {
 	uint64_t nr = (uint32_t)r[1], n = 0, stops = 0;
 
-	if (r[4])
-		return (uint64_t)-EINVAL;
-	if (nr > MAX_LOOPS)
-		return (uint64_t)-E2BIG;
+	if (r[4] || nr > MAX_LOOPS)
+		return (uint64_t)(r[4] ? -EINVAL : -E2BIG);
 	while (n < nr && !stops && !run->why)
-		stops = bp_call_back(run, r[2], n++, r[3], 0, 0);
+		stops = bp_call_back(run, r[2], (uint64_t[]){0, n++, r[3], 0, 0, 0});
 	return n;
 }
 
 /* ---- memory and text */
 
-static uint64_t probe_read(struct bp_run *run, const uint64_t *r)
+HELPER(probe_read)
 {
 	uint64_t size = (uint32_t)r[2];
-	void *to = writable(run, r[1], size);
 
-	if (!to || !size)
+	WRITABLE(to, r[1], size);
+	if (!size)
 		return 0;
-	if (!bp_may(run, r[3], size, 0)) {
-		memset(to, 0, size);
-		return (uint64_t)-EFAULT;
+	if (bp_may(run, r[3], size, 0)) {
+		memmove(to, (const void *)r[3], size);
+		return 0;
 	}
-	memmove(to, (const void *)r[3], size);
-	return 0;
+	memset(to, 0, size);
+	return (uint64_t)-EFAULT;
 }
 
-static uint64_t probe_read_str(struct bp_run *run, const uint64_t *r)
+HELPER(probe_read_str)
 {
-	uint64_t size = (uint32_t)r[2], max, n;
-	char *to = writable(run, r[1], size);
+	uint64_t size = (uint32_t)r[2], max = room(run, r[3]), n;
 	const char *from = (const char *)r[3];
 
-	if (!to || !size)
+	WRITABLE(to, r[1], size);
+	if (!size)
 		return 0;
-	max = room(run, r[3]);
 	if (!max) {
 		memset(to, 0, size);
 		return (uint64_t)-EFAULT;
 	}
 	n = strnlen(from, max < size - 1 ? max : size - 1);
 	memmove(to, from, n);
-	to[n] = 0;
+	((char *)to)[n] = 0;
 	return n + 1;
 }
 
 /* bpf_strncmp(text, size, a constant text). */
-static uint64_t compare_text(struct bp_run *run, const uint64_t *r)
+HELPER(compare_text)
 {
 	uint64_t size = (uint32_t)r[2], max = room(run, r[3]);
-	const char *text = readable(run, r[1], size);
 
-	if (!text)
-		return 0;
+	READABLE(text, r[1], size);
 	if (!max)
 		return (uint64_t)bp_refuse(run, r[3], 1, 0);
 	return (uint64_t)(int64_t)strncmp(text, (const char *)r[3], size < max ? size : max);
@@ -251,133 +212,104 @@ static void add(struct text *text, const char *format, ...)
 /* One conversion, behind its "%", of those of bpf_bprintf_prepare(). Its end; NULL for an unknown one. */
 static const char *convert(struct bp_run *run, struct text *text, const char *at, uint64_t value)
 {
-	size_t nr_flags = strspn(at, "-+ 0"), digits = strspn(at + nr_flags, "0123456789"), longs;
-	int n = (int)(nr_flags + digits);
+	size_t nr_flags = strspn(at, "-+ 0"), digits = strspn(at + nr_flags, "0123456789"), n = nr_flags + digits;
+	size_t longs = strspn(at + n, "l");
 	uint64_t max = room(run, value);
+	const char *end = at + n + longs;
 	char format[24];
 
-	if (nr_flags > 7 || digits > 3)
+	if (nr_flags > 7 || digits > 3 || !*end || !strchr("scdiuxXp", *end))
 		return NULL;
-	longs = strspn(at + n, "l");
-	snprintf(format, sizeof(format), "%%%.*sll%c", n, at, at[(size_t)n + longs]);
-	at += (size_t)n + longs;
-	switch (*at) {
-	case 's':
-		snprintf(format, sizeof(format), "%%%s%.*s.*s", memchr(at - n - longs, '-', nr_flags) ? "-" : "",
-			 (int)digits, at - longs - digits);
+	if (strchr("uxX", *end) && !longs)
+		value = (uint32_t)value;
+	if (strchr("di", *end) && !longs)
+		value = (uint64_t)(int32_t)value;
+	snprintf(format, sizeof(format), "%%%.*s%s%c", (int)n, at, *end == 's' ? ".*" : "ll", *end);
+	if (*end == 's')
 		add(text, format, (int)(max < MAX_TEXT ? max : MAX_TEXT - 1), max ? (const char *)value : "");
-		break;
-	case 'c':
+	else if (*end == 'c')
 		add(text, "%c", (int)value);
-		break;
-	case 'd':
-	case 'i':
-		add(text, format, longs ? value : (uint64_t)(int32_t)value);
-		break;
-	case 'u':
-	case 'x':
-	case 'X':
-		add(text, format, longs ? value : (uint32_t)value);
-		break;
-	case 'p':
-		add(text, "0x%llx", (unsigned long long)value);
-		at += at[1] == 'K' || at[1] == 'x';
-		break;
-	default:
-		return NULL;
-	}
-	return at + 1;
+	else
+		add(text, *end == 'p' ? "0x%llx" : format, value);
+	return end + 1 + (*end == 'p' && (end[1] == 'K' || end[1] == 'x'));
 }
 
-/* `format` ends with a NUL. The bytes that the whole text needs with its NUL, or -EINVAL. */
-static int64_t print(struct bp_run *run, struct text *text, const char *format, const uint64_t *values,
-		     uint64_t n)
+/* A format that a program gives, of `size` bytes or up to its end (0), with n values. The bytes that the
+ * whole text needs with its NUL, or -EINVAL. */
+static uint64_t print(struct bp_run *run, struct text text, uint64_t address, uint64_t size,
+		      const uint64_t *values, uint64_t n)
 {
-	uint64_t used = 0;
+	uint64_t max = room(run, address), used = 0;
+	char copy[MAX_TEXT];
+	const char *format = copy;
 
-	if (text->size)
-		*text->out = 0;
+	if (!max || size > max)
+		return (uint64_t)bp_refuse(run, address, size ? size : 1, 0);
+	max = size ? size : max;
+	snprintf(copy, MAX_TEXT, "%.*s", (int)(max < MAX_TEXT ? max : MAX_TEXT), (const char *)address);
+	if (text.size)
+		*text.out = 0;
 	while (*format) {
 		const char *percent = strchrnul(format, '%');
 
 		run->budget -= 64;
-		add(text, "%.*s", (int)(percent - format), format);
+		add(&text, "%.*s", (int)(percent - format), format);
 		format = percent;
 		if (format[0] == '%' && format[1] == '%') {
-			add(text, "%%");
+			add(&text, "%%");
 			format += 2;
 		} else if (*format) {
-			format = used < n ? convert(run, text, format + 1, values[used++]) : NULL;
+			format = used < n ? convert(run, &text, format + 1, values[used++]) : NULL;
 			if (!format)
-				return -EINVAL;
+				return (uint64_t)-EINVAL;
 		}
 	}
-	return (int64_t)text->at + 1;
+	return text.at + 1;
 }
 
-/* A format that a program gives, of `size` bytes or up to its end: a copy with a NUL. */
-static int copy_format(struct bp_run *run, char *copy, uint64_t address, uint64_t size)
-{
-	uint64_t max = room(run, address);
-
-	if (!max || (size && size > max))
-		return bp_refuse(run, address, size ? size : 1, 0);
-	max = size ? size : max;
-	snprintf(copy, MAX_TEXT, "%.*s", (int)(max < MAX_TEXT ? max : MAX_TEXT), (const char *)address);
-	return 1;
-}
-
-static uint64_t trace(struct bp_run *run, const char *format, const uint64_t *values, uint64_t n)
+static uint64_t trace(struct bp_run *run, const uint64_t *r, const uint64_t *values, uint64_t n)
 {
 	char out[MAX_TEXT];
-	struct text text = {out, sizeof(out), 0};
-	int64_t size = print(run, &text, format, values, n);
+	uint64_t needs = print(run, (struct text){out, sizeof(out), 0}, r[1], (uint32_t)r[2], values, n);
 
-	if (size < 0)
-		return (uint64_t)size;
+	if (run->why || needs == (uint64_t)-EINVAL)
+		return needs;
 	if (bp_trace)
-		bp_trace(out, text.at < sizeof(out) ? text.at : sizeof(out) - 1);
-	return (uint64_t)size - 1;
+		bp_trace(out, strlen(out));
+	return needs - 1;
 }
 
-static uint64_t trace_printk(struct bp_run *run, const uint64_t *r)
+HELPER(trace_printk)
 {
-	char format[MAX_TEXT];
-
-	return copy_format(run, format, r[1], (uint32_t)r[2]) ? trace(run, format, r + 3, 3) : 0;
+	return trace(run, r, r + 3, 3);
 }
 
 /* (format, its size, values of 8 bytes, the size of all of them) */
-static uint64_t trace_vprintk(struct bp_run *run, const uint64_t *r)
+HELPER(trace_vprintk)
 {
-	char format[MAX_TEXT];
-	const uint64_t *values = readable(run, r[3], (uint32_t)r[4]);
-
-	if (!values || !copy_format(run, format, r[1], (uint32_t)r[2]))
-		return 0;
-	return r[4] % 8 || r[3] % 8 ? (uint64_t)-EINVAL : trace(run, format, values, (uint32_t)r[4] / 8);
+	READABLE(values, r[3], (uint32_t)r[4]);
+	return r[4] % 8 || r[3] % 8 ? (uint64_t)-EINVAL : trace(run, r, values, (uint32_t)r[4] / 8);
 }
 
 /* (text, its size, format, values, the size of all of them) */
-static uint64_t print_text(struct bp_run *run, const uint64_t *r)
+HELPER(print_text)
 {
-	char format[MAX_TEXT];
-	struct text text = {writable(run, r[1], (uint32_t)r[2]), (uint32_t)r[2], 0};
-	const uint64_t *values = text.out ? readable(run, r[4], (uint32_t)r[5]) : NULL;
+	uint64_t size = (uint32_t)r[2];
 
-	if (!values || !copy_format(run, format, r[3], 0))
-		return 0;
-	return r[5] % 8 || r[4] % 8 ? (uint64_t)-EINVAL
-				    : (uint64_t)print(run, &text, format, values, (uint32_t)r[5] / 8);
+	WRITABLE(to, r[1], size);
+	READABLE(values, r[4], (uint32_t)r[5]);
+	return r[5] % 8 || r[4] % 8
+		       ? (uint64_t)-EINVAL
+		       : print(run, (struct text){to, size, 0}, r[3], 0, values, (uint32_t)r[5] / 8);
 }
 
 /* ---- the record */
 
-#define WITHOUT_ARGUMENTS(name, value)                                         \
-	static uint64_t name(struct bp_run *run, const uint64_t *unused)       \
-	{                                                                      \
-		(void)unused;                                                  \
-		return (value);                                                \
+#define WITHOUT_ARGUMENTS(name, value) \
+	HELPER(name)                   \
+	{                              \
+		(void)r;               \
+		return (value);        \
 	}
 
 WITHOUT_ARGUMENTS(ktime_get_ns, run->record->time_ns)
@@ -388,35 +320,34 @@ WITHOUT_ARGUMENTS(get_current_pid_tgid,
 		  (uint64_t)(uint32_t)run->record->pid << 32 | (uint32_t)run->record->tid)
 
 /* (device, inode, struct bpf_pidns_info, its size): records have the numbers of the daemon's namespace. */
-static uint64_t get_ns_current_pid_tgid(struct bp_run *run, const uint64_t *r)
+HELPER(get_ns_current_pid_tgid)
 {
 	struct bpf_pidns_info info = {(uint32_t)run->record->tid, (uint32_t)run->record->pid};
-	void *to = writable(run, r[3], sizeof(info));
 
 	if (r[4] != sizeof(info))
 		return (uint64_t)-EINVAL;
-	if (to)
-		memcpy(to, &info, sizeof(info));
+	WRITABLE(to, r[3], sizeof(info));
+	memcpy(to, &info, sizeof(info));
 	return 0;
 }
 
-static uint64_t get_current_comm(struct bp_run *run, const uint64_t *r)
+HELPER(get_current_comm)
 {
 	uint64_t size = (uint32_t)r[2], n = strnlen(run->record->comm, sizeof(run->record->comm));
-	char *to = writable(run, r[1], size);
 
-	if (!to || !size)
+	WRITABLE(to, r[1], size);
+	if (!size)
 		return (uint64_t)-EINVAL;
 	memset(to, 0, size);
 	memcpy(to, run->record->comm, n < size ? n : size - 1);
 	return 0;
 }
 
-static uint64_t get_prandom_u32(struct bp_run *run, const uint64_t *r)
+HELPER(get_prandom_u32)
 {
 	static uint64_t state;
 
-	(void)run, (void)r;
+	(void)r;
 	while (!state)
 		if (getrandom(&state, sizeof(state), GRND_NONBLOCK) < 0)
 			state = (uintptr_t)run | 1;
@@ -428,20 +359,20 @@ static uint64_t get_prandom_u32(struct bp_run *run, const uint64_t *r)
 
 /* ---- output */
 
-static uint64_t perf_event_output(struct bp_run *run, const uint64_t *r)
+HELPER(perf_event_output)
 {
-	struct bp_map *map = map_of_type(run, r[2], BPF_MAP_TYPE_PERF_EVENT_ARRAY);
-	const void *data = map ? readable(run, r[4], r[5]) : NULL;
-
-	return data ? (uint64_t)(int64_t)bp_perf_output(map, r[3], data, r[5]) : 0;
+	MAP_OF_TYPE(map, r[2], BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+	READABLE(data, r[4], r[5]);
+	return (uint64_t)(int64_t)bp_perf_output(map, r[3], data, r[5]);
 }
 
-static uint64_t ringbuf_output(struct bp_run *run, const uint64_t *r)
+HELPER(ringbuf_output)
 {
-	struct bp_map *map = map_of_type(run, r[1], BPF_MAP_TYPE_RINGBUF);
-	const void *data = map ? readable(run, r[2], r[3]) : NULL;
-	void *sample = data ? bp_ringbuf_reserve(map, r[3]) : NULL;
+	void *sample;
 
+	MAP_OF_TYPE(map, r[1], BPF_MAP_TYPE_RINGBUF);
+	READABLE(data, r[2], r[3]);
+	sample = bp_ringbuf_reserve(map, r[3]);
 	if (!sample)
 		return (uint64_t)-EAGAIN;
 	memcpy(sample, data, r[3]);
@@ -449,76 +380,69 @@ static uint64_t ringbuf_output(struct bp_run *run, const uint64_t *r)
 	return 0;
 }
 
-static uint64_t ringbuf_reserve(struct bp_run *run, const uint64_t *r)
+HELPER(ringbuf_reserve)
 {
-	struct bp_map *map = map_of_type(run, r[1], BPF_MAP_TYPE_RINGBUF);
-	void *sample = map && run->nr_reservations < BP_RESERVATIONS ? bp_ringbuf_reserve(map, r[2]) : NULL;
+	int n = run->nr_reservations;
+	void *sample;
 
-	if (sample)
-		run->reservations[run->nr_reservations++] = (struct bp_reservation){map, sample, r[2]};
+	MAP_OF_TYPE(map, r[1], BPF_MAP_TYPE_RINGBUF);
+	sample = n < BP_RESERVATIONS ? bp_ringbuf_reserve(map, r[2]) : NULL;
+	if (sample) {
+		run->parts[BP_RESERVED + n] = (struct bp_part){(uint64_t)sample, r[2], 0};
+		run->reserved_in[n] = map;
+		run->nr_reservations++;
+	}
 	return (uint64_t)sample;
 }
 
 static uint64_t release(struct bp_run *run, const uint64_t *r, int is_discarded)
 {
-	for (int i = 0; i < run->nr_reservations; i++) {
-		struct bp_reservation *open = &run->reservations[i];
+	struct bp_part *open = &run->parts[BP_RESERVED];
+	int i = 0;
 
-		if ((uint64_t)open->sample == r[1]) {
-			bp_ringbuf_commit(open->map, open->sample, r[2], is_discarded);
-			*open = run->reservations[--run->nr_reservations];
-			return 0;
-		}
+	while (i < run->nr_reservations && open[i].start != r[1])
+		i++;
+	if (i == run->nr_reservations) {
+		run->why = "submits or discards what is no reservation in a ring buffer";
+		return 0;
 	}
-	run->why = "submits or discards what is no reservation in a ring buffer";
+	bp_ringbuf_commit(run->reserved_in[i], (void *)r[1], r[2], is_discarded);
+	open[i] = open[--run->nr_reservations];
+	run->reserved_in[i] = run->reserved_in[run->nr_reservations];
 	return 0;
 }
 
-static uint64_t ringbuf_submit(struct bp_run *run, const uint64_t *r) { return release(run, r, 0); }
-static uint64_t ringbuf_discard(struct bp_run *run, const uint64_t *r) { return release(run, r, 1); }
-
-static uint64_t ringbuf_query(struct bp_run *run, const uint64_t *r)
+HELPER(ringbuf_submit)
 {
-	struct bp_map *map = map_of_type(run, r[1], BPF_MAP_TYPE_RINGBUF);
+	return release(run, r, 0);
+}
 
-	return map ? bp_ringbuf_query(map, r[2]) : 0;
+HELPER(ringbuf_discard)
+{
+	return release(run, r, 1);
+}
+
+HELPER(ringbuf_query)
+{
+	MAP_OF_TYPE(map, r[1], BPF_MAP_TYPE_RINGBUF);
+	return bp_ringbuf_query(map, r[2]);
 }
 
 /* ---- by number */
 
+#define NAMED(name) [BPF_FUNC_##name] = name
 /* The later ones have no names in the headers of some distributions. */
 const bp_helper bp_helpers[] = {
-	[BPF_FUNC_map_lookup_elem] = map_lookup_elem,
-	[BPF_FUNC_map_update_elem] = map_update_elem,
-	[BPF_FUNC_map_delete_elem] = map_delete_elem,
-	[BPF_FUNC_probe_read] = probe_read,
-	[BPF_FUNC_ktime_get_ns] = ktime_get_ns,
-	[BPF_FUNC_trace_printk] = trace_printk,
-	[BPF_FUNC_get_prandom_u32] = get_prandom_u32,
-	[BPF_FUNC_get_smp_processor_id] = get_smp_processor_id,
-	[BPF_FUNC_get_current_pid_tgid] = get_current_pid_tgid,
-	[BPF_FUNC_get_current_comm] = get_current_comm,
-	[BPF_FUNC_perf_event_output] = perf_event_output,
-	[BPF_FUNC_probe_read_str] = probe_read_str,
-	[BPF_FUNC_probe_read_user] = probe_read,
-	[BPF_FUNC_probe_read_kernel] = probe_read,
-	[BPF_FUNC_probe_read_user_str] = probe_read_str,
-	[BPF_FUNC_probe_read_kernel_str] = probe_read_str,
-	[BPF_FUNC_jiffies64] = jiffies64,
-	[BPF_FUNC_get_ns_current_pid_tgid] = get_ns_current_pid_tgid,
-	[BPF_FUNC_ktime_get_boot_ns] = ktime_get_boot_ns,
-	[BPF_FUNC_ringbuf_output] = ringbuf_output,
-	[BPF_FUNC_ringbuf_reserve] = ringbuf_reserve,
-	[BPF_FUNC_ringbuf_submit] = ringbuf_submit,
-	[BPF_FUNC_ringbuf_discard] = ringbuf_discard,
-	[BPF_FUNC_ringbuf_query] = ringbuf_query,
-	[160] = ktime_get_ns,
-	[164] = for_each_map_elem,
-	[165] = print_text,
-	[177] = trace_vprintk,
-	[181] = loop,
-	[182] = compare_text,
-	[195] = map_lookup_percpu_elem,
+	NAMED(map_lookup_elem),	NAMED(map_update_elem), NAMED(map_delete_elem), NAMED(probe_read),
+	NAMED(probe_read_str), NAMED(ktime_get_ns), NAMED(ktime_get_boot_ns), NAMED(jiffies64),
+	NAMED(get_prandom_u32), NAMED(get_smp_processor_id), NAMED(get_current_pid_tgid),
+	NAMED(get_ns_current_pid_tgid), NAMED(get_current_comm), NAMED(trace_printk), NAMED(perf_event_output),
+	NAMED(ringbuf_output), NAMED(ringbuf_reserve), NAMED(ringbuf_submit), NAMED(ringbuf_discard),
+	NAMED(ringbuf_query),
+	[BPF_FUNC_probe_read_user] = probe_read, [BPF_FUNC_probe_read_kernel] = probe_read,
+	[BPF_FUNC_probe_read_user_str] = probe_read_str, [BPF_FUNC_probe_read_kernel_str] = probe_read_str,
+	[160] = ktime_get_ns, [164] = for_each_map_elem, [165] = print_text, [177] = trace_vprintk,
+	[181] = loop, [182] = compare_text, [195] = map_lookup_percpu_elem,
 };
 
 #define NAME(name) "bpf_" #name

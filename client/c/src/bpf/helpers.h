@@ -11,6 +11,9 @@
 #define BPF_XCHG (0xe0 | BPF_FETCH)
 #define BPF_CMPXCHG (0xf0 | BPF_FETCH)
 #endif
+#ifndef BPF_PSEUDO_BTF_ID /* 5.10 */
+#define BPF_PSEUDO_BTF_ID 3
+#endif
 #ifndef BPF_PSEUDO_FUNC /* 5.13 */
 #define BPF_PSEUDO_FUNC 4
 #endif
@@ -37,51 +40,51 @@ struct bp_frame {
 	uint8_t stack[512];
 };
 
-/* Programs know maps and callbacks by numbers that are no addresses: these, and an index or instruction. */
-#define BP_MAP_HANDLE 0xbad0a9u
-#define BP_CALLBACK_HANDLE 0xbad0cbu
+/* Programs know maps and callbacks by numbers that are no addresses: these plus an index or instruction. */
+#define BP_MAP_HANDLE (0xbad0a9ull << 32)
+#define BP_CALLBACK_HANDLE (0xbad0cbull << 32)
+
+/* Memory that a run may access. */
+struct bp_part {
+	uint64_t start, size;
+	int is_read_only;
+};
+
+/* The guess is the part of a map that the last access hit. */
+enum { BP_CONTEXT, BP_GUESS, BP_STACK_PART, BP_RESERVED, BP_PARTS = BP_RESERVED + BP_RESERVATIONS };
 
 struct bp_run {
 	struct bp_program *program;
 	const struct bp_record *record;
-	uint64_t context, context_size;
-	uint64_t stack, stack_size; /* the frames in use */
-	/* The part of a map or the reservation that the last access hit; a guess for the next one. */
-	uint64_t part, part_size;
-	int part_is_read_only;
-	int depth;
 	int64_t budget;
-	const char *why; /* set: the run ends; "" for the access below */
-	uint64_t bad_address, bad_size;
-	int bad_is_write;
-	int nr_reservations;
-	struct bp_reservation {
-		struct bp_map *map;
-		void *sample;
-		uint64_t size;
-	} reservations[BP_RESERVATIONS];
+	const char *why; /* set: the run ends */
+	const struct bp_instruction *ended; /* where it does */
+	int depth, nr_reservations;
+	struct bp_part parts[BP_PARTS];
+	struct bp_map *reserved_in[BP_RESERVATIONS];
 };
 
 extern struct bp_frame bp_frames[BP_FRAMES];
 
-static inline int bp_inside(uint64_t address, uint64_t size, uint64_t start, uint64_t start_size)
+static inline int bp_inside(uint64_t address, uint64_t size, const struct bp_part *part)
 {
-	uint64_t offset = address - start;
+	uint64_t offset = address - part->start;
 
-	return offset < start_size && size <= start_size - offset;
+	return offset < part->size && size <= part->size - offset;
 }
 
-/* Looks through all maps and reservations. If it returns 0, `part` is not the one. */
+/* Looks through all maps, for a guess, and reservations. */
 int bp_find_part(struct bp_run *run, uint64_t address, uint64_t size, int is_write);
 /* Ends the run for this access; 0. */
 int bp_refuse(struct bp_run *run, uint64_t address, uint64_t size, int is_write);
 
 static inline int bp_may(struct bp_run *run, uint64_t address, uint64_t size, int is_write)
 {
-	return (!is_write && bp_inside(address, size, run->context, run->context_size)) ||
-	       (bp_inside(address, size, run->part, run->part_size) && !(is_write && run->part_is_read_only)) ||
-	       bp_inside(address, size, run->stack, run->stack_size) ||
-	       bp_find_part(run, address, size, is_write);
+	const struct bp_part *parts = run->parts;
+
+	return (!is_write && bp_inside(address, size, &parts[BP_CONTEXT])) ||
+	       (bp_inside(address, size, &parts[BP_GUESS]) && !(is_write && parts[BP_GUESS].is_read_only)) ||
+	       bp_inside(address, size, &parts[BP_STACK_PART]) || bp_find_part(run, address, size, is_write);
 }
 
 /* r0 = the function(r1 .. r5). */
@@ -92,7 +95,7 @@ extern const bp_helper bp_helpers[];
 /* Whether there is one; if not, `why` says why, and name is "bpf_NAME", or "unknown". */
 int bp_is_helper(uint32_t number, const char **name, const char **why);
 
-/* A callback of a program, with up to 4 arguments. Look at run->why afterwards. */
-uint64_t bp_call_back(struct bp_run *run, uint64_t handle, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
+/* A function of a program; its arguments are those from [1] on. Look at run->why afterwards. */
+uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *arguments);
 
 #endif

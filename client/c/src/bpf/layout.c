@@ -69,24 +69,21 @@ static int read_field(const char *line, struct field *field)
 /* C's type, and the size of an element. Types that C knows only by a declaration are bytes. */
 static const char *type_of(struct field *field, uint32_t *element)
 {
-	/* As declared; the same in C if that is another name. */
-	static const char *const types[][2] = {
-		{"u8", "unsigned char"}, {"u16", "unsigned short"}, {"u32", "unsigned int"}, {"u64", "unsigned long"},
-		{"s8", "char"}, {"s16", "short"}, {"s32", "int"}, {"s64", "long"}, {"struct bool", "unsigned char"},
-		{"char"}, {"unsigned char"}, {"short"}, {"unsigned short"}, {"int"}, {"unsigned int"},
-	};
+	/* As declared, and in C; two for each size. */
+	static const char *const types[][2] = {{"u8", "unsigned char"}, {"s8", "char"}, {"u16", "unsigned short"},
+					       {"s16", "short"}, {"u32", "unsigned int"}, {"s32", "int"},
+					       {"u64", "unsigned long"}, {"s64", "long"}};
+	const char *declared = strcmp(field->type, "struct bool") ? field->type : "u8";
 	char of_array[NAME];
-	const char *declared = field->type;
 
 	/* The libraries' array: struct u32_4, 16 bytes. */
 	if (sscanf(declared, "struct %255[us0-9]_%u", of_array, &field->count) == 2)
 		declared = of_array;
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-		const char *type = types[i][1] ? types[i][1] : declared;
-
-		*element = strstr(type, "char") ? 1 : strstr(type, "short") ? 2 : strstr(type, "int") ? 4 : 8;
-		if (strcmp(declared, types[i][0]) == 0 && field->size == *element * (field->count ? field->count : 1))
-			return types[i][1] ? type : types[i][0];
+		*element = 1u << i / 2;
+		if ((strcmp(declared, types[i][0]) == 0 || (strcmp(declared, types[i][1]) == 0 && *element < 8)) &&
+		    field->size == *element * (field->count ? field->count : 1))
+			return types[i][1];
 	}
 	*element = 1;
 	field->count = field->size;
@@ -228,29 +225,24 @@ int bt_layout_is_same(const struct bt_layout *layout, const struct bt_layout *ot
 
 /* ---- records */
 
-/* Sizes of most fields, and of some of them together, by two moves that may overlap: a call costs more. */
-#define COPY_BY(type) \
-	do { \
-		type first, last; \
- \
-		memcpy(&first, from, sizeof(type)); \
-		memcpy(&last, from + size - sizeof(type), sizeof(type)); \
-		memcpy(to, &first, sizeof(type)); \
-		memcpy(to + size - sizeof(type), &last, sizeof(type)); \
-	} while (0)
-
+/* Sizes of most fields, and of some of them together, without a call. */
 static inline void copy(uint8_t *to, const uint8_t *from, uint32_t size)
 {
-	if (size > 16)
+#define OF(n)                            \
+	case n:                          \
+		memcpy(to, from, n);     \
+		break
+	switch (size) {
+		OF(1);
+		OF(2);
+		OF(4);
+		OF(8);
+		OF(10);
+		OF(12);
+		OF(16);
+	default:
 		memcpy(to, from, size);
-	else if (size >= 8)
-		COPY_BY(uint64_t);
-	else if (size >= 4)
-		COPY_BY(uint32_t);
-	else if (size >= 2)
-		COPY_BY(uint16_t);
-	else if (size)
-		*to = *from;
+	}
 }
 
 /* Where the data of a location word are; none if they are outside of the record. Loads the word once. */
@@ -320,41 +312,30 @@ char *bt_vmlinux(size_t *size)
 {
 	static const struct {
 		const char *name;
-		uint32_t of; /* an integer's size; a typedef's type, from 1 */
-		uint32_t encoding;
-		int is_typedef;
+		uint32_t size, encoding;
 	} types[] = {
-		{"char", 1, BTF_INT_SIGNED | BTF_INT_CHAR, 0},
-		{"unsigned char", 1, 0, 0},
-		{"short", 2, BTF_INT_SIGNED, 0},
-		{"unsigned short", 2, 0, 0},
-		{"int", 4, BTF_INT_SIGNED, 0},
-		{"unsigned int", 4, 0, 0},
-		{"long", 8, BTF_INT_SIGNED, 0},
-		{"unsigned long", 8, 0, 0},
-		{"_Bool", 1, BTF_INT_BOOL, 0},
-		{"u8", 2, 0, 1}, {"u16", 4, 0, 1}, {"u32", 6, 0, 1}, {"u64", 8, 0, 1},
-		{"s8", 1, 0, 1}, {"s16", 3, 0, 1}, {"s32", 5, 0, 1}, {"s64", 7, 0, 1},
+		{"char", 1, BTF_INT_SIGNED | BTF_INT_CHAR}, {"unsigned char", 1, 0}, {"short", 2, BTF_INT_SIGNED},
+		{"unsigned short", 2, 0}, {"int", 4, BTF_INT_SIGNED}, {"unsigned int", 4, 0},
+		{"long", 8, BTF_INT_SIGNED}, {"unsigned long", 8, 0}, {"_Bool", 1, BTF_INT_BOOL}, {"u8", 1, 0},
+		{"u16", 2, 0}, {"u32", 4, 0}, {"u64", 8, 0}, {"s8", 1, BTF_INT_SIGNED}, {"s16", 2, BTF_INT_SIGNED},
+		{"s32", 4, BTF_INT_SIGNED}, {"s64", 8, BTF_INT_SIGNED},
 	};
-	struct btf_header header = {BTF_MAGIC, .version = BTF_VERSION, .hdr_len = sizeof(header), .str_len = 1};
-	uint32_t words[128], *at = words;
-	char strings[512] = "", *all;
+	enum { COUNT = sizeof(types) / sizeof(types[0]) };
+	struct {
+		struct btf_header header;
+		uint32_t words[COUNT][4];
+		char names[256];
+	} all = {.header = {BTF_MAGIC, .version = BTF_VERSION, .hdr_len = sizeof(all.header), .str_len = 1}};
+	char *made = malloc(sizeof(all));
 
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-		*at++ = header.str_len;
-		*at++ = (types[i].is_typedef ? BTF_KIND_TYPEDEF : BTF_KIND_INT) << 24;
-		*at++ = types[i].of;
-		if (!types[i].is_typedef)
-			*at++ = types[i].encoding << 24 | types[i].of * 8;
-		header.str_len += (uint32_t)sprintf(strings + header.str_len, "%s", types[i].name) + 1;
+	for (size_t i = 0; i < COUNT; i++) {
+		const uint32_t words[4] = {all.header.str_len, BTF_KIND_INT << 24, types[i].size,
+					   types[i].encoding << 24 | types[i].size * 8};
+
+		memcpy(all.words[i], words, sizeof(words));
+		all.header.str_len += (uint32_t)sprintf(all.names + all.header.str_len, "%s", types[i].name) + 1;
 	}
-	header.type_len = header.str_off = (uint32_t)((at - words) * 4);
-	*size = sizeof(header) + header.type_len + header.str_len;
-	all = malloc(*size);
-	if (all) {
-		memcpy(all, &header, sizeof(header));
-		memcpy(all + sizeof(header), words, header.type_len);
-		memcpy(all + sizeof(header) + header.type_len, strings, header.str_len);
-	}
-	return all;
+	all.header.type_len = all.header.str_off = sizeof(all.words);
+	*size = sizeof(all.header) + sizeof(all.words) + all.header.str_len;
+	return made ? memcpy(made, &all, sizeof(all)) : NULL;
 }

@@ -37,23 +37,16 @@ unsigned bp_cpus(void)
 {
 	static unsigned cpus;
 	unsigned last;
-	char text[256];
 	FILE *file;
 
 	if (cpus)
 		return cpus;
 	cpus = (unsigned)sysconf(_SC_NPROCESSORS_CONF);
 	file = fopen("/sys/devices/system/cpu/possible", "re");
-	if (file) {
-		size_t n = fread(text, 1, sizeof(text) - 1, file);
-
-		text[n] = 0;
-		while (n && !strchr(",-", text[n - 1]))
-			n--;
-		if (sscanf(text + n, "%u", &last) == 1)
-			cpus = last + 1;
+	while (file && fscanf(file, "%u%*1[,-]", &last) == 1)
+		cpus = last + 1;
+	if (file)
 		fclose(file);
-	}
 	return cpus;
 }
 
@@ -79,34 +72,23 @@ static int is(const struct bp_map *map, int which)
 
 static const char *why_not(uint32_t type)
 {
-	if (type == BPF_MAP_TYPE_STACK_TRACE)
-		return "stacks are not part of a record, so there are no maps of stacks";
-	if (type == BPF_MAP_TYPE_PROG_ARRAY)
-		return "there are no tail calls, so there are no maps of programs";
-	return type == BPF_MAP_TYPE_CGROUP_ARRAY
+	return type == BPF_MAP_TYPE_STACK_TRACE
+		       ? "stacks are not part of a record, so there are no maps of stacks"
+	       : type == BPF_MAP_TYPE_PROG_ARRAY ? "there are no tail calls, so there are no maps of programs"
+	       : type == BPF_MAP_TYPE_CGROUP_ARRAY
 		       ? "the writer's cgroup is not part of a record, so there are no maps of cgroups"
 		       : "there are hash, LRU hash, array and per-cpu maps, perf event arrays and ring buffers";
 }
 
 static int check_sizes(const struct bp_map *map)
 {
-	if (map->type == BPF_MAP_TYPE_RINGBUF) {
-		uint32_t size = map->max_entries;
+	uint32_t key = map->key_size, value = map->value_size, n = map->max_entries;
 
-		return map->key_size || map->value_size || !size || size & (size - 1) ||
-				       size % (uint32_t)sysconf(_SC_PAGESIZE)
-			       ? -EINVAL
-			       : 0;
-	}
-	if (!map->max_entries || !map->key_size || !map->value_size)
+	if (map->type == BPF_MAP_TYPE_RINGBUF)
+		return key || value || !n || n & (n - 1) || n % (uint32_t)sysconf(_SC_PAGESIZE) ? -EINVAL : 0;
+	if (!n || !key || !value || (!is(map, IS_HASH) && key != 4) || (is(map, IS_RINGS) && value != 4))
 		return -EINVAL;
-	if (!is(map, IS_HASH) && map->key_size != 4)
-		return -EINVAL;
-	if (map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY)
-		return map->value_size == 4 ? 0 : -EINVAL;
-	if (is(map, IS_HASH) && (uint64_t)map->key_size + map->value_size >= BP_MAX_ELEMENT)
-		return -E2BIG;
-	return map->value_size > INT32_MAX - 8 ? -E2BIG : 0;
+	return value > INT32_MAX - 8 || (is(map, IS_HASH) && (uint64_t)key + value >= BP_MAX_ELEMENT) ? -E2BIG : 0;
 }
 
 static void *pages(size_t size, int fd)
@@ -162,17 +144,6 @@ static int make_elements(struct bp_map *map)
 	return 0;
 }
 
-static int make_rings(struct bp_map *map)
-{
-	uint32_t n = map->type == BPF_MAP_TYPE_RINGBUF ? 1 : map->max_entries;
-
-	map->rings = calloc(n, sizeof(*map->rings));
-	if (!map->rings)
-		return -ENOMEM;
-	map->nr_rings = n;
-	return map->type == BPF_MAP_TYPE_RINGBUF ? bp_ringbuf_new(map) : 0;
-}
-
 int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **why)
 {
 	static const uint32_t flags = BPF_F_NO_PREALLOC | BPF_F_NO_COMMON_LRU | BPF_F_NUMA_NODE | BPF_F_RDONLY |
@@ -194,16 +165,13 @@ int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **wh
 			       .fd = -1};
 	memcpy(map->name, attr->map_name, sizeof(map->name) - 1);
 	map->kind = map->type < sizeof(kinds) ? kinds[map->type] : 0;
-	if (!map->kind) {
+	if (!map->kind)
 		*why = why_not(map->type);
+	error = map->kind ? check_sizes(map) : -EINVAL;
+	if (map->flags & ~(flags | (map->type == BPF_MAP_TYPE_ARRAY ? BPF_F_MMAPABLE : 0u)))
 		error = -EINVAL;
-	} else if (map->flags & ~(flags | (map->type == BPF_MAP_TYPE_ARRAY ? BPF_F_MMAPABLE : 0u))) {
-		error = -EINVAL;
-	} else {
-		error = check_sizes(map);
-		if (!error)
-			error = is(map, IS_HASH | IS_ARRAY) ? make_elements(map) : make_rings(map);
-	}
+	if (!error)
+		error = is(map, IS_RINGS) ? bp_rings_new(map) : make_elements(map);
 	if (error)
 		bp_map_put(map);
 	else
@@ -226,7 +194,7 @@ void bp_map_put(struct bp_map *map)
 	}
 	if (map->slots)
 		munmap(map->slots, index_size(map));
-	if (map->fd >= 0 && !map->nr_rings) /* a ring buffer's is its ring's */
+	if (map->fd >= 0)
 		close(map->fd);
 	for (uint32_t i = 0; i < map->nr_rings; i++)
 		if (map->rings[i])
@@ -283,7 +251,7 @@ static uint32_t *bucket_of(const struct bp_map *map, uint32_t hash)
 	return &map->buckets[hash >> 2 & map->mask];
 }
 
-static int is_same(const struct bp_map *map, const uint8_t *one, const uint8_t *other)
+static inline int is_same(const struct bp_map *map, const uint8_t *one, const uint8_t *other)
 {
 	size_t n = map->key_size, at = 0;
 
@@ -295,7 +263,7 @@ static int is_same(const struct bp_map *map, const uint8_t *one, const uint8_t *
 }
 
 /* The slot + 1 with this key, or 0. Programs look an element up and then update it, and records repeat. */
-static uint32_t find(struct bp_map *map, const void *key)
+static inline uint32_t find(struct bp_map *map, const void *key)
 {
 	uint32_t hash, i = map->last;
 
@@ -328,49 +296,45 @@ static void release(struct bp_map *map, uint32_t i)
 /* The second chance of a clock: the first element that was not used since the hand was there. */
 static void evict(struct bp_map *map)
 {
-	for (;;) {
-		struct bp_slot *slot = &map->slots[map->hand];
-		uint32_t i = map->hand;
-
-		map->hand = (i + 1) % map->max_entries;
-		if (!(slot->hash & BP_USED)) {
-			release(map, i);
-			return;
-		}
-		slot->hash &= ~BP_USED;
+	while (map->slots[map->hand].hash & BP_USED) {
+		map->slots[map->hand].hash &= ~BP_USED;
+		map->hand = (map->hand + 1) % map->max_entries;
 	}
+	release(map, map->hand);
+	map->hand = (map->hand + 1) % map->max_entries;
 }
 
-/* The values of the key, all cpus', which is inserted if it is missing. */
+/* The values of the key, all cpus', or NULL. */
+static inline uint8_t *look(struct bp_map *map, const void *key, int is_use)
+{
+	uint32_t i;
+
+	if (is(map, IS_HASH)) {
+		i = find(map, key) - 1;
+		if (is(map, IS_LRU) && is_use && i < map->top)
+			map->slots[i].hash |= BP_USED;
+	} else {
+		memcpy(&i, key, sizeof(i));
+	}
+	return i < map->top ? map->entries + i * map->entry_size + map->key_room : NULL;
+}
+
+/* The same; the key is inserted if it is missing. */
 static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **values)
 {
 	uint32_t hash, i, *at;
 
-	if (flags > BPF_EXIST)
-		return -EINVAL;
-	if (!map->entries)
-		return -EOPNOTSUPP;
-	if (is(map, IS_ARRAY)) {
-		memcpy(&i, key, sizeof(i));
-		if (i >= map->max_entries)
-			return -E2BIG;
-		*values = map->entries + i * map->entry_size;
+	if (flags > BPF_EXIST || !map->entries)
+		return map->entries ? -EINVAL : -EOPNOTSUPP;
+	*values = look(map, key, 1);
+	if (*values)
 		return flags == BPF_NOEXIST ? -EEXIST : 0;
-	}
-	i = find(map, key);
-	if (i) {
-		*values = map->entries + (i - 1) * map->entry_size + map->key_room;
-		if (is(map, IS_LRU))
-			map->slots[i - 1].hash |= BP_USED;
-		return flags == BPF_NOEXIST ? -EEXIST : 0;
-	}
+	if (!is(map, IS_HASH) || (map->used == map->max_entries && !is(map, IS_LRU) && flags != BPF_EXIST))
+		return -E2BIG;
 	if (flags == BPF_EXIST)
 		return -ENOENT;
-	if (map->used == map->max_entries) {
-		if (!is(map, IS_LRU))
-			return -E2BIG;
+	if (map->used == map->max_entries)
 		evict(map);
-	}
 	i = map->free ? map->free - 1 : map->top++;
 	if (map->free)
 		map->free = map->slots[i].next;
@@ -382,27 +346,10 @@ static int place(struct bp_map *map, const void *key, uint64_t flags, uint8_t **
 	at = bucket_of(map, hash);
 	map->slots[i] = (struct bp_slot){.hash = hash | BP_LIVE, .next = *at};
 	*at = i + 1;
+	map->last = i + 1;
 	if (!map->used++ || i < map->first)
 		map->first = i;
 	return 0;
-}
-
-static uint8_t *look(struct bp_map *map, const void *key, int is_use)
-{
-	uint32_t i;
-
-	if (is(map, IS_ARRAY)) {
-		memcpy(&i, key, sizeof(i));
-		return i < map->max_entries ? map->entries + i * map->entry_size : NULL;
-	}
-	if (!map->entries)
-		return NULL;
-	i = find(map, key);
-	if (!i)
-		return NULL;
-	if (is_use && is(map, IS_LRU))
-		map->slots[i - 1].hash |= BP_USED;
-	return map->entries + (i - 1) * map->entry_size + map->key_room;
 }
 
 /* A recording may be of a machine with more cpus. */
@@ -473,12 +420,8 @@ int bp_map_read(struct bp_map *map, const void *key, void *value, uint64_t flags
 {
 	const uint8_t *values;
 
-	if (flags)
-		return -EINVAL;
-	if (map->flags & BPF_F_WRONLY)
-		return -EPERM;
-	if (!map->entries)
-		return -EOPNOTSUPP;
+	if (flags || map->flags & BPF_F_WRONLY || !map->entries)
+		return flags ? -EINVAL : map->entries ? -EPERM : -EOPNOTSUPP;
 	values = look(map, key, 0);
 	if (values)
 		memcpy(value, values, bp_map_value_size(map));
@@ -516,13 +459,10 @@ int bp_map_next(struct bp_map *map, const void *key, void *next)
 			memcpy(next, &i, sizeof(i));
 		return i < map->max_entries ? 0 : -ENOENT;
 	}
+	while (map->first < map->top && !bp_map_entry(map, map->first))
+		map->first++;
 	i = key ? find(map, key) : 0;
-	if (!i) {
-		while (map->first < map->top && !bp_map_entry(map, map->first))
-			map->first++;
-		i = map->first;
-	}
-	while (i < map->top && !bp_map_entry(map, i))
+	for (i = i ? i : map->first; i < map->top && !bp_map_entry(map, i);)
 		i++;
 	if (i >= map->top)
 		return -ENOENT;

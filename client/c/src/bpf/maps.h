@@ -35,7 +35,7 @@ struct bp_map {
 	uint8_t kind; /* maps.c */
 	uint8_t is_frozen;
 	char name[BPF_OBJ_NAME_LEN];
-	int fd; /* -1, or a memfd of the values (BPF_F_MMAPABLE), or the eventfd of a ring buffer */
+	int fd; /* -1, or a memfd of the values (BPF_F_MMAPABLE) */
 	/* Entries: the key (only of hashes) and the value's copies, each of a multiple of 8 bytes. */
 	uint8_t *entries;
 	uint32_t key_room, value_room, copies;
@@ -87,7 +87,7 @@ int bp_map_part(const struct bp_map *map, uint64_t address, uint64_t *start, uin
 struct bp_ring {
 	int memory; /* a memfd: the pages as the tool maps them, the data once; -1 before bp_ring_map() */
 	int bell;   /* an eventfd, written by bp_ring_bells(); owned by the ring */
-	uint8_t *pages;
+	uint8_t *pages, *data;
 	size_t mapped, data_size;
 	uint64_t lost;	     /* records without room that no PERF_RECORD_LOST in the ring has yet */
 	uint64_t total_lost; /* since the beginning */
@@ -99,23 +99,18 @@ struct bp_ring {
 
 /* A perf event's ring, with one reference. -ENOMEM, -EMFILE. */
 int bp_ring_new(struct bp_ring **ring);
-void bp_ring_get(struct bp_ring *ring);
 void bp_ring_put(struct bp_ring *ring);
 /* mmap(2) of a perf event: makes the ring of 1 + 2^n pages (else -EINVAL, -EBUSY the second time); the caller
  * then maps ring->memory. */
 int bp_ring_map(struct bp_ring *ring, size_t size);
 /* The ring of an index of a perf event array; NULL removes it. -E2BIG. The map has its own reference. */
 int bp_map_set_ring(struct bp_map *map, uint32_t index, struct bp_ring *ring);
-/* Makes the ring of a new ring buffer map. */
-int bp_ringbuf_new(struct bp_map *map);
-/* mmap(2) of a ring buffer map, or MAP_FAILED and the error in *error. */
-void *bp_ringbuf_map(struct bp_map *map, void *address, size_t size, int prot, int flags, off_t offset,
-		     int *error);
+/* The rings of a new map: places for them, or of a ring buffer the one. */
+int bp_rings_new(struct bp_map *map);
+/* mmap(2) of a ring buffer map, of its ring's memory: 0, -EPERM, -EINVAL. */
+int bp_ringbuf_may_map(const struct bp_map *map, size_t size, int prot, off_t offset);
 /* After each batch: rings the bells of all rings that got records, and writes pending losses. */
 int bp_ring_bells(void);
-
-/* Adds records that were lost on their way to the tool: PERF_RECORD_LOST as soon as there is room. */
-void bp_ring_lose(struct bp_ring *ring, uint64_t count);
 
 /* For programs. -ENOENT: no ring, or it is not mapped or not enabled; -ENOSPC, counted; -E2BIG. With
  * BPF_F_CURRENT_CPU the records of all cpus are in one ring, the first, and so keep their order. */

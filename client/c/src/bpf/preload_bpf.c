@@ -26,11 +26,10 @@
 
 #include "descriptor.h"
 #include "preload_next.h"
-#include "preload_tree.h"
 
 /* ---- files */
 
-enum kind { MAP, PROGRAM, TRACEPOINT, CLOCK, OUTPUT, LINK, BTF };
+enum kind { NO_FILE, MAP, PROGRAM, TRACEPOINT, CLOCK, OUTPUT, LINK, BTF, ANY_FILE };
 
 struct bpf_file {
 	struct ut_file file;
@@ -44,18 +43,11 @@ struct bpf_file {
 };
 
 /* The file at `fd` if it is of this kind. With bp_lock held, until it is released. */
-static struct bpf_file *file_at(int fd)
-{
-	struct ut_file *file = ut_file_at(fd);
-
-	return file && ut_file_is(file, fd) ? (struct bpf_file *)file : NULL;
-}
-
 static struct bpf_file *file_of(int fd, enum kind kind)
 {
-	struct bpf_file *file = file_at(fd);
+	struct bpf_file *file = (struct bpf_file *)ut_file_at(fd);
 
-	return file && file->kind == kind ? file : NULL;
+	return file && ut_file_is(&file->file, fd) && (kind == ANY_FILE || file->kind == kind) ? file : NULL;
 }
 
 static struct bp_map *map_of(int fd)
@@ -67,27 +59,16 @@ static struct bp_map *map_of(int fd)
 
 static void let_go(struct bpf_file *file)
 {
-	switch (file->kind) {
-	case MAP:
-		bp_map_put(file->map);
-		break;
-	case PROGRAM:
-		bp_program_put(file->program);
-		break;
-	case OUTPUT:
-		bp_ring_put(file->ring);
-		break;
-	case LINK:
+	if (file->kind == LINK)
 		bp_probe_set_program(file->probe, NULL);
+	if (file->kind == MAP)
+		bp_map_put(file->map);
+	else if (file->kind == PROGRAM)
+		bp_program_put(file->program);
+	else if (file->kind == OUTPUT)
+		bp_ring_put(file->ring);
+	else if (file->kind != BTF)
 		bp_probe_put(file->probe);
-		break;
-	case TRACEPOINT:
-	case CLOCK:
-		bp_probe_put(file->probe);
-		break;
-	case BTF:
-		break;
-	}
 	free(file);
 }
 
@@ -120,8 +101,7 @@ static int make_file(enum kind kind, void *object, int bell)
 		return -ENOMEM;
 	file->kind = kind;
 	file->map = object;
-	fd = bell < 0 ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) :
-			NEXT(fcntl)(bell, F_DUPFD_CLOEXEC, NULL);
+	fd = bell < 0 ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : NEXT(fcntl)(bell, F_DUPFD_CLOEXEC, NULL);
 	if (fd < 0 || fstat(fd, &status) < 0) {
 		const int error = -errno;
 
@@ -130,7 +110,7 @@ static int make_file(enum kind kind, void *object, int bell)
 	}
 	owner = getpid();
 	ut_file_begin();
-	file->file = (struct ut_file){ .references = 1, .dev = status.st_dev, .ino = status.st_ino };
+	file->file = (struct ut_file){.references = 1, .dev = status.st_dev, .ino = status.st_ino};
 	bp_unlock(); /* a former file of this number, closed without this library, is released */
 	if (!ut_file_add(fd, &file->file))
 		fd = -EMFILE;
@@ -141,92 +121,132 @@ static int make_file(enum kind kind, void *object, int bell)
 /* ---- messages */
 
 /* The standard error of the beginning: bpftrace turns it off while it loads a program. */
-static struct ut_descriptor messages = { .fd = -1 };
+static struct ut_descriptor messages = {.fd = -1};
 
 void bp_tell(const char *format, ...)
 {
-	static char told[16][200];
+	static char told[16][200]; /* no more than that of a program with an error for each record */
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static unsigned count;
-	char text[200], line[256];
+	const int fd = ut_is_ours(&messages) ? messages.fd : STDERR_FILENO;
+	char text[200];
 	va_list arguments;
-	int is_new = 1;
-	unsigned i;
+	unsigned i = 0;
 
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
 	pthread_mutex_lock(&lock);
-	for (i = 0; i < count; i++)
-		is_new = is_new && strcmp(told[i], text) != 0;
-	is_new = is_new && count < 16; /* no more than that of a program with an error for each record */
-	if (is_new)
-		strcpy(told[count++], text);
-	pthread_mutex_unlock(&lock);
-	if (!is_new)
-		return;
-	snprintf(line, sizeof(line), "utracefs: %s\n", text);
-	if (NEXT(write)(ut_is_ours(&messages) ? messages.fd : STDERR_FILENO, line, strlen(line)) < 0) {
+	while (i < 16 && told[i][0] && strcmp(told[i], text))
+		i++;
+	if (i < 16 && !told[i][0]) {
+		strcpy(told[i], text);
+		dprintf(fd, "utracefs: %s\n", text);
 	}
+	pthread_mutex_unlock(&lock);
 }
 
 /* ---- bpf(2); each returns a result or -errno, with bp_lock held */
 
+#define KEY(attr) ((const void *)(attr)->key)
+#define VALUE(attr) ((void *)(attr)->value)
 /* Programs that tools load to find out what a kernel has are shorter, and such maps have no name: their
  * refusal is no news. */
 #define SMALLEST_REAL 12u
 
-static long load_program(union bpf_attr *attr)
+static long create_map(struct bpf_file *unused, union bpf_attr *attr)
 {
-	struct bp_program *program;
-	struct bp_load load = {
-		.instructions = (const void *)attr->insns,
-		.n = attr->insn_cnt,
-		.type = attr->prog_type,
-		.name = attr->prog_name,
-		.fd_array = (const void *)attr->fd_array,
-		.map_of = map_of,
-		.log = (char *)attr->log_buf,
-		.log_size = attr->log_buf ? attr->log_size : 0,
-	};
-	const int is_real = attr->insn_cnt >= SMALLEST_REAL;
-	int error;
+	const char *why = NULL;
+	struct bp_map *map;
+	const int error = bp_map_new(&map, attr, &why);
 
-	switch (attr->prog_type) {
-	case BPF_PROG_TYPE_KPROBE:
-		if (attr->expected_attach_type) /* of several functions at once: tools then try one */
-			return -EINVAL;
-		break;
-	case BPF_PROG_TYPE_SOCKET_FILTER: /* as what libbpf loads its trials */
-	case BPF_PROG_TYPE_TRACEPOINT:
-	case BPF_PROG_TYPE_RAW_TRACEPOINT:
-	case BPF_PROG_TYPE_PERF_EVENT:
-		break;
-	default:
-		if (attr->insn_cnt >= 20) /* bpftrace --info tries longer ones of these */
-			bp_tell("%.16s: programs of type %u do not exist here: they run on events of user_events, at "
-				"intervals, and at the beginning and end", attr->prog_name, attr->prog_type);
-		return -EINVAL;
-	}
-	if (attr->insns == 0)
-		return -EFAULT;
-	error = bp_program_load(&program, &load);
+	(void)unused;
 	if (error) {
-		if (is_real && load.why[0])
-			bp_tell("%.16s: %s", attr->prog_name, load.why);
+		if (why && attr->map_name[0])
+			bp_tell("%.16s: %s", attr->map_name, why);
 		return error;
 	}
-	return make_file(PROGRAM, program, -1);
+	return make_file(MAP, map, map->type == BPF_MAP_TYPE_RINGBUF ? map->rings[0]->bell : -1);
 }
 
-static long run_program(union bpf_attr *attr)
+static long read_element(struct bpf_file *file, union bpf_attr *attr)
 {
-	struct bpf_file *file = file_of((int)attr->test.prog_fd, PROGRAM);
-	uint64_t context[64] = { 0 };
+	return bp_map_read(file->map, KEY(attr), VALUE(attr), attr->flags);
+}
+
+static long erase_element(struct bpf_file *file, union bpf_attr *attr)
+{
+	return file->map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY
+		       ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), NULL)
+		       : bp_map_erase(file->map, KEY(attr));
+}
+
+static long take_element(struct bpf_file *file, union bpf_attr *attr)
+{
+	const long error = read_element(file, attr);
+
+	return error ? error : bp_map_erase(file->map, KEY(attr));
+}
+
+static long write_element(struct bpf_file *file, union bpf_attr *attr)
+{
+	struct bpf_file *output;
+
+	if (file->map->type != BPF_MAP_TYPE_PERF_EVENT_ARRAY)
+		return bp_map_write(file->map, KEY(attr), VALUE(attr), attr->flags);
+	output = file_of(*(const int *)VALUE(attr), OUTPUT);
+	return output ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), output->ring) : -EINVAL;
+}
+
+static long next_key(struct bpf_file *file, union bpf_attr *attr)
+{
+	return bp_map_next(file->map, KEY(attr), VALUE(attr));
+}
+
+static long freeze(struct bpf_file *file, union bpf_attr *attr)
+{
+	(void)attr;
+	return bp_map_freeze(file->map);
+}
+
+static long load_program(struct bpf_file *unused, union bpf_attr *attr)
+{
+	/* Socket filters are what libbpf loads as trials. */
+	static const uint32_t types = 1 << BPF_PROG_TYPE_SOCKET_FILTER | 1 << BPF_PROG_TYPE_KPROBE |
+				      1 << BPF_PROG_TYPE_TRACEPOINT | 1 << BPF_PROG_TYPE_RAW_TRACEPOINT |
+				      1 << BPF_PROG_TYPE_PERF_EVENT;
+	struct bp_program *program;
+	struct bp_load load = {.instructions = (const void *)attr->insns,
+			       .n = attr->insn_cnt,
+			       .type = attr->prog_type,
+			       .name = attr->prog_name,
+			       .fd_array = (const void *)attr->fd_array,
+			       .map_of = map_of,
+			       .log = (char *)attr->log_buf,
+			       .log_size = attr->log_buf ? attr->log_size : 0};
+	int error;
+
+	(void)unused;
+	if (load.type >= 32 || !(types & 1u << load.type)) {
+		if (load.n >= 20) /* bpftrace --info tries longer ones of these */
+			bp_tell("%.16s: programs of type %u do not exist here: they run on events of user_events, at "
+				"intervals, and at the beginning and end", load.name, load.type);
+		return -EINVAL;
+	}
+	if (load.type == BPF_PROG_TYPE_KPROBE && attr->expected_attach_type) /* of several functions */
+		return -EINVAL;
+	if (!load.instructions)
+		return -EFAULT;
+	error = bp_program_load(&program, &load);
+	if (error && load.n >= SMALLEST_REAL && load.why[0])
+		bp_tell("%.16s: %s", load.name, load.why);
+	return error ? error : make_file(PROGRAM, program, -1);
+}
+
+static long run_program(struct bpf_file *file, union bpf_attr *attr)
+{
+	uint64_t context[64] = {0};
 	struct bp_record record;
 
-	if (!file)
-		return -EBADF;
 	if (attr->test.ctx_size_in > sizeof(context))
 		return -E2BIG;
 	if (attr->test.ctx_in)
@@ -237,44 +257,40 @@ static long run_program(union bpf_attr *attr)
 	return 0;
 }
 
-static long info(union bpf_attr *attr)
+static long bind_map(struct bpf_file *file, union bpf_attr *attr)
 {
-	struct bpf_file *file = file_at((int)attr->info.bpf_fd);
+	(void)file; /* it only keeps the map as long as the program */
+	return map_of((int)attr->prog_bind_map.map_fd) ? 0 : -EBADF;
+}
+
+static long info(struct bpf_file *file, union bpf_attr *attr)
+{
 	union {
 		struct bpf_map_info map;
 		struct bpf_prog_info program;
 		struct bpf_link_info link;
 		struct bpf_btf_info btf;
-	} all = { 0 };
-	size_t size = 0;
+	} all = {0};
+	const size_t sizes[ANY_FILE] = {[MAP] = sizeof(all.map), [PROGRAM] = sizeof(all.program),
+					[LINK] = sizeof(all.link), [BTF] = sizeof(all.btf)};
+	const size_t size = sizes[file->kind];
 
-	if (!file)
-		return -EBADF;
 	if (file->kind == MAP) {
 		bp_map_info(file->map, &all.map);
-		size = sizeof(all.map);
 	} else if (file->kind == PROGRAM) {
-		all.program.type = file->program->type;
-		all.program.id = file->program->id;
-		memcpy(all.program.name, file->program->name, sizeof(all.program.name));
-		all.program.gpl_compatible = 1;
-		all.program.run_cnt = file->program->runs;
-		size = sizeof(all.program);
+		const struct bp_program *program = file->program;
+
+		all.program = (struct bpf_prog_info){
+			.type = program->type, .id = program->id, .gpl_compatible = 1, .run_cnt = program->runs};
+		memcpy(all.program.name, program->name, sizeof(program->name));
 	} else if (file->kind == LINK) {
-		all.link.type = BPF_LINK_TYPE_PERF_EVENT;
-		all.link.id = (uint32_t)file->probe->id;
+		all.link = (struct bpf_link_info){.type = BPF_LINK_TYPE_PERF_EVENT, .id = (uint32_t)file->probe->id};
 		all.link.prog_id = file->probe->program ? file->probe->program->id : 0;
-		size = sizeof(all.link);
-	} else if (file->kind == BTF) {
-		size = sizeof(all.btf);
-	} else {
-		return -EINVAL;
 	}
-	if (size > attr->info.info_len)
-		size = attr->info.info_len;
-	memcpy((void *)attr->info.info, &all, size);
-	attr->info.info_len = (uint32_t)size;
-	return 0;
+	if (size < attr->info.info_len)
+		attr->info.info_len = (uint32_t)size;
+	memcpy((void *)attr->info.info, &all, attr->info.info_len);
+	return size ? 0 : -EINVAL;
 }
 
 static long attach(struct bp_probe *probe, struct bp_program *program)
@@ -285,143 +301,95 @@ static long attach(struct bp_probe *probe, struct bp_program *program)
 	return probe->starts_enabled ? bp_probe_enable(probe, 1) : 0;
 }
 
-static long create_link(union bpf_attr *attr)
+static long create_link(struct bpf_file *file, union bpf_attr *attr)
 {
-	struct bpf_file *program = file_of((int)attr->link_create.prog_fd, PROGRAM);
-	struct bpf_file *probe = file_at((int)attr->link_create.target_fd);
+	struct bpf_file *probe = file_of((int)attr->link_create.target_fd, ANY_FILE);
 	long error;
 
 	if (attr->link_create.attach_type != BPF_PERF_EVENT)
 		return -EOPNOTSUPP;
-	if (!program || !probe) /* libbpf's trial has no target */
+	if (!probe) /* libbpf's trial */
 		return -EBADF;
-	if (probe->kind != TRACEPOINT && probe->kind != CLOCK)
-		return -EINVAL;
-	error = attach(probe->probe, program->program);
+	error = probe->kind == TRACEPOINT || probe->kind == CLOCK ? attach(probe->probe, file->program) : -EINVAL;
 	if (error)
 		return error;
 	probe->probe->references++;
 	return make_file(LINK, probe->probe, -1);
 }
 
-static long map_element(int command, union bpf_attr *attr)
+static long detach_link(struct bpf_file *file, union bpf_attr *attr)
 {
-	struct bp_map *map = map_of((int)attr->map_fd);
-	const void *key = (const void *)attr->key;
-	void *value = (void *)attr->value;
-	struct bpf_file *output;
-	long result;
+	(void)attr;
+	bp_probe_set_program(file->probe, NULL);
+	return 0;
+}
 
-	if (!map)
+static long load_btf(struct bpf_file *unused, union bpf_attr *attr)
+{
+	(void)unused, (void)attr; /* of a program; nothing here needs it */
+	return make_file(BTF, NULL, -1);
+}
+
+enum { NEEDS_KEY = 1, NEEDS_VALUE = 2 };
+#define NO_PINS "pinned maps and programs do not exist here: they live as long as this process"
+
+/* kind: of the file whose descriptor is the first member of all these structs. Where there is no function:
+ * the error, and why if that is news. Without batches tools take one element at a time. */
+static const struct command {
+	long (*run)(struct bpf_file *file, union bpf_attr *attr);
+	enum kind kind;
+	int needs, error;
+	const char *why;
+} commands[] = {
+	[BPF_MAP_CREATE] = {create_map},
+	[BPF_MAP_LOOKUP_ELEM] = {read_element, MAP, NEEDS_KEY | NEEDS_VALUE},
+	[BPF_MAP_UPDATE_ELEM] = {write_element, MAP, NEEDS_KEY | NEEDS_VALUE},
+	[BPF_MAP_DELETE_ELEM] = {erase_element, MAP, NEEDS_KEY},
+	[BPF_MAP_GET_NEXT_KEY] = {next_key, MAP, NEEDS_VALUE},
+	[BPF_MAP_LOOKUP_AND_DELETE_ELEM] = {take_element, MAP, NEEDS_KEY | NEEDS_VALUE},
+	[BPF_MAP_FREEZE] = {freeze, MAP},
+	[BPF_PROG_LOAD] = {load_program},
+	[BPF_PROG_TEST_RUN] = {run_program, PROGRAM},
+	[BPF_PROG_BIND_MAP] = {bind_map, PROGRAM},
+	[BPF_OBJ_GET_INFO_BY_FD] = {info, ANY_FILE},
+	[BPF_LINK_CREATE] = {create_link, PROGRAM},
+	[BPF_LINK_DETACH] = {detach_link, LINK},
+	[BPF_BTF_LOAD] = {load_btf},
+	[BPF_BTF_GET_NEXT_ID] = {.error = ENOENT}, [BPF_BTF_GET_FD_BY_ID] = {.error = ENOENT},
+	[BPF_MAP_GET_NEXT_ID] = {.error = ENOENT}, [BPF_MAP_GET_FD_BY_ID] = {.error = ENOENT},
+	[BPF_PROG_GET_NEXT_ID] = {.error = ENOENT}, [BPF_PROG_GET_FD_BY_ID] = {.error = ENOENT},
+	[BPF_LINK_GET_NEXT_ID] = {.error = ENOENT}, [BPF_LINK_GET_FD_BY_ID] = {.error = ENOENT},
+	[BPF_MAP_LOOKUP_BATCH] = {.error = EOPNOTSUPP}, [BPF_MAP_LOOKUP_AND_DELETE_BATCH] = {.error = EOPNOTSUPP},
+	[BPF_MAP_UPDATE_BATCH] = {.error = EOPNOTSUPP}, [BPF_MAP_DELETE_BATCH] = {.error = EOPNOTSUPP},
+	[BPF_OBJ_PIN] = {.error = EOPNOTSUPP, .why = NO_PINS}, [BPF_OBJ_GET] = {.error = EOPNOTSUPP, .why = NO_PINS},
+	[BPF_RAW_TRACEPOINT_OPEN] = {.error = EOPNOTSUPP, .why = "raw tracepoints do not exist here: attach to "
+								 "tracepoint/user_events/NAME"},
+};
+
+static long bpf_command(unsigned number, union bpf_attr *attr)
+{
+	static const struct command unknown;
+	const struct command *command = number < sizeof(commands) / sizeof(*commands) ? &commands[number] : &unknown;
+	struct bpf_file *file = NULL;
+
+	if (command->why)
+		bp_tell("%s", command->why);
+	if (!command->run)
+		return command->error ? -command->error : -EINVAL;
+	if (command->kind && !(file = file_of((int)attr->map_fd, command->kind)))
 		return -EBADF;
-	if ((!value && command != BPF_MAP_DELETE_ELEM) || (!key && command != BPF_MAP_GET_NEXT_KEY))
+	if ((command->needs & NEEDS_KEY && !attr->key) || (command->needs & NEEDS_VALUE && !attr->value))
 		return -EFAULT;
-	switch (command) {
-	case BPF_MAP_LOOKUP_ELEM:
-		return bp_map_read(map, key, value, attr->flags);
-	case BPF_MAP_LOOKUP_AND_DELETE_ELEM:
-		result = bp_map_read(map, key, value, attr->flags);
-		return result ? result : bp_map_erase(map, key);
-	case BPF_MAP_GET_NEXT_KEY:
-		return bp_map_next(map, key, value);
-	case BPF_MAP_DELETE_ELEM:
-		return map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY ?
-			       bp_map_set_ring(map, *(const uint32_t *)key, NULL) :
-			       bp_map_erase(map, key);
-	default:
-		if (map->type != BPF_MAP_TYPE_PERF_EVENT_ARRAY)
-			return bp_map_write(map, key, value, attr->flags);
-		output = file_of(*(const int *)value, OUTPUT);
-		return output ? bp_map_set_ring(map, *(const uint32_t *)key, output->ring) : -EINVAL;
-	}
-}
-
-static long create_map(union bpf_attr *attr)
-{
-	const char *why = NULL;
-	struct bp_map *map;
-	const int error = bp_map_new(&map, attr, &why);
-
-	if (error) {
-		if (why && attr->map_name[0])
-			bp_tell("%.16s: %s", attr->map_name, why);
-		return error;
-	}
-	return make_file(MAP, map, map->type == BPF_MAP_TYPE_RINGBUF ? map->fd : -1);
-}
-
-static long bpf_command(int command, union bpf_attr *attr)
-{
-	struct bp_map *map;
-
-	switch (command) {
-	case BPF_MAP_CREATE:
-		return create_map(attr);
-	case BPF_MAP_LOOKUP_ELEM:
-	case BPF_MAP_LOOKUP_AND_DELETE_ELEM:
-	case BPF_MAP_UPDATE_ELEM:
-	case BPF_MAP_GET_NEXT_KEY:
-	case BPF_MAP_DELETE_ELEM:
-		return map_element(command, attr);
-	case BPF_MAP_FREEZE:
-		map = map_of((int)attr->map_fd);
-		return map ? bp_map_freeze(map) : -EBADF;
-	case BPF_PROG_LOAD:
-		return load_program(attr);
-	case BPF_PROG_TEST_RUN:
-		return run_program(attr);
-	case BPF_PROG_BIND_MAP: /* it only keeps the map as long as the program */
-		return file_of((int)attr->prog_bind_map.prog_fd, PROGRAM) &&
-				       map_of((int)attr->prog_bind_map.map_fd) ?
-			       0 :
-			       -EBADF;
-	case BPF_OBJ_GET_INFO_BY_FD:
-		return info(attr);
-	case BPF_LINK_CREATE:
-		return create_link(attr);
-	case BPF_LINK_DETACH: {
-		struct bpf_file *link = file_of((int)attr->link_detach.link_fd, LINK);
-
-		if (!link)
-			return -EBADF;
-		bp_probe_set_program(link->probe, NULL);
-		return 0;
-	}
-	case BPF_BTF_LOAD: /* of a program; nothing here needs it */
-		return make_file(BTF, NULL, -1);
-	case BPF_BTF_GET_NEXT_ID:
-	case BPF_MAP_GET_NEXT_ID:
-	case BPF_PROG_GET_NEXT_ID:
-	case BPF_LINK_GET_NEXT_ID:
-	case BPF_BTF_GET_FD_BY_ID:
-	case BPF_MAP_GET_FD_BY_ID:
-	case BPF_PROG_GET_FD_BY_ID:
-	case BPF_LINK_GET_FD_BY_ID:
-		return -ENOENT;
-	case BPF_MAP_LOOKUP_BATCH:
-	case BPF_MAP_LOOKUP_AND_DELETE_BATCH:
-	case BPF_MAP_UPDATE_BATCH:
-	case BPF_MAP_DELETE_BATCH:
-		return -EOPNOTSUPP; /* tools then take one element at a time */
-	case BPF_OBJ_PIN:
-	case BPF_OBJ_GET:
-		bp_tell("pinned maps and programs do not exist here: they live as long as this process");
-		return -EOPNOTSUPP;
-	case BPF_RAW_TRACEPOINT_OPEN:
-		bp_tell("raw tracepoints do not exist here: attach to tracepoint/user_events/NAME");
-		return -EOPNOTSUPP;
-	default:
-		return -EINVAL;
-	}
+	return command->run(file, attr);
 }
 
 /* ---- perf_event_open(2) and ioctl(2) */
 
-static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu)
+static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu, int is_clock)
 {
-	const int is_clock = attr->type == PERF_TYPE_SOFTWARE;
-	const uint64_t period = !is_clock ? 1 : !attr->freq ? attr->sample_period :
-				attr->sample_freq ? 1000000000u / attr->sample_freq : 0;
+	const uint64_t period = !is_clock ? 1
+				: !attr->freq ? attr->sample_period
+				: attr->sample_freq ? 1000000000u / attr->sample_freq : 0;
 	char event[sizeof(((struct bp_probe *)NULL)->event)] = "";
 	struct bp_probe *probe;
 
@@ -444,31 +412,27 @@ static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu)
 
 static long open_event(const struct perf_event_attr *attr, pid_t pid, int cpu)
 {
-	static const char *const kinds[] = { [PERF_TYPE_HARDWARE] = "hardware counters",
-					     [PERF_TYPE_HW_CACHE] = "hardware counters of caches",
-					     [PERF_TYPE_RAW] = "raw hardware counters",
-					     [PERF_TYPE_BREAKPOINT] = "watchpoints" };
+	static const char *const kinds[] = {
+		[PERF_TYPE_HARDWARE] = "hardware counters", [PERF_TYPE_HW_CACHE] = "hardware counters of caches",
+		[PERF_TYPE_RAW] = "raw hardware counters", [PERF_TYPE_BREAKPOINT] = "watchpoints"};
 	struct bp_ring *ring;
-	int error;
+	int error, is_software;
 
 	if (!attr)
 		return -EFAULT;
+	is_software = attr->type == PERF_TYPE_SOFTWARE;
 	if (attr->type == PERF_TYPE_TRACEPOINT)
-		return open_probe(attr, pid, cpu);
-	if (attr->type == PERF_TYPE_SOFTWARE) {
-		switch (attr->config) {
-		case PERF_COUNT_SW_CPU_CLOCK:
-		case PERF_COUNT_SW_TASK_CLOCK:
-			return open_probe(attr, pid, cpu);
-		case PERF_COUNT_SW_BPF_OUTPUT:
-			error = bp_ring_new(&ring);
-			return error ? error : make_file(OUTPUT, ring, ring->bell);
-		}
+		return open_probe(attr, pid, cpu, 0);
+	if (is_software && (attr->config == PERF_COUNT_SW_CPU_CLOCK || attr->config == PERF_COUNT_SW_TASK_CLOCK))
+		return open_probe(attr, pid, cpu, 1);
+	if (is_software && attr->config == PERF_COUNT_SW_BPF_OUTPUT) {
+		error = bp_ring_new(&ring);
+		return error ? error : make_file(OUTPUT, ring, ring->bell);
+	}
+	if (is_software)
 		bp_tell("the kernel's software events (perf's number %llu) do not exist here, but cpu-clock",
 			(unsigned long long)attr->config);
-		return -ENOENT;
-	}
-	if (attr->type < PERF_TYPE_MAX)
+	else if (attr->type < PERF_TYPE_MAX)
 		bp_tell("%s do not exist here: programs run on events of user_events", kinds[attr->type]);
 	else
 		bp_tell(BP_NO_PROBES);
@@ -477,12 +441,13 @@ static long open_event(const struct perf_event_attr *attr, pid_t pid, int cpu)
 
 static long control(struct bpf_file *file, unsigned long request, void *argument)
 {
+	const int is_output = file->kind == OUTPUT;
 	struct bpf_file *program;
 
 	switch (request) {
 	case PERF_EVENT_IOC_ENABLE:
 	case PERF_EVENT_IOC_DISABLE:
-		if (file->kind != OUTPUT)
+		if (!is_output)
 			return bp_probe_enable(file->probe, request == PERF_EVENT_IOC_ENABLE);
 		file->ring->is_enabled = request == PERF_EVENT_IOC_ENABLE;
 		return 0;
@@ -490,17 +455,16 @@ static long control(struct bpf_file *file, unsigned long request, void *argument
 		return 0;
 	case PERF_EVENT_IOC_SET_BPF:
 		program = file_of((int)(intptr_t)argument, PROGRAM);
-		return file->kind == OUTPUT || !program ? -EINVAL : attach(file->probe, program->program);
+		return is_output || !program ? -EINVAL : attach(file->probe, program->program);
 	case PERF_EVENT_IOC_PERIOD:
 		if (file->kind != CLOCK || !argument || !*(const uint64_t *)argument)
 			return -EINVAL;
 		file->probe->period_ns = *(const uint64_t *)argument;
 		return 0;
 	case PERF_EVENT_IOC_ID:
-		if (!argument)
-			return -EFAULT;
-		*(uint64_t *)argument = file->kind == OUTPUT ? 0 : file->probe->id;
-		return 0;
+		if (argument)
+			*(uint64_t *)argument = is_output ? 0 : file->probe->id;
+		return argument ? 0 : -EFAULT;
 	case PERF_EVENT_IOC_SET_FILTER:
 		bp_tell("filters of perf events do not exist here: compare in the program");
 		return -EINVAL;
@@ -534,19 +498,17 @@ static int begin(struct ut_section *section)
 	return 0;
 }
 
-static long wrapped_bpf(int command, void *user, unsigned size)
+static long wrapped_bpf(unsigned command, void *user, unsigned size)
 {
 	struct ut_section section;
-	union bpf_attr attr;
+	union bpf_attr attr = {0};
 	long result;
 
 	if (!user) {
 		errno = EFAULT;
 		return -1;
 	}
-	memset(&attr, 0, sizeof(attr));
-	if (size > sizeof(attr)) /* of a newer tool */
-		size = sizeof(attr);
+	size = size < sizeof(attr) ? size : sizeof(attr); /* of a newer tool */
 	memcpy(&attr, user, size);
 	if (begin(&section))
 		return -1;
@@ -563,13 +525,11 @@ WRAP(long, syscall, (long number, long a, long b, long c, long d, long e, long f
 	int mine;
 
 	if (number == SYS_bpf)
-		return wrapped_bpf((int)a, (void *)b, (unsigned)c);
+		return wrapped_bpf((unsigned)a, (void *)b, (unsigned)c);
 	if (number == SYS_perf_event_open)
 		return begin(&section) ? -1 : end(&section, open_event((const void *)a, (pid_t)b, (int)c));
 	result = ut_descriptor_call(&mine, number, a, b, c);
-	if (mine)
-		return result;
-	return NEXT(syscall)(number, a, b, c, d, e, f);
+	return mine ? result : NEXT(syscall)(number, a, b, c, d, e, f);
 }
 
 WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
@@ -581,8 +541,8 @@ WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
 		return NEXT(ioctl)(fd, request, argument);
 	if (begin(&section))
 		return -1;
-	file = file_at(fd);
-	if (file && (file->kind == TRACEPOINT || file->kind == CLOCK || file->kind == OUTPUT))
+	file = file_of(fd, ANY_FILE);
+	if (file && file->kind >= TRACEPOINT && file->kind <= OUTPUT)
 		return (int)end(&section, control(file, request, argument));
 	(void)end(&section, 0);
 	return NEXT(ioctl)(fd, request, argument);
@@ -599,25 +559,22 @@ WRAP(void *, mmap, (void *address, size_t size, int prot, int flags, int fd, off
 		return (void *)ut_system_call(SYS_mmap, (long)address, (long)size, prot, flags, fd, offset);
 	if (begin(&section))
 		return MAP_FAILED;
-	file = file_at(fd);
-	if (file && file->kind == MAP && file->map->type == BPF_MAP_TYPE_RINGBUF) {
-		result = bp_ringbuf_map(file->map, address, size, prot, flags, offset, &error);
-	} else {
-		if (file && file->kind == OUTPUT) {
-			error = bp_ring_map(file->ring, size);
-			memory = file->ring->memory;
-		} else if (file && file->kind == MAP) {
-			memory = file->map->fd;
-			if (memory < 0)
-				error = -EINVAL;
-		}
-		if (!error) {
-			result = (void *)ut_system_call(SYS_mmap, (long)address, (long)size, prot, flags, memory,
-							offset);
-			error = result == MAP_FAILED ? -errno : 0;
-		}
+	file = file_of(fd, ANY_FILE);
+	if (file && file->kind == OUTPUT) {
+		error = bp_ring_map(file->ring, size);
+		memory = file->ring->memory;
+	} else if (file && file->kind == MAP && file->map->type == BPF_MAP_TYPE_RINGBUF) {
+		error = bp_ringbuf_may_map(file->map, size, prot, offset);
+		memory = file->map->rings[0]->memory;
+	} else if (file && file->kind == MAP) {
+		memory = file->map->fd;
+		error = memory < 0 ? -EINVAL : 0;
 	}
-	(void)end(&section, result == MAP_FAILED ? -abs(error) : 0);
+	if (!error) {
+		result = (void *)ut_system_call(SYS_mmap, (long)address, (long)size, prot, flags, memory, offset);
+		error = result == MAP_FAILED ? -errno : 0;
+	}
+	(void)end(&section, error);
 	return result;
 }
 ALIAS(void *, mmap64, mmap, (void *address, size_t size, int prot, int flags, int fd, off_t offset))
@@ -659,17 +616,15 @@ WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int time
 
 WRAP(int, poll, (struct pollfd *polled, nfds_t count, int timeout_ms))
 {
-	struct timespec timeout = { timeout_ms / 1000, timeout_ms % 1000 * 1000000L };
+	struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
 	const int ready = (int)ut_system_call(SYS_ppoll, (long)polled, (long)count,
 					      timeout_ms < 0 ? 0 : (long)&timeout, 0, 0, 0);
 	const int saved = errno;
 	uint64_t rung;
-	nfds_t i;
 
-	for (i = 0; ready > 0 && i < count; i++)
-		if (polled[i].revents & POLLIN && ut_file_at(polled[i].fd) &&
-		    NEXT(read)(polled[i].fd, &rung, sizeof(rung)) < 0) {
-		}
+	for (nfds_t i = 0; ready > 0 && i < count; i++)
+		if (polled[i].revents & POLLIN && ut_file_at(polled[i].fd))
+			(void)!NEXT(read)(polled[i].fd, &rung, sizeof(rung));
 	errno = saved;
 	return ready;
 }
@@ -678,17 +633,17 @@ WRAP(int, poll, (struct pollfd *polled, nfds_t count, int timeout_ms))
  * otherwise. */
 WRAP(uid_t, geteuid, (void))
 {
-	return dlsym(RTLD_DEFAULT, "bpf_object__open_mem") ?
-		       0 :
-		       (uid_t)ut_system_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+	return dlsym(RTLD_DEFAULT, "bpf_object__open_mem")
+		       ? 0
+		       : (uid_t)ut_system_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
 }
 
 /* Locked memory for maps, in kernels before 5.11. */
 WRAP(int, setrlimit, (int resource, const struct rlimit *limit))
 {
-	return resource == RLIMIT_MEMLOCK ?
-		       0 :
-		       (int)ut_system_call(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
+	return resource == RLIMIT_MEMLOCK
+		       ? 0
+		       : (int)ut_system_call(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
 }
 ALIAS(int, setrlimit64, setrlimit, (int resource, const struct rlimit *limit))
 

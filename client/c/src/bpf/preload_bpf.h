@@ -14,8 +14,10 @@
 #define UTRACEFS_PRELOAD_BPF_H
 
 #include "engine.h"
+#include "layout.h"
 #include "maps.h"
 #include "preload_table.h"
+#include "utracefs_stream.h"
 
 /* One line `utracefs: TEXT` to stderr; the same text only once in a process. */
 void bp_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -50,5 +52,20 @@ int bp_idle(unsigned output);
 
 /* Now, for programs that run without a record. */
 void bp_record_of_ourselves(struct bp_record *record);
+
+/* ---- preload_tree.c */
+
+/* SYSTEM:NAME of an id that the tool has read. 0 or -ENOENT. */
+int bt_event_name(uint32_t id, char *name, size_t size);
+/* SYSTEM:NAME of all events whose format or id the tool has read, a space around each. 0 or -E2BIG. */
+int bt_events_read(char *words, size_t size);
+/* The context of a record for programs, valid until the next call: in the layout of the `format` that the
+ * tool has read, or unchanged if it has read none. *layout: the caller's, one for each utracefs_stream_event,
+ * at first NULL. NULL: the event's fields are not the ones of which the tool has read. */
+const void *bt_context(struct bt_layout **layout, const struct utracefs_stream_record *record, size_t *size);
+/* Whether the records are those of recordings (`utracefs bpftrace --from`), which end. A stream of them
+ * begins with their first record: it is opened once, when the tool first waits, so when all its probes are
+ * attached. */
+int bt_is_recording(void);
 
 #endif

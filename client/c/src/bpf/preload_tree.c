@@ -1,15 +1,24 @@
+/*
+ * Files of tracefs for tools of eBPF, from the daemon; no mount is needed. The names of
+ * /sys/kernel/tracing and /sys/kernel/debug/tracing are answered here:
+ *
+ *     available_events, events/SYSTEM/NAME/id    as the daemon has them
+ *     events/SYSTEM/NAME/format                  as layout.h shows it
+ *     available_filter_functions                 empty: there are no functions
+ *     /sys/kernel/btf/vmlinux                    the types that a format can name
+ *
+ * and the directories that lead there. Others do not exist. A call that gets such a name gets the one of a
+ * copy of that moment, /proc/self/fd/N, instead.
+ */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "preload_tree.h"
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <glob.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,49 +48,44 @@ static char unchanged, other_fields;
 static struct seen *find_seen(const char *system, const char *name)
 {
 	const size_t length = strlen(system);
+	struct seen *one = all;
 
-	for (struct seen *one = all; one; one = one->next)
-		if (strncmp(one->name, system, length) == 0 && one->name[length] == ':' &&
-		    strcmp(one->name + length + 1, name) == 0)
-			return one;
-	return NULL;
+	while (one && (strncmp(one->name, system, length) || one->name[length] != ':' ||
+		       strcmp(one->name + length + 1, name)))
+		one = one->next;
+	return one;
 }
 
 static struct seen *see(const char *system, const char *name)
 {
 	struct seen *one = find_seen(system, name);
 
-	if (one)
+	if (one || !(one = calloc(1, sizeof(*one) + strlen(system) + strlen(name) + 2)))
 		return one;
-	one = calloc(1, sizeof(*one) + strlen(system) + strlen(name) + 2);
-	if (!one)
-		return NULL;
 	sprintf(one->name, "%s:%s", system, name);
 	one->next = all;
-	all = one;
-	return one;
+	return all = one;
 }
 
 int bt_event_name(uint32_t id, char *name, size_t size)
 {
-	int error = -ENOENT;
+	const struct seen *one;
 
 	pthread_mutex_lock(&lock);
-	for (const struct seen *one = all; one && error; one = one->next)
-		if (id && one->id == id)
-			error = (size_t)snprintf(name, size, "%s", one->name) < size ? 0 : -ENOENT;
-	pthread_mutex_unlock(&lock);
-	return error;
+	for (one = all; one && (!id || one->id != id); one = one->next) {
+	}
+	pthread_mutex_unlock(&lock); /* they stay */
+	return one && (size_t)snprintf(name, size, "%s", one->name) < size ? 0 : -ENOENT;
 }
 
 int bt_events_read(char *words, size_t size)
 {
-	size_t used = 0;
+	size_t used;
 
 	pthread_mutex_lock(&lock);
-	words[0] = 0;
+	used = (size_t)snprintf(words, size, " ");
 	for (const struct seen *one = all; one && used < size; one = one->next)
-		used += (size_t)snprintf(words + used, size - used, "%s%s", used ? " " : "", one->name);
+		used += (size_t)snprintf(words + used, size - used, "%s ", one->name);
 	pthread_mutex_unlock(&lock);
 	return used < size ? 0 : -E2BIG;
 }
@@ -98,8 +102,7 @@ static struct bt_layout *choose_layout(const struct utracefs_stream_event *event
 		if (!made || !bt_layout_is_same(made, seen->shown)) {
 			bt_layout_free(made);
 			made = (void *)&other_fields;
-			bp_tell("%s was registered again with other fields: start again to see its records",
-				seen->name);
+			bp_tell("%s was registered again with other fields: start again to see its records", seen->name);
 		}
 	}
 	pthread_mutex_unlock(&lock);
@@ -110,17 +113,15 @@ const void *bt_context(struct bt_layout **layout, const struct utracefs_stream_r
 {
 	if (!*layout)
 		*layout = choose_layout(record->event);
-	if (*layout == (void *)&unchanged) {
-		*size = record->size;
-		return record->data;
-	}
-	return *layout == (void *)&other_fields ? NULL :
-						  bt_layout_apply(*layout, record->data, record->size, size);
+	*size = record->size;
+	return *layout == (void *)&unchanged      ? record->data
+	       : *layout == (void *)&other_fields ? NULL
+						  : bt_layout_apply(*layout, record->data, record->size, size);
 }
 
 int bt_is_recording(void)
 {
-	static atomic_int is_one; /* 0: not looked yet; else 1 more than the answer */
+	static int is_one; /* 1 more than the answer */
 
 	if (!is_one)
 		is_one = 1 + (getenv("UTRACEFS_BPF_RECORDING") != NULL);
@@ -134,11 +135,9 @@ static const char *in_tree(const char *path)
 {
 	static const char *const roots[] = {"/sys/kernel/tracing", "/sys/kernel/debug/tracing"};
 
-	if (!path || strncmp(path, "/sys/kernel/", 12))
-		return NULL;
-	if (strcmp(path, "/sys/kernel/btf/vmlinux") == 0)
+	if (path && strcmp(path, "/sys/kernel/btf/vmlinux") == 0)
 		return "btf";
-	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
+	for (size_t i = 0; path && i < sizeof(roots) / sizeof(roots[0]); i++) {
 		const size_t length = strlen(roots[i]);
 
 		if (strncmp(path, roots[i], length) == 0 && (path[length] == '/' || path[length] == '\0'))
@@ -153,7 +152,6 @@ static int note_event(const char *path, char **data, size_t *size)
 	char system[64], name[256], file[16];
 	struct bt_layout *layout = NULL;
 	struct seen *seen;
-	int error = 0;
 
 	if (sscanf(path, "events/%63[^/]/%255[^/]/%15s", system, name, file) != 3)
 		return 0;
@@ -168,24 +166,19 @@ static int note_event(const char *path, char **data, size_t *size)
 		}
 		*size = strlen(*data);
 		if (strstr(*data, "unsigned char eventheader_flags;"))
-			bp_tell("%s: its records describe themselves (EventHeader); a program sees only the "
-				"fields of their header",
-				name);
-	} else if (strcmp(file, "id") != 0) {
-		return 0;
+			bp_tell("%s: its records describe themselves (EventHeader); a program sees only the fields of "
+				"their header", name);
 	}
 	pthread_mutex_lock(&lock);
 	seen = see(system, name);
-	if (!seen) {
-		error = -ENOMEM;
-	} else if (layout) {
+	if (seen && layout) {
 		bt_layout_free(seen->shown);
 		seen->shown = layout;
-	} else {
+	} else if (seen && strcmp(file, "id") == 0) {
 		seen->id = (uint32_t)strtoul(*data, NULL, 10);
 	}
 	pthread_mutex_unlock(&lock);
-	return error;
+	return seen ? 0 : -ENOMEM;
 }
 
 /* The content of a file; 0, or -errno; -EISDIR for a directory. *data is a block for free(3). */
@@ -194,14 +187,14 @@ static int read_tree(const char *path, char **data, size_t *size)
 	struct utracefs_stream *stream;
 	int error;
 
-	if (!path[0])
-		return -EISDIR;
 	*size = 0;
 	if (strcmp(path, "btf") == 0 || strcmp(path, "available_filter_functions") == 0) {
 		*data = path[0] == 'b' ? bt_vmlinux(size) : strdup("");
 		return *data ? 0 : -ENOMEM;
 	}
-	if (strcmp(path, "available_events") != 0 && strncmp(path, "events/", 7) != 0 && strcmp(path, "events") != 0)
+	if (!path[0] || strcmp(path, "events") == 0)
+		return -EISDIR;
+	if (strcmp(path, "available_events") != 0 && strncmp(path, "events/", 7) != 0)
 		return -ENOENT;
 	stream = utracefs_stream_new(NULL);
 	if (!stream)
@@ -213,194 +206,146 @@ static int read_tree(const char *path, char **data, size_t *size)
 	return error;
 }
 
+static void tell_missing(const char *path)
+{
+	char system[64], name[64], last;
+
+	if (sscanf(path, "events/%63[^/]/%63[^/]/%c", system, name, &last) == 3)
+		bp_tell("%s:%s: %s", system, name,
+			bt_is_recording() ? "no recording has this event"
+			: strcmp(system, "user_events")
+				? "no program has registered this event; the kernel's own do not exist here"
+				: "no program has registered this event; start one first, or declare it by "
+				  "`utracefs reg`");
+}
+
+enum use { LOOKS, READS, WRITES };
+
+/* For a wrapped call with a path. Of a file here: *path becomes that of a copy, and the result is its
+ * descriptor, to be closed behind the call. -1: the call fails, with errno. Else -2. */
+static int redirect(const char **path, char copy[32], enum use use)
+{
+	const char *inside = in_tree(*path);
+	char *data = NULL;
+	size_t size;
+	int error, fd = -1;
+
+	if (!inside)
+		return -2;
+	if (use == WRITES && strstr(inside, "probe_events"))
+		bp_tell(BP_NO_PROBES);
+	error = use == WRITES ? -EACCES : read_tree(inside, &data, &size);
+	if (error == -EISDIR) {
+		*path = "/";
+		return -2;
+	}
+	if (!error && use == READS)
+		error = note_event(inside, &data, &size);
+	else if (error == -ENOENT && use == READS)
+		tell_missing(inside);
+	if (!error) {
+		fd = memfd_create("tracefs", MFD_CLOEXEC);
+		if (fd < 0 || NEXT(write)(fd, data, size) != (ssize_t)size)
+			error = fd < 0 ? -errno : -ENOMEM;
+	}
+	free(data);
+	if (error) {
+		if (fd >= 0)
+			NEXT(close)(fd);
+		errno = -error;
+		return -1;
+	}
+	snprintf(copy, 32, "/proc/self/fd/%d", fd);
+	*path = copy;
+	return fd;
+}
+
 static int compare_texts(const void *a, const void *b)
 {
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* glob(3) of paths of events, EVENTS/SYSTEM/NAME with a file behind it or not. root: the part of the pattern
- * in front of `inside`. libc's globfree frees the result. */
-static int glob_events(const char *root, const char *inside, int flags, glob_t *found)
+/* glob(3) of paths of events, ROOT/events/SYSTEM/NAME with a file behind it or not. inside: behind ROOT. */
+static int glob_events(const char *pattern, const char *inside, int flags, glob_t *found,
+		       int (*next)(const char *, int, int (*)(const char *, int), glob_t *))
 {
-	const size_t length = (size_t)(inside - root);
-	char system[256], name[256], *data, *line, *rest;
 	const size_t before = flags & GLOB_APPEND ? found->gl_pathc : 0;
-	size_t size, count = before;
-	int behind = 0;
+	const size_t offset = flags & GLOB_DOOFFS ? found->gl_offs : 0;
+	char system[256], name[256], *data, *line, *rest, *path;
+	int behind = 0, error = GLOB_NOMATCH;
+	size_t size;
 
-	if (!(flags & GLOB_DOOFFS))
-		found->gl_offs = 0;
-	if (!(flags & GLOB_APPEND)) {
+	if (!before)
 		found->gl_pathc = 0;
-		found->gl_pathv = NULL;
-	}
 	if (sscanf(inside, "events/%255[^/]/%255[^/]%n", system, name, &behind) != 2 || !behind)
 		return GLOB_NOMATCH;
 	if (read_tree("available_events", &data, &size))
 		return GLOB_ABORTED;
 	for (rest = data; (line = strsep(&rest, "\n"));) {
-		char *event = strchr(line, ':'), **paths;
+		char *event = strchr(line, ':');
 
 		if (!event)
 			continue;
 		*event++ = '\0';
-		if (fnmatch(system, line, 0) || fnmatch(name, event, 0))
+		if (fnmatch(system, line, 0) || fnmatch(name, event, 0) ||
+		    asprintf(&path, "%.*sevents/%s/%s%s", (int)(inside - pattern), pattern, line, event,
+			     inside + behind) < 0)
 			continue;
-		paths = realloc(found->gl_pathv, (found->gl_offs + count + 2) * sizeof(*paths));
-		if (!paths)
+		error = next(path, flags | GLOB_NOCHECK | (error ? 0 : GLOB_APPEND), NULL, found);
+		free(path);
+		if (error)
 			break;
-		if (!count)
-			memset(paths, 0, found->gl_offs * sizeof(*paths));
-		found->gl_pathv = paths;
-		paths += found->gl_offs + count;
-		paths[0] = paths[1] = NULL;
-		if (asprintf(&paths[0], "%.*sevents/%s/%s%s", (int)length, root, line, event, inside + behind) < 0)
-			break;
-		found->gl_pathc = ++count;
 	}
 	free(data);
-	if (count > before)
-		qsort(found->gl_pathv + found->gl_offs + before, count - before, sizeof(char *), compare_texts);
-	return line ? GLOB_NOSPACE : count > before ? 0 : GLOB_NOMATCH;
-}
-
-/* A descriptor at the beginning of the content, or -errno. */
-static int open_tree(const char *path, int flags)
-{
-	char system[64], name[64], last;
-	char *data = NULL;
-	size_t size;
-	int error, fd = -1;
-
-	if ((flags & O_ACCMODE) != O_RDONLY) {
-		if (strstr(path, "probe_events"))
-			bp_tell(BP_NO_PROBES);
-		return -EACCES;
-	}
-	error = read_tree(path, &data, &size);
 	if (!error)
-		error = note_event(path, &data, &size);
-	else if (error == -ENOENT && sscanf(path, "events/%63[^/]/%63[^/]/%c", system, name, &last) == 3)
-		bp_tell(bt_is_recording() ? "%s:%s: no recording has this event" :
-			strcmp(system, "user_events") ?
-					    "%s:%s: no program has registered this event; the kernel's own do not "
-					    "exist here" :
-					    "%s:%s: no program has registered this event; start one first, or declare "
-					    "it by `utracefs reg`",
-			system, name);
-	if (!error) {
-		fd = memfd_create("tracefs", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
-		/* Its descriptor stays at the beginning. */
-		if (fd < 0 || NEXT(pwrite)(fd, data, size, 0) != (ssize_t)size)
-			error = fd < 0 ? -errno : -ENOMEM;
-	}
-	free(data);
-	if (error && fd >= 0)
-		NEXT(close)(fd);
-	return error ? error : fd;
-}
-
-static int stat_tree(const char *path, struct stat *found)
-{
-	size_t size = 0;
-	char *data = NULL;
-	const int error = read_tree(path, &data, &size);
-
-	free(data);
-	if (error && error != -EISDIR)
-		return error;
-	if (found) {
-		memset(found, 0, sizeof(*found));
-		found->st_mode = error ? S_IFDIR | 0555 : S_IFREG | 0444;
-		found->st_size = (off_t)size;
-		found->st_nlink = 1;
-	}
-	return 0;
-}
-
-/* As a call of libc: -1 and errno. */
-static int result(int value)
-{
-	if (value >= 0)
-		return value;
-	errno = -value;
-	return -1;
+		qsort(found->gl_pathv + offset + before, found->gl_pathc - before, sizeof(char *), compare_texts);
+	return error;
 }
 
 /* ---- the wrapped calls */
 
-WRAP(int, openat, (int folder, const char *path, int flags, mode_t mode))
-{
-	const char *inside = in_tree(path);
+#define OF_PATH(type, name, arguments, failed, use, call)                        \
+	WRAP(type, name, arguments)                                              \
+	{                                                                        \
+		char copy[32];                                                   \
+		const int copied = redirect(&path, copy, use);                   \
+		type const result = copied == -1 ? (failed) : (type)(call);      \
+                                                                                 \
+		if (copied >= 0)                                                 \
+			NEXT(close)(copied);                                     \
+		return result;                                                   \
+	}
+#define BY_FLAGS ((flags & O_ACCMODE) == O_RDONLY ? READS : WRITES)
+#define BY_MODE (mode & W_OK ? WRITES : LOOKS)
 
-	return inside ? result(open_tree(inside, flags)) : NEXT(openat)(folder, path, flags, mode);
-}
-ALIAS(int, openat64, openat, (int folder, const char *path, int flags, mode_t mode))
-
-WRAP(int, open, (const char *path, int flags, mode_t mode))
-{
-	return ut_wrap_openat(AT_FDCWD, path, flags, mode);
-}
+OF_PATH(int, open, (const char *path, int flags, mode_t mode), -1, BY_FLAGS, NEXT(open)(path, flags, mode))
 ALIAS(int, open64, open, (const char *path, int flags, mode_t mode))
-
+OF_PATH(int, openat, (int folder, const char *path, int flags, mode_t mode), -1, BY_FLAGS,
+	NEXT(openat)(folder, path, flags, mode))
+ALIAS(int, openat64, openat, (int folder, const char *path, int flags, mode_t mode))
 /* _FORTIFY_SOURCE calls this for an open without a mode. */
-WRAP(int, __open_2, (const char *path, int flags))
-{
-	return ut_wrap_open(path, flags, 0);
-}
+OF_PATH(int, __open_2, (const char *path, int flags), -1, BY_FLAGS, NEXT(__open_2)(path, flags))
 ALIAS(int, __open64_2, __open_2, (const char *path, int flags))
-
-WRAP(FILE *, fopen, (const char *path, const char *mode))
-{
-	const char *inside = in_tree(path);
-	int fd;
-
-	if (!inside)
-		return NEXT(fopen)(path, mode);
-	fd = result(open_tree(inside, (mode[0] == 'r' && !strchr(mode, '+') ? O_RDONLY : O_RDWR) |
-					      (strchr(mode, 'e') ? O_CLOEXEC : 0)));
-	return fd < 0 ? NULL : NEXT(fdopen)(fd, mode);
-}
+OF_PATH(FILE *, fopen, (const char *path, const char *mode), NULL, strpbrk(mode, "wa+") ? WRITES : READS,
+	NEXT(fopen)(path, mode))
 ALIAS(FILE *, fopen64, fopen, (const char *path, const char *mode))
+OF_PATH(int, access, (const char *path, int mode), -1, BY_MODE,
+	ut_system_call(SYS_faccessat, AT_FDCWD, (long)path, mode, 0, 0, 0))
+OF_PATH(int, faccessat, (int folder, const char *path, int mode, int flags), -1, BY_MODE,
+	ut_system_call(flags ? SYS_faccessat2 : SYS_faccessat, folder, (long)path, mode, flags, 0, 0))
+OF_PATH(int, stat, (const char *path, struct stat *found), -1, LOOKS,
+	ut_system_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)found, 0, 0, 0))
+ALIAS(int, stat64, stat, (const char *path, struct stat *found))
+OF_PATH(int, fstatat, (int folder, const char *path, struct stat *found, int flags), -1, LOOKS,
+	ut_system_call(SYS_newfstatat, folder, (long)path, (long)found,
+		       copied >= 0 ? flags & ~AT_SYMLINK_NOFOLLOW : flags, 0, 0))
+ALIAS(int, fstatat64, fstatat, (int folder, const char *path, struct stat *found, int flags))
 
 WRAP(int, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))
 {
 	const char *inside = in_tree(pattern);
-	int (*next)(const char *, int, int (*)(const char *, int), glob_t *);
+	int (*next)(const char *, int, int (*)(const char *, int), glob_t *) = dlsym(RTLD_NEXT, "glob");
 
-	if (inside)
-		return glob_events(pattern, inside, flags, found);
-	next = dlsym(RTLD_NEXT, "glob");
-	return next(pattern, flags, failed, found);
+	return inside ? glob_events(pattern, inside, flags, found, next) : next(pattern, flags, failed, found);
 }
 ALIAS(int, glob64, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))
-
-WRAP(int, faccessat, (int folder, const char *path, int mode, int flags))
-{
-	const char *inside = in_tree(path);
-
-	if (inside)
-		return result(mode & W_OK ? -EACCES : stat_tree(inside, NULL));
-	return (int)(flags ? ut_system_call(SYS_faccessat2, folder, (long)path, mode, flags, 0, 0) :
-			     ut_system_call(SYS_faccessat, folder, (long)path, mode, 0, 0, 0));
-}
-
-WRAP(int, access, (const char *path, int mode))
-{
-	return ut_wrap_faccessat(AT_FDCWD, path, mode, 0);
-}
-
-WRAP(int, fstatat, (int folder, const char *path, struct stat *found, int flags))
-{
-	const char *inside = in_tree(path);
-
-	return inside ? result(stat_tree(inside, found)) :
-			(int)ut_system_call(SYS_newfstatat, folder, (long)path, (long)found, flags, 0, 0);
-}
-ALIAS(int, fstatat64, fstatat, (int folder, const char *path, struct stat *found, int flags))
-
-WRAP(int, stat, (const char *path, struct stat *found))
-{
-	return ut_wrap_fstatat(AT_FDCWD, path, found, 0);
-}
-ALIAS(int, stat64, stat, (const char *path, struct stat *found))

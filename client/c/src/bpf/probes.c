@@ -28,7 +28,6 @@
 
 #include "preload_bpf.h"
 #include "preload_next.h"
-#include "preload_tree.h"
 #include "utracefs_stream.h"
 
 /* Bytes of the stream's ring: half a second of short records at full rate; less if the daemon has no room. */
@@ -65,9 +64,8 @@ static struct {
 	uint64_t lost, told, late; /* late: of `lost`, records on which no program has run in time */
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
-} here = { .bell = -1, .quiet = 16 };
+} here = {.bell = -1, .quiet = 16};
 
-/* Of an event of the stream: which programs run. */
 struct dispatch {
 	uint64_t generation;
 	struct bt_layout *layout;
@@ -105,28 +103,27 @@ static void run(struct bp_probe *probe, const void *context, size_t size, const 
 		bp_tell("%.16s: %s", program->name, program->fault);
 }
 
-/* NULL: no memory. */
+/* Of an event of the stream: which programs run. NULL: no memory. */
 static struct dispatch *dispatch_of(struct utracefs_stream_event *event)
 {
-	struct dispatch *old = event->user, *made;
-	struct bp_probe *probe;
-	char name[sizeof(probe->event)];
-	unsigned count = 0;
+	struct dispatch *made = event->user;
+	char name[sizeof(((struct bp_probe *)NULL)->event)];
+	size_t count = 0;
 
-	if (old && old->generation == here.generation)
-		return old;
-	snprintf(name, sizeof(name), "%s:%s", event->system, event->name);
-	for (probe = here.probes; probe; probe = probe->next)
-		count += strcmp(probe->event, name) == 0;
-	made = realloc(old, sizeof(*made) + count * sizeof(made->probes[0]));
+	if (made && made->generation == here.generation)
+		return made;
+	for (struct bp_probe *probe = here.probes; probe; probe = probe->next)
+		count++;
+	made = realloc(made, sizeof(*made) + count * sizeof(made->probes[0]));
 	if (!made)
 		return NULL;
-	if (!old)
+	if (!event->user)
 		made->layout = NULL;
+	event->user = made;
 	made->generation = here.generation;
 	made->count = 0;
-	event->user = made;
-	for (probe = here.probes; probe; probe = probe->next)
+	snprintf(name, sizeof(name), "%s:%s", event->system, event->name);
+	for (struct bp_probe *probe = here.probes; probe; probe = probe->next)
 		if (strcmp(probe->event, name) == 0 && probe->is_enabled && probe->program)
 			made->probes[made->count++] = probe;
 	return made;
@@ -138,7 +135,6 @@ static void take(const struct utracefs_stream_record *from)
 	struct bp_record record = {.time_ns = from->time_ns, .pid = from->pid, .tid = from->tid, .cpu = from->cpu};
 	const void *context;
 	size_t size;
-	unsigned i;
 
 	if (!dispatch || dispatch->count == 0)
 		return;
@@ -152,7 +148,7 @@ static void take(const struct utracefs_stream_record *from)
 		return;
 	record.boot_ns = from->time_ns + (uint64_t)here.boot_offset_ns;
 	memcpy(record.comm, from->comm, strnlen(from->comm, sizeof(record.comm) - 1));
-	for (i = 0; i < dispatch->count; i++) {
+	for (unsigned i = 0; i < dispatch->count; i++) {
 		struct bp_probe *probe = dispatch->probes[i];
 
 		if (probe->pid < 0 || probe->pid == from->pid || probe->pid == from->tid)
@@ -168,9 +164,8 @@ static uint64_t run_clocks(uint64_t now)
 	static const uint64_t no_context[64];
 	uint64_t next = UINT64_MAX;
 	struct bp_record record;
-	struct bp_probe *probe;
 
-	for (probe = here.probes; probe; probe = probe->next) {
+	for (struct bp_probe *probe = here.probes; probe; probe = probe->next) {
 		if (probe->event[0] || !probe->is_enabled || !probe->program)
 			continue;
 		if (!probe->due_ns)
@@ -201,8 +196,7 @@ static void tell_lost(uint64_t now)
 	snprintf(line, sizeof(line), "Lost %llu events\n", (unsigned long long)(here.lost - here.told));
 	here.told = here.lost;
 	here.told_at_ns = now;
-	if (NEXT(write)(STDERR_FILENO, line, strlen(line)) < 0) {
-	}
+	(void)!NEXT(write)(STDERR_FILENO, line, strlen(line));
 }
 
 /* Runs programs on records, at most BATCH or up to one after this time. Whether there may be more. */
@@ -384,30 +378,21 @@ void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program)
 	here.generation++;
 }
 
-static int is_selected(const char *event)
+static int is_selected(const struct bp_probe *probe)
 {
-	const size_t length = strlen(event);
-	const char *at = here.selection;
+	char word[sizeof(probe->event) + 2];
 
-	if (strcmp(at, ALL_EVENTS) == 0)
-		return 1;
-	while ((at = strstr(at, event))) {
-		if ((at == here.selection || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0'))
-			return 1;
-		at += length;
-	}
-	return 0;
+	snprintf(word, sizeof(word), " %s ", probe->event);
+	return strcmp(here.selection, ALL_EVENTS) == 0 || strstr(here.selection, word);
 }
 
-/* Opens the stream for the events whose probes are enabled, and those whose files the tool has read: their
- * probes follow. 0 or -errno. */
+/* Opens the stream for the events whose files the tool has read: it reads all ids before it enables a probe.
+ * 0 or -errno. */
 static int select_events(void)
 {
-	struct utracefs_stream_options options = { .ring_bytes = RING_BYTES, .ends = bt_is_recording() };
+	struct utracefs_stream_options options = {.ring_bytes = RING_BYTES, .ends = bt_is_recording()};
 	const int is_again = here.selection[0] != 0;
-	struct bp_probe *probe;
-	unsigned named = 1;
-	size_t used;
+	unsigned named = 0;
 	int error;
 
 	if (!here.stream)
@@ -416,17 +401,11 @@ static int select_events(void)
 		catch_up();
 	if (!here.stream)
 		return -ENOMEM;
-	(void)bt_events_read(here.selection, sizeof(here.selection));
-	for (probe = here.probes; probe; probe = probe->next) {
-		used = strlen(here.selection);
-		if (probe->event[0] && probe->is_enabled && !is_selected(probe->event))
-			snprintf(here.selection + used, sizeof(here.selection) - used, "%s%s", used ? " " : "",
-				 probe->event);
-	}
-	for (used = 0; here.selection[used]; used++)
-		named += here.selection[used] == ' ';
+	error = bt_events_read(here.selection, sizeof(here.selection));
+	for (const char *at = here.selection; (at = strchr(at, ':')); at++)
+		named++;
 	/* None: of a recording, for its time. Again: opening a stream anew misses records, so only once. */
-	if (used == 0 || is_again || named > MOST_NAMED || used == sizeof(here.selection) - 1)
+	if (error || is_again || named == 0 || named > MOST_NAMED)
 		strcpy(here.selection, ALL_EVENTS);
 	do
 		error = utracefs_stream_open(here.stream, here.selection, NULL, &options);
@@ -450,7 +429,7 @@ int bp_probe_enable(struct bp_probe *probe, int is_enabled)
 	here.generation++;
 	if (!is_enabled || bt_is_recording())
 		return 0;
-	if (probe->event[0] && (here.selection[0] == '\0' || here.has_ended || !is_selected(probe->event)))
+	if (probe->event[0] && (here.has_ended || !is_selected(probe)))
 		error = select_events();
 	if (!error)
 		error = start_thread();

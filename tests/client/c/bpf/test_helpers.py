@@ -110,7 +110,7 @@ def test_arguments_that_are_no_maps(machine: Machine) -> None:
     for program, message in (
         (mov(1, 0) + key + call(1), "an argument that is no map"),
         (map_fd(1, values) + add(1, 1) + key + call(1), "an argument that is no map"),
-        (map_fd(1, perf) + key + call(1), "a map that has no values"),
+        (map_fd(1, perf) + key + call(1), "a map of another type"),
         (map_fd(1, values) + stack(2, -3) + call(1), "a read of 4 bytes"),
         (map_fd(1, values) + stack(2, -4) + stack(3, -4) + call(2), "a read of 8 bytes"),
         (map_fd(2, values) + stack(4, -8) + mov(5, 8) + mov(3, 0) + call(25), "a map of another type"),
