@@ -3,9 +3,9 @@
 A transcript is a list of operations (`> line`, the script), each with its output lines. The kernel's files
 also have the quiet operations, which players do not echo (`> q write ...`), and name lines that occur many
 times: `@NAME TEXT` is the lines from `@define NAME` to `@end`, with TEXT for `$text` and its length with a
-newline for `$size`. Both are normalised first: values that may differ (ids, pids, command names unknown to the
-kernel, time stamps, cpu numbers, sums of bytes that depend on those, the order of user_events_status) are
-replaced or sorted; the rest must be equal, line by line.
+newline for `$size`. Both are normalised first: values that may differ (ids, pids, command names unknown to
+the kernel, time stamps, cpu numbers, sums of bytes that depend on those, the order of user_events_status)
+are replaced or sorted; the rest must be equal, line by line.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ user served last comes last."""
 _closing: Counter[int] = Counter()
 """Threads inside close(2), by user."""
 nr_threads = 0
-"""Of all users."""
+"""The sum over all users."""
 _lock = _thread.allocate_lock()
 """Guards all of these; no code blocks while it holds the lock."""
 

@@ -353,7 +353,7 @@ def test_nothing_is_left_when_all_have_left(
         held = {resource: place.shares.total(resource) for resource in Resource}
         assert not any(held.values()), held
         assert len(place.port) == len(place.rings) == 0
-        gc.collect()  # an error that an ExitStack passes on is in a cycle with its frames, which hold the ring
+        gc.collect()  # an ExitStack keeps an error that it passes on in a cycle with the frames of a ring
         assert set(os.listdir("/proc/self/fd")) == made
         place.close()
         assert set(os.listdir("/proc/self/fd")) == before

@@ -26,9 +26,9 @@ from utracefsd.events.event_table import EventTable
 class InstanceVariables:
     """Variables for a definition of `event` (`expressions.Variables`).
 
-    hists: The triggers (`EventHist`) of all events of the instance, each event's in their order. fresh: The definition is
-    to be attached, not to be removed. make: Attach another trigger, for a field of its event; None: it is
-    refused.
+    hists: The triggers (`EventHist`) of all events of the instance, each event's in their order. fresh: The
+    definition is to be attached, not to be removed. make: Attach another trigger, for a field of its event;
+    None: it is refused.
     """
 
     def __init__(

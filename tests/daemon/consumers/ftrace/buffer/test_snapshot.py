@@ -33,7 +33,7 @@ def test_it_is_a_swap(recorded: World) -> None:
     write(b"c", 46)
     snapshot.write(2)
     assert marks(recorded) == ([b"a", b"c"], [])
-    recorded.instance.take_snapshot()
+    snapshot.take()
     assert marks(recorded) == ([], [b"a", b"c"])
     snapshot.write(0)
     assert snapshot.buffer is None
