@@ -1,4 +1,4 @@
-"""The Cython face of include/data_ring.h and of its two sides, data_ring_{producer,consumer}.h."""
+"""The Cython face of include/data_ring.h and of its consumer, data_ring_consumer.h."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -9,9 +9,6 @@ cdef extern from "data_ring.h" nogil:
     const uint32_t DR_RECORD_HEADER
     const uint32_t DR_LOST_COUNTERS
     const uint32_t DR_LOST_BYTES
-    const uint32_t DR_MIN_SIZE
-    const uint32_t DR_MAX_SIZE
-    const uint32_t DR_DEFAULT_SIZE
     const uint32_t DR_MAX_PAYLOAD
     const uint32_t DR_REFUSED
     const uint32_t DR_MAX_WHY
@@ -46,19 +43,9 @@ cdef extern from "data_ring.h" nogil:
     size_t dr_file_bytes(uint32_t size)
     int dr_map(data_ring *r, int fd, uint32_t size)
     void dr_unmap(data_ring *r)
-    bint dr_is_closed(const data_ring *r)
-    uint32_t dr_need(uint32_t payload)
-
-cdef extern from "data_ring_producer.h" nogil:
-    void dr_count_lost(data_ring *r, uint32_t write_index)
-    bint dr_has_room(data_ring *r, uint32_t payload)
-    dr_record *dr_reserve(data_ring *r, uint32_t write_index, uint32_t payload, int *half)
-    int dr_commit(data_ring *r, dr_record *rec, uint32_t payload)
-    int dr_walk(data_ring *r, uint64_t *position, uint32_t *write_index)
 
 cdef extern from "data_ring_consumer.h" nogil:
     void dr_set_wait(dr_consumer *c, uint32_t wait_us)
-    const int DR_EMPTY
     const int DR_RECORD
     const int DR_CORRUPT
 

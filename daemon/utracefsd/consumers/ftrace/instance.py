@@ -333,7 +333,7 @@ class Instance:
     def _apply(self) -> None:
         """Copy the settings to the objects that use them."""
         settings, sink = self.settings, self.sink
-        sink.cpumask = settings.cpumask
+        sink.set_cpumask(settings.cpumask)
         self.pids.apply(inherit=self.options["event-fork"])
         if sink.clock != settings.clock:
             sink.clock = settings.clock

@@ -41,10 +41,9 @@ class PidLists:
     def apply(self, *, inherit: bool) -> None:
         """Copy the lists to the objects that use them. inherit: the option event-fork is on."""
         self._inherit = inherit
-        sink, settings = self._sink, self._settings
-        sink.pids = settings.pids or None
-        sink.notrace_pids = settings.notrace_pids or None
-        sink.inherits = self._find_parents if inherit and (settings.pids or settings.notrace_pids) else None
+        pids, notrace_pids = self._settings.pids or None, self._settings.notrace_pids or None
+        inherits = self._find_parents if inherit and (pids or notrace_pids) else None
+        self._sink.set_threads(pids, notrace_pids, inherits)
 
     def _list(self, notrace: bool) -> frozenset[int]:
         return self._settings.notrace_pids if notrace else self._settings.pids

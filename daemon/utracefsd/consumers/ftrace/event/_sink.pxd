@@ -27,7 +27,7 @@ cdef class FtraceSink:
     cdef object _cpumask            # None: all cpus
     cdef object _pids
     cdef object _notrace_pids
-    cdef public object inherits
+    cdef object inherits
     cdef set strangers              # threads for which `inherits` was called
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept

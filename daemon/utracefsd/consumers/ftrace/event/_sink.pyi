@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from utracefs_protocol.filter._program import Filter
 from utracefsd.consumers.ftrace.buffer._ring_buffer import PageReader, RingBuffer
@@ -15,16 +15,18 @@ class FtraceSink:
     tracing_cell: int
     tracing_switches: int
     clock: str
-    cpumask: int | None
-    pids: frozenset[int] | None
-    notrace_pids: frozenset[int] | None
     ring_buffer: RingBuffer
     page_reader: PageReader | None
-    inherits: Callable[[int], None] | None
-
     number: int
 
     def __init__(self, ring_buffer: RingBuffer, number: int = 0, cells: Cells | None = None) -> None: ...
+    def set_cpumask(self, mask: int | None) -> None: ...
+    def set_threads(
+        self,
+        pids: Collection[int] | None,
+        notrace_pids: Collection[int] | None = None,
+        inherits: Callable[[int], None] | None = None,
+    ) -> None: ...
     def now(self) -> int: ...
     def append_raw(self, ts_ns: int, cpu: int, pid: int, id: int, body: bytes) -> int: ...
 

@@ -83,11 +83,6 @@ cdef class FtraceSink:
     paused: Records are not stored for now, whatever tracing_on says.
     cells: Of its triggers.
     clock: One of CLOCKS. Setting it does not clear the buffer: the instance does that. ValueError: unknown.
-    cpumask: Bit per cpu that may record; None (default): all.
-    pids: Record only these threads; None: all. Markers are recorded regardless.
-    notrace_pids: Do not record these threads; None: record all.
-    inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
-        None: not called.
     ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     page_reader: Consumes the pages of the ring buffer when they are full.
     number: Of the instance; 0 is the top one.
@@ -134,33 +129,19 @@ cdef class FtraceSink:
         self._clock_name = name
         self.offset_at_ns = 0
 
-    @property
-    def cpumask(self):
-        return self._cpumask
-
-    @cpumask.setter
-    def cpumask(self, mask):
+    def set_cpumask(self, mask):
+        """mask: Bit per cpu that may record; None: all."""
         if mask is not None and mask < 0:
             raise ValueError(f"cpumask {mask}")
         self._cpumask = mask
         self._cpumask_low = <uint64_t>-1 if mask is None else mask & 0xffffffffffffffff
 
-    @property
-    def pids(self):
-        return self._pids
-
-    @pids.setter
-    def pids(self, pids):
+    def set_threads(self, pids, notrace_pids=None, inherits=None):
+        """Record only the threads `pids` and not `notrace_pids`; None: no such list. Markers are recorded
+        regardless. inherits: called with the id of each thread that writes, once; it may call this."""
         self._pids = None if pids is None else frozenset(pids)
-        self.strangers = set()
-
-    @property
-    def notrace_pids(self):
-        return self._notrace_pids
-
-    @notrace_pids.setter
-    def notrace_pids(self, pids):
-        self._notrace_pids = None if pids is None else frozenset(pids)
+        self._notrace_pids = None if notrace_pids is None else frozenset(notrace_pids)
+        self.inherits = inherits
         self.strangers = set()
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:

@@ -44,18 +44,17 @@ def test_what_ftrace_filters() -> None:
     sink.tracing_on = False
     assert not recorded()
     sink.tracing_on = True
-    sink.cpumask = 2
+    sink.set_cpumask(2)
     assert [recorded(cpu=cpu) for cpu in (0, 1)] == [False, True]
-    sink.cpumask = None
-    sink.pids = frozenset({5, 6})
+    sink.set_cpumask(None)
+    sink.set_threads(frozenset({5, 6}))
     assert [recorded(pid=pid) for pid in (4, 5, 6)] == [False, True, True]
-    sink.notrace_pids = frozenset({6})
+    sink.set_threads(frozenset({5, 6}), frozenset({6}))
     assert [recorded(pid=pid) for pid in (4, 5, 6)] == [False, True, False]
-    sink.pids = None
+    sink.set_threads(None, frozenset({6}))
     assert [recorded(pid=pid) for pid in (4, 5, 6)] == [True, True, False]
-    sink.pids = frozenset()
+    sink.set_threads(frozenset())
     assert not recorded()
-    assert (sink.cpumask, sink.pids, sink.notrace_pids) == (None, frozenset(), frozenset({6}))
 
 
 def test_a_soft_disabled_probe_takes_nothing_and_validates_nothing() -> None:
@@ -76,7 +75,7 @@ def test_cpumask_of_many_cpus(cpu: int) -> None:
     event = tracepoint()
     probe = FtraceProbe(sink)
     event.attach(probe)
-    sink.cpumask = 1 << cpu
+    sink.set_cpumask(1 << cpu)
     for other in range(101):
         write(event, bytes(4), cpu=other)
     assert numbers(probe) == (1, 100, 0)
@@ -122,11 +121,11 @@ def test_internal_records() -> None:
     ]
     assert sink.append_raw(500, 0, PID, 5, bytes(4064)) == 0
     assert sink.append_raw(500, 0, PID, 5, bytes(4065)) == 2
-    sink.pids = frozenset({1})
+    sink.set_threads(frozenset({1}))
     assert sink.append_raw(500, 0, PID, 5, b"") == 0  # pid lists are about events
-    sink.cpumask = 2
+    sink.set_cpumask(2)
     assert sink.append_raw(500, 0, PID, 5, b"") == 1
-    sink.cpumask = None
+    sink.set_cpumask(None)
     sink.tracing_on = False
     assert sink.append_raw(500, 0, PID, 5, b"") == 1
     sink.tracing_on = True
@@ -229,12 +228,12 @@ def test_what_a_filter_lets_pass_goes_the_way_of_all_records() -> None:
     sink.tracing_on = False
     assert write(event, bytes(4)) == 0
     sink.tracing_on = True
-    sink.cpumask = 2
+    sink.set_cpumask(2)
     assert write(event, bytes(4)) == 0
-    sink.cpumask = None
-    sink.pids = frozenset({1})
+    sink.set_cpumask(None)
+    sink.set_threads(frozenset({1}))
     assert write(event, bytes(4)) == 0
-    sink.pids = None
+    sink.set_threads(None)
     probe.soft_disabled = True
     assert write(event, bytes(4)) == 0
     assert numbers(probe) == (0, 4, 0)
@@ -260,9 +259,9 @@ def test_an_invalid_record_is_refused_whatever_the_filter_says() -> None:
     assert sink.now() == before + 1
     assert (numbers(probe), event.emitted) == ((0, 0, 0), 0)
     # It is not checked if the thread is not wanted, or if no page is large enough for it.
-    sink.pids = frozenset({1})
+    sink.set_threads(frozenset({1}))
     assert write(event, bytes(4) + bad) == 0
-    sink.pids = None
+    sink.set_threads(None)
     sink.tracing_on = True
     assert write(event, bytes(4) + bad + bytes(5000)) == 0
     assert numbers(probe) == (0, 1, 1)
