@@ -9,6 +9,7 @@ defines variables. ` if FILTER` is cut off before (`split_filter`).
 
 import enum
 import re
+from typing import Any
 
 import attrs
 
@@ -25,8 +26,6 @@ MAX_ACTIONS = 8
 MIN_BITS, MAX_BITS = 7, 17
 """TRACING_MAP_BITS_MIN and _MAX: 128 to 131072 entries."""
 
-_DEFAULT_BITS = 11
-
 _HANDLERS = (b"onmatch(", b"onmax(", b"onchange(")
 
 _FILTER = re.compile(rb"[ \t]if[ \t]")
@@ -42,26 +41,44 @@ class Command(enum.Enum):
     CLEAR = enum.auto()
 
 
+_COMMANDS = {
+    b"pause": Command.PAUSE,
+    b"cont": Command.CONTINUE,
+    b"continue": Command.CONTINUE,
+    b"clear": Command.CLEAR,
+}
+
+_LISTS = {
+    b"key": "keys",
+    b"keys": "keys",
+    b"val": "values",
+    b"vals": "values",
+    b"values": "values",
+    b"sort": "sort",
+}
+"""Members of Parts by their names in a command."""
+
+
 @attrs.frozen
 class Parts:
     keys: bytes
     """Separated by commas, like the next two."""
-    values: bytes | None
-    """None: there is no such part, as for all that follow."""
-    sort: bytes | None
-    name: bytes | None
+    values: bytes | None = None
+    """None: there is no such part, as for the next two."""
+    sort: bytes | None = None
+    name: bytes | None = None
     """With `name=`, as shown."""
-    clock: bytes
+    clock: bytes = b"global"
     """Used only with time stamps."""
-    bits: int
+    bits: int = 11
     """Logarithm of the number of entries."""
-    no_hitcount: bool
+    no_hitcount: bool = False
     """Do not show the count of hits."""
-    command: Command
+    command: Command = Command.NONE
     """Operation on a trigger with this definition."""
-    assignments: tuple[bytes, ...]
+    assignments: tuple[bytes, ...] = ()
     """`x=EXPR,y=EXPR`."""
-    actions: tuple[bytes, ...]
+    actions: tuple[bytes, ...] = ()
     """`onmatch(...)...`."""
 
 
@@ -79,10 +96,8 @@ def split_filter(text: bytes, log: Log) -> tuple[bytes, bytes | None]:
 
 def parse_parts(text: bytes, log: Log) -> Parts:
     """HistError: EINVAL (no keys, an unknown word, a bad size); ERANGE (a size of more than 64 bits)."""
-    found: dict[str, bytes] = {}
-    bits = _DEFAULT_BITS
-    command: list[Command] = []
-    no_hitcount = False
+    found: dict[str, Any] = {}
+    commands: list[Command] = []
     assignments: list[bytes] = []
     actions: list[bytes] = []
     for part in text.split(b":"):
@@ -91,54 +106,31 @@ def parse_parts(text: bytes, log: Log) -> Parts:
             raise log.fault("Empty assignment", part)
         # A handler's parameters may contain a `=`: the kernel takes that for an assignment, too.
         if not equals:
-            if part == b"pause":
-                command.append(Command.PAUSE)
-            elif part in (b"cont", b"continue"):
-                command.append(Command.CONTINUE)
-            elif part == b"clear":
-                command.append(Command.CLEAR)
+            if part in _COMMANDS:
+                commands.append(_COMMANDS[part])
             elif part in (b"nohitcount", b"NOHC"):
-                no_hitcount = True
+                found["no_hitcount"] = True
             elif part.startswith(_HANDLERS) and len(actions) < MAX_ACTIONS:
                 actions.append(part)
             else:
                 raise log.refused(f"{part[:200]!r} is no part of a hist trigger, nor NAME=EXPRESSION")
-        elif name in (b"key", b"keys"):
-            found["keys"] = value
-        elif name in (b"val", b"vals", b"values"):
-            found["values"] = value
-        elif name == b"sort":
-            found["sort"] = value
+        elif name in _LISTS:
+            found[_LISTS[name]] = value
         elif name == b"name":
             found["name"] = part
         elif name == b"clock":
             found["clock"] = value.strip(_BLANKS)
         elif name == b"size":
-            bits = _parse_size(value, log)
+            found["bits"] = _parse_size(value, log)
         else:
             if len(assignments) == MAX_VARIABLES:
                 raise log.fault("Too many variables defined", part)
             assignments.append(part)
     if "keys" not in found:
         raise log.refused("a hist trigger needs keys=FIELD")
-    # The order of existing_hist_update_only(): pause first, then cont, then clear.
-    for one in (Command.PAUSE, Command.CONTINUE, Command.CLEAR):
-        if one in command:
-            break
-    else:
-        one = Command.NONE
-    return Parts(
-        keys=found["keys"],
-        values=found.get("values"),
-        sort=found.get("sort"),
-        name=found.get("name"),
-        clock=found.get("clock", b"global"),
-        bits=bits,
-        no_hitcount=no_hitcount,
-        command=one,
-        assignments=tuple(assignments),
-        actions=tuple(actions),
-    )
+    # The order of existing_hist_update_only(), that of the members.
+    command = next((one for one in Command if one in commands), Command.NONE)
+    return Parts(**found, command=command, assignments=tuple(assignments), actions=tuple(actions))
 
 
 def _parse_size(text: bytes, log: Log) -> int:

@@ -97,7 +97,6 @@ cdef struct Slot:
     int when
     int first               # of its steps
     int end
-    bint is_string
     Key key                 # of a string
     int word
     int string_word         # -1: it is a number

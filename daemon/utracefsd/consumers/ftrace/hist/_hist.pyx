@@ -285,10 +285,13 @@ cdef class Hist:
         self.clock_is_ns = True
         self.nr_keys = len(program.keys)
         self.nr_values = len(program.values)
+        # Zeroed memory for all of them first: `__dealloc__` frees it, whatever is refused below.
         self.steps = <Step *>PyMem_Calloc(max(1, len(steps)), sizeof(Step))
         self.keys = <Key *>PyMem_Calloc(max(1, self.nr_keys), sizeof(Key))
         self.value_ends = <int *>PyMem_Calloc(max(1, self.nr_values), sizeof(int))
-        if self.steps == NULL or self.keys == NULL or self.value_ends == NULL:
+        self.slots = <Slot *>PyMem_Calloc(max(1, len(program.variables)), sizeof(Slot))
+        self.resolved = <Resolved *>PyMem_Calloc(max(1, program.references), sizeof(Resolved))
+        if not (self.steps and self.keys and self.value_ends and self.slots and self.resolved):
             raise MemoryError
         # Every step is checked here, so that `add` needs no checks per record.
         for step in steps:
@@ -300,6 +303,7 @@ cdef class Hist:
                 raise ValueError("a division by 0")
             self.steps[n] = Step(step.op, step.signed, step.size, step.offset, step.value)
             n += 1
+        # A key outside the table's would overwrite `self.key`.
         n = 0
         for key in program.keys:
             if key.offset + key.size > program.key_size or not key.size or key.size % 8:
@@ -309,10 +313,6 @@ cdef class Hist:
             n += len(key.steps)
             i += 1
         # Steps of values follow those of keys, and those of variables follow them, in one array.
-        self.slots = <Slot *>PyMem_Calloc(max(1, len(program.variables)), sizeof(Slot))
-        self.resolved = <Resolved *>PyMem_Calloc(max(1, program.references), sizeof(Resolved))
-        if self.slots == NULL or self.resolved == NULL:
-            raise MemoryError
         i = 0
         for value in program.values:
             check_depth(value, True)
@@ -323,7 +323,7 @@ cdef class Hist:
         self.links = self.actions = ()
         for i, variable in enumerate(program.variables):
             check_depth(variable.steps, variable.key is None and variable.when != TRACKED)
-            slot = &self.slots[i]
+            slot = &self.slots[i]  # its number is its bit in the mask word
             slot.when = variable.when
             slot.first = n
             n += len(variable.steps)
