@@ -50,9 +50,10 @@ ROOM = "room"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
 _STARTS = 8
-"""Status files to reserve space for in a full /dev/shm, where some program maps each old one forever."""
+"""Number of status files to reserve space for: programs may keep the old ones mapped, and a later daemon
+needs a new one even if /dev/shm is full."""
 _BUFFER_LINE = 64
-"""Bytes that name one buffer folder in the log."""
+"""Limit of a line of the log that names a buffer folder, in bytes."""
 
 
 class StateFolder:
@@ -199,8 +200,8 @@ class StateFolder:
                 disk.rename(path, aside / path.name)
 
     def remove_former_state(self) -> None:
-        """Remove what the previous daemon left, but not its journal: the data rings of producers do not
-        depend on the removed state."""
+        """Remove the state that the previous daemon left, except for its journal: producers' data rings do
+        not depend on that state."""
         remove(self.log)
         remove(self.path / SET_ASIDE)
         self.remove_unused_buffers()
@@ -239,7 +240,8 @@ class StateFolder:
         )
 
     def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
-        """A damaged one is lost alone. Raises StateError when it is for another number of cpus."""
+        """Adopt the ring buffer of this instance; a damaged one costs its own records only. Raises StateError
+        when it is for another number of cpus."""
         was_for = nr_cpus
         if instance.buffer_folder:
             try:

@@ -49,10 +49,10 @@ from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import StateError, Taken
 from utracefsd.state.log_file import FIRST_ROOM, LogFile
 
-# A file is replaced by a smaller one when it has this many times the space that is needed.
+# A file with more than this many times the space that is needed is replaced by a smaller one.
 _TOO_MUCH = 8
 
-# Steps between two attempts to write a log that is behind: each attempt packs everything.
+# Limit of `save` calls between two attempts to write a log that is behind: each attempt packs everything.
 _LONGEST_BACK_OFF = 64
 
 # Lines that give records their meaning: `check_room` reserves space for them.
@@ -100,7 +100,8 @@ class State:
         self._promised = 0
         """Bytes reserved by `check_room` since lines were last written."""
         self._wait = self._back_off = 0
-        """Steps until the next attempt to write a log that is behind, and that number at its beginning."""
+        """Calls of `save` until the next attempt to write a log that is behind, and the number of them after
+        the last failure."""
         self._is_closed = False
         self.has_news = False
         """Whether anything happened that an empty state would not show."""
@@ -174,7 +175,8 @@ class State:
         self._pending.clear()  # the next attempt writes all of it
 
     def close(self, *, keep: bool) -> None:
-        """Write nothing more but the final counts. Not `keep`: remove all files, whatever they contain."""
+        """Write the final counts, and nothing after them. Not `keep`: remove all files, whatever they
+        contain."""
         if keep and not self.behind:
             self._end()
         self._is_closed = True
@@ -247,7 +249,8 @@ class State:
             yield log.emitted_line(name, total)
 
     def _end(self) -> None:
-        """If there is no space for it, the log looks like that of a killed daemon."""
+        """Write the final counts. If there is no space for them, the log looks like that of a killed
+        daemon."""
         data = b"".join(map(self._pack, (*self._emitted(), ("ended",))))
         if not self.file.append(data) and self._rewrite(len(data)):
             self.file.append(data)
@@ -281,7 +284,7 @@ class State:
         self._moved.clear()
 
     def _begin(self, file: LogFile | None) -> None:
-        """The log of this daemon: the file that was taken over, which says nearly the same, or a new file."""
+        """Begin the log of this daemon, in the file that was taken over or, without one, in a new file."""
         if file is None:
             data = b"".join(map(self._pack, self._everything()))
             self.file = LogFile.make(self.folder.log, max(2 * len(data), FIRST_ROOM), data)
@@ -325,8 +328,8 @@ class State:
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:
-    """Put the events of the state into an empty table, with their counts. StateError: they are invalid; the
-    table is unchanged."""
+    """Put the events of the state into an empty table, with their counts. StateError: they are invalid, and
+    the table is unchanged."""
     try:
         recorded = set().union(*map(recorded_ids, taken.buffers().values()))
         events = table.restore(taken.events.values(), recorded)

@@ -64,7 +64,7 @@ class LogFile:
         self.length = length
         """Bytes of the lines."""
         self.behind = behind
-        """A change is missing in it."""
+        """Whether a change is missing from the lines."""
 
     @classmethod
     def make(cls, path: Path, room: int, data: bytes = b"") -> LogFile:
@@ -81,8 +81,8 @@ class LogFile:
 
     @classmethod
     def open(cls, path: Path) -> LogFile | None:
-        """Continue with the file that `read_log_file` has found valid; None: there is none, it is of an older
-        version, or was never written. OSError."""
+        """Continue the file that `read_log_file` has found valid. None: there is no file, it is of an older
+        version, or it was never written. OSError."""
         kept = open_kept(path)
         if kept is None:
             return None
@@ -100,7 +100,7 @@ class LogFile:
         return self.room - self.length
 
     def append(self, data: bytes) -> bool:
-        """Append lines: all of them or, with False, none."""
+        """Append lines. False: there is no space for all of them, and none is appended."""
         return (
             len(data) <= self.left
             and self._put(data, self._offset + self.length)
@@ -115,7 +115,7 @@ class LogFile:
         )
 
     def mark_behind(self) -> None:
-        """A change is missing in it, until `replace`."""
+        """Record that a change is missing, until `replace` writes a complete state."""
         if not self.behind:
             self._turn(self._offset, self.length, behind=True)
 

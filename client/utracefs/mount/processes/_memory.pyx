@@ -86,7 +86,7 @@ ctypedef int (*Work)(_Access) noexcept nogil
 
 @cython.final
 cdef class _Access:
-    """Its work runs in a thread, which needs no lock of the interpreter meanwhile."""
+    """A call of `work`, by a thread that does not hold the interpreter's lock (GIL) meanwhile."""
 
     cdef Work work
     cdef list keep              # the _Files in use
@@ -115,7 +115,7 @@ cdef class _Access:
         self.ended.acquire()
 
     cdef bint run(self) except -1:
-        """False: it sleeps still after DEADLINE_S. OSError: there is no thread for it."""
+        """Run `work`. False: it still sleeps after DEADLINE_S. OSError: there is no thread for it."""
         wait = DEADLINE_S
         if idle:
             jobs = idle.pop()
@@ -155,9 +155,9 @@ def _run_jobs(jobs):
 
 
 cdef bint sleeps(thread) except -1:
-    """Whether it hangs in the kernel. One that waits for a cpu does not: a busy machine may keep it waiting
-    for seconds, and some such threads, if abandoned, would keep us away from all the memory of that user for
-    a minute."""
+    """Whether the thread hangs in the kernel. One that waits for a cpu does not, even if a busy machine keeps
+    it waiting for seconds: after a few abandoned threads all memory of that user is refused for a minute
+    (MAX_HANGS)."""
     try:
         with open(f"/proc/self/task/{thread}/stat", "rb") as file:
             return not file.read(512).rpartition(b")")[2].startswith(b" R")
@@ -229,7 +229,7 @@ cdef class Memory:
         return self.hanging is not None
 
     cdef _Access new_access(self, Work work, Py_ssize_t size):
-        """With as many bytes. OSError: it was closed, or hangs."""
+        """An access with room for `size` bytes. OSError: the memory was closed, or hangs."""
         if self.files is None:
             raise os_error(ESRCH)
         if self.hangs:
@@ -239,7 +239,7 @@ cdef class Memory:
         return access
 
     cdef int perform(self, _Access access) except -1:
-        """Run it. OSError also when it failed."""
+        """Run the access. OSError: it hangs, or it failed."""
         if not access.run():
             self.hanging = access
             raise OSError(EFAULT, HANGS)
@@ -281,9 +281,9 @@ cdef class Memory:
         """Set or clear bit `bit` of the word of `size` bytes at `address`. Returns whether no change of its
         other bits was undone.
 
-        None is if the file of a shared mapping can be opened: the page is mapped here, too, and changed
-        atomically. Otherwise one byte is read and written, which undoes a change of its other bits in the
-        300 ns between.
+        If the file of a shared mapping can be opened, none is undone: the page is mapped here, too, and
+        changed atomically. Otherwise one byte is read and written, which undoes a change of its other bits in
+        the 300 ns between.
 
         OSError: EFAULT: not writable for the program, or no memory; ESRCH: it has ended.
         """
@@ -303,8 +303,8 @@ cdef class Memory:
 
 
 def ended(list memories not None):
-    """The ended ones: all processes with this address space have ended, or execed. One that hangs, now or
-    before, counts as alive."""
+    """The memories whose address space is gone: all its processes have ended, or execed. A memory that hangs,
+    now or since earlier, counts as alive."""
     cdef Memory each
     cdef list asked = [each for each in memories if each.files is not None and not each.hangs]
     cdef list gone = [each for each in memories if each.files is None]
@@ -327,7 +327,7 @@ def ended(list memories not None):
 
 def same_memory(pid_t one, pid_t other):
     """Whether two processes have the same address space, as after vfork (kcmp(2)). False also without
-    permission: a page of both is then known twice."""
+    permission; then their address space is listed twice."""
     return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0
 
 

@@ -1,7 +1,7 @@
 """May we access another process, and if not, why, and what to do?
 
 The kernel decides (ptrace_may_access(), and security modules after it), but only returns EPERM or EACCES. The
-checks here have its order.
+checks here are made in its order.
 """
 
 import errno

@@ -63,15 +63,15 @@ thread, and delays all others by a second."""
 HANGS_S: Final = 60.0
 
 _MAX_SPAN: Final = 1024
-"""Limit of new pids that are looked up one by one; if there are more, /proc is listed."""
+"""Limit of new pids that are looked up one by one. For more of them /proc is listed."""
 
 _COUNT_S: Final = 0.1
-"""If the last look is longer ago, the kernel's count of forks shows whether pids wrapped meanwhile; more than
-30,000 forks in less time are not possible."""
+"""If the last look is longer ago, the kernel's count of forks shows whether pids wrapped meanwhile. They
+cannot within this time: that takes more than 30,000 forks."""
 
 _AGAIN_S: Final = (0.001, 0.01, 0.1, 1.0)
-"""Delays of looking again for a pid that was given out and has no process: it is given out before its process
-is visible (copy_process())."""
+"""Delays before a pid without a process is looked up again: the kernel assigns it before the process is
+visible (copy_process())."""
 
 
 @attrs.define
@@ -97,7 +97,7 @@ class Family:
     start_stack: int
     members: "set[AddressSpace]" = attrs.field(factory=set)
     has_outsiders: bool = False
-    """There are, or were, relatives without enablers of these."""
+    """There are, or were, relatives by fork that are no members: they have none of these enablers."""
 
 
 @attrs.define(eq=False)
@@ -261,7 +261,7 @@ class AddressSpaces:
         return self._take_in(process, uid, gid, memory)
 
     def settle(self) -> None:
-        """Find forked ones, drop ended ones."""
+        """Add the forked address spaces, and drop the ended ones."""
         self.discover()
         for key, space in list(self._by_process.items()):
             if len(space.processes) > 1 and not _is_there(key):
@@ -270,7 +270,7 @@ class AddressSpaces:
             return
         gone = ended(list(self._all))
         if gone:
-            # Their orphans, forked since the look above.
+            # Processes that they forked since the look above are orphans now.
             self.discover()
         for memory in gone:
             self._forget(self._all[memory])
@@ -303,7 +303,7 @@ class AddressSpaces:
                 self._meet(process, unmet)
 
     def _given_out(self, now: float) -> set[int]:
-        """Pids that may have been given out since the last call. They wrap at the highest."""
+        """Pids that may have been assigned since the last call. After the highest pid they begin again."""
         before, self.last_pid = self.last_pid, last_pid()
         began_anew = self.last_pid < before
         if now - self._looked > _COUNT_S:
@@ -354,8 +354,8 @@ class AddressSpaces:
             )
 
     def _meet(self, process: Stat, unmet: dict[int, Stat]) -> None:
-        """Add a new process that may be related; its parent first, if that is new, too."""
-        # A loop, since a chain of such parents may be long.
+        """Add a new process that may be related. Its parent, if that is new, too, is added first."""
+        # Not recursive: a chain of such parents may be long.
         chain = [process]
         while chain[-1].ppid in unmet and chain[-1].ppid != chain[-1].pid:
             chain.append(unmet.pop(chain[-1].ppid))
@@ -384,7 +384,7 @@ class AddressSpaces:
             memory.close()
 
     def _take_in(self, process: Stat, uid: int, gid: int, memory: Memory) -> AddressSpace:
-        """Add a new one, with the enablers that it inherits."""
+        """Add the address space of this process, with the enablers that it inherits."""
         key = (process.pid, process.start_time)
         family = self.families.get(memory.fingerprint)
         if family is None:
@@ -413,7 +413,7 @@ class AddressSpaces:
         return space
 
     def _parent(self, process: Stat, family: Family) -> AddressSpace | None:
-        """The address space of its parent process, if it is a member; else notes that it is not."""
+        """The address space of its parent process if that is a member; otherwise the family has outsiders."""
         parent = stat_of(process.ppid)
         if parent is None:
             return None

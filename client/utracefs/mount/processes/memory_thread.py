@@ -7,8 +7,8 @@ very mount. That may take forever; meanwhile the loop serves reads and writes, a
 **Why one:** the data of address spaces needs no lock. Jobs run in order, but urgent ones (bits, which a
 switching user waits for) before others, and within a long one where it allows that (`run_urgent`).
 
-A job that hangs delays registrations, and bits, of others until its process is killed; after HANG_S the log
-names it. It is a daemon thread, so the process can end in any case.
+A job that hangs delays registrations, and bits, of others until its process is killed; after HANG_S a warning
+is logged. The thread is a daemon thread, so the mount's process can end in any case.
 """
 
 import collections
@@ -66,11 +66,11 @@ class MemoryThread:
         self._look_for_hang()
 
     def __call__(self, job: Callable[..., Any], *args: Any) -> Wait:
-        """As a wait of steps (see operation)."""
+        """The same for the steps of an operation, which wait for it (operation.py)."""
         return Wait(lambda resume: self.submit(lambda: job(*args), resume))
 
     def run_urgent(self) -> None:
-        """Called by a long job: run the waiting urgent ones now. They may change data that the job has
+        """Run the waiting urgent jobs now; a long job calls it. They may change data that this job has
         read."""
         while self._urgent:
             job, resume = self._urgent.popleft()
@@ -92,8 +92,8 @@ class MemoryThread:
             self._done.popleft()()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Wait for pending jobs, at most that long. Others are left to the end of the process. May be called
-        twice."""
+        """Wait for pending jobs, at most that long; a job that takes longer ends with the process. May be
+        called twice."""
         if self._closed:
             return
         self._closed = True
@@ -127,7 +127,7 @@ class MemoryThread:
 
 
 def _ignore(_result: object, _error: OSError | None) -> None:
-    """Without a waiter."""
+    """The `resume` of a job whose result nobody waits for."""
 
 
 def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:
