@@ -17,7 +17,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.event.event_words import first_word, glob_matches
 from utracefsd.consumers.plugins.plugins import Plugin, Plugins
 from utracefsd.events.event_table import EventTable
-from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable, row_table
+from utracefsd.tree.nodes import Directory, Node, Row, Rows, RowTable, row_table
 
 
 @attrs.frozen
@@ -61,10 +61,9 @@ class _Consumer:
 
 
 _CONSUMER_FILES: RowTable[_Consumer] = row_table(
-    Row(b"report", READ_ONLY, _Consumer.report),
+    Row(b"report", _Consumer.report),
     Row(
         b"set_event",
-        READ_WRITE,
         _Consumer.set_event_text,
         lambda consumer, data, peer: consumer.set_event(data),
         lambda consumer, peer: consumer.detach_all(),

@@ -24,17 +24,7 @@ from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import format_of
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
-from utracefsd.tree.nodes import (
-    READ_ONLY,
-    READ_WRITE,
-    WRITE_ONLY,
-    Directory,
-    Node,
-    Row,
-    Rows,
-    RowTable,
-    row_table,
-)
+from utracefsd.tree.nodes import WRITE_ONLY, Directory, Node, Row, Rows, RowTable, row_table
 
 _SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
@@ -53,9 +43,9 @@ def _store_enable_all(instance: Instance, data: bytes, peer: Peer) -> None:
 
 
 _EVENTS_FILES: RowTable[Instance] = row_table(
-    Row(b"enable", READ_WRITE, lambda i: i.events.enable_summary(i.table.events()), _store_enable_all),
-    Row(b"header_event", READ_ONLY, lambda i: HEADER_EVENT_TEXT),
-    Row(b"header_page", READ_ONLY, lambda i: header_page_text(i.buffer.subbuf_size)),
+    Row(b"enable", lambda i: i.events.enable_summary(i.table.events()), _store_enable_all),
+    Row(b"header_event", lambda i: HEADER_EVENT_TEXT),
+    Row(b"header_page", lambda i: header_page_text(i.buffer.subbuf_size)),
 )
 
 
@@ -113,13 +103,8 @@ class _System:
 
 
 _SYSTEM_FILES: RowTable[_System] = row_table(
-    Row(b"enable", READ_WRITE, _System.enable_text, lambda system, data, peer: system.store_enable(data)),
-    Row(
-        b"filter",
-        READ_WRITE,
-        lambda system: _SYSTEM_FILTER_TEXT,
-        lambda system, data, peer: system.store_filter(data),
-    ),
+    Row(b"enable", _System.enable_text, lambda system, data, peer: system.store_enable(data)),
+    Row(b"filter", lambda system: _SYSTEM_FILTER_TEXT, lambda system, data, peer: system.store_filter(data)),
 )
 
 
@@ -207,22 +192,20 @@ def _check_alive(event: Event) -> None:
 
 
 _EVENT_FILES: RowTable[_EventContext] = row_table(
-    Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
-    Row(b"filter", READ_WRITE, _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
-    Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
+    Row(b"enable", _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
+    Row(b"filter", _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
+    Row(b"format", _EventContext.format_text, holds_instance=False),
     Row(
         b"hist",
-        READ_ONLY,
         lambda ev: ev.instance.triggers.hist_pieces(ev.event, ev.instance.comms.comm),
         changes=lambda ev: ev.instance.triggers.hist_hits(ev.event),
         holds_instance=False,
     ),
-    Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
-    Row(b"inject", WRITE_ONLY, _refuse_reading, lambda ev, data, peer: ev.inject(data, peer)),
-    Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
+    Row(b"id", lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
+    Row(b"inject", _refuse_reading, lambda ev, data, peer: ev.inject(data, peer), mode=WRITE_ONLY),
+    Row(b"stats", lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
     Row(
         b"trigger",
-        READ_WRITE,
         _EventContext.trigger_text,
         lambda ev, data, peer: ev.store_trigger(data),
         truncate=lambda ev, peer: ev.truncate_trigger(),
@@ -249,8 +232,8 @@ class _InternalEvent:
 
 
 _INTERNAL_FILES: RowTable[_InternalEvent] = row_table(
-    Row(b"format", READ_ONLY, _InternalEvent.format_text, holds_instance=False),
-    Row(b"id", READ_ONLY, lambda event: b"%d\n" % event.id, holds_instance=False),
+    Row(b"format", _InternalEvent.format_text, holds_instance=False),
+    Row(b"id", lambda event: b"%d\n" % event.id, holds_instance=False),
 )
 
 _INTERNAL_EVENTS = {

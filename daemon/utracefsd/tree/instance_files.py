@@ -11,13 +11,12 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.options import OPTIONS
+from utracefsd.consumers.ftrace.standing_files import StandingFile
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import (
     MARKER,
     READ_ONLY,
-    READ_WRITE,
-    WRITE_ONLY,
     Directory,
     FileNode,
     Node,
@@ -63,91 +62,73 @@ def _ignore(instance: Instance, data: bytes, peer: Peer) -> None:
     """Accepts any write and does nothing."""
 
 
+def _pid_file(name: bytes, *, notrace: bool) -> Row[Instance]:
+    return Row(
+        name,
+        lambda i: i.pids.text(notrace=notrace),
+        lambda i, data, peer: i.pids.add(values.pids(data), notrace=notrace),
+        lambda i, peer: i.pids.clear(notrace=notrace),
+    )
+
+
+def _standing_file(name: bytes, of: Callable[[Instance], StandingFile]) -> Row[Instance]:
+    return Row(
+        name,
+        lambda i: of(i).text(),
+        lambda i, data, peer: of(i).store(values.command_line(data)),
+        lambda i, peer: of(i).clear(),
+    )
+
+
 INSTANCE_FILES: RowTable[Instance] = row_table(
-    Row(b"available_tracers", READ_ONLY, lambda i: b"nop\n"),
-    Row(b"buffer_percent", READ_WRITE, lambda i: b"%d\n" % i.settings.buffer_percent, _store_buffer_percent),
+    Row(b"available_tracers", lambda i: b"nop\n"),
+    Row(b"buffer_percent", lambda i: b"%d\n" % i.settings.buffer_percent, _store_buffer_percent),
     Row(
         b"buffer_size_kb",
-        READ_WRITE,
         lambda i: i.store.size_text(),
         lambda i, data, peer: i.store.resize(values.unsigned_decimal(data)),
     ),
     Row(
         b"buffer_subbuf_size_kb",
-        READ_WRITE,
         lambda i: b"%d\n" % (i.buffer.subbuf_size // 1024),
         lambda i, data, peer: i.store.set_subbuf_size(values.unsigned_decimal(data)),
     ),
-    Row(b"buffer_total_size_kb", READ_ONLY, lambda i: i.store.total_size_text()),
-    Row(b"current_tracer", READ_WRITE, lambda i: b"nop\n", _store_current_tracer),
-    Row(b"error_log", READ_WRITE, lambda i: i.error_log.text(), _ignore, lambda i, peer: i.error_log.clear()),
-    Row(b"free_buffer", WRITE_ONLY, None, _ignore, release=lambda i: i.free_buffer()),
+    Row(b"buffer_total_size_kb", lambda i: i.store.total_size_text()),
+    Row(b"current_tracer", lambda i: b"nop\n", _store_current_tracer),
+    Row(b"error_log", lambda i: i.error_log.text(), _ignore, lambda i, peer: i.error_log.clear()),
+    Row(b"free_buffer", None, _ignore, release=lambda i: i.free_buffer()),
     Row(
         b"set_event",
-        READ_WRITE,
         lambda i: i.events.set_event_text(),
         lambda i, data, peer: i.set_event(data),
         lambda i, peer: i.events.disable_all(),
     ),
-    Row(
-        b"set_event_notrace_pid",
-        READ_WRITE,
-        lambda i: i.pids.text(notrace=True),
-        lambda i, data, peer: i.pids.add(values.pids(data), notrace=True),
-        lambda i, peer: i.pids.clear(notrace=True),
-    ),
-    Row(
-        b"set_event_pid",
-        READ_WRITE,
-        lambda i: i.pids.text(notrace=False),
-        lambda i, data, peer: i.pids.add(values.pids(data), notrace=False),
-        lambda i, peer: i.pids.clear(notrace=False),
-    ),
-    Row(b"snapshot", READ_WRITE, opener=lambda i, flags, peer: SnapshotFile(i, -1, flags)),
+    _pid_file(b"set_event_notrace_pid", notrace=True),
+    _pid_file(b"set_event_pid", notrace=False),
+    Row(b"snapshot", opener=lambda i, flags, peer: SnapshotFile(i, -1, flags)),
     Row(
         b"standing_events",
-        READ_WRITE,
         lambda i: i.standing_text(),
         lambda i, data, peer: i.set_standing(data),
         lambda i, peer: i.clear_standing(),
     ),
+    _standing_file(b"standing_filters", lambda i: i.standing_filters),
+    _standing_file(b"standing_triggers", lambda i: i.standing_triggers),
+    Row(b"timestamp_mode", lambda i: b"[delta] absolute\n"),
+    Row(b"trace", opener=lambda i, flags, peer: Trace(i, -1, flags)),
+    Row(b"trace_clock", lambda i: i.clock_text(), lambda i, data, peer: i.set_clock(values.word(data))),
     Row(
-        b"standing_filters",
-        READ_WRITE,
-        lambda i: i.standing_filters.text(),
-        lambda i, data, peer: i.standing_filters.store(values.command_line(data)),
-        lambda i, peer: i.standing_filters.clear(),
+        b"trace_marker", opener=lambda i, flags, peer: _MarkerFile(i.markers.write, peer, flags), mode=MARKER
     ),
-    Row(
-        b"standing_triggers",
-        READ_WRITE,
-        lambda i: i.standing_triggers.text(),
-        lambda i, data, peer: i.standing_triggers.store(values.command_line(data)),
-        lambda i, peer: i.standing_triggers.clear(),
-    ),
-    Row(b"timestamp_mode", READ_ONLY, lambda i: b"[delta] absolute\n"),
-    Row(b"trace", READ_WRITE, opener=lambda i, flags, peer: Trace(i, -1, flags)),
-    Row(
-        b"trace_clock",
-        READ_WRITE,
-        lambda i: i.clock_text(),
-        lambda i, data, peer: i.set_clock(values.word(data)),
-    ),
-    Row(b"trace_marker", MARKER, opener=lambda i, flags, peer: _MarkerFile(i.markers.write, peer, flags)),
     Row(
         b"trace_marker_raw",
-        MARKER,
         opener=lambda i, flags, peer: _MarkerFile(i.markers.write_raw, peer, flags),
+        mode=MARKER,
     ),
-    Row(b"trace_options", READ_WRITE, lambda i: i.options.text(), _store_trace_options),
-    Row(b"trace_pipe", READ_ONLY, opener=lambda i, flags, peer: TracePipe(i, -1, flags)),
-    Row(
-        b"tracing_cpumask",
-        READ_WRITE,
-        lambda i: values.cpumask_text(i.cpumask, i.nr_cpus) + b"\n",
-        _store_cpumask,
-    ),
-    Row(b"tracing_on", READ_WRITE, lambda i: b"%d\n" % i.tracing_on, _store_tracing_on),
+    Row(b"trace_options", lambda i: i.options.text(), _store_trace_options),
+    Row(b"trace_pipe", opener=lambda i, flags, peer: TracePipe(i, -1, flags), mode=READ_ONLY),
+    Row(b"tracing_cpumask", lambda i: values.cpumask_text(i.cpumask, i.nr_cpus) + b"\n", _store_cpumask),
+    Row(b"tracing_on", lambda i: b"%d\n" % i.tracing_on, _store_tracing_on),
 )
 
 
@@ -201,11 +182,7 @@ class _OptionContext:
 
 
 _OPTION_FILE: Row[_OptionContext] = Row(
-    b"option",
-    READ_WRITE,
-    _OptionContext.text,
-    lambda option, data, peer: option.store(data),
-    holds_instance=False,
+    b"option", _OptionContext.text, lambda option, data, peer: option.store(data), holds_instance=False
 )
 
 
@@ -218,27 +195,32 @@ class _Cpu:
 _CPU_FILES: RowTable[_Cpu] = row_table(
     Row(
         b"buffer_size_kb",
-        READ_WRITE,
         lambda cpu: b"%d\n" % cpu.instance.buffer.size_kb(cpu.number),
         lambda cpu, data, peer: cpu.instance.store.resize(values.unsigned_decimal(data), cpu.number),
     ),
-    Row(
-        b"snapshot",
-        READ_WRITE,
-        opener=lambda cpu, flags, peer: SnapshotFile(cpu.instance, cpu.number, flags),
-    ),
+    Row(b"snapshot", opener=lambda cpu, flags, peer: SnapshotFile(cpu.instance, cpu.number, flags)),
     Row(
         b"snapshot_raw",
-        READ_ONLY,
         opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags, snapshot=True),
+        mode=READ_ONLY,
     ),
-    Row(b"stats", READ_ONLY, lambda cpu: cpu.instance.stats_text(cpu.number)),
-    Row(b"trace", READ_WRITE, opener=lambda cpu, flags, peer: Trace(cpu.instance, cpu.number, flags)),
-    Row(b"trace_pipe", READ_ONLY, opener=lambda cpu, flags, peer: TracePipe(cpu.instance, cpu.number, flags)),
+    Row(b"stats", lambda cpu: cpu.instance.stats_text(cpu.number)),
+    Row(b"trace", opener=lambda cpu, flags, peer: Trace(cpu.instance, cpu.number, flags)),
     Row(
-        b"trace_pipe_raw", READ_ONLY, opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags)
+        b"trace_pipe",
+        opener=lambda cpu, flags, peer: TracePipe(cpu.instance, cpu.number, flags),
+        mode=READ_ONLY,
     ),
-    Row(b"trace_raw", READ_ONLY, opener=lambda cpu, flags, peer: RawTrace(cpu.instance, cpu.number, flags)),
+    Row(
+        b"trace_pipe_raw",
+        opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags),
+        mode=READ_ONLY,
+    ),
+    Row(
+        b"trace_raw",
+        opener=lambda cpu, flags, peer: RawTrace(cpu.instance, cpu.number, flags),
+        mode=READ_ONLY,
+    ),
 )
 
 

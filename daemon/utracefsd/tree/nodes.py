@@ -3,7 +3,7 @@
 The tree keeps no object for an event or an option. A walk along a path makes the nodes it passes, from
 tables:
 
-    Row          one file: its name, mode and functions that read, write, truncate and open it in a context
+    Row          one file: its name, and functions that read, write, truncate and open it in a context
     Rows         a directory that is such a table over one context (an instance, an event, a cpu)
     Directory    anything with `lookup` and `names`; directories whose entries are computed subclass it
     FileNode     a Row with its context, found by a walk; opening it gives an OpenFile
@@ -174,8 +174,6 @@ class Row(Generic[C]):
     """One file of a directory. The callables get the directory's context first."""
 
     name: bytes
-    mode: int
-    """Permission bits."""
     show: Callable[[C], bytes | Iterator[bytes]] | None = None
     """The whole content, in pieces where it is large; None: reading is EINVAL."""
     store: Callable[[C, bytes, Peer], int | None] | None = None
@@ -191,6 +189,14 @@ class Row(Generic[C]):
     None: it does not wait."""
     holds_instance: bool = True
     """While it is open, its instance cannot be removed; true for most of the kernel's files."""
+    mode: int = attrs.field()
+    """Permission bits; by default those of what it can do."""
+
+    @mode.default
+    def _mode(self) -> int:
+        if self.opener is not None or (self.show is not None and self.store is not None):
+            return READ_WRITE
+        return WRITE_ONLY if self.show is None else READ_ONLY
 
 
 RowTable: TypeAlias = dict[bytes, Row[C]]

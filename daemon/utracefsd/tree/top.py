@@ -22,7 +22,6 @@ from utracefsd.tree.consumer_files import ConsumersDirectory
 from utracefsd.tree.events_files import EventsDirectory
 from utracefsd.tree.instance_files import INSTANCE_FILES, OptionsDirectory, PerCpuDirectory
 from utracefsd.tree.nodes import (
-    READ_ONLY,
     READ_WRITE,
     WRITE_ONLY,
     Directory,
@@ -169,40 +168,33 @@ class _OpenCounts(OpenFile):
 
 
 _TOP_FILES: RowTable[Parts] = row_table(
-    Row(b"README", READ_ONLY, lambda parts: _README),
-    Row(b"available_events", READ_ONLY, _available_events),
-    Row(b"daemon_stats", READ_ONLY, lambda parts: parts.stats_text()),
+    Row(b"README", lambda parts: _README),
+    Row(b"available_events", _available_events),
+    Row(b"daemon_stats", lambda parts: parts.stats_text()),
     Row(
         b"dynamic_events",
-        READ_WRITE,
         lambda parts: dynamic_events.text(parts.table),
         _store_dynamic,
         lambda parts, peer: dynamic_events.truncate(parts.table, privileged=peer.privileged),
     ),
-    Row(
-        b"event_counts",
-        READ_WRITE,
-        opener=lambda parts, flags, peer: _OpenCounts(parts.counters, flags),
-    ),
-    Row(b"printk_formats", READ_ONLY, lambda parts: b""),
-    Row(b"refused_events", READ_ONLY, lambda parts: b"".join(parts.table.refused.values())),
-    Row(b"saved_cmdlines", READ_ONLY, lambda parts: parts.comms.saved_cmdlines_text()),
+    Row(b"event_counts", opener=lambda parts, flags, peer: _OpenCounts(parts.counters, flags)),
+    Row(b"printk_formats", lambda parts: b""),
+    Row(b"refused_events", lambda parts: b"".join(parts.table.refused.values())),
+    Row(b"saved_cmdlines", lambda parts: parts.comms.saved_cmdlines_text()),
     Row(
         b"saved_cmdlines_size",
-        READ_WRITE,
         lambda parts: b"%d\n" % parts.comms.capacity,
         lambda parts, data, peer: parts.comms.set_capacity(values.unsigned_decimal(data)),
     ),
-    Row(b"saved_tgids", READ_ONLY, lambda parts: parts.comms.saved_tgids_text()),
+    Row(b"saved_tgids", lambda parts: parts.comms.saved_tgids_text()),
     Row(
         b"synthetic_events",
-        READ_WRITE,
         lambda parts: dynamic_events.synthetic_text(parts.table),
         _store_synthetic,
         lambda parts, peer: dynamic_events.truncate_synthetic(parts.table, privileged=peer.privileged),
     ),
-    Row(b"user_events_data", READ_WRITE, None, _refuse_data),
-    Row(b"user_events_status", READ_ONLY, lambda parts: parts.table.status_text()),
+    Row(b"user_events_data", None, _refuse_data, mode=READ_WRITE),
+    Row(b"user_events_status", lambda parts: parts.table.status_text()),
 )
 
 
@@ -245,7 +237,7 @@ class FurtherInstanceDirectory(InstanceDirectory):
     """A named instance, which may remove itself (`remove_on_close`)."""
 
     files = row_table(
-        Row(b"remove_on_close", WRITE_ONLY, opener=lambda i, flags, peer: _RemoveOnClose(i, flags)),
+        Row(b"remove_on_close", opener=lambda i, flags, peer: _RemoveOnClose(i, flags), mode=WRITE_ONLY),
         *INSTANCE_FILES.values(),
     )
 

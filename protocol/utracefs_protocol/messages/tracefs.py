@@ -50,35 +50,16 @@ from utracefs_protocol.text import text_of
 # Kinds of members.
 
 
-def _contents(value: object, _: str) -> bytes:
-    """str or bin: contents of files are often text."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return text_bytes(value, "str")
-    raise TraceError(errno.EINVAL, f"bin or str wanted, not {type(value).__name__}")
-
-
 def _path(value: object, what: str) -> bytes:
-    path = _contents(value, what)
+    path = text_bytes(value, what)
     if b"\0" in path:
         raise TraceError(errno.EINVAL, "a path holds no NUL")
     return path
 
 
-def _number(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TraceError(errno.EINVAL, f"{what} must be a number that is not negative")
-    return value
-
-
-def _name(value: object, _: str) -> str:
+def _name(value: object, what: str) -> str:
     """The name of a member or of an ioctl."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return text_of(value)
-    raise TraceError(errno.EINVAL, "str wanted")
+    return value if isinstance(value, str) else text_of(text_bytes(value, what))
 
 
 def _truncate(value: object, what: str) -> bool:
@@ -95,8 +76,8 @@ def _named(value: object, what: str, form: str = "a map") -> WireMap:
 
 
 _PATH: Final = Kind("text", _path, wire_text)
-_CONTENTS: Final = Kind("bin", _contents)
-_NUMBER: Final = Kind("int", _number)
+_CONTENTS: Final = Kind("bin", text_bytes)
+"""str or bin: contents of files are often text."""
 _NAME: Final = Kind("str", _name)
 
 
@@ -175,17 +156,17 @@ ONE_LINE = 1 << 30
 
 class Open(Params, method="open"):
     path: bytes = member(_PATH)
-    flags: int = member(_NUMBER)
+    flags: int = member(INT)
     """The flags of open(2), and ONE_LINE."""
 
 
 class Read(Params, method="read"):
     """read, of a file or a perf event."""
 
-    handle: int = member(_NUMBER)
-    size_untrusted: int = member(_NUMBER, name="size")
+    handle: int = member(INT)
+    size_untrusted: int = member(INT, name="size")
     """Maximum of bytes; the daemon may return fewer."""
-    flags: int | None = member(or_nil(_NUMBER), default=None)
+    flags: int | None = member(or_nil(INT), default=None)
     """O_NONBLOCK or not, from now on, as set by fcntl(F_SETFL); None: unchanged."""
 
 
@@ -205,7 +186,7 @@ class Writer(Message):
 
 
 class Write(Params, method="write"):
-    handle: int = member(_NUMBER)
+    handle: int = member(INT)
     data: bytes = member(_CONTENTS, name="bin")
     writer: Writer | None = member(or_nil(Kind("map", Writer.from_wire, Writer.to_map)), default=None)
     """The writer, if it is not the connected process."""
@@ -214,32 +195,32 @@ class Write(Params, method="write"):
 class Seek(Params, method="seek"):
     """seek: lseek(2) with SEEK_SET."""
 
-    handle: int = member(_NUMBER)
-    offset: int = member(_NUMBER)
+    handle: int = member(INT)
+    offset: int = member(INT)
 
 
 class Poll(Params, method="poll"):
     """poll: wait until a file, or the ring of a perf event, is ready."""
 
-    handle: int = member(_NUMBER)
+    handle: int = member(INT)
 
 
 class Ready(Params, method="ready"):
     """ready: whether poll would return at once."""
 
-    handle: int = member(_NUMBER)
+    handle: int = member(INT)
 
 
 class Cancel(Params, method="cancel"):
     """cancel: end the wait of a read or poll of this connection."""
 
-    msgid: int = member(_NUMBER)
+    msgid: int = member(INT)
 
 
 class Close(Params, method="close"):
     """close, of a file or a perf event."""
 
-    handle: int = member(_NUMBER)
+    handle: int = member(INT)
 
 
 # perf events.
@@ -338,7 +319,7 @@ class PerfOpened(Result, of="perf_event_open"):
 class PerfIoctl(Params, method="perf_ioctl"):
     """perf_ioctl: the ioctls of perf_event_open(2), without their PERF_EVENT_IOC_."""
 
-    handle: int = member(_NUMBER)
+    handle: int = member(INT)
     name: str = member(_NAME)
     arg: Any = member(Kind("any", lambda value, _: value), default=0, always=True)
     """The ioctl's argument: PERIOD an int, SET_FILTER text, the others none."""
@@ -421,7 +402,7 @@ class StreamOpened(Result, of="stream_open"):
 class GetMissed(Params, method="stream_missed"):
     """stream_missed: how many records did not reach a stream."""
 
-    handle: int = member(_NUMBER)
+    handle: int = member(INT)
 
 
 class Missed(Message):

@@ -49,11 +49,11 @@ def opens_a_stream(box: Box, flags: int, peer: Peer) -> OpenFile:
 
 
 TABLE: RowTable[Box] = row_table(
-    Row(b"both", 0o640, Box.show, Box.store, Box.truncate, Box.release),
-    Row(b"reading", 0o440, Box.show),
-    Row(b"writing", 0o200, store=Box.store, holds_instance=False),
-    Row(b"pieces", 0o440, Box.show_pieces),
-    Row(b"stream", 0o440, Box.show, opener=opens_a_stream),
+    Row(b"both", Box.show, Box.store, Box.truncate, Box.release),
+    Row(b"reading", Box.show),
+    Row(b"writing", store=Box.store, holds_instance=False),
+    Row(b"pieces", Box.show_pieces),
+    Row(b"stream", Box.show, opener=opens_a_stream, mode=0o440),
 )
 
 
