@@ -187,6 +187,9 @@ class Finding:
     """The result, and what to do about it."""
 
 
+ok, note, fail = (functools.partial(Finding, level) for level in ("ok", "note", "FAIL"))
+
+
 class NoAnswer(Failure):
     """A daemon exists but does not answer."""
 
@@ -289,12 +292,11 @@ class EventStats:
 def event_stats(text: bytes) -> EventStats:
     """Parse the file; missing numbers are zero. A daemon of 0.1.0 does not mark detached consumers."""
     content = text_of(text)
-    emitted, emitted_bytes, in_rings = (
-        re.match(r"emitted: (\d+)", content),
-        re.match(r"emitted: \d+\nbytes: (\d+)", content),
-        re.search(r"^lost in data rings: (\d+)$", content, re.MULTILINE),
-    )
-    gone = re.search(r"^lost with data rings that are gone: unknown, of (\d+)$", content, re.MULTILINE)
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, content, re.MULTILINE)
+        return int(found[1]) if found else 0
+
     # No consumer has this name: its line would be longer.
     begin = content.find("\ndetached:\n")
     rows = list(_CONSUMER.finditer(content))
@@ -303,13 +305,13 @@ def event_stats(text: bytes) -> EventStats:
         counts = {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
         consumers.setdefault(found[1], counts)
     return EventStats(
-        int(emitted[1]) if emitted else 0,
-        int(in_rings[1]) if in_rings else 0,
+        number(r"\Aemitted: (\d+)"),
+        number(r"^lost in data rings: (\d+)$"),
         consumers,
         frozenset(found[1] for found in rows if 0 <= begin < found.start()),
-        int(gone[1]) if gone else 0,
+        number(r"^lost with data rings that are gone: unknown, of (\d+)$"),
         {found[2]: int(found[1]) for found in _REFUSED.finditer(content)},
-        int(emitted_bytes[1]) if emitted_bytes else 0,
+        number(r"\Aemitted: \d+\nbytes: (\d+)"),
     )
 
 

@@ -4,10 +4,10 @@ import ctypes
 import grp
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -64,24 +64,15 @@ def mount(
         if wait or foreground or allow_other or group is not None:
             raise click.UsageError("--wait, --foreground, --allow-other and --group go without a COMMAND")
         return _run_command(directory, os.path.realpath(mountpoint), command)
-    options = _Options(
-        os.path.realpath(mountpoint), chosen_directory(directory, os.environ), wait, allow_other, _gid(group)
-    )
+    mountpoint = os.path.realpath(mountpoint)
+    directory = chosen_directory(directory, os.environ)
+    run = partial(_run, mountpoint, directory, wait=wait, allow_other=allow_other, gid=_gid(group))
     if foreground:
         logging.basicConfig(format="utracefs: %(message)s", level=logging.INFO)
-        _run(options, lambda: None)
+        run(lambda: None)
     else:
-        _in_background(options)
+        _in_background(run, mountpoint)
     return None
-
-
-@attrs.frozen
-class _Options:
-    mountpoint: str
-    directory: str | None
-    wait: bool
-    allow_other: bool
-    gid: int | None
 
 
 def _run_command(directory: str | None, mountpoint: str, command: Sequence[str]) -> int:
@@ -111,46 +102,43 @@ def _gid(group: str | None) -> int | None:
         raise Failure(group, "no such group") from None
 
 
-def _run(options: _Options, begun: Callable[[], None]) -> None:
+def _run(
+    mountpoint: str,
+    directory: str | None,
+    begun: Callable[[], None],
+    *,
+    wait: bool,
+    allow_other: bool,
+    gid: int | None,
+) -> None:
     """Mount and serve until the end. Calls `begun` when the command line may return to its caller."""
-    _allow_descriptors()
     with signals() as stop:
-        sock = _daemon(options, stop, begun)
+        sock = _daemon(directory, stop, begun, wait=wait)
         if sock is None:
             return
-        with Mount(
-            options.mountpoint,
-            sock,
-            allow_other=options.allow_other,
-            gid=options.gid,
-            reconnects=options.wait,
-        ) as mounted:
+        with Mount(mountpoint, sock, allow_other=allow_other, gid=gid, reconnects=wait) as mounted:
             logger.info("%s shows the tree behind %s", mounted.mountpoint, mounted.address)
             begun()
             end = mounted.serve(stop)
         logger.info("unmounted: %s", end.value)
 
 
-def _allow_descriptors() -> None:
-    """Raise the limit of descriptors: a process with events has four, an open user_events_data one."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> socket.socket | None:
+def _daemon(
+    directory: str | None, stop: Signals, begun: Callable[[], None], *, wait: bool
+) -> socket.socket | None:
     """Connect; None: a signal came before that. Failure: no daemon, and no --wait."""
     while True:
         try:
-            return connect(options.directory)
+            return connect(directory)
         except OSError as error:
-            if not options.wait:
+            if not wait:
                 raise Failure(str(error.filename or "daemon"), why_no_connection(error)) from None
         begun()
         if stop.wait(_RETRY_S):
             return None
 
 
-def _in_background(options: _Options) -> None:
+def _in_background(run: Callable[[Callable[[], None]], None], mountpoint: str) -> None:
     """Returns when it is mounted; with --wait, at the latest when it waits for a daemon."""
     read_end, tell = os.pipe()
     if os.fork():
@@ -179,12 +167,12 @@ def _in_background(options: _Options) -> None:
                 tell = -1
 
         try:
-            _run(options, begun)
+            run(begun)
             status = 0
         except Failure as error:
             _tell(tell, error.about, error.reason)
         except OSError as error:
-            _tell(tell, str(error.filename or options.mountpoint), error.strerror or str(error))
+            _tell(tell, str(error.filename or mountpoint), error.strerror or str(error))
     finally:
         os._exit(status)
 

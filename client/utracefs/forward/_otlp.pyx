@@ -443,6 +443,7 @@ cdef bint take_special(
         number = load_signed(data, length)
     elif getter.kind == UNSIGNED_VALUE:
         number = <int64_t>load_unsigned(data, length)
+    # Numbers outside of a scale stay attributes, so that their value is not lost.
     if role == SEVERITY:
         if 1 <= number <= 24:
             special.severity = number
@@ -462,6 +463,7 @@ cdef bint take_special(
     elif role == BODY:
         special.body = data
         special.body_size = length
+    # Ids that are no hexadecimal digits stay attributes, too; empty ones, and a trace id of zeros, are none.
     elif role == TRACE_ID:
         if not length:
             return True

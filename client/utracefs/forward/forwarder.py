@@ -122,6 +122,7 @@ class Forwarder:
         )
         self._missed: dict[str, int] | None = None
         """Event to records that the stream had missed when it was attached; None: unknown."""
+        # A batch fits into a segment of the spool, whatever the target would take.
         self._cutter: Final = Cutter(
             self._allows,
             target.limits.records,

@@ -175,6 +175,7 @@ class FileSystem:
         self._waited_files = 0
         self._far = 1 << 40  # no text is longer
         self._speaks_for_others = True
+        # An opcode that is not here gets ENOSYS.
         self._handlers: dict[int, Callable[[Header, bytes], Steps]] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,

@@ -52,15 +52,6 @@ class Node:
         return b"%s/%s" % (self.path, name) if self.path else name
 
 
-@attrs.define
-class _Changed:
-    """Changes by chmod(2) and chown(2)."""
-
-    mode: int | None = None
-    uid: int | None = None
-    gid: int | None = None
-
-
 class Nodes:
     """uid, gid: defaults of all files. time_s: all their time stamps."""
 
@@ -70,7 +61,8 @@ class Nodes:
         self._time_s = time_s
         self._by_id: dict[int, Node] = {}
         self._by_path: dict[bytes, Node] = {}
-        self._changed: dict[bytes, _Changed] = {}
+        self._changed: dict[bytes, tuple[int | None, ...]] = {}
+        """By path: mode, uid and gid by chmod(2) and chown(2); None: unchanged."""
         self._next_id = ROOT_ID
         self._add(b"", stat.S_IFDIR | 0o700).lookups = 1
 
@@ -116,14 +108,11 @@ class Nodes:
         self, node: Node, *, mode: int | None = None, uid: int | None = None, gid: int | None = None
     ) -> None:
         """None: unchanged. OSError: ENOSPC."""
-        changed = self._changed.get(node.path)
-        if changed is None:
-            if len(self._changed) >= MAX_CHANGED:
-                raise OSError(errno.ENOSPC, f"{MAX_CHANGED} files have a mode or an owner of their own")
-            changed = self._changed[node.path] = _Changed()
-        changed.mode = changed.mode if mode is None else stat.S_IMODE(mode)
-        changed.uid = changed.uid if uid is None else uid
-        changed.gid = changed.gid if gid is None else gid
+        if node.path not in self._changed and len(self._changed) >= MAX_CHANGED:
+            raise OSError(errno.ENOSPC, f"{MAX_CHANGED} files have a mode or an owner of their own")
+        new = (None if mode is None else stat.S_IMODE(mode), uid, gid)
+        old = self._changed.get(node.path, (None,) * 3)
+        self._changed[node.path] = tuple(o if n is None else n for o, n in zip(old, new, strict=True))
 
     def attr_out(self, node: Node) -> bytes:
         """The reply to GETATTR."""
@@ -134,12 +123,10 @@ class Nodes:
         return ENTRY_OUT.pack(node.id, 0, valid_s, _FOREVER_S, 0, 0, *self._attributes(node))
 
     def _attributes(self, node: Node) -> tuple[int, ...]:
-        changed = self._changed.get(node.path)
-        mode, uid, gid = node.mode, self._uid, self._gid
-        if changed is not None:
-            mode = mode if changed.mode is None else stat.S_IFMT(mode) | changed.mode
-            uid = uid if changed.uid is None else changed.uid
-            gid = gid if changed.gid is None else changed.gid
+        mode, uid, gid = self._changed.get(node.path, (None,) * 3)
+        mode = node.mode if mode is None else stat.S_IFMT(node.mode) | mode
+        uid = self._uid if uid is None else uid
+        gid = self._gid if gid is None else gid
         time_s = self._time_s
         return (
             *(inode_number(node.path), 0, 0, time_s, time_s, time_s, 0, 0, 0),

@@ -20,8 +20,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias, TypeVar
 
-import attrs
-
 from utracefs.tree import runtime_dir
 from utracefs.tree.closing import Closing
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
@@ -35,15 +33,6 @@ blocks on unread answers."""
 _PIECE_BYTES: Final = 1 << 18
 _MAX_FDS: Final = 4
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_MAX_FDS * struct.calcsize("i"))
-
-
-@attrs.frozen
-class Call:
-    """One request of `call_many`."""
-
-    params: Params
-    about: str
-    """Filename of its errors: the path, the event."""
 
 
 Outcome: TypeAlias = Any | OSError
@@ -128,10 +117,10 @@ class Rpc(Closing):
         finally:
             self._socket.settimeout(timeout_s)
 
-    def call_many(self, calls: Iterable[Call], *, keeps: bool = False) -> list[Outcome]:
-        """The outcomes in the order of the calls: a result, or the OSError of that call, not raised. keeps:
-        if the connection ends, its error is the outcome of all calls without an answer, instead of being
-        raised."""
+    def call_many(self, calls: Iterable[tuple[Params, str]], *, keeps: bool = False) -> list[Outcome]:
+        """The outcomes in the order of the calls: a result, or the OSError of that call, not raised. calls:
+        each with the filename of its errors. keeps: if the connection ends, its error is the outcome of all
+        calls without an answer, instead of being raised."""
         outcomes: list[Outcome] = []
         places: dict[int, tuple[int, str]] = {}
         waiting = iter(calls)
@@ -142,9 +131,10 @@ class Rpc(Closing):
                 if following is None:
                     exhausted = True
                     break
+                params, about = following
                 outcomes.append(None)
                 try:
-                    places[self._send(following.params)] = (len(outcomes) - 1, following.about)
+                    places[self._send(params)] = (len(outcomes) - 1, about)
                 except (ConnectionError, TimeoutError) as error:
                     if not keeps:
                         raise

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from utracefs.tree.closing import Closing
-from utracefs.tree.rpc import Call, Rpc, checked
+from utracefs.tree.rpc import Rpc, checked
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.tracefs import PerfAttr, Stat
 from utracefs_protocol.places import TRACEFS_SOCKET
@@ -70,7 +70,7 @@ class Tracefs(Closing):
 
     def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
         """Many files in few round trips; for one that cannot be read, its error is in its place."""
-        return self._rpc.call_many(Call(messages.ReadFile(_path(path)), _shown(path)) for path in paths)
+        return self._rpc.call_many((messages.ReadFile(_path(path)), _shown(path)) for path in paths)
 
     def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
         """One write, after opening like the shell's `>`, or `>>` without truncate. Returns the bytes taken:
@@ -144,7 +144,7 @@ class Tracefs(Closing):
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
         """Carry out many reads, (handle, size) each, in few round trips; results in the same order. Errors
         are results, also ConnectionError and TimeoutError."""
-        calls = [Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads]
+        calls = [(messages.Read(handle, size), self._about(handle)) for handle, size in reads]
         return self._rpc.call_many(calls, keeps=True)
 
     def seek(self, handle: int, offset: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.tree.answering import answering
-from utracefs.tree.rpc import WINDOW, Call, Rpc, checked
+from utracefs.tree.rpc import WINDOW, Rpc, checked
 from utracefs_protocol.connection import Request, encode_error, encode_notification, encode_response
 from utracefs_protocol.messages.data import MmapStatus, StatusMapped, Sync
 from utracefs_protocol.messages.tracefs import ReadFile
@@ -72,7 +72,7 @@ def test_many_calls_are_under_way_at_once_and_answers_may_come_in_any_order(dire
 
     names = [f"f{n}" for n in range(WINDOW * 2 - 1)] + ["last"]
     with answering(directory / "d", answer) as place, Rpc("tracefs", place) as rpc:
-        outcomes = rpc.call_many(Call(ReadFile(name.encode()), name) for name in names)
+        outcomes = rpc.call_many((ReadFile(name.encode()), name) for name in names)
     assert most == WINDOW
     for name, outcome in zip(names, outcomes, strict=True):
         if name.endswith("3"):
@@ -92,7 +92,7 @@ def test_answers_before_the_daemon_hangs_up(directory: Path, count: int) -> None
         left -= 1
         return encode_response(request.msgid, b"page") if left >= 0 else b""
 
-    calls = [Call(ReadFile(b"x"), "x")] * count
+    calls = [(ReadFile(b"x"), "x")] * count
     with answering(directory / "d", answer) as place, Rpc("tracefs", place) as rpc:
         outcomes = rpc.call_many(calls, keeps=True)
         assert outcomes[:2] == [b"page"] * 2 and len(outcomes) == count
@@ -177,7 +177,7 @@ def test_calls_over_the_data_socket(directory: Path) -> None:
         Rpc("user_events_data", place) as data,
     ):
         assert data.call(Sync(), "x") == "sync"
-        assert data.call_many([Call(MmapStatus(), "x"), Call(Sync(), "x")]) == ["mmap_status", "sync"]
+        assert data.call_many([(MmapStatus(), "x"), (Sync(), "x")]) == ["mmap_status", "sync"]
 
 
 def test_results_that_are_not_understood() -> None:

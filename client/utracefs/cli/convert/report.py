@@ -74,6 +74,7 @@ def report(
     if not show_stat:
         selection = selection.of_the_last(last_s, paths, recover=recover)
     source = ", ".join(paths)
+    # A page and JSON lines are also made of perf.data; the text further below is of trace.dat only.
     if as_html:
         if show_stat or as_json:
             raise click.UsageError("--html cannot be combined with --stat or --json")
@@ -95,6 +96,7 @@ def report(
         if _is_perf_data(path):
             prints = f"`utracefs perf script -i {path}{' --recover' if recover else ''}` prints it"
             raise Failure(path, f"is a perf.data: {prints}; --json, --html and `export` take it")
+    # The statistics are of whole files, whatever was selected.
     with (Selection() if show_stat else selection).open(paths, source, recover=recover) as recording:
         out = sys.stdout.buffer
         if show_stat:

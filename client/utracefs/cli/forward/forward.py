@@ -155,6 +155,7 @@ def forward(
 
     utracefs forward otlp://localhost:4318 -e 'http_*' --spool /var/lib/app/spool
     """
+    # With --fleet the wishes decide about records; the agent changes them in an instance of its own.
     filters = {one.filter for one in wanted}
     if len(filters) > 1:
         raise click.UsageError("the target gets one stream: give one --filter for all -e")
@@ -174,6 +175,7 @@ def forward(
     settings = Settings(options, timeout_s, ca, cert, key, secrets, spool)
     with contextlib.ExitStack() as stack:
         stack.enter_context(with_extras())
+        # Target and policy first: a mistake in them is told before a spool is made.
         try:
             policy = Policy() if policy_file is None else Policy.read(Path(policy_file))
             if fleet_address is not None:
@@ -198,6 +200,7 @@ def forward(
         )
         if agent is not None:
             stack.enter_context(agent.running(forwarder))
+        # What people should know, and what must be set, before the first record is read.
         _tell_absent(directory, [*records.events, *policy.events, *policy.fields])
         if getattr(target, "metrics_s", 0):
             stack.enter_context(

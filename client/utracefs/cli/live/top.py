@@ -7,10 +7,12 @@ The daemon counts while `top` runs, and copies no records. On a terminal the alt
 left at any end but SIGKILL.
 """
 
+import codecs
 import contextlib
 import io
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -58,20 +60,22 @@ _NO_SCREEN = ("dumb", "unknown")
 """Values of TERM without cursor control, as in rich, which would print nothing there."""
 
 _KEYS = {
-    b"\x1b[A": "up",
-    b"\x1b[B": "down",
-    b"\x1bOA": "up",
-    b"\x1bOB": "down",
-    b"\x1b[5~": "pgup",
-    b"\x1b[6~": "pgdn",
-    b"\x1b[H": "home",
-    b"\x1b[F": "end",
-    b"\x1bOH": "home",
-    b"\x1bOF": "end",
-    b"\x1b[1~": "home",
-    b"\x1b[4~": "end",
-    b"\x1b": "esc",
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1b[5~": "pgup",
+    "\x1b[6~": "pgdn",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1bOH": "home",
+    "\x1bOF": "end",
+    "\x1b[1~": "home",
+    "\x1b[4~": "end",
+    "\x1b": "esc",
 }
+
+_KEY = re.compile("|".join(map(re.escape, sorted(_KEYS, key=len, reverse=True))) + "|.", re.DOTALL)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -277,7 +281,7 @@ class _Screen:
         self._source = source
         self._view = view
         self._left = iterations
-        self._pending = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._live: Live | None = None
         self._stopped = False
 
@@ -319,30 +323,12 @@ class _Screen:
                     continue
                 if not data:
                     return  # the terminal was closed
-                for name in self._names(data):
-                    self._view.press(name)
+                for key_text in _KEY.findall(self._decoder.decode(data)):
+                    self._view.press(_KEYS.get(key_text, key_text))
             if self._view.delay_s != delay:
                 due = time.monotonic() + self._view.delay_s
             if self._stopped:
                 self._stop(keys)
-
-    def _names(self, data: bytes) -> Iterator[str]:
-        data = self._pending + data
-        self._pending = b""
-        while data:
-            found = next(
-                (name for name in sorted(_KEYS, key=len, reverse=True) if data.startswith(name)), None
-            )
-            if found is not None:
-                yield _KEYS[found]
-                data = data[len(found) :]
-                continue
-            size = 1 if data[0] < 0xC0 else 2 if data[0] < 0xE0 else 3 if data[0] < 0xF0 else 4
-            if len(data) < size:
-                self._pending = data
-                return
-            yield data[:size].decode("utf-8", "replace")
-            data = data[size:]
 
     def _draw(self) -> None:
         from rich.text import Text

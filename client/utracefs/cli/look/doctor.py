@@ -33,7 +33,10 @@ from utracefs.cli.common import (
     echo_json,
     event_stats,
     events_argument,
+    fail,
     json_option,
+    note,
+    ok,
     refused_events,
     standing_events,
     why_no_connection,
@@ -75,7 +78,7 @@ def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int
 
 def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Finding]:
     """Yields the results as they are found."""
-    yield Finding("ok", "client", f"utracefs {version()}, Python {sys.version.split()[0]}, {_compiled()}")
+    yield ok("client", f"utracefs {version()}, Python {sys.version.split()[0]}, {_compiled()}")
     found, chosen = yield from _examine_directories(directory)
     if chosen is not None:
         yield from _examine_daemon(found, chosen, patterns)
@@ -83,27 +86,27 @@ def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Findin
         try:
             from utracefs.cli.look.kernel_abi import examine_kernel_abi
         except ImportError as error:
-            yield Finding("note", "mount", f"its compiled module is missing ({error})")
+            yield note("mount", f"its compiled module is missing ({error})")
             return
         yield from examine_kernel_abi(None if chosen is None else os.path.join(chosen, DATA_SOCKET))
 
 
 def _examine_daemon(found: list[str], chosen: str, patterns: tuple[str, ...]) -> Iterator[Finding]:
     if len(found) > 1:
-        yield Finding("note", "daemons", f"{' and '.join(found)} both have sockets; programs use the first")
+        yield note("daemons", f"{' and '.join(found)} both have sockets; programs use the first")
     answers = yield from _examine_data_socket(chosen)
     if not answers:
         return
     try:
         tree = connect(chosen)
     except Failure as error:
-        yield Finding("FAIL", error.about, error.reason)
+        yield fail(error.about, error.reason)
         return
     with tree:
         try:
             yield from _examine_tree(tree, patterns)
         except OSError as error:
-            yield Finding("FAIL", str(error.filename), error.strerror or str(error))
+            yield fail(str(error.filename), error.strerror or str(error))
 
 
 def _compiled() -> str:
@@ -118,19 +121,15 @@ def _examine_directories(directory: str | None) -> Generator[Finding, None, tupl
     """Returns the directories that have sockets, and the one that programs would use."""
     places = candidates(directory)
     if directory is None and os.environ.get("UTRACEFS_DIR"):
-        yield Finding("note", "UTRACEFS_DIR", f"is {places[0]}; no other directory is looked at")
+        yield note("UTRACEFS_DIR", f"is {places[0]}; no other directory is looked at")
     there = [place for place in places if os.path.exists(os.path.join(place, DATA_SOCKET))]
     hidden = [place for place in places if place not in there and not _may_look(place)]
     for place in hidden:
-        yield Finding(
-            "note", place, "permission denied; the user who runs a daemon there has to grant access"
-        )
+        yield note(place, "permission denied; the user who runs a daemon there has to grant access")
     if not there:
-        yield Finding(
-            "FAIL", "sockets", f"none in {' nor '.join(places)}; start a daemon with `utracefs daemon`"
-        )
+        yield fail("sockets", f"none in {' nor '.join(places)}; start a daemon with `utracefs daemon`")
         return there, None
-    yield Finding("ok", "sockets", f"in {there[0]}")
+    yield ok("sockets", f"in {there[0]}")
     return there, there[0]
 
 
@@ -158,15 +157,13 @@ def _examine_data_socket(directory: str) -> Generator[Finding, None, bool]:
                 os.close(fd)
     except PermissionError:
         mode = _mode(path)
-        yield Finding(
-            "FAIL", path, f"permission denied (mode {mode}); the group `tracing` may connect, if it exists"
-        )
+        yield fail(path, f"permission denied (mode {mode}); the group `tracing` may connect, if it exists")
     except (OSError, ValueError) as error:
         text = why_no_connection(error) if isinstance(error, OSError) else f"bad answer: {error}"
-        yield Finding("FAIL", path, text)
+        yield fail(path, text)
         return not isinstance(error, TimeoutError | BlockingIOError)
     else:
-        yield Finding("ok", path, f"applications can connect; status page of {size - 1} events can be read")
+        yield ok(path, f"applications can connect; status page of {size - 1} events can be read")
     return True
 
 
@@ -178,7 +175,7 @@ def _mode(path: str) -> str:
 
 def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]:
     state = buffer_state(tree)
-    yield Finding("ok", "daemon", f"answers in {tree.directory}")
+    yield ok("daemon", f"answers in {tree.directory}")
     yield from _examine_faults(tree)
     events = available_events(tree)
     keeps_away = list(_examine_what_keeps_away(tree, state))
@@ -197,7 +194,7 @@ def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
     faults = next((line.partition(":")[2].strip() for line in lines if line.startswith("faults:")), "0")
     if faults != "0":
         text = f"{faults} unexpected errors in the daemon; its log has them, please report them"
-        yield Finding("FAIL", "faults", text)
+        yield fail("faults", text)
     resource = ""
     for line in lines:
         name, _, value = line.partition(": ")
@@ -205,11 +202,11 @@ def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
             text = (
                 f"{value} did not come back after the daemon's restart; how many records they held is unknown"
             )
-            yield Finding("note", "data rings", text)
+            yield note("data rings", text)
         elif name.startswith("  refused to user "):
             times = "once" if value == "1" else f"{value} times"
             text = f"user {name.split()[-1]} was refused {times}; the daemon's log says what and why"
-            yield Finding("note", resource, text)
+            yield note(resource, text)
         elif not line.startswith(" "):
             resource = name
 
@@ -219,8 +216,7 @@ def _examine_events(
 ) -> Iterator[Finding]:
     for pattern in patterns:
         if not select([pattern], events):
-            yield Finding(
-                "FAIL",
+            yield fail(
                 pattern,
                 "no program that runs has declared it (or the program was started before the daemon "
                 "and has not noticed it yet, or uses another UTRACEFS_DIR)"
@@ -229,19 +225,19 @@ def _examine_events(
             )
     for line in refused_events(tree, patterns):
         name, _, refusal = line.partition(": ")
-        yield Finding("FAIL", name, refusal)
+        yield fail(name, refusal)
     chosen = select(patterns, events) if patterns else events
     if not events:
-        yield Finding("note", "events", "none; no program has declared one, or none found this daemon")
+        yield note("events", "none; no program has declared one, or none found this daemon")
     elif not patterns:
-        yield Finding("ok", "events", f"{len(events)} declared: {_some(events)}")
+        yield ok("events", f"{len(events)} declared: {_some(events)}")
     users = users_of(tree)
     off = [event for event in chosen if not users.get(event.name)]
     used = [event for event in chosen if users.get(event.name)]
     if patterns:
         for event in off:
             reason = f"no consumer is attached to it; `utracefs enable {event}` records it"
-            yield Finding("FAIL", str(event), reason)
+            yield fail(str(event), reason)
     elif off:
         level = "note" if used else "FAIL"
         yield Finding(
@@ -250,9 +246,9 @@ def _examine_events(
             f"no consumer is attached to {_some(off)}; `utracefs enable EVENT` records an event",
         )
     elif used:
-        yield Finding("ok", "enabled", "a consumer is attached to every event")
+        yield ok("enabled", "a consumer is attached to every event")
     if standing:
-        yield Finding("ok", "standing_events", " ".join(standing))
+        yield ok("standing_events", " ".join(standing))
     for event, text in zip(used, tree.read_files(f"{event.directory}/stats" for event in used), strict=True):
         if isinstance(text, bytes):
             asked = any(matches(p, event) for p in patterns)
@@ -266,12 +262,12 @@ def _examine_stats(
     emitted, consumers = stats.emitted, stats.consumers
     if stats.rings_gone:
         lost = f"an unknown number of records is lost with {stats.rings_gone} data rings that are gone"
-        yield Finding("note", str(event), lost)
+        yield note(str(event), lost)
     for reason, count in stats.refused.items():
         said = f"{count} refused by the program's own client: {reason}; a Python program's warning says where"
-        yield Finding("FAIL", str(event), said)
+        yield fail(str(event), said)
     if not emitted and not stats.refused:
-        yield Finding("note", str(event), "nothing was emitted while a consumer was attached")
+        yield note(str(event), "nothing was emitted while a consumer was attached")
         return
     quiet = not (stats.rings_gone or stats.refused)
     for consumer, counts in consumers.items():
@@ -283,16 +279,16 @@ def _examine_stats(
                 where = f", {in_rings} of them {IN_RINGS}"
             part = share(counts["lost"], counts["recorded"] + counts["lost"])
             said = f"{consumer} lost {counts['lost']} of {emitted}{where}; that is {part}"
-            yield Finding("FAIL", str(event), said)
+            yield fail(str(event), said)
         gone = consumer in stats.detached and not consumer.startswith("ftrace")
         why = ""
         if counts["filtered"] and not gone:  # its records are not missed
             why = _why_filtered(tree, event, consumer, filtering=filtering)
         if why:
             quiet = False
-            yield Finding("note", str(event), f"{consumer} kept {counts['filtered']} away: {why}")
+            yield note(str(event), f"{consumer} kept {counts['filtered']} away: {why}")
     if asked and quiet:
-        yield Finding("ok", str(event), f"{emitted} emitted, all recorded")
+        yield ok(str(event), f"{emitted} emitted, all recorded")
 
 
 def _why_filtered(tree: Tracefs, event: EventName, consumer: str, *, filtering: bool) -> str:
@@ -315,66 +311,56 @@ def _why_filtered(tree: Tracefs, event: EventName, consumer: str, *, filtering: 
 
 def _examine_what_keeps_away(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
     if state["tracing_on"]:
-        yield Finding("ok", "tracing_on", "1")
+        yield ok("tracing_on", "1")
     else:
-        yield Finding("FAIL", "tracing_on", "0, nothing is recorded; `utracefs write tracing_on 1`")
+        yield fail("tracing_on", "0, nothing is recorded; `utracefs write tracing_on 1`")
     if pids := tree.read_file("set_event_pid").decode().split():
-        yield Finding(
-            "note",
+        yield note(
             "set_event_pid",
             f"only {len(pids)} threads are recorded ({_some(pids)}); "
             "`utracefs write set_event_pid ''` lifts that",
         )
     if pids := tree.read_file("set_event_notrace_pid").decode().split():
-        yield Finding(
-            "note", "set_event_notrace_pid", f"{len(pids)} threads are not recorded ({_some(pids)})"
-        )
+        yield note("set_event_notrace_pid", f"{len(pids)} threads are not recorded ({_some(pids)})")
     mask = tree.read_file("tracing_cpumask").decode().strip()
     if not int(mask.replace(",", ""), 16):
-        yield Finding("FAIL", "tracing_cpumask", "0, nothing is recorded")
+        yield fail("tracing_cpumask", "0, nothing is recorded")
     elif int(mask.replace(",", ""), 16).bit_count() < state["cpus"]:
-        yield Finding("note", "tracing_cpumask", f"{mask}: not all of {state['cpus']} cpus are recorded")
+        yield note("tracing_cpumask", f"{mask}: not all of {state['cpus']} cpus are recorded")
 
 
 def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
     if names := instance_names(tree):
-        yield Finding(
-            "note", "instances", f"{len(names)}, with buffers and switches of their own: {_some(names)}"
-        )
+        yield note("instances", f"{len(names)}, with buffers and switches of their own: {_some(names)}")
     try:
         tree.close_handle(tree.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
-        yield Finding(
-            "note", "trace_pipe", "a reader is open: it takes the records, and `trace` no longer has them"
-        )
+        yield note("trace_pipe", "a reader is open: it takes the records, and `trace` no longer has them")
     if state["read"]:
-        yield Finding("note", "read events", f"{state['read']} records were taken by readers")
+        yield note("read events", f"{state['read']} records were taken by readers")
     size = f"{state['size_kb']} KiB on each of {state['cpus']} cpus, {state['entries']} records unread"
-    yield Finding("ok", "buffer_size_kb", size)
+    yield ok("buffer_size_kb", size)
     buffers = all_buffers(tree)
     for name, found in buffers.items():
         if overrun := found["overrun"]:
-            yield Finding(
-                "note",
+            yield note(
                 f"{name}: overrun" if name else "overrun",
                 f"{overrun} records, {share(overrun, ever(found))}, were overwritten by newer ones before "
                 "they were read; a larger buffer_size_kb keeps more",
             )
     lost, of = all_lost(read_stats(tree, available_events(tree)).values(), buffers)
     if any(lost.values()):
-        yield Finding("note", "losses", lost_text(lost, of, kinds=OF_ALL))
+        yield note("losses", lost_text(lost, of, kinds=OF_ALL))
     if state["dropped"]:
-        yield Finding(
-            "FAIL",
+        yield fail(
             "dropped events",
             f"{state['dropped']} records found the buffer full and options/overwrite off; "
             "a larger buffer_size_kb, or a reader, helps",
         )
     if state["late"]:
-        yield Finding(
-            "note",
+        yield note(
             "late events",
             f"{state['late']} records came after later ones of their cpu and have the time of those; "
             "per_cpu/cpuN/stats says by how much",

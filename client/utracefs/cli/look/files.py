@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from stat import S_IFDIR, S_IFREG, S_IMODE, filemode
 from types import FrameType
 
 import click
@@ -76,6 +77,7 @@ def stream(
     With --json never from a buffer, so no record is consumed: all events, or those of -e, enabled or not;
     with -B the events enabled there.
     """
+    # JSON needs the values of fields: a stream of its own, not the daemon's text.
     if as_json:
         expressions = {one.filter for one in wanted}
         if len(expressions) > 1 or any(one.triggers for one in wanted):
@@ -294,9 +296,6 @@ def ls(directory: str | None, long: bool, place: Place, path: str) -> None:
                     modes[name] = tree.stat(place.path(prefix + name)).mode
     for name, kind in entries:
         slash = "/" if kind == "d" else ""
-        mode = f"{'d' if kind == 'd' else '-'}{_mode_text(modes[name])} " if name in modes else ""
+        bits = S_IFDIR if kind == "d" else S_IFREG
+        mode = f"{filemode(bits | S_IMODE(modes[name]))} " if name in modes else ""
         echo(f"{mode}{name}{slash}")
-
-
-def _mode_text(mode: int) -> str:
-    return "".join(letter if mode & 1 << 8 - place else "-" for place, letter in enumerate("rwxrwxrwx"))

@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Iterator
 
 from utracefs.cli import c_client
-from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding
+from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding, fail, note, ok
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT
 from utracefs.mount.processes.access import why_not
@@ -38,9 +38,9 @@ def examine_kernel_abi(data_socket: str | None) -> Iterator[Finding]:
     yield _namespaces()
     reason = why_not()
     if reason is None:
-        yield Finding("ok", "ptrace_scope", "a mount may write the enable words of programs of its user")
+        yield ok("ptrace_scope", "a mount may write the enable words of programs of its user")
     else:
-        yield Finding("note", "ptrace_scope", reason)
+        yield note("ptrace_scope", reason)
     if data_socket is not None:
         yield from _pid_namespace(data_socket)
     yield _of_the_kernel()
@@ -52,7 +52,7 @@ def _preload() -> Finding:
         text = (
             "was not built (make and gcc are needed); programs that use the kernel's user_events need a mount"
         )
-        return Finding("note", "preload library", text)
+        return note("preload library", text)
     env = {**os.environ, "LD_PRELOAD": library}
     try:
         done = subprocess.run(
@@ -65,11 +65,11 @@ def _preload() -> Finding:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("FAIL", "preload library", f"{library}: a program with it does not run: {error}")
+        return fail("preload library", f"{library}: a program with it does not run: {error}")
     if done.returncode or done.stderr:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        return Finding("FAIL", "preload library", f"{library} does not load: {said}")
-    return Finding("ok", "preload library", f"{library} loads; `record` and others use it")
+        return fail("preload library", f"{library} does not load: {said}")
+    return ok("preload library", f"{library} loads; `record` and others use it")
 
 
 def _fuse() -> Finding:
@@ -80,36 +80,34 @@ def _fuse() -> Finding:
             errno.EACCES: f"chmod 666 {_FUSE}, as udev has it",
             errno.EPERM: "a container needs --device /dev/fuse",
         }.get(error.errno or 0, "modprobe fuse; a container needs --device /dev/fuse")
-        return Finding("note", "FUSE", f"no mount can be made: {_FUSE}: {error.strerror} ({todo})")
+        return note("FUSE", f"no mount can be made: {_FUSE}: {error.strerror} ({todo})")
     if not has_cap_sys_admin() and shutil.which("fusermount3") is None:
-        return Finding(
-            "note",
+        return note(
             "FUSE",
             "is there, but `utracefs mount` needs fusermount3 where you are not root: apt install fuse3",
         )
-    return Finding("ok", "FUSE", "mounts can be made")
+    return ok("FUSE", "mounts can be made")
 
 
 def _mountpoint() -> Finding:
     if os.path.isdir(MOUNTPOINT):
-        return Finding("ok", MOUNTPOINT, "is there, `--kernel-abi` mounts on it")
+        return ok(MOUNTPOINT, "is there, `--kernel-abi` mounts on it")
     text = "is not there (sysfs is not mounted, or the kernel has no CONFIG_TRACING): no `--kernel-abi`"
-    return Finding("note", MOUNTPOINT, text)
+    return note(MOUNTPOINT, text)
 
 
 def _namespaces() -> Finding:
     if has_cap_sys_admin():
-        return Finding("ok", "namespaces", "allowed, we have CAP_SYS_ADMIN")
+        return ok("namespaces", "allowed, we have CAP_SYS_ADMIN")
     error = try_user_namespace()
     if error:
-        return Finding(
-            "note",
+        return note(
             "namespaces",
             f"no user namespace, so no `--kernel-abi` but for root: {os.strerror(error)} (sysctl"
             " user.max_user_namespaces, kernel.unprivileged_userns_clone,"
             " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN)",
         )
-    return Finding("ok", "namespaces", "a user namespace can be made")
+    return ok("namespaces", "a user namespace can be made")
 
 
 def try_user_namespace() -> int:
@@ -129,17 +127,15 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
         peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, _, _ = struct.unpack("3i", peer)
         if pid and pid_namespaces(pid) > 1:
-            yield Finding(
-                "note",
+            yield note(
                 "pid namespace",
                 f"the daemon {OTHER_PID_NAMESPACE}; their records have pid 0 and no name, and no mount takes"
                 " their events",
             )
         elif pid:
-            yield Finding("ok", "pid namespace", "we see the daemon's process, and it ours")
+            yield ok("pid namespace", "we see the daemon's process, and it ours")
         else:
-            yield Finding(
-                "note",
+            yield note(
                 "pid namespace",
                 "the daemon is outside of our namespace: mount the tree there, and bind its user_events_data"
                 " into this container; the preload library and the clients work unchanged",
@@ -157,11 +153,7 @@ def _of_the_kernel() -> Finding:
     try:
         os.stat(path)
     except PermissionError:
-        return Finding(
-            "note", "kernel", f"may have user_events of its own; we may not look into {MOUNTPOINT}"
-        )
+        return note("kernel", f"may have user_events of its own; we may not look into {MOUNTPOINT}")
     except OSError:
-        return Finding("ok", "kernel", "shows no user_events of its own")
-    return Finding(
-        "note", "kernel", f"{path} exists: programs without the preload library or a mount use the kernel's"
-    )
+        return ok("kernel", "shows no user_events of its own")
+    return note("kernel", f"{path} exists: programs without the preload library or a mount use the kernel's")

@@ -14,7 +14,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, TypeAlias
 
 import attrs
 import click
@@ -161,12 +162,8 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
     )
 
 
-class _Run(Protocol):
-    """run_steps with all arguments but the step."""
-
-    def __call__(
-        self, step: Callable[[], float | None], *, dump: Callable[[], None] | None = None
-    ) -> int: ...
+_Run: TypeAlias = Callable[..., int]
+"""run_steps with all arguments but `step` and `dump`."""
 
 
 @contextlib.contextmanager
@@ -185,13 +182,12 @@ def _attached(
     ):
         yield (
             attached,
-            lambda step, *, dump=None: run_steps(
+            partial(
+                run_steps,
                 common.command,
-                step,
                 taken=taken,
                 surroundings=surroundings,
                 duration_s=common.duration_s,
-                dump=dump,
             ),
         )
 

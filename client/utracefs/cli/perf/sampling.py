@@ -318,21 +318,28 @@ class PerfRecorder:
         )
 
 
-class PerfTrace:
-    """Prints samples as they are emitted, in the order of time within each step."""
+class _Sampled:
+    """Samples as they are taken."""
 
     def __init__(self, attached: Attached) -> None:
         self._attached = attached
         self._comms = Comms(lambda: attached.tree)
-        self._lines: dict[tuple[EventName, bytes], Line] = {}
-        self.samples = 0
         self._reported = 0
         """Losses according to LOST records of the rings."""
 
     @property
     def lost(self) -> int:
-        """Number of samples lost anywhere."""
+        """Number of samples lost anywhere, since the beginning."""
         return max(self._attached.lost().total(), self._reported)
+
+
+class PerfTrace(_Sampled):
+    """Prints samples as they are emitted, in the order of time within each step."""
+
+    def __init__(self, attached: Attached) -> None:
+        super().__init__(attached)
+        self._lines: dict[tuple[EventName, bytes], Line] = {}
+        self.samples = 0
 
     def step(self) -> float:
         self._attached.look()
@@ -368,20 +375,12 @@ class PerfTrace:
         return self._lines[key]
 
 
-class PerfTop:
+class PerfTop(_Sampled):
     """Counts samples by event and process: call `step`, and `rows` for a table."""
 
     def __init__(self, attached: Attached) -> None:
-        self._attached = attached
-        self._comms = Comms(lambda: attached.tree)
+        super().__init__(attached)
         self._counts: Counter[tuple[str, str, int]] = Counter()
-        self._reported = 0
-        """Losses according to LOST records of the rings."""
-
-    @property
-    def lost(self) -> int:
-        """Losses since the beginning, anywhere."""
-        return max(self._attached.lost().total(), self._reported)
 
     def step(self) -> float:
         self._attached.look_when_due()

@@ -121,6 +121,7 @@ def record(
 
     utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
     """
+    # Options that contradict each other, before a daemon is started or a file is made.
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
     if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
@@ -131,12 +132,14 @@ def record(
     )
     settings = {} if keep else _settings(target, clock, buffer_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
+        # Signals wait until all that is made here is sure to be removed.
         taken = stack.enter_context(signals_blocked())
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
         returns = bool(long.flight or long.switch_output) and not (own or keep)
         surroundings = stack.enter_context(launched(launch, tree, command))
+        # The instance is set up before COMMAND starts and before any event is enabled there.
         if keep:
             check_place(tree, place)
         else:
@@ -181,10 +184,12 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         target.check_clock(recorder.texts.clock)
         about = job.about(recorder.texts)
         asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
+        # Only now, with the recorder attached: the first record of each event is in the file.
         if not keep:
             asked.begin()
         job.tell_that_it_runs()
         watch = Watch(recorder, asked, job.come_back if job.returns else None)
+        # A trigger takes the snapshot when it wants; without one it is taken at the end.
         takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
         rotation = None
         if job.long.switch_output:
@@ -198,6 +203,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
                 _write_snapshot(job, about, takes_one=takes_snapshot)
 
         status = watch.run(job, rotation.ask if rotation else dump if snapshot else None)
+        # Switched off before the last read, so that this has an end beside busy programs.
         with watch.until_the_daemon_goes():
             if not keep:
                 recorder.catch_up()
@@ -207,6 +213,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
             recorder.drain()
             asked.check()
             asked.check_registrations()
+        # A rotation tells the totals of its files itself.
         if rotation is not None:
             rotation.finish()
             status = status or asked.finish()
@@ -223,6 +230,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
             and summary.in_rings + summary.dropped + summary.overwritten
         ):
             larger += "; --lossless lets programs wait instead"
+    # The file is complete: now tell what came, and what is missing in it.
     status = status or asked.finish()
     _tell_what_came(job, watch, summary, larger, own=own, snapshot=snapshot)
     full = None

@@ -161,6 +161,7 @@ class Recorder:
         self._kept_at_step = -1
         """Value of `_kept`. While it grows, pages that are not full wait for up to TEXTS_S: beside a program
         at full speed a request takes the daemon some 25 ms, in which it answers no other."""
+        # The ring buffer as it was found: only what it counts from now on is of this recording.
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""

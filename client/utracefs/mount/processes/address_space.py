@@ -215,7 +215,10 @@ class AddressSpaces:
         self._again: dict[int, tuple[float, int]] = {}
         """Pids without a process: time of the next look, and number of looks."""
         self._said_full = False
-        _allow_descriptors(2 * MAX_ADDRESS_SPACES + 1024)
+        # A process with events has four descriptors, an open user_events_data one.
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     def __len__(self) -> int:
         return len(self._all)
@@ -505,11 +508,3 @@ def fork_count() -> int:
 def pid_max() -> int:
     with open("/proc/sys/kernel/pid_max", "rb", buffering=0) as file:
         return int(file.read(32))
-
-
-def _allow_descriptors(wanted: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

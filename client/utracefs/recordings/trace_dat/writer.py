@@ -101,7 +101,6 @@ class TraceDatWriter(Closing):
         self._noted: set[tuple[bytes, bytes]] = set()
         """Texts already in NAME.part."""
         self._text_bytes = 0
-        self.pages_bytes = 0
         """Bytes of added pages."""
 
     @property
@@ -137,14 +136,12 @@ class TraceDatWriter(Closing):
             raise ValueError(f"page of {len(page)} bytes; this file's have {self._page_size}")
         with errors_about(self._shown):
             self.part.add_page(cpu, page)
-        self.pages_bytes += len(page)
 
     def add_pages(self, cpu: int, pages: memoryview, *, is_direct: bool = False) -> None:
         """Add a cpu's next sub-buffers, which are not joined with others. is_direct: past the page cache, if
         the file system can do that; their address is a multiple of a page's size then."""
         with errors_about(self._shown):
             self.part.add_pages(cpu, pages, is_direct=is_direct)
-        self.pages_bytes += len(pages)
 
     def sync(self) -> None:
         """Write the collected pages."""
