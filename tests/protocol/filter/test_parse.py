@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import Field, FieldKind, parse
+from utracefs_protocol.events.declaration import Field, parse
 from utracefs_protocol.filter import Filter, FilterError, errors, parse_filter
-from utracefs_protocol.filter._program import How, Subject
-from utracefs_protocol.filter.parse import Predicate, is_no_filter
+from utracefs_protocol.filter.parse import is_no_filter
 from utracefsd.machine._writer_names import WriterNames
 
 FIELDS = parse(
@@ -289,33 +287,6 @@ def test_any_words(text: bytes) -> None:
         assert error.position is None or error.position <= len(text) + 2
     else:
         assert len(found) >= 1
-
-
-TEXTS = {Subject.ARRAY, Subject.DATA_LOC, Subject.REL_LOC, Subject.COMM}
-OF_TEXTS = {How.FULL, How.FRONT, How.END, How.MIDDLE, How.GLOB}
-WORD = Field(b"u32", b"a", 8, 4, False, FieldKind.INTEGER)
-
-
-@pytest.mark.parametrize(
-    ("subject", "how"), list(itertools.product(map(Subject, range(8)), map(How, range(13))))
-)
-def test_what_may_be_compared_how(subject: Subject, how: How) -> None:
-    field = {
-        Subject.CPU: None,
-        Subject.COMM: None,
-        Subject.NOTHING: None,
-        Subject.COMMON: Field(b"int", b"common_pid", 4, 4, True, FieldKind.INTEGER),
-    }.get(subject, WORD)
-    predicate = Predicate(subject, how, b"x" if how in OF_TEXTS else 1, field)
-
-    def run() -> bool:
-        return Filter(b"", [(predicate, 1, 2)], WriterNames(lambda pid: b"x")).test(bytes(4))
-
-    if subject is not Subject.NOTHING and (subject in TEXTS) != (how in OF_TEXTS):
-        with pytest.raises(ValueError, match="texts and numbers"):
-            run()
-    else:
-        assert isinstance(run(), bool)
 
 
 MESSAGES: dict[str, Any] = {

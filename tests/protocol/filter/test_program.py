@@ -186,8 +186,8 @@ def number_leaf(name: str, operator: str, value: int, base: str) -> Expression:
 def cpus_leaf(name: str, operator: str, cpus: set[int]) -> Expression:
     def leaf(rec: Rec) -> bool:
         have = rec.numbers[name] % (1 << min(abs(NUMBERS[name]), 32))
-        if len(cpus) == 1:
-            return (have == next(iter(cpus))) != (operator == "!=")
+        if len(cpus) == 1:  # an ordinary comparison of all bits
+            return (rec.numbers[name] == next(iter(cpus))) != (operator == "!=")
         if operator == "==" or (have >= NR_CPUS and name != "cpu"):
             return False
         return operator == "!=" or have in cpus
