@@ -14,7 +14,7 @@ from tests.integration.abi.programs import VIA, World, built, run, world
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import wait_for
 
-CHILDREN = CHANGES = 1000
+CHILDREN, CHANGES = 300, 320
 MAY_GROW_KB = 16 * 1024
 
 

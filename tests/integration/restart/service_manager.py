@@ -11,10 +11,11 @@ import sys
 import tempfile
 import threading
 
+from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 
 START = """
-import os, sys
+import os, runpy, sys
 names, ready_fd, *args = sys.argv[1:]
 fds = [int(fd) for fd in os.environ.pop("STORED").split()]
 # Out of the way first, so that none is overwritten before it has moved.
@@ -23,7 +24,8 @@ ready = os.dup2(int(ready_fd), 99, inheritable=True)
 for n, fd in enumerate(moved):
     os.dup2(fd, 3 + n, inheritable=True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=names)
-os.execv(sys.executable, [sys.executable, "-m", "utracefsd", "--ready-fd", "99", *args])
+sys.argv = ["utracefsd", "--ready-fd", "99", *args]
+runpy.run_module("utracefsd", run_name="__main__")
 """
 
 
@@ -68,7 +70,7 @@ class ServiceManager(DaemonProcess):
         ready, ready_w = os.pipe()
         stored = [(name, fd) for name, fds in self.store.items() for fd in fds]
         try:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 [
                     *(sys.executable, "-c", START, ":".join(name for name, _ in stored), str(ready_w)),
                     *("--dir", self.directory, "--keep-state", *self.options),

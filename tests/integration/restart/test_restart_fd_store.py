@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.daemon.restarting import packed
+from tests.forked import Popen
 from tests.integration.restart.service_manager import ServiceManager
 from tests.integration.restart.test_restart import Producer, numbers, read, write
 from utracefsd.server.runtime import locate
@@ -33,7 +34,7 @@ class Program:
     """A producer in a process of its own."""
 
     def __init__(self, directory: str, name: str) -> None:
-        self.popen = subprocess.Popen(
+        self.popen = Popen(
             [sys.executable, "-c", PROGRAM, directory, name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
