@@ -3,8 +3,6 @@
 import errno
 import os
 
-import pytest
-
 from tests.daemon.tree.world import World, errno_of
 from utracefsd.machine.peer import Peer
 
@@ -182,16 +180,6 @@ def test_making_and_removing_an_instance(world: World) -> None:
     assert event.status == 0
 
 
-def test_what_is_made_and_what_is_no_name(world: World) -> None:
-    for name in (b"...", b" ", b"a:b", b"\xff", b"x" * 255):
-        world.tree.mkdir(b"instances/" + name)
-        world.tree.rmdir(b"instances/" + name)
-    assert errno_of(world.tree.mkdir, b"instances/" + b"x" * 256) == errno.ENAMETOOLONG
-    assert errno_of(world.tree.mkdir, b"instances/a\0b") == errno.EINVAL
-    world.free_memory_kb = 1
-    assert errno_of(world.tree.mkdir, b"instances/x") == errno.ENOMEM
-
-
 def test_remove_on_close(world: World) -> None:
     event = world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
@@ -213,39 +201,6 @@ def test_user_nobody_is_not_taken_for_the_owner(world: World) -> None:
     world.tree.mkdir(b"instances/x")
     world.open(b"instances/x/trace").close()
     assert world.tree.list_dir(b"instances") == [(b"x", "d")]
-
-
-@pytest.mark.parametrize(
-    ("path", "holds"),
-    [
-        (b"trace", True),
-        (b"trace_pipe", True),
-        (b"per_cpu/cpu0/trace_pipe_raw", True),
-        (b"per_cpu/cpu0/stats", True),
-        (b"tracing_on", True),
-        (b"error_log", True),
-        (b"events/enable", True),
-        (b"events/user_events/enable", True),
-        (b"events/user_events/alpha/enable", True),
-        (b"events/user_events/alpha/format", False),
-        (b"events/user_events/alpha/id", False),
-        (b"events/ftrace/print/format", False),
-        (b"options/raw", False),
-        (b"events", False),
-        (b"", False),
-    ],
-)
-def test_an_open_file_holds_its_instance(world: World, path: bytes, holds: bool) -> None:
-    """Which do is as on Linux 6.12."""
-    world.event(b"alpha")
-    world.instances.make(b"x")
-    file = world.open(b"instances/x/" + path)
-    if holds:
-        assert errno_of(world.instances.remove, b"x") == errno.EBUSY
-    file.close()
-    file.close()
-    world.instances.remove(b"x")
-    assert errno_of(world.open, b"instances/x/" + path) == errno.ENOENT
 
 
 def test_markers_that_other_instances_want(world: World) -> None:

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.event.event_words import check_glob, first_word, glob_matches, select
+from utracefsd.consumers.ftrace.event.event_words import check_glob, first_word, select
 
 
 @attrs.frozen
@@ -91,24 +91,6 @@ def test_no_match_and_no_globbing(word: bytes) -> None:
     with pytest.raises(TraceError) as caught:
         chosen(word)
     assert caught.value.errno == errno.EINVAL
-
-
-@pytest.mark.parametrize(
-    ("glob", "expected"),
-    [
-        (b"user_events:*", [0, 1]),
-        (b"al*", [0, 2]),
-        (b"user_events*", [0, 1, 2, 3]),
-        (b"user_events*:b?ta", [1, 3]),
-        (b":beta", [1, 3]),
-        (b"user_events:", [0, 1]),
-        (b"*", [0, 1, 2, 3]),
-        (b"ALPHA", []),
-        (b"*:[!a]*", [1, 3]),
-    ],
-)
-def test_globs(glob: bytes, expected: list[int]) -> None:
-    assert [index for index, event in enumerate(EVENTS) if glob_matches(glob, event)] == expected
 
 
 def test_what_is_no_glob() -> None:
