@@ -162,6 +162,7 @@ TYPES = [
     b"__data_loc u8[] x",
     b"__rel_loc u8[] x",
     b"__rel_loc u32[] x",
+    b"__data_loc mychar[] x",
 ]
 DECLARATIONS = st.lists(st.sampled_from(TYPES), max_size=8).map(lambda fields: b"; ".join(fields))
 
