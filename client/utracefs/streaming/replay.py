@@ -27,11 +27,9 @@ from utracefs_protocol.events.event_names import matches
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import (
     METHODS,
-    GetMissed,
     ReadFile,
     Ready,
     StreamAttr,
-    StreamMissed,
     StreamOpened,
 )
 from utracefs_protocol.places import TRACEFS_SOCKET
@@ -122,8 +120,6 @@ class Replay:
                 raise TraceError(number, f"{text_of(path)}: {os.strerror(number)}")
             case StreamAttr():
                 return self._open(params, over), StreamOpened(handle=1).to_wire()
-            case GetMissed():
-                return [], StreamMissed(origin=b"recording").to_wire()
             case Ready():
                 return [], True
         raise TraceError(errno.ENOSYS, f"a recording has no {request.method}")

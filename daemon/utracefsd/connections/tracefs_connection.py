@@ -548,12 +548,13 @@ class TracefsConnection:
         number = self._services.new_handle()
         stream = self._services.streams.open(attr, handle=number, uid=self._opened_by.uid)
         try:
+            counts = {} if attr.pages else stream.missed().to_wire()
             fds = stream.descriptors()
         except BaseException:
             stream.close()
             raise
         self._handles[number] = self._stream_handles[number] = stream
-        return _WithDescriptor(messages.StreamOpened(number).to_wire(), fds)
+        return _WithDescriptor({**messages.StreamOpened(number).to_wire(), **counts}, fds)
 
     def _stream_missed(self, message: messages.GetMissed) -> Any:
         stream = self._stream_handles.get(message.handle)

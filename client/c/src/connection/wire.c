@@ -489,9 +489,10 @@ int ut_parse_missed(struct ut_in in, struct ut_missed *missed)
 	error = find_member(&missed->events, "events");
 	if (error != -ENOENT && (error || take(&missed->events, T_ARRAY, &missed->nr_events)))
 		return -EPROTO;
-	if (ut_parse_number(in, "epoch", &missed->epoch) == -EPROTO || find_member(&in, "origin"))
+	if (ut_parse_number(in, "epoch", &missed->epoch) == -EPROTO)
 		return -EPROTO;
-	return take_bytes(&in, &missed->origin, &missed->origin_size);
+	missed->origin_size = 0;
+	return find_member(&in, "origin") ? 0 : take_bytes(&in, &missed->origin, &missed->origin_size);
 }
 
 int ut_next_missed(struct ut_in *in, const char **name, size_t *size, uint64_t *count, uint64_t *epoch)

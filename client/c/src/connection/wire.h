@@ -106,7 +106,8 @@ int ut_parse_size(struct ut_in result, uint64_t *size, uint64_t *writers);
 /* The number that is the member `name` of a map; -ENOENT: there is none. */
 int ut_parse_number(struct ut_in result, const char *name, uint64_t *value);
 int ut_parse_bytes(struct ut_in result, const char **data, size_t *size);
-/* Of stream_missed. `epoch`: of events that are not among `nr_events`, which ut_next_missed reads. */
+/* In the result of stream_open. `origin_size` 0: the daemon is older, and has none. `epoch`: of events that
+ * are not among `nr_events`, which ut_next_missed reads. */
 struct ut_missed {
 	const char *origin;
 	size_t origin_size;

@@ -1,14 +1,14 @@
 /*
  * A stream (utracefs_stream.h): a connection to the tracefs socket, and the ring that the daemon writes.
  *
- *     CLOSED ── open ──> AWAY ── connected ──> ASKED ── ring, doorbell ──> COUNTED ── stream_missed ──> OPEN
- *        ^                 ^ ^                   │                            │                           │
- *        └── error         │ └─── no daemon ─────┴────────────────────────────┘                           │
- *                          └────────────── end of the doorbell, and the rest of the ring is read ──────────┘
+ *     CLOSED ── open ──> AWAY ── connected ──> ASKED ── ring, doorbell, counts ──> OPEN
+ *        ^                 ^ ^                   │                                  │
+ *        └── error         │ └─── no daemon ─────┘                                  │
+ *                          └── end of the doorbell, and the rest of the ring is read
  *
- * `step` does what can be done without waiting. stream_missed (docs/protocol.md, section 6.1) says how
- * many of an event's records the daemon had when this stream was attached. The same number of the next
- * stream tells what was emitted while there was none. A daemon that was killed leaves no numbers: what
+ * `step` does what can be done without waiting. The answer to stream_open (docs/protocol.md, section 6.1)
+ * says how many of an event's records the daemon had when this stream was attached. The same number of the
+ * next stream tells what was emitted while there was none. A daemon that was killed leaves no numbers: what
  * its successor had taken in by then is lost to this stream.
  */
 #include "utracefs_stream.h"
@@ -41,7 +41,7 @@
 #define MAX_OTHERS 1000u
 #define NR_TIDS (1u << 22) /* the kernel's PID_MAX_LIMIT; memory only where threads have names */
 
-enum state { CLOSED, AWAY, ASKED, COUNTED, OPEN };
+enum state { CLOSED, AWAY, ASKED, OPEN };
 
 /* A connection with at most one request that matters. */
 struct call {
@@ -62,7 +62,7 @@ struct utracefs_stream {
 	struct ut_out request; /* stream_open */
 	int has_filter, ends;
 	struct call call;
-	uint64_t due, back_off; /* AWAY; ASKED, COUNTED: when to give up */
+	uint64_t due, back_off; /* AWAY; ASKED: when to give up */
 	struct ut_stream_ring ring;
 	int bell;
 	uint64_t handle;
@@ -70,7 +70,7 @@ struct utracefs_stream {
 	uint64_t asked_at; /* the ring's losses when the daemon was last asked to report them */
 	uint64_t lost;
 	uint64_t unnamed; /* losses of a daemon that has ended without saying of which events */
-	char origin[64]; /* of `missed` of all events; "": none yet */
+	char origin[64]; /* of `missed` of all events; "": no counts yet */
 	uint64_t epoch;
 	int has_untold;
 	struct ut_stream_events events;
@@ -272,11 +272,9 @@ static int ask_about_handle(struct utracefs_stream *s, const char *method)
 
 static int take_ring(struct utracefs_stream *s, const struct ut_message *message)
 {
-	int error = ut_parse_number(message->result, "handle", &s->handle);
+	int error = -EPROTO;
 
-	if (!error && s->call.nr_received != 2)
-		error = -EPROTO;
-	if (!error)
+	if (!ut_parse_number(message->result, "handle", &s->handle) && s->call.nr_received == 2)
 		error = ut_stream_ring_map(&s->ring, s->call.received[0]);
 	if (error)
 		return fail(s, error, "the daemon sent no stream ring");
@@ -286,13 +284,12 @@ static int take_ring(struct utracefs_stream *s, const struct ut_message *message
 	fcntl(s->bell, F_SETFL, O_NONBLOCK); /* it should be; a read must not wait */
 	s->told = s->asked_at = 0;
 	memset(s->events.by_id, 0, UT_NR_IDS * sizeof(*s->events.by_id));
-	s->state = COUNTED;
-	return ask_about_handle(s, "stream_missed");
+	return 0;
 }
 
 /* The count of one event, with that of the previous connection and the records since. An event that
- * had several formats is one, as in the daemon. */
-static void take_count(struct utracefs_stream *s, const char *full, size_t size, uint64_t count,
+ * had several formats is one, as in the daemon. Whether it is the same count, which has gone on. */
+static int take_count(struct utracefs_stream *s, const char *full, size_t size, uint64_t count,
 		       uint64_t epoch, int is_same)
 {
 	uint64_t got = 0, before = 0, before_epoch = s->epoch;
@@ -302,7 +299,7 @@ static void take_count(struct utracefs_stream *s, const char *full, size_t size,
 	snprintf(name, sizeof(name), "%.*s", (int)size, full);
 	colon = strchr(name, ':');
 	if (!colon)
-		return;
+		return is_same;
 	*colon = 0;
 	known = ut_stream_events_named(&s->events, name, colon + 1);
 	for (struct ut_known_event *one = known; one; one = ut_stream_events_older(one)) {
@@ -315,27 +312,28 @@ static void take_count(struct utracefs_stream *s, const char *full, size_t size,
 		one->epoch = epoch;
 		one->has_missed = 1;
 	}
-	if (!is_same || epoch != before_epoch || before + got > count)
+	is_same &= epoch == before_epoch;
+	if (!is_same || before + got > count)
 		before = got = 0;
-	if (known && s->is_again && !s->has_filter && count > before + got) {
+	if (known && s->origin[0] && !s->has_filter && count > before + got) {
 		known->untold = count - before - got;
 		s->lost += known->untold;
 		s->has_untold = 1;
 	}
+	return is_same;
 }
 
 /* Compares with the counts of the previous connection, and keeps these for the next. */
 static int take_missed(struct utracefs_stream *s, const struct ut_message *message)
 {
 	struct ut_missed missed;
-	int is_same;
+	int is_same, has_unnamed;
 
 	if (ut_parse_missed(message->result, &missed))
-		return fail(s, -EPROTO, "the daemon's answer has no counts of missed records");
-	is_same = strlen(s->origin) == missed.origin_size && !memcmp(s->origin, missed.origin, missed.origin_size) &&
-		  s->epoch == missed.epoch;
-	if (is_same)
-		s->unnamed = 0; /* they are in the counts */
+		return fail(s, -EPROTO, "the daemon's counts of missed records are broken");
+	is_same = missed.origin_size && strlen(s->origin) == missed.origin_size &&
+		  !memcmp(s->origin, missed.origin, missed.origin_size);
+	has_unnamed = is_same && !s->has_filter;
 	while (missed.nr_events--) {
 		uint64_t count, epoch;
 		const char *name;
@@ -343,7 +341,11 @@ static int take_missed(struct utracefs_stream *s, const struct ut_message *messa
 
 		if (ut_next_missed(&missed.events, &name, &size, &count, &epoch))
 			return fail(s, -EPROTO, "the daemon's counts of missed records are broken");
-		take_count(s, name, size, count, epoch, is_same);
+		has_unnamed &= take_count(s, name, size, count, epoch, is_same);
+	}
+	if (has_unnamed) { /* no event's count has begun again, after a kill */
+		s->lost -= s->unnamed;
+		s->unnamed = 0;
 	}
 	for (struct ut_known_event *known = s->events.all; known; known = known->next)
 		known->got = 0;
@@ -356,7 +358,7 @@ static int take_missed(struct utracefs_stream *s, const struct ut_message *messa
 	return 0;
 }
 
-/* One step of AWAY, ASKED and COUNTED. -EAGAIN: it has to wait. */
+/* One step of AWAY and ASKED. -EAGAIN: it has to wait. */
 static int step(struct utracefs_stream *s)
 {
 	struct ut_message message;
@@ -371,7 +373,9 @@ static int step(struct utracefs_stream *s)
 		if (error == -EAGAIN)
 			return error;
 		if (!error)
-			error = s->state == ASKED ? take_ring(s, &message) : take_missed(s, &message);
+			error = take_ring(s, &message);
+		if (!error)
+			error = take_missed(s, &message);
 	}
 	return error ? not_now(s, error) : 0;
 }
@@ -561,7 +565,7 @@ int utracefs_stream_open(struct utracefs_stream *s, const char *events, const ch
 	s->has_filter = filter != NULL;
 	s->ends = options->ends;
 	s->is_again = s->has_restarted = s->has_untold = 0;
-	s->unnamed = 0;
+	s->unnamed = s->origin[0] = 0;
 	s->back_off = FIRST_BACK_OFF_NS;
 	s->due = 0;
 	s->state = AWAY;
@@ -585,7 +589,6 @@ int utracefs_stream_next(struct utracefs_stream *s, struct utracefs_stream_recor
 			return fail(s, -EBADF, "the stream is not open");
 		case AWAY:
 		case ASKED:
-		case COUNTED:
 			got = step(s);
 			if (got)
 				return got == -EAGAIN ? 0 : got;

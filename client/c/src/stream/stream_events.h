@@ -13,7 +13,7 @@ struct ut_known_event {
 	struct ut_known_event *next; /* of all */
 	struct ut_known_event *next_of_name;
 	uint64_t got;	 /* records and reported losses of the present connection's stream */
-	uint64_t missed; /* of stream_missed, on that connection; and its epoch */
+	uint64_t missed; /* in the answer to stream_open, on that connection; and its epoch */
 	uint64_t epoch;
 	uint64_t untold; /* lost between two daemons: to be reported */
 	int has_missed;

@@ -36,7 +36,7 @@ void ut_stream_ring_unmap(struct ut_stream_ring *ring)
 {
 	if (ring->header)
 		munmap(ring->header, SS_DATA_OFFSET + ring->size);
-	ring->header = NULL;
+	*ring = (struct ut_stream_ring){0};
 }
 
 static uint64_t load_head(const struct ut_stream_ring *ring)

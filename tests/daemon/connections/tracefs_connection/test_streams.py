@@ -55,12 +55,13 @@ def talk(streams: FakeStreams) -> Talk:
 
 
 ATTR: dict[str, Any] = {"events": ["user_events:*"]}
+MISSED: dict[str, Any] = {"origin": "state", "events": [["work", 7, 1]]}
 
 
 def test_the_ring_and_the_doorbell_come_with_the_answer(talk: Talk, streams: FakeStreams) -> None:
     attr = {"events": ["a", b"b*"], "instances": ["web"], "filter": "x > 1", "size": 1 << 20, "watermark": 9}
     (reply,) = talk.replies(encode_request(7, "stream_open", [attr]))
-    assert msgpack.unpackb(reply.data) == [1, 7, None, {"handle": 1}]
+    assert msgpack.unpackb(reply.data) == [1, 7, None, {"handle": 1, **MISSED}]
     assert [os.readlink(f"/proc/self/fd/{fd}") for fd in reply.fds] == ["/dev/null", "/dev/zero"]
     for fd in reply.fds:
         os.close(fd)
@@ -92,7 +93,7 @@ def test_it_is_waited_for_and_closed(talk: Talk, streams: FakeStreams) -> None:
     stream.filled = True
     assert [answer[2:] for answer in talk.spoken()] == [[None, None]]
     assert talk.call("ready", handle) is True
-    assert talk.call("stream_missed", handle) == {"origin": "state", "events": [["work", 7, 1]]}
+    assert talk.call("stream_missed", handle) == MISSED
     for method, *params in (("read", 8), ("write", b"x"), ("seek", 0)):
         assert "is a stream" in talk.fails(errno.EINVAL, method, handle, *params)
     talk.fails(errno.ENOTTY, "perf_ioctl", handle, "ENABLE", 0)
