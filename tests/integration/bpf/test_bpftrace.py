@@ -69,16 +69,21 @@ def test_list(daemon: DaemonProcess) -> None:
         assert field in fields
 
 
-def test_a_command_is_no_tool(daemon: DaemonProcess) -> None:
-    """-c: it starts without the library; its events are those of a recorded command."""
-    subprocess.run([*UTRACEFS, "--dir", daemon.directory, "reg", "bt_child u32 n"], check=True)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_command_is_no_tool(daemon: DaemonProcess, tmp_path: Path, own: bool) -> None:
+    """-c: it starts without the library, and has the events of a recorded command; without a daemon those of
+    one of its own."""
     text = "import os, utracefs; print(os.environ['LD_PRELOAD'], os.geteuid());"
     text += " event = utracefs.event('bt_child u32 n'); [event.emit(n) for n in range(10)]"
-    script = Path(daemon.directory, "child.py")
+    script = tmp_path / "child.py"
     script.write_text(text)
-    probe = "tracepoint:user_events:bt_child /pid == cpid/ { @ = sum(args->n); }"
-    done = run(daemon, "-c", f"{sys.executable} {script}", "-e", probe)
-    assert plain(done.stdout).split()[-2:] == ["@:", "45"]
+    words = ["bpftrace", "--reg", "bt_child u32 n", "-c", f"{sys.executable} {script}", "-e"]
+    words += ["tracepoint:user_events:bt_child /pid == cpid/ { @ = sum(args->n); }"]
+    environ = os.environ | {"UTRACEFS_DIR": str(tmp_path) if own else daemon.directory}
+    done = subprocess.run(
+        [*UTRACEFS, *words], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert plain(done.stdout).split()[-2:] == ["@:", "45"], done.stderr
     assert "libutracefs-preload.so" in done.stdout and "libutracefs-bpf" not in done.stdout
 
 

@@ -19,8 +19,10 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure, c_client
 from utracefs.cli.common import connect, directory_option
 from utracefs.cli.completion import complete_command
+from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.run_loop import NOT_EXECUTABLE, NOT_FOUND, Surroundings, run_steps, signals_blocked
 from utracefs.cli.run.traced_command import environment, fits, obstacle
+from utracefs_protocol.text import bytes_of
 
 _CHILD_PRELOAD = "UTRACEFS_BPF_CHILD_PRELOAD"
 
@@ -37,21 +39,26 @@ _CHILD_PRELOAD = "UTRACEFS_BPF_CHILD_PRELOAD"
     type=click.Path(),
     help="Take the records of a recording, or of several, instead of a daemon's.",
 )
+@click.option(
+    "--reg", "declarations", metavar="DECLARATION", multiple=True, help="Declare an event before, as `reg`."
+)
 @click.argument("args", nargs=-1, required=True, type=click.Path())
-def bpftrace(directory: str | None, recordings: tuple[str, ...], args: tuple[str, ...]) -> int:
+def bpftrace(
+    directory: str | None, recordings: tuple[str, ...], declarations: tuple[str, ...], args: tuple[str, ...]
+) -> int:
     """Run bpftrace on user_events, without root and without the kernel's eBPF. ARGS are bpftrace's.
 
-    bpftrace knows the events that are registered when it starts: for -c CMD declare those of CMD before, with
-    `utracefs reg`. Needs a running daemon; without one `utracefs record -- CMD`, and --from. Options of this
-    command go before bpftrace's. The exit status is bpftrace's.
+    bpftrace knows the events that are registered when it starts: for -c CMD declare those of CMD with --reg.
+    Uses the running daemon; for -c CMD else starts one. Options of this command go before bpftrace's. The
+    exit status is bpftrace's.
 
     \b
     utracefs bpftrace -l
     utracefs bpftrace -e 'tracepoint:user_events:http_request { @[args->status] = count(); }'
-    utracefs bpftrace -c 'python app.py' latency.bt
+    utracefs bpftrace --reg 'done u32 usec' -c 'python app.py' latency.bt
     utracefs bpftrace --from trace.dat latency.bt
     """
-    if late := [word for word in args if word.partition("=")[0] in ("--dir", "--from")]:
+    if late := [word for word in args if word.partition("=")[0] in ("--dir", "--from", "--reg")]:
         raise click.UsageError(f"{late[0]} goes before bpftrace's own options")
     program = shutil.which("bpftrace")
     if program is None:
@@ -60,9 +67,16 @@ def bpftrace(directory: str | None, recordings: tuple[str, ...], args: tuple[str
         )
     command = [program, *args]
     if not recordings:
-        with connect(directory) as tree:
+        with running_or_own(directory, has_command="-c" in args) as (tree, is_own):
+            for declaration in declarations:
+                tree.write_file("dynamic_events", b"u:%s\n" % bytes_of(declaration), truncate=False)
             env = _environment(tree.directory, command, environment("").get("LD_PRELOAD", ""))
+            if is_own:
+                with signals_blocked() as taken:
+                    return run_steps(command, lambda: None, taken=taken, surroundings=Surroundings(env))
         _become(command, env)
+    if declarations:
+        raise click.UsageError("--from goes without --reg")
     if directory != click.get_current_context().find_root().params.get("directory"):
         raise click.UsageError("--from goes without --dir")
     import utracefs
