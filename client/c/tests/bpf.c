@@ -10,8 +10,11 @@
  *     load HEX                            0, or -errno and why; maps by their numbers as fds
  *     run HEX CONTEXT CPU                 loads and runs: r0, or the fault, or as load
  *     trace                               texts of bpf_trace_printk since the last
+ *     format HEX                          the text of a daemon's `format`: the one that tools see, or "none"
+ *     apply HEX                           a record of it: the context, or "none"
  */
 #include "engine.h"
+#include "layout.h"
 
 #include "hex.h"
 
@@ -229,15 +232,45 @@ static void run(char *arguments)
 
 	if (!program)
 		return;
-	record.cpu = (uint32_t)atoi(strtok_r(NULL, " ", &save));
+	record.cpu = of_context ? (uint32_t)atoi(strtok_r(NULL, " ", &save)) : 0;
 	context = bytes_of(of_context, &size);
-	value = bp_program_run(program, context, size, &record);
+	value = of_context ? bp_program_run(program, context, size, &record) : 0;
 	if (program->faults)
-		printf("%s\n", program->fault);
+		puts(program->fault);
 	else
 		printf("%" PRIu64 "\n", value);
 	free(context);
 	bp_program_put(program);
+}
+
+/* ---- layouts */
+
+static void show(const void *bytes, size_t size)
+{
+	if (bytes)
+		print_bytes(bytes, size);
+	puts(bytes ? "" : "none");
+}
+
+static void use_layout(const char *what, const char *hex)
+{
+	static struct bt_layout *layout;
+	size_t size, made = 0;
+	uint8_t *bytes = bytes_of(hex, &size);
+	const void *context;
+
+	if (!strcmp(what, "apply")) {
+		context = bt_layout_apply(layout, bytes, (uint32_t)size, &made);
+		show(context, made);
+	} else {
+		char *text = strndup((char *)bytes, size);
+
+		bt_layout_free(layout);
+		layout = bt_layout_new(text);
+		show(layout ? bt_layout_text(layout) : NULL, layout ? strlen(bt_layout_text(layout)) : 0);
+		free(text);
+	}
+	free(bytes);
 }
 
 int main(void)
@@ -258,20 +291,14 @@ int main(void)
 			make_ring(arguments);
 		else if (!strcmp(line, "records"))
 			records(arguments);
-		else if (!strcmp(line, "load")) {
-			struct bp_program *program = load(arguments);
-
-			if (program) {
-				bp_program_put(program);
-				puts("0");
-			}
-		}
-		else if (!strcmp(line, "run"))
+		else if (!strcmp(line, "load") || !strcmp(line, "run"))
 			run(arguments);
 		else if (!strcmp(line, "trace")) {
 			puts(traced);
 			*traced = 0;
-		} else
+		} else if (!strcmp(line, "format") || !strcmp(line, "apply"))
+			use_layout(line, arguments);
+		else
 			use_map(line, arguments);
 	}
 	bp_unlock();

@@ -61,7 +61,7 @@ static void trace(const char *text, size_t size)
 
 static void change(struct bpf_insn *in)
 {
-	switch (below(7)) {
+	switch (below(6)) {
 	case 0:
 		in->code = (uint8_t)any();
 		break;
@@ -77,42 +77,28 @@ static void change(struct bpf_insn *in)
 	case 4:
 		in->imm = (int32_t)(below(4) ? below(600) - 300 : any());
 		break;
-	case 5:
-		in->imm ^= (int32_t)(1u << below(32));
-		break;
 	default:
-		in->off = (int16_t)(in->off ^ 1 << below(16));
+		in->imm ^= (int32_t)(1u << below(32));
 	}
 }
 
-/* An argument of a helper: a number, a map, the stack, the context, a value, a callback. */
+/* An argument of a helper: the stack, a map, a callback, a value, a number, or another register. */
 static unsigned argument(struct bpf_insn *in, unsigned reg)
 {
-	in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = reg, .src_reg = 10};
-	in[1] = (struct bpf_insn){.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = reg, .imm = -(int)below(520)};
-	switch (below(7)) {
-	case 0:
-		in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = reg, .imm = (int)below(80)};
-		return 1;
-	case 1:
-	case 2:
-		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = 1, .imm = (int)below(COUNT(maps))};
-		in[1] = (struct bpf_insn){0};
-		return 2;
-	case 3:
-		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = 4, .imm = (int)below(20) - 10};
-		in[1] = (struct bpf_insn){0};
-		return 2;
-	case 4:
-		in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = reg, .src_reg = below(10)};
-		return 1;
-	case 5:
-		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = 2, .imm = 3};
-		in[1] = (struct bpf_insn){.imm = (int)below(100)};
-		return 2;
-	default:
+	unsigned what = below(7);
+
+	if (what < 4) { /* BPF_PSEUDO_MAP_FD twice, _FUNC, _MAP_VALUE */
+		in[0] = (struct bpf_insn){.code = 0x18, .dst_reg = reg, .src_reg = (unsigned[]){1, 1, 4, 2}[what]};
+		in[0].imm = what == 3 ? 3 : what == 2 ? (int)below(20) - 10 : (int)below(COUNT(maps));
+		in[1] = (struct bpf_insn){.imm = what == 3 ? (int)below(100) : 0};
 		return 2;
 	}
+	in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = reg};
+	in[0].src_reg = what == 4 ? 10 : below(10);
+	if (what == 5)
+		in[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = reg, .imm = (int)below(80)};
+	in[1] = (struct bpf_insn){.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = reg, .imm = -(int)below(520)};
+	return what == 4 ? 2 : 1;
 }
 
 /* A code that loads, with fields that mostly load. */
@@ -250,19 +236,15 @@ static void make_maps(void)
 
 static void find_codes(void)
 {
-	for (int code = 1; code < 256; code++) {
-		struct bpf_insn in[3] = {{.code = (uint8_t)code, .imm = 16}, {0}, {.code = BPF_JMP | BPF_EXIT}};
-		unsigned n = code == 0x18 ? 3 : 2;
+	for (unsigned i = 0; i < 256 * 3; i++) {
+		struct bpf_insn in[3] = {{.code = (uint8_t)(i / 3), .imm = 8 * (i % 3)}, {.code = BPF_JMP | BPF_EXIT}};
 
-		if (code != 0x18)
-			in[1] = in[2];
-		for (int imm = 0; imm <= 16; imm += 8) {
-			in[0].imm = imm;
-			if (run(in, n)) {
-				codes[nr_codes++] = (uint8_t)code;
-				break;
-			}
+		if (i / 3 == 0x18) {
+			in[2] = in[1];
+			in[1] = (struct bpf_insn){0};
 		}
+		if (run(in, i / 3 == 0x18 ? 3 : 2) && (!nr_codes || codes[nr_codes - 1] != i / 3))
+			codes[nr_codes++] = (uint8_t)(i / 3);
 	}
 }
 

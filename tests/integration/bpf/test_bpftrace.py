@@ -126,17 +126,8 @@ def test_as_nobody_without_capabilities_and_sys(daemon: DaemonProcess) -> None:
     setpriv = shutil.which("setpriv")
     assert setpriv
     inside = 'mount -t tmpfs none /sys/kernel && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'
-    prefix = [
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        inside,
-        "sh",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-        "--no-new-privs",
-    ]
+    prefix = ["unshare", "-m", "sh", "-c", inside, "sh"]
+    prefix += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
     program = PROGRAMS["histograms by text"]
     for path in (daemon.directory, f"{daemon.directory}/tracefs"):
         os.chown(path, 65534, 65534)

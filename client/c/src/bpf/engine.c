@@ -94,21 +94,20 @@ static const struct bp_instruction *last; /* of a function that has returned */
 #endif
 
 /* Direct threading: each instruction knows the place of its code. Without a run it only sets these places,
- * which are known only inside. arguments: r1 to r5, from [1] on. */
-BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instruction *x,
-				      const uint64_t *arguments)
+ * which are known only inside. */
+BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instruction *x, uint64_t r1,
+				      uint64_t r2, uint64_t r3, uint64_t r4, uint64_t r5)
 {
 #define OP(name, ...) [OP_##name] = &&name,
 	static const void *const places[] = {
 #include "instructions.h"
 	};
-	uint64_t r[11] = {0};
+	uint64_t r[11] = {0, r1, r2, r3, r4, r5};
 
 	if (!run) {
 		labels = places;
 		return 0;
 	}
-	memcpy(r + 1, arguments + 1, 5 * sizeof(*r));
 	r[10] = (uint64_t)(bp_frames[run->depth].stack + BP_STACK);
 	RUN;
 #pragma GCC diagnostic push
@@ -131,7 +130,7 @@ static void set_depth(struct bp_run *run, int depth)
 	run->parts[BP_STACK_PART].size = (uint64_t)(depth + 1) * sizeof(struct bp_frame);
 }
 
-uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *arguments)
+uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *r)
 {
 	const struct bp_instruction *begin = run->program->instructions + (uint32_t)handle;
 	uint64_t value = 0;
@@ -145,7 +144,7 @@ uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *argum
 		run->why = TOO_LONG;
 	} else {
 		set_depth(run, run->depth + 1);
-		value = interpret(run, begin, arguments);
+		value = interpret(run, begin, r[1], r[2], r[3], r[4], r[5]);
 		/* Forward jumps cost nothing, but a function may be called often. */
 		if (!run->why)
 			run->budget -= last - begin;
@@ -157,7 +156,6 @@ uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *argum
 uint64_t bp_program_run(struct bp_program *program, const void *context, size_t size,
 			const struct bp_record *record)
 {
-	const uint64_t arguments[6] = {0, (uint64_t)context};
 	struct bp_run run;
 	uint64_t value;
 
@@ -172,7 +170,7 @@ uint64_t bp_program_run(struct bp_program *program, const void *context, size_t 
 	run.nr_reservations = 0;
 	set_depth(&run, 0);
 	program->runs++;
-	value = interpret(&run, program->instructions, arguments);
+	value = interpret(&run, program->instructions, (uint64_t)context, 0, 0, 0, 0);
 	while (run.nr_reservations) {
 		const int i = --run.nr_reservations;
 
@@ -242,8 +240,10 @@ static int choose(struct loading *loading, const struct bpf_insn *in)
 		variant = in->imm;
 	else if (is_access)
 		variant = of_stack ? STACK : 0;
-	else if (is_jump)
-		variant = is_call ? in->src_reg : (in->code == (BPF_JMP32 | BPF_JA) ? in->imm : in->off) < 0 ? BACK : 0;
+	else if (is_call)
+		variant = in->src_reg;
+	else if (is_jump && (in->code == (BPF_JMP32 | BPF_JA) ? in->imm : in->off) < 0)
+		variant = BACK;
 	else if (class == BPF_ALU || class == BPF_ALU64)
 		variant = BPF_OP(in->code) == BPF_END ? in->imm : in->off;
 	if (is_call && in->src_reg > BPF_PSEUDO_CALL)
@@ -381,7 +381,7 @@ int bp_program_load(struct bp_program **made, struct bp_load *load)
 	*load->why = 0;
 	if (!loading.program)
 		return -ENOMEM;
-	interpret(NULL, NULL, NULL);
+	interpret(NULL, NULL, 0, 0, 0, 0, 0);
 	*loading.program = (struct bp_program){.n = load->n, .type = load->type, .id = ++ids, .references = 1};
 	snprintf(loading.program->name, sizeof(loading.program->name), "%s", load->name ? load->name : "");
 	error = decode_all(&loading);

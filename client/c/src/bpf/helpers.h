@@ -95,7 +95,7 @@ extern const bp_helper bp_helpers[];
 /* Whether there is one; if not, `why` says why, and name is "bpf_NAME", or "unknown". */
 int bp_is_helper(uint32_t number, const char **name, const char **why);
 
-/* A function of a program; its arguments are those from [1] on. Look at run->why afterwards. */
-uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *arguments);
+/* A function of a program, with these r1 to r5. Look at run->why afterwards. */
+uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *r);
 
 #endif

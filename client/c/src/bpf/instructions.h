@@ -4,7 +4,8 @@
  *     OP(name, code, variant, body)
  *
  * code: of struct bpf_insn. variant: what else tells instructions apart: the immediate of byte swaps and
- * atomic operations, the offset of other arithmetic, the source of calls, STACK for accesses by r10.
+ * atomic operations, the offset of other arithmetic, the source of calls, STACK for accesses by r10, BACK for
+ * jumps.
  *
  * In bodies D and S are registers, IMM the immediate, OFF the offset, `a` and `b` operands of the unsigned
  * type u, `at` an address.

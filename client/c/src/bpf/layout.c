@@ -97,12 +97,14 @@ static int is_taken(const char *name, const char *text)
 		" asm auto break case char const continue default do double else enum extern float for goto if inline "
 		"int linux long register restrict return short signed sizeof static struct switch typedef typeof union "
 		"unix unsigned void volatile while _Bool __FILE__ __LINE__ __func__ ";
-	char word[NAME + 2], field[NAME + 2], array[NAME + 2];
+	char word[NAME + 2];
+	int is_one = 0;
 
-	snprintf(word, sizeof(word), " %s ", name);
-	snprintf(field, sizeof(field), " %s;", name);
-	snprintf(array, sizeof(array), " %s[", name);
-	return strstr(keywords, word) || strstr(text, field) || strstr(text, array);
+	for (const char *end = " ;["; *end; end++) {
+		snprintf(word, sizeof(word), " %s%c", name, *end);
+		is_one |= strstr(*end == ' ' ? keywords : text, word) != NULL;
+	}
+	return is_one;
 }
 
 /* A field's name may be anything; the tool compiles it. text: of the fields in front. */

@@ -91,23 +91,11 @@ static int check_sizes(const struct bp_map *map)
 	return value > INT32_MAX - 8 || (is(map, IS_HASH) && (uint64_t)key + value >= BP_MAX_ELEMENT) ? -E2BIG : 0;
 }
 
-static void *pages(size_t size, int fd)
-{
-	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE,
-			fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, fd, 0);
-
-	return at == MAP_FAILED ? NULL : at;
-}
-
-static size_t index_size(const struct bp_map *map)
-{
-	return is(map, IS_HASH) ? map->max_entries * sizeof(*map->slots) +
-				      ((size_t)map->mask + 1) * sizeof(*map->buckets)
-			    : 0;
-}
-
+/* The entries, and behind those of a hash its slots and buckets. */
 static int make_elements(struct bp_map *map)
 {
+	void *at;
+
 	map->copies = is(map, IS_PER_CPU) ? bp_cpus() : 1;
 	map->key_room = is(map, IS_HASH) ? (map->key_size + 7) & ~7u : 0;
 	map->value_room = (map->value_size + 7) & ~7u;
@@ -119,28 +107,29 @@ static int make_elements(struct bp_map *map)
 	if (map->entry_size > BP_MAP_MEMORY / map->max_entries)
 		return -ENOMEM;
 	map->bytes = map->entry_size * map->max_entries;
-	if (map->bytes + index_size(map) > BP_MAP_MEMORY - memory)
+	if (is(map, IS_HASH))
+		map->bytes += map->max_entries * sizeof(*map->slots) + ((size_t)map->mask + 1) * sizeof(*map->buckets);
+	if (map->bytes > BP_MAP_MEMORY - memory)
 		return -ENOMEM;
 	if (map->flags & BPF_F_MMAPABLE) {
 		map->fd = memfd_create("bpf-map", MFD_CLOEXEC);
 		if (map->fd < 0 || ftruncate(map->fd, (off_t)map->bytes))
 			return -ENOMEM;
 	}
-	map->entries = pages(map->bytes, map->fd);
-	if (!map->entries)
+	at = mmap(NULL, map->bytes, PROT_READ | PROT_WRITE,
+		  map->fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, map->fd, 0);
+	if (at == MAP_FAILED)
 		return -ENOMEM;
-	memory += map->bytes + index_size(map);
-	if (is(map, IS_ARRAY)) {
-		map->top = map->max_entries;
-		return 0;
-	}
+	memory += map->bytes;
+	map->entries = at;
+	map->top = is(map, IS_ARRAY) ? map->max_entries : 0;
 	/* The keys are often a stranger's words: paths of requests. */
 	if (getrandom(&map->seed, sizeof(map->seed), GRND_NONBLOCK) < 0)
 		map->seed = (uintptr_t)map->entries;
-	map->slots = pages(index_size(map), -1);
-	if (!map->slots)
-		return -ENOMEM;
-	map->buckets = (uint32_t *)(map->slots + map->max_entries);
+	if (is(map, IS_HASH)) {
+		map->slots = (struct bp_slot *)(map->entries + map->entry_size * map->max_entries);
+		map->buckets = (uint32_t *)(map->slots + map->max_entries);
+	}
 	return 0;
 }
 
@@ -155,14 +144,8 @@ int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **wh
 	*why = NULL;
 	if (!map)
 		return -ENOMEM;
-	*map = (struct bp_map){.type = attr->map_type,
-			       .key_size = attr->key_size,
-			       .value_size = attr->value_size,
-			       .max_entries = attr->max_entries,
-			       .flags = attr->map_flags,
-			       .id = ++ids,
-			       .references = 1,
-			       .fd = -1};
+	*map = (struct bp_map){attr->map_type, attr->key_size, attr->value_size, attr->max_entries,
+			       attr->map_flags, .id = ++ids, .references = 1, .fd = -1};
 	memcpy(map->name, attr->map_name, sizeof(map->name) - 1);
 	map->kind = map->type < sizeof(kinds) ? kinds[map->type] : 0;
 	if (!map->kind)
@@ -189,11 +172,9 @@ void bp_map_put(struct bp_map *map)
 	if (--map->references)
 		return;
 	if (map->entries) {
-		memory -= map->bytes + index_size(map);
+		memory -= map->bytes;
 		munmap(map->entries, map->bytes);
 	}
-	if (map->slots)
-		munmap(map->slots, index_size(map));
 	if (map->fd >= 0)
 		close(map->fd);
 	for (uint32_t i = 0; i < map->nr_rings; i++)
@@ -480,11 +461,7 @@ int bp_map_freeze(struct bp_map *map)
 
 void bp_map_info(const struct bp_map *map, struct bpf_map_info *info)
 {
-	*info = (struct bpf_map_info){.type = map->type,
-				      .id = map->id,
-				      .key_size = map->key_size,
-				      .value_size = map->value_size,
-				      .max_entries = map->max_entries,
+	*info = (struct bpf_map_info){map->type, map->id, map->key_size, map->value_size, map->max_entries,
 				      .map_flags = map->flags};
 	memcpy(info->name, map->name, sizeof(info->name));
 }

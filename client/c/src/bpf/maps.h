@@ -15,7 +15,7 @@
 #include <sys/types.h>
 #include <linux/bpf.h>
 
-/* Bytes of all maps together, without their indexes; memory is used when it is touched. */
+/* Bytes of all maps together; memory is used when it is touched. */
 #define BP_MAP_MEMORY (4ull << 30)
 
 /* Fair: a thread that waits gets the lock before the holder gets it again. */

@@ -147,19 +147,21 @@ void bp_tell(const char *format, ...)
 
 /* ---- bpf(2); each returns a result or -errno, with bp_lock held */
 
+#define COMMAND(name)                                                      \
+	static long name(__attribute__((unused)) struct bpf_file *file, \
+			 __attribute__((unused)) union bpf_attr *attr)
 #define KEY(attr) ((const void *)(attr)->key)
 #define VALUE(attr) ((void *)(attr)->value)
 /* Programs that tools load to find out what a kernel has are shorter, and such maps have no name: their
  * refusal is no news. */
 #define SMALLEST_REAL 12u
 
-static long create_map(struct bpf_file *unused, union bpf_attr *attr)
+COMMAND(create_map)
 {
 	const char *why = NULL;
 	struct bp_map *map;
 	const int error = bp_map_new(&map, attr, &why);
 
-	(void)unused;
 	if (error) {
 		if (why && attr->map_name[0])
 			bp_tell("%.16s: %s", attr->map_name, why);
@@ -168,26 +170,26 @@ static long create_map(struct bpf_file *unused, union bpf_attr *attr)
 	return make_file(MAP, map, map->type == BPF_MAP_TYPE_RINGBUF ? map->rings[0]->bell : -1);
 }
 
-static long read_element(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(read_element)
 {
 	return bp_map_read(file->map, KEY(attr), VALUE(attr), attr->flags);
 }
 
-static long erase_element(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(erase_element)
 {
 	return file->map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY
 		       ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), NULL)
 		       : bp_map_erase(file->map, KEY(attr));
 }
 
-static long take_element(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(take_element)
 {
 	const long error = read_element(file, attr);
 
 	return error ? error : bp_map_erase(file->map, KEY(attr));
 }
 
-static long write_element(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(write_element)
 {
 	struct bpf_file *output;
 
@@ -197,18 +199,17 @@ static long write_element(struct bpf_file *file, union bpf_attr *attr)
 	return output ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), output->ring) : -EINVAL;
 }
 
-static long next_key(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(next_key)
 {
 	return bp_map_next(file->map, KEY(attr), VALUE(attr));
 }
 
-static long freeze(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(freeze)
 {
-	(void)attr;
 	return bp_map_freeze(file->map);
 }
 
-static long load_program(struct bpf_file *unused, union bpf_attr *attr)
+COMMAND(load_program)
 {
 	/* Socket filters are what libbpf loads as trials. */
 	static const uint32_t types = 1 << BPF_PROG_TYPE_SOCKET_FILTER | 1 << BPF_PROG_TYPE_KPROBE |
@@ -225,7 +226,6 @@ static long load_program(struct bpf_file *unused, union bpf_attr *attr)
 			       .log_size = attr->log_buf ? attr->log_size : 0};
 	int error;
 
-	(void)unused;
 	if (load.type >= 32 || !(types & 1u << load.type)) {
 		if (load.n >= 20) /* bpftrace --info tries longer ones of these */
 			bp_tell("%.16s: programs of type %u do not exist here: they run on events of user_events, at "
@@ -242,7 +242,7 @@ static long load_program(struct bpf_file *unused, union bpf_attr *attr)
 	return error ? error : make_file(PROGRAM, program, -1);
 }
 
-static long run_program(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(run_program)
 {
 	uint64_t context[64] = {0};
 	struct bp_record record;
@@ -257,13 +257,13 @@ static long run_program(struct bpf_file *file, union bpf_attr *attr)
 	return 0;
 }
 
-static long bind_map(struct bpf_file *file, union bpf_attr *attr)
+/* It only keeps the map as long as the program. */
+COMMAND(bind_map)
 {
-	(void)file; /* it only keeps the map as long as the program */
 	return map_of((int)attr->prog_bind_map.map_fd) ? 0 : -EBADF;
 }
 
-static long info(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(info)
 {
 	union {
 		struct bpf_map_info map;
@@ -301,7 +301,7 @@ static long attach(struct bp_probe *probe, struct bp_program *program)
 	return probe->starts_enabled ? bp_probe_enable(probe, 1) : 0;
 }
 
-static long create_link(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(create_link)
 {
 	struct bpf_file *probe = file_of((int)attr->link_create.target_fd, ANY_FILE);
 	long error;
@@ -317,16 +317,15 @@ static long create_link(struct bpf_file *file, union bpf_attr *attr)
 	return make_file(LINK, probe->probe, -1);
 }
 
-static long detach_link(struct bpf_file *file, union bpf_attr *attr)
+COMMAND(detach_link)
 {
-	(void)attr;
 	bp_probe_set_program(file->probe, NULL);
 	return 0;
 }
 
-static long load_btf(struct bpf_file *unused, union bpf_attr *attr)
+/* Of a program; nothing here needs it. */
+COMMAND(load_btf)
 {
-	(void)unused, (void)attr; /* of a program; nothing here needs it */
 	return make_file(BTF, NULL, -1);
 }
 

@@ -11,33 +11,10 @@ HASH, ARRAY, PERF_EVENT_ARRAY, PERCPU_HASH, PERCPU_ARRAY = 1, 2, 4, 5, 6
 LRU_HASH, LRU_PERCPU_HASH, RINGBUF = 9, 10, 27
 NO_PREALLOC, RDONLY, WRONLY, RDONLY_PROG, MMAPABLE = 1 << 0, 1 << 3, 1 << 4, 1 << 7, 1 << 10
 
-ALU = {
-    name: code << 4
-    for code, name in enumerate(
-        ["add", "sub", "mul", "div", "or", "and", "lsh", "rsh", "neg", "mod", "xor", "mov", "arsh", "end"],
-    )
-}
-JUMPS = {
-    name: code << 4
-    for code, name in enumerate(
-        [
-            "ja",
-            "jeq",
-            "jgt",
-            "jge",
-            "jset",
-            "jne",
-            "jsgt",
-            "jsge",
-            "call",
-            "exit",
-            "jlt",
-            "jle",
-            "jslt",
-            "jsle",
-        ]
-    )
-}
+ARITHMETIC = "add sub mul div or and lsh rsh neg mod xor mov arsh end"
+ALU = {name: code << 4 for code, name in enumerate(ARITHMETIC.split())}
+CONTROL = "ja jeq jgt jge jset jne jsgt jsge call exit jlt jle jslt jsle"
+JUMPS = {name: code << 4 for code, name in enumerate(CONTROL.split())}
 SIZES = {4: 0x00, 2: 0x08, 1: 0x10, 8: 0x18}
 LD, LDX, ST, STX, ALU32, JMP, JMP32, ALU64 = range(8)
 IMM, MEM, MEMSX, ATOMIC = 0x00, 0x60, 0x80, 0xC0
@@ -111,11 +88,8 @@ class Machine:
         return int(self.program.ask(f"map {kind} {key} {value} {entries} {flags}").split()[0])
 
     def ask(self, what: str, fd: int, *arguments: bytes | int) -> str:
-        return self.program.ask(
-            " ".join(
-                [what, str(fd), *(a.hex() or "-" if isinstance(a, bytes) else str(a) for a in arguments)]
-            )
-        )
+        words = [a.hex() or "-" if isinstance(a, bytes) else str(a) for a in arguments]
+        return self.program.ask(" ".join([what, str(fd), *words]))
 
     def read(self, fd: int, key: bytes) -> bytes | int:
         """The value, or -errno."""

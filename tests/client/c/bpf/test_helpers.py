@@ -69,9 +69,8 @@ def test_probe_read(machine: Machine, helper: int) -> None:
         assert machine.run(missing, EXIT) == error(errno.EFAULT)
         assert machine.run(missing, load(8, 0, 10, -8), EXIT) == 0
     assert "a write of 8 bytes" in str(machine.run(copy(3, 1), mov(2, 8), call(helper), EXIT))
-    assert "a write of 4294967295 bytes" in str(
-        machine.run(copy(3, 1), stack(1, -8), mov(2, -1), call(helper), EXIT)
-    )
+    too_much = machine.run(copy(3, 1), stack(1, -8), mov(2, -1), call(helper), EXIT)
+    assert "a write of 4294967295 bytes" in str(too_much)
     assert machine.run(mov(2, 0), call(helper), EXIT) == 0
 
 
@@ -87,9 +86,8 @@ def test_probe_read_str(machine: Machine, helper: int) -> None:
     ):
         program = read + mov(2, size) + call(helper)
         assert machine.run(program, EXIT, context=text) == length
-        assert machine.run(program, load(8, 0, 10, -8), EXIT, context=text) == int.from_bytes(
-            expected, "little"
-        )
+        got = machine.run(program, load(8, 0, 10, -8), EXIT, context=text)
+        assert got == int.from_bytes(expected, "little")
     assert machine.run(read, mov(3, 0), mov(2, 8), call(helper), EXIT) == error(errno.EFAULT)
     assert "a write of 9 bytes" in str(machine.run(read, mov(2, 9), call(helper), EXIT))
 
@@ -125,14 +123,8 @@ def test_arguments_that_are_no_maps(machine: Machine) -> None:
 
 def test_loop(machine: Machine) -> None:
     """Adds each index to a sum on the caller's stack; ends early at 5."""
-    body = [
-        load(8, 3, 2),
-        b"\x0f\x13\0\0\0\0\0\0",
-        store(8, 2, 0, 3),
-        mov(0, 0),
-        jump("jne", 1, 1, 5),
-        mov(0, 1),
-    ]
+    body = [load(8, 3, 2), b"\x0f\x13\0\0\0\0\0\0", store(8, 2, 0, 3), mov(0, 0)]
+    body += [jump("jne", 1, 1, 5), mov(0, 1)]
     main = [store_imm(8, 10, -8, 0), mov(1, 100), callback(8), stack(3, -8), mov(4, 0), call(181)]
     assert machine.run(*main, load(8, 0, 10, -8), EXIT, EXIT, *body, EXIT) == 0 + 1 + 2 + 3 + 4 + 5
     assert machine.run(*main, EXIT, EXIT, EXIT, *body, EXIT) == 6
@@ -223,9 +215,8 @@ def test_trace_printk(machine: Machine) -> None:
     code = copy(4, 1) + mov(3, -1) + map_value(1, constant) + mov(2, 6)
     assert machine.run(code, call(6), EXIT, context=b"/cart\0\0\0") == 8
     assert machine.program.ask("trace") == "-1 /cart"
-    values = (
-        store(8, 10, -8, 1) + store_imm(8, 10, -16, 9) + stack(3, -16) + map_value(1, constant) + mov(2, 6)
-    )
+    values = store(8, 10, -8, 1) + store_imm(8, 10, -16, 9) + stack(3, -16)
+    values += map_value(1, constant) + mov(2, 6)
     assert machine.run(values, mov(4, 16), call(177), EXIT, context=b"/item\0\0\0") == 7
     assert machine.program.ask("trace") == "9 /item"
     assert machine.run(values, mov(4, 15), call(177), EXIT) == error(errno.EINVAL)
@@ -276,16 +267,8 @@ def test_losses_are_in_the_ring_as_soon_as_there_is_room(machine: Machine) -> No
 
 
 def reserve(fd: int, size: int) -> bytes:
-    return (
-        copy(7, 1)
-        + map_fd(1, fd)
-        + mov(2, size)
-        + mov(3, 0)
-        + call(131)
-        + jump("jne", 0, 1)
-        + EXIT
-        + copy(6, 0)
-    )
+    call_it = copy(7, 1) + map_fd(1, fd) + mov(2, size) + mov(3, 0) + call(131)
+    return call_it + jump("jne", 0, 1) + EXIT + copy(6, 0)
 
 
 def finish(helper: int, flags: int = 0) -> bytes:
