@@ -259,6 +259,8 @@ class Daemon:
         """The ftrace instances, restored from the previous daemon's."""
         folder = self._folder
         tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
+        if former.state is not None:
+            tables.reserve(former.state.extras())
         instances = Instances(
             self.table,
             self.comms,

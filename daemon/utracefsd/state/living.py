@@ -137,7 +137,7 @@ class State:
         elif not self._rewrite():
             self._fall_behind(lines)
             return
-        self._instances.cells.recycle()  # the log names no cell that was freed
+        self._instances.recycle()
 
     def check_room(self, nr_bytes: int) -> None:
         """Call it before making anything that records, files or descriptors will refer to, and whose line
@@ -168,7 +168,7 @@ class State:
             self._wait -= 1
         elif self._rewrite():
             daemon_log.info("state-written-again", "the state is written again")
-            self._instances.cells.recycle()
+            self._instances.recycle()
             self.folder.remove_unused_buffers()
         else:
             self._wait = self._back_off = min(2 * self._back_off + 1, _LONGEST_BACK_OFF)

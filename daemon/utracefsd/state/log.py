@@ -117,6 +117,11 @@ class Taken:
             if instance.buffer is not None
         }
 
+    def extras(self) -> list[Any]:
+        """`SavedTrigger.extra` of all triggers."""
+        files = (file for instance in self.instances.values() for file in instance.files.values())
+        return [trigger.extra for file in files for trigger in file.triggers]
+
 
 # Writing, of lines that are not plain; living.py has the others.
 

@@ -162,6 +162,11 @@ class Instances:
             made(instance)
         return instance
 
+    def recycle(self) -> None:
+        """The state's log names nothing that triggers have freed."""
+        self.cells.recycle()
+        self.tables.recycle()
+
     def remove(self, name: bytes) -> None:
         """Detach all its events, and drop its records. TraceError: ENOENT; EBUSY (it is in use)."""
         instance = self._by_name.get(name)

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,23 @@ class Tables:
         """Bytes, with the memory that a table takes at its first record."""
         self._sums: Counter[int] = Counter()
         """Bytes by instance; a shared table counts for the first instance."""
+        self._dropped: list[HistTable] = []
         self.named: dict[bytes, list[Any]] = {}
         """Histograms by `name=NAME`, the oldest first (`named_triggers` of the kernel: of all instances)."""
         self._last = 0
         if self._folder is not None:
-            self._last = max((int(path.name[5:]) for path in self._files()), default=0)
+            self.reserve(path.name for path in self._files())
 
     def __len__(self) -> int:
         return len(self.holders)
+
+    def reserve(self, named: Iterable[object]) -> None:
+        """Give no table a name that the log has, though its file is gone: two triggers would count in it.
+        named: file names, also `[name, ...]` (`SavedTrigger.extra`)."""
+        for one in named:
+            match one:
+                case str(name) | [str(name), *_] if is_table_name(name):
+                    self._last = max(self._last, int(name[5:]))
 
     def make(self, instance: int, bits: int, key_size: int, nr_words: int) -> HistTable:
         """An empty table, held by that instance. ENOMEM."""
@@ -124,7 +133,7 @@ class Tables:
         self.holders[table].append(instance)
 
     def drop(self, table: HistTable, instance: int) -> None:
-        """One trigger less uses it; with the last one it is removed."""
+        """One trigger less uses it; with the last one it goes, its file with `recycle`."""
         size, held = self._sizes[table], self.holders[table]
         self._sums[held[0]] -= size
         held.remove(instance)
@@ -133,6 +142,13 @@ class Tables:
         else:
             del self.holders[table], self._sizes[table]
             table.check_room = None
+            if table.path is not None:
+                self._dropped.append(table)
+
+    def recycle(self) -> None:
+        """The log names no dropped table any more: remove their files. (Before that a kill would leave the
+        next daemon a trigger without its counts.)"""
+        for table in self._dropped:
             try:
                 table.remove()
             except OSError as error:
@@ -141,6 +157,7 @@ class Tables:
                     "the file of a histogram cannot be removed: %(reason)s",
                     reason=error.strerror,
                 )
+        self._dropped.clear()
 
     def bytes_of(self, instance: int) -> int:
         """Bytes of an instance's tables; a shared one counts for the first instance."""

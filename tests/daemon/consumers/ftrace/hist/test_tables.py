@@ -80,6 +80,8 @@ def test_files_and_a_successor(folder: Path) -> None:
     first, second = tables.make(0, 7, 8, 1), tables.make(0, 7, 16, 1)
     assert names(folder) == ["hist.1", "hist.2"]
     tables.drop(first, 0)
+    assert names(folder) == ["hist.1", "hist.2"], "until the log does not name it any more"
+    tables.recycle()
     assert names(folder) == ["hist.2"]
     assert tables.make(0, 7, 8, 1).path == str(folder / "hist.3")
     del second
@@ -95,7 +97,15 @@ def test_files_and_a_successor(folder: Path) -> None:
     after.drop(table, 1)
     assert "hist.2" in names(folder)
     after.drop(table, 2)
+    after.recycle()
     assert "hist.2" not in names(folder)
+
+
+def test_no_table_gets_a_name_that_waits_for_another(folder: Path) -> None:
+    """A file may be gone while the log names it: its trigger is restored after one that needs a new file."""
+    after = Tables(folder)
+    after.reserve(["hist.6", ["hist.7", True], "", None, "hist.x"])
+    assert after.make(0, 7, 8, 1).path == str(folder / "hist.8")
 
 
 def test_the_file_says_how_many_entries_there_are(folder: Path) -> None:
@@ -167,6 +177,7 @@ def test_no_room_for_files(folder: Path, caplog: pytest.LogCaptureFixture) -> No
     shutil.rmtree(folder)
     assert tables.make(0, 7, 8, 1).path is None
     tables.drop(table, 0)
+    tables.recycle()
     tables.remove_the_rest()
     assert ["will not survive" in record.message for record in caplog.records] == [True, False]
     caplog.clear()
