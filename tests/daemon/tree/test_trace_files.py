@@ -6,16 +6,20 @@ import time
 
 import pytest
 
+from tests.daemon.consumers.ftrace.text.text_model import text_options
 from tests.daemon.tree.world import World, errno_of
 from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol.messages.tracefs import ONE_LINE
-from utracefsd.consumers.ftrace.text.headers import TextOptions, header
+from utracefsd.consumers.ftrace.text.headers import header
 from utracefsd.events.event import Event
 
 
 def head(entries: int, written: int) -> bytes:
     """tests/daemon/consumers/ftrace/text has what it looks like."""
-    return header(TextOptions(), entries=entries, overruns=written - entries, online_cpus=2)
+    overruns = written - entries
+    return header(
+        text_options(), entries=entries, overruns=overruns, is_empty=False, online_cpus=2, kernel_release=b""
+    )
 
 
 @pytest.fixture

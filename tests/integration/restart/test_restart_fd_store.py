@@ -45,7 +45,8 @@ class Program:
 
     def _line(self) -> str:
         assert self.popen.stdout is not None
-        return self.popen.stdout.readline()
+        line: str = self.popen.stdout.readline()
+        return line
 
     def emit(self, count: int) -> None:
         assert self.popen.stdin is not None
