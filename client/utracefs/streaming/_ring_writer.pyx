@@ -20,8 +20,9 @@ cdef enum:
 cdef class RingWriter:
     """Makes the ring. `fd` is its memory, closed with this object.
 
-    ids: the number of an event in the recordings to the id of its records in the ring. described: id to
-    system, NUL, `format`. size: bytes of the data area, a power of two.
+    ids: the number of an event in the recordings to the id of its records in the ring; 0: leave them out.
+    described: id to system, NUL, `format`. size: bytes of the data area, a power of two.
+    unknown: records of events without a format, left out, too.
     """
 
     cdef Records records
@@ -38,9 +39,11 @@ cdef class RingWriter:
     cdef bint is_pending      # it is not written yet
     cdef uint32_t key         # its event, and that one's id
     cdef uint16_t id
+    cdef bint is_known
     cdef int32_t tid          # whose name is `comm`
     cdef str comm
     cdef readonly int fd
+    cdef readonly uint64_t unknown
 
     def __init__(self, Records records not None, dict ids, dict described, uint64_t size):
         self.records = records
@@ -74,6 +77,7 @@ cdef class RingWriter:
                     if self.records.next(&self.raw) is None:
                         return None if self.write_rest() else written
                     self.is_pending = True
+                    self.look_up()
                 if not self.write_pending():
                     break
                 self.is_pending = False
@@ -86,17 +90,24 @@ cdef class RingWriter:
         """Losses behind the last record."""
         return self.write_lost(<int64_t>(self.records.lost - self.lost))
 
-    cdef bint write_pending(self) except -1:
+    cdef int look_up(self) except -1:
         cdef uint32_t key = event_key(&self.raw)
+        if key != self.key:
+            self.is_known = key in self.ids
+            self.id = self.ids.get(key, 0)
+            self.key = key
+        self.unknown += not self.is_known
+        return 0
+
+    cdef bint write_pending(self) except -1:
         cdef bytes text
         cdef str comm
-        if key != self.key:
-            self.id = self.ids[key]
-            self.key = key
         if self.raw.lost > 0:
             if not self.write_lost(self.raw.lost):
                 return False
             self.raw.lost = 0
+        if self.id == 0:
+            return True
         text = self.described.get(self.id)
         if text is not None:
             if not self.put(SS_FORMAT, self.id, 0, <const uint8_t *><const char *>text, len(text)):

@@ -18,6 +18,7 @@ import threading
 from types import TracebackType
 from typing import Any, Final, Self
 
+from utracefs.recordings._records import Records
 from utracefs.recordings.recording import Recording
 from utracefs.streaming._ring_writer import RingWriter
 from utracefs_protocol.connection import Connection, Request, encode_error, encode_response
@@ -52,9 +53,12 @@ class Replay:
         self.directory: Final = tempfile.mkdtemp(prefix="utracefs-", dir="/tmp")
         self.error: TraceError | None = None
         """Invalid data, at which the records end."""
+        self.notes: Final[set[str]] = set()
+        """Losses, for the end of the reader."""
         self._recording = recording
         self._ids: dict[int, int] = {}
         self._described: dict[int, bytes] = {}
+        self._names: dict[int, tuple[bytes, bytes]] = {}
         self._files: dict[bytes, bytes] = {}
         self._over = threading.Event()
         self._describe()
@@ -80,6 +84,7 @@ class Replay:
                 kind = (system, event.name, event.fields)
                 id_ = known.setdefault(kind, len(known) + 1)
                 self._ids[number << 16 | event.id] = id_
+                self._names[id_] = bytes_of(system), event.name
                 text = format_text(event.name, id_, event.fields, event.print_fmt)
                 self._described[id_] = bytes_of(system) + b"\0" + text
                 folder = b"events/%s/%s/" % (bytes_of(system), event.name)
@@ -127,19 +132,21 @@ class Replay:
     def _open(self, attr: StreamAttr, over: threading.Event) -> list[int]:
         if attr.filter is not None or attr.instances:
             raise TraceError(errno.EINVAL, "a recording has no filters and no instances; record with them")
-        events = [
-            decoder
-            for decoder in self._recording.decoders()
-            if any(matches(word, bytes_of(decoder.system), bytes_of(decoder.name)) for word in attr.events)
-        ]
+        wanted = {
+            id_ for id_, name in self._names.items() if any(matches(word, *name) for word in attr.events)
+        }
+        ids = {number: id_ if id_ in wanted else 0 for number, id_ in self._ids.items()}
         bell, ring_bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        writer = RingWriter(self._recording.reading(*events).records, self._ids, self._described, attr.size)
+        records = self._recording.reading().records
+        writer = RingWriter(records, ids, self._described, attr.size)
         threading.Thread(
-            target=self._write, args=(writer, ring_bell, over, bool(events)), daemon=True
+            target=self._write, args=(writer, records, ring_bell, over, bool(wanted)), daemon=True
         ).start()
         return [os.dup(writer.fd), bell]
 
-    def _write(self, writer: RingWriter, ring_bell: int, over: threading.Event, is_any: bool) -> None:
+    def _write(
+        self, writer: RingWriter, records: Records, ring_bell: int, over: threading.Event, is_any: bool
+    ) -> None:
         try:
             while is_any and not over.is_set() and not self._over.is_set():
                 written = writer.write()
@@ -154,4 +161,8 @@ class Replay:
         except ValueError as error:
             self.error = TraceError(errno.EINVAL, f"{self._recording.path}: broken: {error}")
         finally:
+            if writer.unknown:
+                self.notes.add(f"{writer.unknown} records of events without a format were left out")
+            if records.lost_uncounted:
+                self.notes.add("more records were lost than could be counted")
             os.close(ring_bell)

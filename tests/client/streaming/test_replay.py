@@ -53,6 +53,15 @@ def test_several_recordings_are_merged(files: list[Path], monkeypatch: pytest.Mo
         assert records(replay, "user_events:*") == expected
 
 
+def test_records_of_unknown_events_are_counted(tmp_path: Path) -> None:
+    entries = [EVENTS.entry(300, 4, n, "s") for n in range(3)]
+    entries[1] = b"\xff\x7f" + entries[1][2:]
+    path = write(tmp_path / "a", EVENTS, [sample(n, 1, 3, 4, entry) for n, entry in enumerate(entries, 1)])
+    with utracefs.open(path) as recording, Replay(recording) as replay:
+        assert [fields["n"] for *_, fields in records(replay, "*:*")] == [0, 2]
+        wait_for(lambda: replay.notes == {"1 records of events without a format were left out"})
+
+
 def _same() -> Any:
     from utracefs.recordings.several.timeline import Timeline
 

@@ -89,6 +89,8 @@ def bpftrace(
     ):
         env = {**_environment(replay.directory, command, ""), "UTRACEFS_BPF_RECORDING": "1"}
         status = run_steps(command, lambda: None, taken=taken, surroundings=Surroundings(env))
+    for note in replay.notes:
+        click.echo(f"utracefs: {recording.path}: {note}", err=True)
     if replay.error is not None:
         raise replay.error
     return status
