@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,23 @@ def test_programs(daemon: DaemonProcess, name: str) -> None:
     program = PROGRAMS[name]
     out = plain(result(daemon, program.text))
     assert program.fits(out), out
+
+
+def test_ctrl_c_while_the_daemon_hangs(daemon: DaemonProcess) -> None:
+    """The tool waits for an answer once, not for each probe."""
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace(command(daemon), session, f"{REQUEST} {{ @ = count(); }}") as tool,
+    ):
+        tool.attached()
+        os.kill(daemon.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            _, _, error = tool.interrupt()
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+    assert "the daemon does not answer: records that it has not taken in are not counted" in error
+    assert time.monotonic() - began < 25
 
 
 def test_json(daemon: DaemonProcess) -> None:

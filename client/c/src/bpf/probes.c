@@ -28,7 +28,7 @@
 
 #include "preload_bpf.h"
 #include "preload_next.h"
-#include "utracefs_stream.h"
+#include "stream_reader.h"
 
 /* Bytes of the stream's ring: half a second of short records at full rate; less if the daemon has no room. */
 #define RING_BYTES (64u << 20)
@@ -45,6 +45,7 @@
 #define LONGEST_WAIT_NS 1000000000u
 /* A tool that ends waits for its programs on what was emitted before, not for a slow one on all of it. */
 #define LONGEST_CATCH_UP_NS 1000000000u
+#define LONGEST_ANSWER_NS 5000000000u /* a daemon that has just started answers after 2.2 s */
 
 static struct {
 	struct bp_probe *probes;
@@ -61,6 +62,7 @@ static struct {
 	atomic_uint output, idle; /* bp_output(), bp_idle() */
 	atomic_int is_over;
 	int is_late;
+	uint64_t silent_until_ns; /* the daemon did not answer lately: it is not asked again until then */
 	uint64_t lost, told, late; /* late: of `lost`, records on which no program has run in time */
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
@@ -255,14 +257,16 @@ static void catch_up(void)
 	uint64_t began;
 	char *data;
 
-	if (!here.stream || here.has_ended || bt_is_recording())
+	if (!here.stream || here.has_ended || bt_is_recording() || now < here.silent_until_ns)
 		return;
 	/* Before the daemon answers any request it takes in all records that were emitted before. */
-	if (utracefs_stream_read_file(here.stream, "tracing_on", &data, NULL) == 0)
+	if (ut_stream_read_file(here.stream, "tracing_on", LONGEST_ANSWER_NS, &data, NULL) == 0)
 		free(data);
 	else
 		bp_tell("%s: records that it has not taken in are not counted", utracefs_stream_error(here.stream));
 	began = now_ns(CLOCK_MONOTONIC);
+	if (began - now >= LONGEST_ANSWER_NS)
+		here.silent_until_ns = began + LONGEST_ANSWER_NS; /* a tool that ends asks for each probe */
 	while (read_records(now))
 		here.is_late = now_ns(CLOCK_MONOTONIC) - began > LONGEST_CATCH_UP_NS;
 	here.is_late = 0;

@@ -650,11 +650,12 @@ uint64_t utracefs_stream_lost(const struct utracefs_stream *s)
 	return s->lost + (lost > s->told ? lost - s->told : 0);
 }
 
-int utracefs_stream_read_file(struct utracefs_stream *s, const char *path, char **data, size_t *size)
+int ut_stream_read_file(struct utracefs_stream *s, const char *path, uint64_t wait_ns, char **data,
+			size_t *size)
 {
 	uint8_t request[REQUEST_BYTES + PATH_MAX];
 	struct ut_out out = {.data = request, .room = sizeof(request)};
-	const uint64_t until = clock_ns() + ANSWER_NS;
+	const uint64_t until = clock_ns() + wait_ns;
 	struct call call = {.fd = -1};
 	struct ut_message message;
 	const char *content;
@@ -681,6 +682,11 @@ int utracefs_stream_read_file(struct utracefs_stream *s, const char *path, char 
 	}
 	call_end(&call);
 	return error;
+}
+
+int utracefs_stream_read_file(struct utracefs_stream *s, const char *path, char **data, size_t *size)
+{
+	return ut_stream_read_file(s, path, ANSWER_NS, data, size);
 }
 
 const char *utracefs_stream_error(const struct utracefs_stream *s)

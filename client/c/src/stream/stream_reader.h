@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "stream_ring.h"
+#include "utracefs_stream.h"
 
 struct ut_stream_ring {
 	struct ss_header *header; /* NULL: none */
@@ -34,5 +35,8 @@ void ut_stream_ring_unmap(struct ut_stream_ring *ring);
 int ut_stream_ring_next(struct ut_stream_ring *ring, struct ut_stream_entry *entry);
 /* Whether there is one, which may be padding. */
 int ut_stream_ring_has(const struct ut_stream_ring *ring);
+/* utracefs_stream_read_file, with another limit of waiting. */
+int ut_stream_read_file(struct utracefs_stream *s, const char *path, uint64_t wait_ns, char **data,
+			size_t *size);
 
 #endif
