@@ -43,38 +43,38 @@ cdef extern from "hist_table.h" nogil:
     void ht_clear(ht *t)
     bint ht_has_taken(const ht *t, uint64_t who, uint64_t serial)
 
-cdef enum:
-    # Ops of a Step: program.Op.
-    OP_CONST
-    OP_FIELD
-    OP_TYPE
-    OP_PID
-    OP_CPU
-    OP_TIMESTAMP
-    OP_REF
-    OP_LOG2
-    OP_BUCKET
-    OP_ADD
-    OP_SUB
-    OP_MULT
-    OP_DIV
-    OP_DIV_CONST
-    OP_NEGATE
+cpdef enum Op:
+    # The operation of a Step. Operands come before it, and those up to REF push a number:
+    CONST           # `value`
+    FIELD           # the integer of `size` bytes at `offset` of the payload, extended by its sign if `signed`
+    TYPE            # common_type
+    PID             # common_pid
+    CPU
+    TIMESTAMP       # in microseconds if `value`
+    REF             # the value of reference number `value`
+    LOG2            # round up to a power of two, and take its logarithm
+    BUCKET          # round down to a multiple of `value`
+    ADD
+    SUB
+    MULT
+    DIV             # all ones for a division by 0
+    DIV_CONST       # by `value`, which is small and no power of two: rounded as in `expressions.divided`
+    NEGATE
 
-cdef enum:
-    # Kinds of a Key: program.KeyKind.
-    NUMBER
-    FIXED_STRING
-    DATA_LOC
-    REL_LOC
-    NOTHING
-    COMM
+cpdef enum KeyKind:
+    # How a key is stored in the table.
+    NUMBER          # eight bytes, the result of its steps
+    FIXED_STRING    # up to the first NUL
+    DATA_LOC        # a dynamic string; its location word counts from the beginning of the entry
+    REL_LOC         # the same, counted from the end of its location word
+    NOTHING         # zeros: there is no stack
+    COMM            # the name of the writing thread; a variable only
 
-cdef enum:
-    # When a Slot is set: program.When.
-    ALWAYS
-    SAVED
-    TRACKED
+cpdef enum When:
+    # When a Slot is set.
+    ALWAYS          # with each record
+    SAVED           # when an action saves it
+    TRACKED         # by the action that tracks it
 
 cdef struct Step:
     int op

@@ -1,8 +1,39 @@
 from collections.abc import Callable, Iterable
+from typing import ClassVar, Self
 
 from utracefsd.consumers.ftrace.hist.program import Program, Step
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.machine._writer_names import WriterNames
+
+class Op(int):
+    CONST: ClassVar[Self]
+    FIELD: ClassVar[Self]
+    TYPE: ClassVar[Self]
+    PID: ClassVar[Self]
+    CPU: ClassVar[Self]
+    TIMESTAMP: ClassVar[Self]
+    REF: ClassVar[Self]
+    LOG2: ClassVar[Self]
+    BUCKET: ClassVar[Self]
+    ADD: ClassVar[Self]
+    SUB: ClassVar[Self]
+    MULT: ClassVar[Self]
+    DIV: ClassVar[Self]
+    DIV_CONST: ClassVar[Self]
+    NEGATE: ClassVar[Self]
+
+class KeyKind(int):
+    NUMBER: ClassVar[Self]
+    FIXED_STRING: ClassVar[Self]
+    DATA_LOC: ClassVar[Self]
+    REL_LOC: ClassVar[Self]
+    NOTHING: ClassVar[Self]
+    COMM: ClassVar[Self]
+
+class When(int):
+    ALWAYS: ClassVar[Self]
+    SAVED: ClassVar[Self]
+    TRACKED: ClassVar[Self]
 
 def warn_of_memory(folder: object, error: OSError) -> None: ...
 

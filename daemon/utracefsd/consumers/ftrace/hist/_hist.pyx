@@ -17,7 +17,6 @@ from utracefs_protocol.events._line cimport load_signed, load_unsigned
 from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.pages.record cimport COMM_SIZE, common_word, set_record
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
-from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
 from utracefsd.events._tracepoint cimport defer
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine import disk
@@ -47,9 +46,7 @@ cdef enum:
     DIV_SHIFT = 20
 
 # Number of operands of a step, by its op.
-_TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromkeys(
-    (Op.ADD, Op.SUB, Op.MULT, Op.DIV), 2
-)
+_TAKES = {LOG2: 1, BUCKET: 1, DIV_CONST: 1, NEGATE: 1, ADD: 2, SUB: 2, MULT: 2, DIV: 2}
 
 
 def warn_of_memory(folder, error):
@@ -295,11 +292,11 @@ cdef class Hist:
             raise MemoryError
         # Every step is checked here, so that `add` needs no checks per record.
         for step in steps:
-            if not 0 <= step.op <= OP_NEGATE or (step.op == OP_REF and step.value >= program.references):
+            if not 0 <= step.op <= NEGATE or (step.op == REF and step.value >= program.references):
                 raise ValueError(f"no step {step.op}")
-            if step.op == OP_FIELD and step.size not in NUMBER_SIZES:
+            if step.op == FIELD and step.size not in NUMBER_SIZES:
                 raise ValueError(f"a field of {step.size} bytes")
-            if step.op in (OP_BUCKET, OP_DIV_CONST) and not step.value:
+            if step.op in (BUCKET, DIV_CONST) and not step.value:
                 raise ValueError("a division by 0")
             self.steps[n] = Step(step.op, step.signed, step.size, step.offset, step.value)
             n += 1
@@ -361,42 +358,42 @@ cdef class Hist:
         cdef Step *step
         for i in range(first, end):
             step = &self.steps[i]
-            if step.op < OP_LOG2:
+            if step.op < LOG2:
                 # The present top is pushed below.
                 stack[depth] = top
                 depth += 1
-                if step.op == OP_FIELD:
+                if step.op == FIELD:
                     top = load_field(r, step)
-                elif step.op == OP_CONST:
+                elif step.op == CONST:
                     top = step.value
-                elif step.op == OP_TYPE:
+                elif step.op == TYPE:
                     top = r.id
-                elif step.op == OP_PID:
+                elif step.op == PID:
                     top = <uint64_t><int64_t>r.pid
-                elif step.op == OP_CPU:
+                elif step.op == CPU:
                     top = <uint64_t>r.cpu
-                elif step.op == OP_REF:
+                elif step.op == REF:
                     top = self.resolved[step.value].value
-                elif step.op == OP_TIMESTAMP:
+                elif step.op == TIMESTAMP:
                     top = (ts + 500) // 1000 if step.value and self.clock_is_ns else ts
-            elif step.op == OP_LOG2:
+            elif step.op == LOG2:
                 top = 64 - leading_zeros(top - 1) if top > 1 else 0
-            elif step.op == OP_BUCKET:
+            elif step.op == BUCKET:
                 top -= top % step.value
-            elif step.op == OP_NEGATE:
+            elif step.op == NEGATE:
                 top = -top
-            elif step.op == OP_DIV_CONST:
+            elif step.op == DIV_CONST:
                 if top < (1 << DIV_SHIFT):
                     top = (top * ((1 << DIV_SHIFT) // step.value) + ((1 << DIV_SHIFT) - 1)) >> DIV_SHIFT
                 else:
                     top //= step.value
             else:
                 depth -= 1
-                if step.op == OP_ADD:
+                if step.op == ADD:
                     top = stack[depth] + top
-                elif step.op == OP_SUB:
+                elif step.op == SUB:
                     top = stack[depth] - top
-                elif step.op == OP_MULT:
+                elif step.op == MULT:
                     top = stack[depth] * top
                 else:
                     top = stack[depth] // top if top else <uint64_t>-1
@@ -675,7 +672,3 @@ cdef void copy_dynamic(const Record *r, const Key *key, uint8_t *to) noexcept:
         start += key.at + 8 + 4
     if start + (word >> 16) <= <uint64_t>r.size + 8:
         copy_string(r, start, word >> 16, to, key.size)
-
-
-if list(Op) != list(range(OP_NEGATE + 1)) or list(KeyKind) != list(range(COMM + 1)):
-    raise ImportError("program.py and _hist.pyx number steps in different ways")

@@ -71,7 +71,7 @@ class Definition:
     references: tuple[Reference, ...] = ()
     """Variables of other triggers that it reads."""
     slots: tuple[tuple[int, HistField | None], ...] = ()
-    """Values of each entry besides sums: when they are set (program.When) and from which field. The variables
+    """Values of each entry besides sums: when they are set (_hist.When) and from which field. The variables
     come first."""
     trackers: tuple[int, ...] = ()
     """For each action with onmax or onchange: the slot to compare with."""

@@ -4,43 +4,12 @@
 Hist refuses deeper programs.
 """
 
-import enum
 from typing import NamedTuple
 
 from utracefs_protocol.events.declaration import FieldKind
+from utracefsd.consumers.ftrace.hist._hist import KeyKind, Op
 from utracefsd.consumers.ftrace.hist.definition import Definition
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, Operator
-
-
-class Op(enum.IntEnum):
-    """The operation of a step. The order is that of `_hist.pyx`."""
-
-    CONST = 0
-    """Push `value`."""
-    FIELD = 1
-    """Push the integer of `size` bytes at `offset` of the payload, extended by its sign if `signed`."""
-    TYPE = 2
-    """Push common_type."""
-    PID = 3
-    """Push common_pid."""
-    CPU = 4
-    """Push the cpu."""
-    TIMESTAMP = 5
-    """Push the time stamp, in microseconds if `value`."""
-    REF = 6
-    """Push the value of reference number `value`."""
-    LOG2 = 7
-    """Round up to a power of two, and take its logarithm."""
-    BUCKET = 8
-    """Round down to a multiple of `value`."""
-    ADD = 9
-    SUB = 10
-    MULT = 11
-    DIV = 12
-    """All ones for a division by 0."""
-    DIV_CONST = 13
-    """Divide by `value`, which is small and no power of two: rounded as in `expressions.divided`."""
-    NEGATE = 14
 
 
 class Step(NamedTuple):
@@ -51,23 +20,6 @@ class Step(NamedTuple):
     offset: int = 0
     size: int = 0
     signed: bool = False
-
-
-class KeyKind(enum.IntEnum):
-    """How a key is stored in the table."""
-
-    NUMBER = 0
-    """Eight bytes, the result of `steps`."""
-    FIXED_STRING = 1
-    """Up to the first NUL."""
-    DATA_LOC = 2
-    """A dynamic string; its location word counts from the beginning of the entry."""
-    REL_LOC = 3
-    """The same, counted from the end of its location word."""
-    NOTHING = 4
-    """Zeros: there is no stack."""
-    COMM = 5
-    """The name of the writing thread; a variable only."""
 
 
 class Key(NamedTuple):
@@ -87,17 +39,6 @@ class Key(NamedTuple):
 
 STRING_WORDS = 32
 """Words of a variable's string: STR_VAR_LEN_MAX bytes."""
-
-
-class When(enum.IntEnum):
-    """When a variable of an entry is set."""
-
-    ALWAYS = 0
-    """With each record."""
-    SAVED = 1
-    """When an action saves it."""
-    TRACKED = 2
-    """By the action that tracks it."""
 
 
 class Variable(NamedTuple):

@@ -21,12 +21,12 @@ from utracefs_protocol.hist.parse import Command as HistCommand
 from utracefs_protocol.hist.parse import parse_parts, split_filter
 from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
-from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link
+from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link, When
 from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.fields import HistField
-from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
+from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, compile_definition
 from utracefsd.consumers.ftrace.hist.text import key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger

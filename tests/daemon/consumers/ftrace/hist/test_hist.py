@@ -26,8 +26,8 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, check_depth
-from utracefsd.consumers.ftrace.hist.program import Key, Op, Program, Step, compile_definition
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Op, check_depth
+from utracefsd.consumers.ftrace.hist.program import Key, Program, Step, compile_definition
 
 EVENT = parse(b"h u32 id; s16 sv; char[8] name; __rel_loc char[] msg; __data_loc char[] dl; u64 big")
 PACK = Layout(EVENT.fields).pack

@@ -6,8 +6,9 @@ import pytest
 
 from tests.daemon.consumers.ftrace.histograms import EVENT, defined
 from utracefs_protocol.events.declaration import parse
+from utracefsd.consumers.ftrace.hist._hist import KeyKind, Op
 from utracefsd.consumers.ftrace.hist.fields import HistField
-from utracefsd.consumers.ftrace.hist.program import Key, KeyKind, Op, Step, compile_definition, string_key
+from utracefsd.consumers.ftrace.hist.program import Key, Step, compile_definition, string_key
 
 
 def steps(value: bytes) -> list[Step]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.tree.world import errno_of
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
-from utracefsd.consumers.ftrace.hist.program import Key, KeyKind, Op, Program, Step
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, KeyKind, Op
+from utracefsd.consumers.ftrace.hist.program import Key, Program, Step
 from utracefsd.consumers.ftrace.hist.tables import MAX_BYTES, MAX_INSTANCE_BYTES, Tables, is_table_name
 
 SIZE = HistTable.bytes_of(7, 8, 1)
