@@ -5,7 +5,7 @@ Both directions carry MessagePack objects one after the other, with no other fra
     [0, msgid, method, params]      Request         expects one Response with the same msgid
     [1, msgid, error, result]       Response        error is nil or [errno, text]
     [2, method, params]             Notification    expects no response
-    bin                             EventRecord     data socket only: i32 write_index, payload
+    bin                             an event record data socket only: i32 write_index, payload
 
 A Connection never buffers an object that it will refuse. An object that is malformed, too large or nested too
 deeply raises ProtocolError as soon as the received bytes show it (see _framing), after all messages before it
@@ -67,24 +67,16 @@ class Notification(Frozen):
     params: list[Any]
 
 
-class EventRecord(Frozen):
-    """One event record in the format of `write(2)`."""
-
-    data: bytes
-    """write_index (i32), then the payload; not validated."""
-
-
-Message: TypeAlias = Request | Response | Notification | EventRecord
+Message: TypeAlias = Request | Response | Notification
 
 
 class Connection:
     """The receiving half of one connection, fed with bytes as they come.
 
     max_object: bytes of the largest accepted object; None for a client that trusts its daemon.
-    allow_records: accept bare bin objects (the daemon's end of the data socket).
-    take_records: consumes complete bare bin objects from a buffer, starting at an offset, and returns the
-    offset behind the last one; then no EventRecord is made, and a record costs no Python call. If it takes
-    none, these records and all messages behind them wait.
+    take_records: consumes complete event records from a buffer, starting at an offset, and returns the offset
+    behind the last one: a record costs no Python call. If it takes none, these records and all messages
+    behind them wait. None: records are refused (they belong to the daemon's end of the data socket).
     """
 
     def __init__(
@@ -92,12 +84,10 @@ class Connection:
         *,
         max_object: int | None,
         max_nesting: int = MAX_NESTING,
-        allow_records: bool | None = None,
         take_records: TakeRecords | None = None,
     ) -> None:
         self._max_object = max_object
         self._scanner = Scanner(max_object, max_nesting)
-        self._allow_records = take_records is not None if allow_records is None else allow_records
         self._take_records = take_records
         self._buffer = bytearray()
         self._offset = 0
@@ -129,9 +119,8 @@ class Connection:
         return (message for message in self.receive_in_turns(data) if message is not None)
 
     def receive_in_turns(self, data: bytes | bytearray | memoryview) -> Iterator[Message | None]:
-        """Like `receive`, but yields None before each message that is not a record. A caller that stops there
-        holds no decoded object, which may be fifty times as large as its bytes. Also None while records
-        wait."""
+        """Like `receive`, but yields None before each message. A caller that stops there holds no decoded
+        object, which may be fifty times as large as its bytes. Also None while records wait."""
         if self._error is None:
             if self._offset == len(self._buffer):
                 self._buffer.clear()
@@ -150,9 +139,7 @@ class Connection:
                     continue
                 if not end:
                     return
-                if 0xC4 <= self._buffer[self._offset] <= 0xC6:
-                    yield EventRecord(_decode(self._take_object(end)))
-                elif self.records_only:
+                if self.records_only:
                     self._offset = end
                 else:
                     yield None
@@ -176,26 +163,21 @@ class Connection:
         return data
 
     def _next_object(self) -> int | None:
-        """Offset of the end of the next object, behind a run of records; 0: it is incomplete; None: the
-        records have to wait."""
+        """Offset of the end of the next message, behind a run of records; 0: it, or a record, is incomplete;
+        None: the records have to wait."""
         buffer = self._buffer
-        if (
-            self._offset < len(buffer)
-            and 0xC4 <= buffer[self._offset] <= 0xC6
-            and self._take_records
-            and not self._take_run(self._take_records)
-        ):
-            return None
+        if self._offset < len(buffer) and 0xC4 <= buffer[self._offset] <= 0xC6:
+            if self._take_records is None:
+                raise ProtocolError(
+                    errno.EPROTO, "event record on a connection that takes none; use the data socket"
+                )
+            if not self._take_run(self._take_records):
+                return None
         start = self._offset
         if start == len(buffer):
             return 0
         kind = buffer[start]
-        if 0xC4 <= kind <= 0xC6:
-            if not self._allow_records:
-                raise ProtocolError(
-                    errno.EPROTO, "event record on a connection that takes none; use the data socket"
-                )
-        elif not (0x90 <= kind <= 0x9F or kind in (0xDC, 0xDD)):
+        if not (0x90 <= kind <= 0x9F or kind in (0xDC, 0xDD) or 0xC4 <= kind <= 0xC6):
             raise ProtocolError(
                 errno.EPROTO, f"object beginning with {kind:#04x} is neither an array nor bin"
             )

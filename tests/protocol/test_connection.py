@@ -4,7 +4,6 @@ import errno
 import math
 import struct
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from utracefs_protocol.connection import (
     Connection,
-    EventRecord,
     Message,
     Notification,
     Request,
@@ -43,11 +41,11 @@ MESSAGES = st.one_of(
     st.builds(Response, MSGIDS, st.none(), VALUES),
     st.builds(Response, MSGIDS, st.tuples(st.integers(0, 200), st.text(max_size=10)), st.none()),
     st.builds(Notification, st.text(max_size=10), st.lists(VALUES, max_size=3)),
-    st.builds(EventRecord, st.binary(max_size=300)),
+    st.binary(max_size=300),
 )
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message | bytes) -> bytes:
     match message:
         case Request(msgid, method, params):
             return encode_request(msgid, method, params)
@@ -57,13 +55,40 @@ def encode(message: Message) -> bytes:
             return encode_error(msgid, number, text)
         case Notification(method, params):
             return encode_notification(method, params)
-        case EventRecord(data):
-            return msgpack.packb(data)
+        case bytes(record):
+            return msgpack.packb(record)
     raise AssertionError(message)
 
 
-def data_side(**more: Any) -> Connection:
-    return Connection(max_object=MAX_DATA_OBJECT, max_nesting=64, allow_records=True, **more)
+class DataSide:
+    """The daemon's end: `got` has the messages and the records, in their order."""
+
+    def __init__(self, step: int | None = None) -> None:
+        """step: records are taken so many at a time."""
+        self.got: list[Message | bytes] = []
+        self._step = step
+        self.connection = Connection(max_object=MAX_DATA_OBJECT, max_nesting=64, take_records=self._take)
+
+    def receive(self, data: bytes) -> list[Message | bytes]:
+        """The messages and records that are complete with these bytes."""
+        self.got.clear()
+        for message in self.connection.receive(data):
+            self.got.append(message)
+        return list(self.got)
+
+    def _take(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(bytes(buffer[offset:]))
+        for number, record in enumerate(unpacker, 1):
+            assert isinstance(record, bytes)
+            self.got.append(record)
+            if number == self._step:
+                break
+        return offset + unpacker.tell()
+
+
+def take_all(buffer: bytes | bytearray | memoryview, offset: int) -> int:
+    return len(buffer)
 
 
 def failing(connection: Connection, data: bytes) -> tuple[list[Message], ProtocolError]:
@@ -73,46 +98,46 @@ def failing(connection: Connection, data: bytes) -> tuple[list[Message], Protoco
     return got, caught.value
 
 
-@given(st.lists(MESSAGES, max_size=8), st.data())
-def test_however_the_bytes_are_cut(messages: list[Message], data: st.DataObject) -> None:
+@given(st.lists(MESSAGES, max_size=8), st.integers(1, 3), st.data())
+def test_however_the_bytes_are_cut(messages: list[Message | bytes], step: int, data: st.DataObject) -> None:
     stream = b"".join(map(encode, messages))
-    whole = data_side()
-    assert list(whole.receive(stream)) == messages
-    assert whole.bytes_pending == 0
+    whole = DataSide(step)
+    assert whole.receive(stream) == messages
+    assert whole.connection.bytes_pending == 0
 
-    pieces = data_side()
+    pieces = DataSide(step)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
-    got: list[Message] = []
+    got: list[Message | bytes] = []
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += pieces.receive(stream[begin:end])
     assert got == messages
 
 
 @given(st.lists(MESSAGES, max_size=4))
-def test_byte_by_byte(messages: list[Message]) -> None:
+def test_byte_by_byte(messages: list[Message | bytes]) -> None:
     stream = b"".join(map(encode, messages))
-    connection = data_side()
-    got: list[Message] = []
+    side = DataSide()
+    got: list[Message | bytes] = []
     for i in range(len(stream)):
-        got += connection.receive(stream[i : i + 1])
+        got += side.receive(stream[i : i + 1])
     assert got == messages
-    assert connection.bytes_pending == 0
+    assert side.connection.bytes_pending == 0
 
 
 @given(MESSAGES, st.data())
-def test_bytes_left_over(message: Message, data: st.DataObject) -> None:
+def test_bytes_left_over(message: Message | bytes, data: st.DataObject) -> None:
     stream = encode(message)
     cut = data.draw(st.integers(0, len(stream) - 1))
-    connection = data_side()
-    assert list(connection.receive(stream + stream[:cut])) == [message]
-    assert connection.bytes_pending == cut
-    assert list(connection.receive(stream[cut:])) == [message]
-    assert connection.bytes_pending == 0
+    side = DataSide()
+    assert side.receive(stream + stream[:cut]) == [message]
+    assert side.connection.bytes_pending == cut
+    assert side.receive(stream[cut:]) == [message]
+    assert side.connection.bytes_pending == 0
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_give_messages_or_a_protocol_error(data: bytes) -> None:
-    connection = Connection(max_object=1000, allow_records=True)
+    connection = Connection(max_object=1000, take_records=take_all)
     try:
         for _ in connection.receive(data):
             pass
@@ -149,7 +174,7 @@ def test_a_message_is_handed_out_before_what_follows_is_looked_at() -> None:
 
 
 def test_an_interrupted_iteration_continues_later() -> None:
-    connection = data_side()
+    connection = DataSide().connection
     first, second, third = (encode_request(n, "x", []) for n in range(3))
     for message in connection.receive(first + second):
         assert message == Request(0, "x", [])
@@ -159,54 +184,17 @@ def test_an_interrupted_iteration_continues_later() -> None:
 
 
 def test_nothing_iterated_nothing_lost() -> None:
-    connection = data_side()
+    connection = DataSide().connection
     connection.receive(encode_request(0, "x", []))
     assert list(connection.receive(b"")) == [Request(0, "x", [])]
 
 
-def collector(
-    step: int | None = None,
-) -> tuple[list[bytes], Callable[[bytes | bytearray | memoryview, int], int]]:
-    """A taker of records that unpacks them one by one, and returns after `step` of them."""
-    records: list[bytes] = []
-
-    def take(buffer: bytes | bytearray | memoryview, offset: int) -> int:
-        unpacker = msgpack.Unpacker()
-        unpacker.feed(bytes(buffer[offset:]))
-        taken = 0
-        for record in unpacker:
-            assert isinstance(record, bytes)
-            records.append(record)
-            taken = unpacker.tell()
-            if step is not None and len(records) % step == 0:
-                break
-        return offset + taken
-
-    return records, take
-
-
-@given(st.lists(MESSAGES, max_size=10), st.integers(1, 3), st.integers(1, 50))
-def test_take_records_gets_every_record_in_its_place(messages: list[Message], step: int, piece: int) -> None:
-    stream = b"".join(map(encode, messages))
-    records, take = collector(step)
-    connection = data_side(take_records=take)
-    order: list[Message] = []
-    for begin in range(0, len(stream), piece):
-        for message in connection.receive(stream[begin : begin + piece]):
-            order += map(EventRecord, records)
-            records.clear()
-            order.append(message)
-    order += map(EventRecord, records)
-    assert order == messages
-
-
 def test_take_records_never_sees_one_that_is_too_large() -> None:
-    records, take = collector()
-    connection = Connection(max_object=MAX_DATA_OBJECT, take_records=take)
+    side = DataSide()
     good = msgpack.packb(bytes(65533))
-    got, error = failing(connection, good + msgpack.packb(bytes(65534)) + good)
+    got, error = failing(side.connection, good + msgpack.packb(bytes(65534)) + good)
     assert (got, error.errno) == ([], errno.EMSGSIZE)
-    assert records == [bytes(65533)]
+    assert side.got == [bytes(65533)]
 
 
 def test_take_records_must_not_go_back() -> None:
@@ -216,11 +204,16 @@ def test_take_records_must_not_go_back() -> None:
 
 
 def test_records_that_have_to_wait_and_all_behind_them() -> None:
-    records, take = collector()
+    records: list[bytes] = []
     wait = True
-    connection = Connection(
-        max_object=100, take_records=lambda buffer, offset: offset if wait else take(buffer, offset)
-    )
+
+    def take(buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        if wait:
+            return offset
+        records.append(bytes(buffer[offset + 2 :]))
+        return len(buffer)
+
+    connection = Connection(max_object=100, take_records=take)
     request = encode_request(1, "sync", [])
     messages = connection.receive_in_turns(msgpack.packb(b"abcd") + request)
     assert [next(messages) for _ in range(3)] == [None] * 3
@@ -279,7 +272,7 @@ def test_array_that_is_no_message(value: Any) -> None:
     "value", [None, True, 1, -1, 2**40, 1.5, "text", {}, {"a": 1}, msgpack.ExtType(5, b"x")]
 )
 def test_object_that_is_neither_array_nor_bin(value: Any) -> None:
-    _, error = failing(Connection(max_object=1000, allow_records=True), msgpack.packb(value)[:1])
+    _, error = failing(Connection(max_object=1000, take_records=take_all), msgpack.packb(value)[:1])
     assert error.errno == errno.EPROTO
     assert "neither an array nor bin" in error.text
 
@@ -294,7 +287,7 @@ def test_records_only_where_they_belong() -> None:
     "header", [b"\xc6\x7f\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x94\x00\x01\xdb\x7f\xff\xff\xff"]
 )
 def test_a_size_that_is_only_announced(limit: int, header: bytes) -> None:
-    _, error = failing(Connection(max_object=limit, allow_records=True), header)
+    _, error = failing(Connection(max_object=limit, take_records=take_all), header)
     assert error.errno == errno.EMSGSIZE
 
 

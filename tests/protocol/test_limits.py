@@ -12,7 +12,7 @@ import pytest
 
 from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol import limits
-from utracefs_protocol.connection import Connection, EventRecord
+from utracefs_protocol.connection import Connection
 from utracefs_protocol.errors import ProtocolError
 
 INCLUDE = Path(__file__).parents[2] / "protocol" / "utracefs_protocol" / "include"
@@ -51,10 +51,17 @@ def test_the_largest_payload_makes_the_largest_object() -> None:
     wire = msgpack.packb(record)
     assert len(wire) == limits.MAX_DATA_OBJECT
 
-    def receive(data: bytes) -> list[object]:
-        return list(Connection(max_object=limits.MAX_DATA_OBJECT, allow_records=True).receive(data))
+    taken: list[bytes] = []
 
-    assert receive(wire) == [EventRecord(record)]
+    def take(buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        taken.append(msgpack.unpackb(buffer[offset:]))
+        return len(buffer)
+
+    def receive(data: bytes) -> None:
+        assert not list(Connection(max_object=limits.MAX_DATA_OBJECT, take_records=take).receive(data))
+
+    receive(wire)
+    assert taken == [record]
     with pytest.raises(ProtocolError) as caught:
         receive(msgpack.packb(record + b"\0"))
     assert caught.value.errno == errno.EMSGSIZE

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from utracefs_protocol import limits
-from utracefs_protocol.connection import Connection, EventRecord, Notification, Request, Response
+from utracefs_protocol.connection import Connection, Message, Notification, Request, Response
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.messages.data import RING_VERSION, EventRegistration, Registered
@@ -22,12 +23,19 @@ def direction(sign: str) -> bytes:
 
 
 def test_the_session_that_is_shown() -> None:
-    asks = list(Connection(max_object=limits.MAX_DATA_OBJECT, allow_records=True).receive(direction(">")))
+    asks: list[Message | bytes] = []
+
+    def take(buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        asks.append(msgpack.unpackb(buffer[offset:]))
+        return len(buffer)
+
+    for message in Connection(max_object=limits.MAX_DATA_OBJECT, take_records=take).receive(direction(">")):
+        asks.append(message)  # noqa: PERF402 - `take` appends meanwhile
     registration = EventRegistration(b"test u32 a")
     payload = Layout(parse(registration.name_args).fields).pack(42)
     assert asks == [
         Request(1, "DIAG_IOCSREG", registration.to_params()),
-        EventRecord(bytes(4) + payload),
+        bytes(4) + payload,
         Request(2, "sync", []),
     ]
     answers = list(Connection(max_object=None).receive(direction("<")))

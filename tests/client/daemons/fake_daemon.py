@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
+
 from utracefs_protocol.connection import (
     Connection,
-    EventRecord,
     Request,
     encode_error,
     encode_notification,
@@ -50,7 +51,7 @@ class Client:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.protocol = Connection(max_object=MAX_DATA_OBJECT, allow_records=True)
+        self.protocol = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self.names: list[bytes] = []
         """Command string of each write_index."""
         self.records: list[tuple[bytes, bytes]] = []
@@ -63,6 +64,16 @@ class Client:
 
     def payloads(self, command: bytes) -> list[bytes]:
         return [payload for name, payload in list(self.records) if name == command]
+
+    def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(bytes(buffer[offset:]))
+        for data in unpacker:
+            index = int.from_bytes(data[:4], "little")
+            came = self.refusals if index & REFUSED else self.records
+            if not index & LOST:
+                came.append((self.names[index & ~REFUSED], data[4:]))
+        return len(buffer)
 
 
 class FakeDaemon:
@@ -175,11 +186,6 @@ class FakeDaemon:
             return
         for message in client.protocol.receive(data):
             match message:
-                case EventRecord(data):
-                    index = int.from_bytes(data[:4], "little")
-                    came = client.refusals if index & REFUSED else client.records
-                    if not index & LOST:
-                        came.append((client.names[index & ~REFUSED], data[4:]))
                 case Request():
                     client.requests.append(message)
                     if self.answering.is_set():
