@@ -145,7 +145,7 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
             end()
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option(
     "--dir", "directory", metavar="DIR", help="Directory of the sockets. [default: $UTRACEFS_DIR, else yours]"
 )
@@ -154,7 +154,6 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     metavar="PAGES",
     type=click.IntRange(1, 16),
     default=1,
-    show_default=True,
     help="Size of the status file; a byte for each event, less one.",
 )
 @click.option(
@@ -168,7 +167,6 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     metavar="N",
     type=click.IntRange(min=1),
     default=USER_EVENTS_MAX,
-    show_default=True,
     help="Events at once, as sysctl kernel.user_events_max; the status pages are the other bound.",
 )
 @click.option(
@@ -225,14 +223,12 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    show_default=True,
     help="What is written to stderr.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    show_default=True,
     help="As text, or a JSON object in each line.",
 )
 @click.version_option(_version(), prog_name="utracefsd")

@@ -41,9 +41,6 @@ from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
-RING_BYTES = STREAM_RING_SIZE
-"""The ring of a plug-in; its records take 48 bytes and more."""
-
 LOAD_S = 2.0
 REPORT_S = 0.25
 CLOSE_S = 1.0
@@ -61,7 +58,6 @@ class Plugin:
         *,
         now_ns: Callable[[], int],
         options: Mapping[str, str] | None = None,
-        ring_bytes: int = RING_BYTES,
     ) -> None:
         self.name = name
         self.failures = 0
@@ -72,7 +68,6 @@ class Plugin:
         self._options = dict(options or {})
         self._table = table
         self._now_ns = now_ns
-        self._ring_bytes = ring_bytes
         self._object: Any = None
         self._worker: Worker | None = None
         self._loading: Job[Any] | None = None
@@ -162,7 +157,7 @@ class Plugin:
         """Its thread, after making its object. ConsumerError: EIO, EBUSY."""
         if self._worker is None:
             try:
-                sink = StreamSink(self._ring_bytes)
+                sink = StreamSink(STREAM_RING_SIZE)
             except OSError as error:
                 raise ConsumerError(error.errno or errno.ENOMEM, f"no ring: {error.strerror}") from error
             self._worker = Worker(f"plug-in {self.name}", sink, self._take, self._note_slow, self._now_ns)
@@ -262,13 +257,11 @@ class Plugins:
         *,
         entry_points: Callable[[], Iterable[metadata.EntryPoint]] | None = None,
         options: Mapping[str, Mapping[str, str]] | None = None,
-        ring_bytes: int = RING_BYTES,
     ) -> None:
         self._table = table
         self._now_ns = now_ns
         self._entry_points = entry_points or Installed()
         self._options = options or {}
-        self._ring_bytes = ring_bytes
         self._used: dict[str, Plugin] = {}
 
     def names(self) -> list[str]:
@@ -291,7 +284,6 @@ class Plugins:
                 self._table,
                 now_ns=self._now_ns,
                 options=self._options.get(name),
-                ring_bytes=self._ring_bytes,
             )
         return plugin
 

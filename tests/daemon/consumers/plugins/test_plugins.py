@@ -164,7 +164,8 @@ def points() -> list[metadata.EntryPoint]:
 def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
     monkeypatch.setitem(sys.modules, "the_plugins", sys.modules[__name__])
     Collector.made.clear()
-    made = Plugins(table, time.monotonic_ns, entry_points=points, ring_bytes=MIN_STREAM_RING)
+    monkeypatch.setattr("utracefsd.consumers.plugins.plugins.STREAM_RING_SIZE", MIN_STREAM_RING)
+    made = Plugins(table, time.monotonic_ns, entry_points=points)
     yield made
     made.close()
 

@@ -365,15 +365,8 @@ class EventFiles:
     def enable_summary(self, events: Iterable[Event]) -> bytes:
         """`events/enable` and `events/SYS/enable`: 0 none, 1 all, X some, ? there is no event. Soft mode
         counts."""
-        on = off = False
-        for event in events:
-            if self._attached(event):
-                on = True
-            else:
-                off = True
-            if on and off:
-                return b"X\n"
-        return b"1\n" if on else b"0\n" if off else b"?\n"
+        found = {self._attached(event) for event in events}
+        return b"X\n" if len(found) > 1 else b"%d\n" % found.pop() if found else b"?\n"
 
     def set_event_text(self) -> bytes:
         """`set_event`: the events that are attached, newest first."""
