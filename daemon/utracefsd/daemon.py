@@ -44,7 +44,6 @@ from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist.tables import Tables
-from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
@@ -102,18 +101,14 @@ LOOK_AGAIN_NS = 50_000_000
 GRACE_NS = 10_000_000_000
 
 
-def _forget_in(journal: Journal) -> Callable[[Instance], None]:
-    return lambda instance: journal.forget_buffer(instance.number)
-
-
 @attrs.frozen
 class _Former:
-    """The previous daemon's state, and the open files of this one's; without a folder nothing."""
+    """The previous daemon's state, and the open files of this one's."""
 
-    state: Taken | None = None
-    events: Sequence[Event] = ()
-    journal: Journal | None = None
-    log_file: LogFile | None = None
+    state: Taken | None
+    events: Sequence[Event]
+    journal: Journal
+    log_file: LogFile | None
 
 
 @attrs.frozen(kw_only=True)
@@ -139,12 +134,11 @@ class DaemonOptions:
 
 
 class Daemon:
-    """`status_path`: the status file, None for one without a name. `close` ends it.
+    """`status_path`: the status file. `close` ends it.
 
     now_ns: CLOCK_MONOTONIC; started_ms: since 1970. max_descriptors: for producers, all together.
     state_folder: the folder of a previous daemon's state and of this one's; owned by this user, and locked.
-    None: keep everything in memory. store: keeps data rings beyond this process; stored: the descriptors that
-    it kept, owned by this object.
+    store: keeps data rings beyond this process; stored: the descriptors that it kept, owned by this object.
 
     Raises TraceError(EEXIST) when the status file's path is taken by something else, TraceError(ENOSPC) when
     there is no space for that file, the journal, the cells or the log, and OSError. (A ring buffer without
@@ -157,18 +151,17 @@ class Daemon:
         *,
         now_ns: Callable[[], int],
         started_ms: int = 0,
-        status_path: str | os.PathLike[str] | None = None,
+        status_path: str | os.PathLike[str],
+        state_folder: str | os.PathLike[str],
         max_descriptors: int = 1 << 20,
-        state_folder: str | os.PathLike[str] | None = None,
         store: DescriptorStore | None = None,
         stored: Sequence[int] = (),
     ) -> None:
         self.now_ns = now_ns
         self._started_ms = started_ms
-        self._folder = None if state_folder is None else StateFolder(state_folder)
+        self._folder = StateFolder(state_folder)
         self._has_room = False
-        if self._folder is not None:
-            self._folder.give_room(options.status_pages * PAGE_SIZE)
+        self._folder.give_room(options.status_pages * PAGE_SIZE)
         self.status_file = StatusFile(status_path, options.status_pages)
         limit = options.user_events_max
         # If users take all other indexes, an administrator still finds one.
@@ -190,12 +183,10 @@ class Daemon:
         self.all_writers = AllWriters(self.comms)
         # The previous daemon's events come before everything that refers to them.
         nr_cpus = possible_cpus()
-        former = _Former()
-        if self._folder is not None:
-            former = self._take_over(self._folder, nr_cpus, options.discard_state)
+        former = self._take_over(nr_cpus, options.discard_state)
         self._took_over = former.state is not None
         self._restarts = 0 if former.state is None else former.state.restarts + 1
-        self.cells = Cells() if former.journal is None else former.journal.cells
+        self.cells = former.journal.cells
         self.instances = self._make_instances(former, nr_cpus, options.buffer_size_kb)
         # Their programs, and the owners of instances, have this long to come back.
         self._holds = any(not event.persistent for event in former.events) or any(
@@ -215,8 +206,7 @@ class Daemon:
         self.rings = Rings(nr_cpus, self, former.journal, known, store, stored)
         self.streams.on_lossless = self.rings.look_at_waits
         # The log begins when all that was taken over is in place; until then nothing may be recorded.
-        if self._folder is not None:
-            self.state = self._make_state(self._folder, former)
+        self.state = self._make_state(former)
         if self._took_over:
             daemon_log.info(
                 "events-taken-over",
@@ -236,9 +226,10 @@ class Daemon:
         self._hold_records = self.gathering
         """Records over the socket wait while rings of the previous daemon may bring older ones."""
 
-    def _take_over(self, folder: StateFolder, nr_cpus: int, discard_state: bool) -> "_Former":
+    def _take_over(self, nr_cpus: int, discard_state: bool) -> _Former:
         """Restore the events of the previous daemon, and open the files of this one's state: before anything
         is recorded, and before the ring buffers take space."""
+        folder = self._folder
         if discard_state:
             folder.remove_former_state()
         state = folder.take_over(nr_cpus)
@@ -249,16 +240,15 @@ class Daemon:
             except StateError as error:
                 folder.set_aside(str(error))
                 state = None
-        journal = self._journal(folder, state)
+        journal = self._journal(state)
         with self._made(folder.log):
             log_file = folder.open_log()
         self._keep_room()
         return _Former(state, events, journal, log_file)
 
-    def _make_instances(self, former: "_Former", nr_cpus: int, buffer_size_kb: int | None) -> Instances:
+    def _make_instances(self, former: _Former, nr_cpus: int, buffer_size_kb: int | None) -> Instances:
         """The ftrace instances, restored from the previous daemon's."""
-        folder = self._folder
-        tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
+        tables = Tables(self._folder.path, free_memory_kb=free_memory_kb)
         if former.state is not None:
             tables.reserve(former.state.extras())
         instances = Instances(
@@ -268,13 +258,13 @@ class Daemon:
             nr_cpus=nr_cpus,
             current_cpu=current_cpu,
             free_memory_kb=free_memory_kb,
-            storage=lambda number: None if folder is None else folder.buffers_of(number),
+            storage=self._folder.buffers_of,
             cells=self.cells,
             tables=tables,
             restored=None if former.state is None else former.state.names(),
         )
-        if former.journal is not None:
-            instances.on_removed.append(_forget_in(former.journal))
+        journal = former.journal
+        instances.on_removed.append(lambda instance: journal.forget_buffer(instance.number))
         if former.state is not None:
             restore_instances(former.state, instances, former.events)
             self.comms.restore(former.state.comms)
@@ -285,15 +275,15 @@ class Daemon:
         tables.remove_the_rest()
         return instances
 
-    def _make_state(self, folder: StateFolder, former: "_Former") -> State:
-        with self._made(folder.log, self.rings.close):
+    def _make_state(self, former: _Former) -> State:
+        with self._made(self._folder.log, self.rings.close):
             return State(
-                folder,
+                self._folder,
                 self.table,
                 self.instances,
                 self.comms,
                 self.rings,
-                None if former.journal is None else former.journal.fired,
+                former.journal.fired,
                 former.log_file,
                 self._restarts,
             )
@@ -308,7 +298,8 @@ class Daemon:
             self.status_file.close()
             raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
 
-    def _journal(self, folder: StateFolder, taken: Taken | None) -> Journal:
+    def _journal(self, taken: Taken | None) -> Journal:
+        folder = self._folder
         with self._made(folder.cells):
             cells = Cells(folder.cells)
         with self._made(folder.journal):
@@ -445,7 +436,7 @@ class Daemon:
 
     def _keep_room(self) -> None:
         """Reserve space for the next daemon's start, if possible."""
-        if self._folder is not None and not self._has_room:
+        if not self._has_room:
             self._has_room = self._folder.keep_room(self.status_file.size)
 
     @property
@@ -554,11 +545,8 @@ class Daemon:
             f"restarts that took over the state: {self._restarts}\n",
             f"cpu time, in ms: {cpu_time_ms()}\n",
             f"resident memory, in bytes: {resident_bytes()}\n",
-        ]
-        if self._folder is not None:
-            lines.append(f"memory of the state's files, in bytes: {self._folder.used_bytes()}\n")
-            lines.append(f"free for the state's files, in bytes: {self._folder.free_bytes()}\n")
-        lines += [
+            f"memory of the state's files, in bytes: {self._folder.used_bytes()}\n",
+            f"free for the state's files, in bytes: {self._folder.free_bytes()}\n",
             f"data rings: {len(self.rings)}\n",
             f"records lost of unknown events: {self.rings.lost_of_unknown}\n",
             f"data rings that nobody keeps: {self.rings.nr_unstored}\n",

@@ -71,6 +71,7 @@ class Around:
             DaemonOptions(plugins=[]),
             now_ns=lambda: self.now_ns,
             status_path=folder / "user_events_status",
+            state_folder=folder,
         )
         self.clients: list[Client] = []
         self.closed = False

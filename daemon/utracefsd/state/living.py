@@ -72,13 +72,13 @@ class State:
         instances: Instances,
         comms: CommTable,
         rings: Rings,
-        fired: Mapping[Key, tuple[int, set[int]]] | None = None,
-        file: LogFile | None = None,
-        restarts: int = 0,
+        fired: Mapping[Key, tuple[int, set[int]]],
+        file: LogFile | None,
+        restarts: int,
     ) -> None:
         """fired: triggers that already fired for records that will be dispatched again, see Journal.
 
-        file: the result of `folder.open_log`, owned by this object; None: `folder.open_log` is called.
+        file: the result of `folder.open_log`, owned by this object.
         restarts: number of daemons, with this one, that took over the state. OSError: no space for a log that
         replaces one of an older version.
         """
@@ -87,7 +87,7 @@ class State:
         self._instances = instances
         self._comms = comms
         self._rings = rings
-        self._fired = {} if fired is None else fired
+        self._fired = fired
         self._restarts = restarts
         self._counts = table.emitted.saved
         """The lines that were last written."""
@@ -117,7 +117,7 @@ class State:
             self._listen_to(instance)
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
-        self._begin(folder.open_log() if file is None else file)
+        self._begin(file)
         for one in (table, instances, folder, rings):
             one.check_room = self.check_room
 
