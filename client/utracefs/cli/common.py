@@ -325,14 +325,19 @@ def numbers(text: bytes) -> dict[str, int]:
     return found
 
 
-def buffer_numbers(tree: "Tracefs", place: Place) -> Counter[str]:
-    """Sums of the numbers of all cpus' ring buffers in an instance."""
+def cpu_numbers(tree: "Tracefs", place: Place) -> list[dict[str, int]]:
+    """Numbers of each cpu's ring buffer in an instance; none for one that cannot be read."""
     cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
     texts = tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
-    found = Counter({"cpus": len(cpus)})
-    for text in texts:
-        if isinstance(text, bytes):
-            found.update(numbers(text))
+    return [numbers(text) if isinstance(text, bytes) else {} for text in texts]
+
+
+def buffer_numbers(tree: "Tracefs", place: Place) -> Counter[str]:
+    """Their sums."""
+    each = cpu_numbers(tree, place)
+    found = Counter({"cpus": len(each)})
+    for one in each:
+        found.update(one)
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from utracefs.cli import Failure
-from utracefs.cli.common import EventStats, numbers, tell
+from utracefs.cli.common import EventStats, cpu_numbers, tell
 from utracefs.cli.instance_option import Place
 
 if TYPE_CHECKING:
@@ -143,10 +143,8 @@ def lost_text(lost: Mapping[str, int], of: int = 0, *, kinds: Sequence[Loss] = L
 
 def larger_buffer(tree: "Tracefs", place: Place, record_bytes: float) -> str:
     """The `-b` with which an instance would have kept all, as text behind `lost_text`; empty if it did."""
-    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
-    texts = tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
-    found = [numbers(text) for text in texts if isinstance(text, bytes)]
-    most = max((one.get("overrun", 0) + one.get("dropped events", 0) for one in found), default=0)
+    cpus = cpu_numbers(tree, place)
+    most = max((one.get("overrun", 0) + one.get("dropped events", 0) for one in cpus), default=0)
     if not most:
         return ""
     total_kb = int(tree.read_file(place.path("buffer_total_size_kb")).split()[0])

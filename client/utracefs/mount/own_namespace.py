@@ -36,6 +36,12 @@ from utracefs_protocol.own_processes import prepare, python
 MOUNTPOINT: Final = "/sys/kernel/tracing"
 """Where programs look for user_events_data."""
 
+TO_ALLOW_THEM: Final = (
+    "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone,"
+    " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN"
+)
+"""Settings that allow user namespaces."""
+
 START_S: Final = 20.0
 """Most of it is for Python's imports; for machines that swap."""
 
@@ -175,7 +181,9 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
             with open(f"/proc/self/{file}", "w") as map_file:
                 map_file.write(text)
     except OSError as error:
-        raise OSError(error.errno, _without_user_namespaces(error), mountpoint) from None
+        text = f"run this as root, or allow them ({TO_ALLOW_THEM}; a chroot has none)"
+        text = f"no user namespace for the command ({error.strerror}): {text}"
+        raise OSError(error.errno, text, mountpoint) from None
     return ["user", "mnt"]
 
 
@@ -219,15 +227,6 @@ def _hide_kernel_trace() -> None:
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="utracefs-") as file:
             shutil.copyfile(setting, file.name)
             _libc.mount(file.name.encode(), setting.encode(), None, ctypes.c_ulong(_MS_BIND), None)
-
-
-def _without_user_namespaces(error: OSError) -> str:
-    return (
-        f"no user namespace for the command ({error.strerror}): run this as root, or allow them (sysctl"
-        " user.max_user_namespaces, kernel.unprivileged_userns_clone,"
-        " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN; a chroot"
-        " has none)"
-    )
 
 
 def _serve(directory: str, mountpoint: str, sock: socket.socket) -> None:

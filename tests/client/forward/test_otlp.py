@@ -341,7 +341,7 @@ def test_it_sends(collector: Collector) -> None:
 
 
 def test_an_invalid_batch(collector: Collector) -> None:
-    """All before the damage arrives; the rest is refused."""
+    """The records before the damage arrive, the rest is refused."""
     with collecting(collector) as port:
         target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings())
         one = a_batch()

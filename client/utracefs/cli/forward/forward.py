@@ -175,7 +175,7 @@ def forward(
     settings = Settings(options, timeout_s, ca, cert, key, secrets, spool)
     with contextlib.ExitStack() as stack:
         stack.enter_context(with_extras())
-        # Target and policy first: a mistake in them ends it before a spool is made.
+        # Target and policy first: a mistake in them leaves no spool behind.
         try:
             policy = Policy() if policy_file is None else Policy.read(Path(policy_file))
             if fleet_address is not None:
@@ -200,7 +200,7 @@ def forward(
         )
         if agent is not None:
             stack.enter_context(agent.running(forwarder))
-        # Before the first record: absent events are named, histograms and signals are ready.
+        # All that has to be said and set before the first record is read.
         _tell_absent(directory, [*records.events, *policy.events, *policy.fields])
         if getattr(target, "metrics_s", 0):
             stack.enter_context(

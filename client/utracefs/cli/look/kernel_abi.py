@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from utracefs.cli import c_client
 from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding, fail, note, ok
 from utracefs.mount.attaching import has_cap_sys_admin
-from utracefs.mount.own_namespace import MOUNTPOINT
+from utracefs.mount.own_namespace import MOUNTPOINT, TO_ALLOW_THEM
 from utracefs.mount.processes.access import why_not
 
 _FUSE = "/dev/fuse"
@@ -103,9 +103,7 @@ def _namespaces() -> Finding:
     if error:
         return note(
             "namespaces",
-            f"no user namespace, so no `--kernel-abi` but for root: {os.strerror(error)} (sysctl"
-            " user.max_user_namespaces, kernel.unprivileged_userns_clone,"
-            " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN)",
+            f"no user namespace, so no `--kernel-abi` but for root: {os.strerror(error)} ({TO_ALLOW_THEM})",
         )
     return ok("namespaces", "a user namespace can be made")
 
