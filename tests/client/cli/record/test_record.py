@@ -480,23 +480,6 @@ def test_a_filter_of_an_event_that_exists(traced: Cli) -> None:
     assert traced.out("cat", "events/user_events/web/filter") == "none\n"
 
 
-def test_two_filters_of_one_event(cli: Cli) -> None:
-    words = ["-e", "web", "-f", 'path == "/1"', "-e", "web", "-f", 'path == "/2"']
-    cli.run("record", *words, *web())
-    assert [one["path"] for one in fields(cli)] == ["/1", "/2"]
-
-
-def test_a_filter_that_fits_no_event_is_reported_before_the_command_runs(traced: Cli) -> None:
-    traced.run("reg", "web u16 status; __rel_loc char[] path")
-    done = traced.run("record", "-e", "web", "--filter", "stauts >= 500", "--", "touch", "ran", status=1)
-    assert done.stderr.decode() == (
-        "utracefs: user_events:web: filter: Field not found; it has status, path\n"
-        "  stauts >= 500\n         ^\n"
-    )
-    assert sorted(os.listdir(traced.home)) == ["d"]
-    assert traced.out("ls", "instances") == ""
-
-
 def test_a_filter_that_does_not_fit_what_comes(cli: Cli) -> None:
     """It is reported, also at the end; a recording with too many records is better than none."""
     done = cli.run("record", "-e", "web", "--filter", "stauts >= 500", *web(), status=1)
@@ -605,18 +588,6 @@ def test_the_snapshot_of_an_instance_that_there_is(traced: Cli) -> None:
     traced.run("record", "--keep", "--snapshot", "-B", "mine", "--", "true")
     assert fields(traced) == [{"a": 1}]
     assert "ev: a=0x2 (2)" in traced.out("cat", "-B", "mine", "trace")
-
-
-def test_a_line_that_fits_no_event_is_reported_before_the_command_runs(cli: Cli) -> None:
-    done = cli.run("record", "-e", "we*", "--filter", "status => 500", "--", "touch", "ran", status=1)
-    assert done.stderr.decode() == "utracefs: we*: filter: Invalid operator\n  status => 500\n         ^\n"
-    assert os.listdir(cli.home) == []
-
-
-def test_a_filter_of_all_events(cli: Cli) -> None:
-    """Without any -e."""
-    cli.run("record", "--filter", "n >= 7", *emitter(10))
-    assert [one["n"] for one in fields(cli)] == [7, 8, 9]
 
 
 REFUSED = """

@@ -5,7 +5,6 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -87,7 +86,7 @@ def rss_kb(process: "subprocess.Popen[bytes]") -> int:
     return int(found[1])
 
 
-def test_two_hundred_files_later_the_memory_is_the_same(traced: Cli, eventually: Eventually) -> None:
+def test_sixty_files_later_the_memory_is_the_same(traced: Cli, eventually: Eventually) -> None:
     """And so is the disk: weeks, in a short time."""
     traced.run("reg", "web u32 n; u32 usec")
     log = traced.home / "log"
@@ -101,38 +100,18 @@ def test_two_hundred_files_later_the_memory_is_the_same(traced: Cli, eventually:
     try:
         eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
         sizes = []
-        for number in range(1, 221):
+        for number in range(1, 81):
             process.send_signal(signal.SIGUSR2)
             eventually(lambda: log.read_text().count("\n") >= number, "a file is written")  # noqa: B023
             assert len(dumps(traced)) <= 3
-            if number in (20, 220):
+            if number in (20, 80):
                 sizes.append(rss_kb(process))
-        assert sizes[1] - sizes[0] < 2048, sizes
+        assert sizes[1] - sizes[0] < 1024, sizes
         assert len(os.listdir(f"/proc/{process.pid}/fd")) < 20
     finally:
         process.terminate()
         assert process.wait(timeout=60) == 0
-    assert " records in 221 files (218 removed, --max-files)" in log.read_text()
-
-
-def test_a_kill_leaves_complete_files_and_a_part(traced: Cli, eventually: Eventually) -> None:
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--switch-output", "signal", "-e", "web", "--compress=zlib")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
-    traced.run("emit", "web", "1", "1")
-    process.send_signal(signal.SIGUSR2)
-    eventually(lambda: len(dumps(traced)) == 1, "it is written")
-    traced.run("emit", "web", "2", "1")
-
-    def recovered() -> str:
-        (part,) = traced.home.glob("trace.dat.part*")
-        return traced.run("report", "--recover", str(part)).stdout.decode()
-
-    eventually(lambda: " n=2" in recovered(), "the next one is in the part")
-    process.kill()
-    process.communicate()
-    assert [values(traced, file) for file in dumps(traced)] == [[1]]
-    assert " n=2" in recovered() and " n=1" not in recovered()
+    assert " records in 81 files (78 removed, --max-files)" in log.read_text()
 
 
 def test_a_full_disk(traced: Cli, eventually: Eventually) -> None:
@@ -153,21 +132,6 @@ def test_a_full_disk(traced: Cli, eventually: Eventually) -> None:
     _, error = interrupt(process, signal.SIGTERM)
     assert [n for file in dumps(traced) for n in values(traced, file)] == [1, 2]
     assert process.returncode == 0 and b"2 records in 2 files" in error and b"nothing lost" in error
-
-
-def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
-    process = traced.start(
-        "record", "--switch-output", "1h", *program(100, -1, 0, "wait"), stdin=subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stdout.readline() == b"\n"
-    eventually(lambda: traced.out("ls", "instances") != "", "it records")
-    process.send_signal(signal.SIGUSR2)
-    eventually(lambda: len(dumps(traced)) == 1, "it is written")
-    daemon.kill()
-    daemon.wait()
-    _, error = interrupt(process, signal.SIGTERM)
-    assert process.returncode in (1, 143) and b"trace.dat.* has the records until then" in error, error
-    assert values(traced, dumps(traced)[0]) == list(range(100))
 
 
 def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
@@ -247,10 +211,8 @@ def test_the_daemon_is_killed_when_it_has_moved_a_page(
     assert b", nothing lost as far as" in error.splitlines()[-1]
 
 
-@pytest.mark.parametrize("option", ["--compress", "--compress=zlib", "--compress=zstd"])
+@pytest.mark.parametrize("option", ["--compress", "--compress=zlib"])
 def test_compressed(cli: Cli, option: str) -> None:
-    if option.endswith("zstd"):
-        pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     cli.run("record", option, "-b", "8000", *program(30_000))
     path = cli.home / "trace.dat"
     assert values(cli, path) == list(range(30_000))
