@@ -90,61 +90,6 @@ def test_parent_and_child_emit_each_on_its_own_connection(daemon: FakeDaemon, tm
     assert daemon.clients[1].names == [EVENT]
 
 
-def test_a_child_that_only_looks_makes_no_connection(daemon: FakeDaemon, tmp_path: Path) -> None:
-    daemon.enabled_from_start = set()
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    assert not event
-    for _ in range(3):
-        pid = os.fork()
-        if not pid:
-            threads = os.listdir("/proc/self/task")
-            for _ in range(1000):
-                assert not event
-                event.emit(1, 2)
-            assert not utracefs.stats().connected
-            assert utracefs.flush()
-            assert len(os.listdir("/proc/self/task")) == len(threads) == 1
-            sockets = [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")
-                       and os.readlink(f"/proc/self/fd/{fd}").startswith(("socket", "anon_inode:[eventfd]"))]
-            assert not sockets, sockets
-            sys.exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-    """,
-    )
-    assert len(daemon.clients) == 1
-
-
-def test_children_of_children_and_events_of_their_own(daemon: FakeDaemon, tmp_path: Path) -> None:
-    daemon.enabled_from_start.add(b"other u32 a")
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    def generation(number):
-        for i in range(10):
-            event.emit(number, i)
-        if number < 4:
-            pid = os.fork()
-            if not pid:
-                generation(number + 1)
-                other = utracefs.event("other u32 a")
-                assert other
-                other.emit(number + 1)
-                sys.exit(0)
-            assert os.waitpid(pid, 0)[1] == 0
-    generation(0)
-    """,
-    )
-    assert records(daemon) == sum((expected(who, 10) for who in range(5)), Counter())
-    others = [
-        payload[0] for client in daemon.clients for name, payload in client.records if name == b"other u32 a"
-    ]
-    assert sorted(others) == [1, 2, 3, 4]
-
-
 def test_fork_before_anything_was_settled(daemon: FakeDaemon, tmp_path: Path) -> None:
     run(
         tmp_path,
@@ -157,51 +102,6 @@ def test_fork_before_anything_was_settled(daemon: FakeDaemon, tmp_path: Path) ->
     """,
     )
     assert records(daemon) == expected(1, 1) + expected(2, 1)
-
-
-def test_a_prefork_server_that_forks_while_its_threads_emit(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    import warnings
-    warnings.filterwarnings("ignore", message=".*multi-threaded", category=DeprecationWarning)  # it is
-    assert event
-    stop = threading.Event()
-    counts = [0, 0]
-    def work(who):
-        while not stop.is_set():
-            event.emit(who, counts[who])
-            counts[who] += 1
-            if counts[who] % 200 == 0:
-                utracefs.flush(60)
-    threads = [threading.Thread(target=work, args=(who,)) for who in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for who in range(10, 30):
-        pid = os.fork()
-        if not pid:
-            for i in range(20):
-                event.emit(who, i)
-            os._exit(0 if utracefs.flush(60) else 1)
-        assert os.waitpid(pid, 0)[1] == 0, who
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert utracefs.stats().lost == 0
-    print(*counts)
-    """,
-    )
-    got = records(daemon)
-    for who in range(10, 30):
-        assert {number: count for (owner, number), count in got.items() if owner == who} == dict.fromkeys(
-            range(20), 1
-        )
-    for who in (0, 1):
-        mine = sorted(number for owner, number in got if owner == who)
-        assert mine == list(range(len(mine)))
-        assert len(mine) > 20
-    assert set(got.values()) == {1}
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -167,28 +167,6 @@ def test_the_time_is_that_of_the_emit(session: Session, tree: Tracefs, asleep_s:
         assert begin // 1000 - 50 <= told <= end // 1000 + 50
 
 
-def test_a_forked_child_has_a_ring_of_its_own(session: Session, tree: Tracefs) -> None:
-    event = enabled(session, tree)
-    event.emit(1)
-    pid = os.fork()
-    if not pid:
-        status = 1
-        with contextlib.suppress(BaseException):
-            assert ring_size(session) == 0
-            for n in range(100, 200):
-                event.emit(n)
-            assert session.flush(60)
-            event.emit(200)
-            assert ring_size(session) > 0
-            status = 0
-        os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    event.emit(2)
-    assert sorted(numbers(tree)) == [1, 2, *range(100, 201)]
-    text = tree.read_file("trace").decode()
-    assert re.search(rf"-{pid} +\[\d+\] .*ring: n=0xc8 \(200\)", text)
-
-
 def test_a_child_forked_between_two_sessions_knows_its_own_id(
     utracefsd: DaemonProcess, new_session: Callable[..., Session], tree: Tracefs
 ) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import signal
-import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess, running
-from utracefs import LoggingHandler, Session
+from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -100,62 +95,6 @@ def test_every_record_is_somewhere(session: Session, tree: Tracefs) -> None:
     expected = f"emitted: {mine.sent + lost}\nbytes: {mine.sent * 16}\n{in_rings}"
     expected += f"ftrace: recorded {mine.sent} filtered 0 lost {lost}\n"
     assert expected in stats(tree, "flood")
-
-
-BAD: list[Any] = [1.5, None, -1, 1 << 32, "12", b"12", object(), float("nan"), [1]]
-
-
-class Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class Quiet(WSGIRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_web_service_answers_the_same_whether_its_event_is_on(session: Session, tree: Tracefs) -> None:
-    done = session.event("http_done u32 usec; __rel_loc char[] user")
-    assert not done
-
-    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        number = int(environ["PATH_INFO"][1:])
-        done.emit(
-            BAD[number] if number < len(BAD) else 1, user="\ud800" if number == len(BAD) else "x" * 70_000
-        )
-        start_response("200 OK", [])
-        return [b"ok"]
-
-    def answers() -> list[int]:
-        found = []
-        for number in range(len(BAD) + 2):
-            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-            connection.request("GET", f"/{number}")
-            found.append(connection.getresponse().status)
-            connection.close()
-        return found
-
-    server = make_server("127.0.0.1", 0, app, Server, Quiet)
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    try:
-        for switch in (b"0", b"1", b"0"):
-            tree.write_file("events/user_events/http_done/enable", switch)
-            assert answers() == (len(BAD) + 2) * [200]
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
-    reasons = {"usec was None": 1, "usec was out of range": 2, "usec was float": 2, "usec was str": 1,
-               "usec was bytes": 1, "usec was object": 1, "usec was list": 1,
-               "user was not UTF-8": 1, "user was too long": 1}  # fmt: skip
-    assert done.refused == reasons
-    assert done.emitted == sum(reasons.values())
-    assert session.flush()
-    lines = stats(tree, "http_done").splitlines()
-    assert lines[0] == "emitted: 0"
-    assert set(lines[1:]) == {f"refused: {count} {reason}" for reason, count in reasons.items()}
 
 
 def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:
@@ -267,19 +206,3 @@ def test_a_relative_directory(
     assert os.waitpid(child, 0)[1] == 0
     session.close()
     assert b"step: n=0x5 (5)" in tree.read_file("trace")
-
-
-def test_logging(session: Session, tree: Tracefs) -> None:
-    logger = logging.getLogger("shop")
-    handler = LoggingHandler(session=session)
-    logger.addHandler(handler)
-    try:
-        logger.error("before")
-        tree.write_file("events/user_events/python_log/enable", b"1")
-        logger.error("%d items are %s", 3, "gone")
-        assert session.flush()
-        assert b"level=0x28 (40)" in tree.read_file("trace")
-        assert b"message=3 items are gone" in tree.read_file("trace")
-        assert b"before" not in tree.read_file("trace")
-    finally:
-        logger.removeHandler(handler)

@@ -185,7 +185,7 @@ def test_a_child_that_does_not_emit_makes_no_connection(work: Work) -> None:
         """
         def work(who):
             assert event and event.enabled and event.registered
-            assert not utracefs.stats().connected
+            assert utracefs.flush() and not utracefs.stats().connected
             assert len(os.listdir("/proc/self/task")) == 1
             links = [os.readlink(f"/proc/self/fd/{fd}") for fd in (3, 4, 5, *range(40, 50))
                      if os.path.exists(f"/proc/self/fd/{fd}")]
