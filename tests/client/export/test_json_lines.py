@@ -4,15 +4,9 @@ import io
 import json
 from pathlib import Path
 
-import pytest
-
 import utracefs
 from tests.client.export.example import ROWS, comm, name, shown, write
-from tests.client.recordings.test_recording import break_first_page
-from tests.client.recordings.trace_dat.example import CPU0, pages
-from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.export import Exported, write_json_lines
-from utracefs_protocol.errors import TraceError
 
 
 def test_all_records(tmp_path: Path) -> None:
@@ -41,11 +35,3 @@ def test_records_that_were_lost_and_not_counted(tmp_path: Path) -> None:
     with utracefs.open(write(tmp_path / "trace.dat", lost=-1), events=["empty"]) as recording:
         assert write_json_lines(recording, out) == Exported(1, 0, True)
     assert json.loads(out.getvalue().splitlines()[0]) == {"lost": None}
-
-
-def test_a_broken_recording_is_written_up_to_there(tmp_path: Path) -> None:
-    out = io.BytesIO()
-    path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
-    with utracefs.open(path) as recording, pytest.raises(TraceError, match="broken: cpu 0"):
-        write_json_lines(recording, out)
-    assert out.getvalue().count(b"\n") == 1

@@ -4,15 +4,9 @@ import csv
 import io
 from pathlib import Path
 
-import pytest
-
 import utracefs
 from tests.client.export.example import EVENTS, ROWS, comm, name, shown, write
-from tests.client.recordings.test_recording import break_first_page
-from tests.client.recordings.trace_dat.example import CPU0, pages
-from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.export import Exported, write_csv
-from utracefs_protocol.errors import TraceError
 
 BASE = ["time_ns", "cpu", "pid", "tid", "comm", "system", "name"]
 
@@ -49,14 +43,3 @@ def test_only_columns_of_events_that_have_records(tmp_path: Path) -> None:
     with utracefs.open(path, pids=[999]) as recording:
         assert write_csv(recording, out).records == 0
     assert out.getvalue() == ",".join(BASE).encode() + b"\r\n"
-
-
-def test_a_broken_recording_is_written_up_to_there(tmp_path: Path) -> None:
-    out = io.BytesIO()
-    path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
-    with utracefs.open(path) as recording, pytest.raises(TraceError, match="broken: cpu 0"):
-        write_csv(recording, out)
-    assert out.getvalue().decode().splitlines() == [
-        ",".join([*BASE, "count"]),
-        "100000000001,0,11,11,alpha,user_events,test,7",
-    ]

@@ -16,9 +16,7 @@ from tests.client.export.timelines.trace_processor import ask
 from tests.client.recordings.perf_data.example import comm as comm_record
 from tests.client.recordings.perf_data.example import sample
 from tests.client.recordings.perf_data.example import write as write_perf_data
-from tests.client.recordings.test_recording import break_first_page
-from tests.client.recordings.trace_dat.example import CPU0, EVENTS, pages
-from tests.client.recordings.trace_dat.example import write as write_pages
+from tests.client.recordings.trace_dat.example import CPU0, EVENTS
 from utracefs.export import Counter, Duration, Exported, Slice, Tracks, write_perfetto
 from utracefs_protocol.errors import TraceError
 
@@ -235,21 +233,6 @@ def test_no_records(tmp_path: Path) -> None:
     data, done = export(write(tmp_path / "trace.dat"), pids=[999])
     assert done.records == 0 and judge(tmp_path, data) == ([], [])
     assert read(data).primary_clock == 3
-
-
-def test_a_broken_recording_is_written_up_to_there(tmp_path: Path) -> None:
-    out = io.BytesIO()
-    path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
-    with utracefs.open(path) as recording, pytest.raises(TraceError, match="broken: cpu 0"):
-        write_perfetto(recording, out)
-    assert [event["ts"] for event in read(out.getvalue()).events] == [100000000001]
-
-
-def test_progress_is_reported(tmp_path: Path) -> None:
-    told: list[float] = []
-    with utracefs.open(write(tmp_path / "trace.dat")) as recording:
-        write_perfetto(recording, io.BytesIO(), progress=told.append)
-    assert told == [1.0]
 
 
 def test_tracks_are_checked_before_anything_is_written(tmp_path: Path) -> None:
