@@ -688,21 +688,6 @@ def test_tls_is_not_left_out(server: NatsServer, tmp_path: Path) -> None:
             nats.send(batches(3))
 
 
-def test_an_expired_certificate_is_renewed(tmp_path: Path) -> None:
-    certificates(tmp_path, days="0")
-    sent = batches(3, 4)
-    with serving(tmp_path / "nats", tls_config(tmp_path)) as server:
-        with target(server.at, ca=str(tmp_path / "ca.pem")) as nats:
-            with pytest.raises(ConnectionError, match="certificate has expired"):
-                nats.send(sent)
-            certificates(tmp_path)
-            server.kill()
-            server.start()
-            nats.send(sent)
-        with server.connection(tls=Settings(ca=str(tmp_path / "ca.pem")).tls) as connection:
-            assert JetStream(connection).stream("RECORDS")["state"]["messages"] == 2
-
-
 def test_client_certificates_are_read_anew(tmp_path: Path) -> None:
     certificates(tmp_path)
     certificates(tmp_path, name="client", days="0")

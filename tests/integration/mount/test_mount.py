@@ -571,8 +571,3 @@ def test_copies(tree: Path, tmp_path: Path) -> None:
     with open(tree / "trace", "rb") as file:  # tail looks for lines at the end of a file with a size
         last = subprocess.check_output(["tail", "-n", "1", tree / "trace"])
         assert last and file.read().endswith(last)
-
-
-def test_thousands_of_events_are_listed(tree: Path) -> None:
-    write(tree / "dynamic_events", b"".join(b"u:event_%d u32 a\n" % i for i in range(4000)))
-    assert len(os.listdir(tree / "events/user_events")) == 4002

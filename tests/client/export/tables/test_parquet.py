@@ -234,12 +234,12 @@ print(most)
 
 
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
-    """Four times as many records, with 200 MB of text, in no more memory; the mapped file is not counted."""
+    """Four times as many records, with 120 MB of text, in no more memory; the mapped file is not counted."""
     peaks = []
     event = Events(5, b"ev u64 n; char[200] text")
     formats = {b"user_events": event.formats()}
     entry = event.entry(5, 1, 7, "x" * 199)
-    for count in (300_000, 1_200_000):
+    for count in (150_000, 600_000):
         path = example.write(
             tmp_path / "t", [example.pages([(n, entry) for n in range(count)])], formats=formats
         )
