@@ -592,23 +592,18 @@ WRAP(int, epoll_ctl, (int epoll, int operation, int fd, struct epoll_event *even
 	return (int)ut_system_call(SYS_epoll_ctl, epoll, operation, fd, (long)event, 0, 0);
 }
 
-/* At the end of a recording the tool gets a SIGINT as from Ctrl-C, and here: bpftrace takes notice of signals
- * only if they interrupt its wait. */
+/* bpftrace takes notice of signals only if they interrupt its wait. */
 WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int timeout_ms))
 {
-	unsigned output;
-	int ready;
-
 	if (bt_is_recording()) {
-		output = bp_output();
-		ready = (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, 0, 0, 0);
-		if (ready)
-			return ready;
-		if (bp_idle(output)) {
-			raise(SIGINT);
-			errno = EINTR;
-			return -1;
+		int ready = (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, 0, 0, 0);
+		int more = ready ? 0 : bp_replay();
+
+		if (ready || more < 0) {
+			errno = ready ? errno : EINTR;
+			return ready ? ready : -1;
 		}
+		timeout_ms = more ? 0 : timeout_ms;
 	}
 	return (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, timeout_ms, 0, 0);
 }

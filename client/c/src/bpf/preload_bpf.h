@@ -45,10 +45,10 @@ void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program);
 /* Starts the thread. 0, or -errno: no daemon. */
 int bp_probe_enable(struct bp_probe *probe, int is_enabled);
 
-/* For recordings. bp_output() before the tool looks whether there is output of programs; bp_idle() with that
- * number when there was none. The first one begins the recording; true once: at its end. */
-unsigned bp_output(void);
-int bp_idle(unsigned output);
+/* For recordings, in place of the tool's wait, when it has read all output: runs programs on some records.
+ * 1: the tool looks for output, and comes again. -1: a signal has interrupted it, as at the end of the
+ * recording a SIGINT like Ctrl-C. 0: it has ended. */
+int bp_replay(void);
 
 /* Now, for programs that run without a record. */
 void bp_record_of_ourselves(struct bp_record *record);

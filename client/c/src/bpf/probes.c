@@ -8,9 +8,9 @@
  * thread takes it for a batch, the tool's calls for one call. A probe is detached when all records that were
  * emitted before are processed: tools read their maps then.
  *
- * Of recordings the stream is opened when all probes are attached and the tool waits. Time is that of the
- * records, also for clocks. After output of programs the thread waits until the tool has read it, and the
- * maps to which it refers; where each record has output, after some of them.
+ * Of recordings the stream is opened when all probes are attached and the tool waits, and programs run in the
+ * tool's own thread, in place of its wait. Time is that of the records, also for clocks. After output of
+ * programs the tool reads it, and the maps to which it refers; where each record has output, after some.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,11 +18,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,9 +61,7 @@ static struct {
 	int has_next, has_output;
 	unsigned quiet, outputs; /* records since the last output; outputs since the tool has read all */
 	uint64_t next_due_ns;
-	atomic_uint output, idle; /* bp_output(), bp_idle() */
-	atomic_int is_over;
-	int is_late;
+	int is_over, is_late;
 	uint64_t silent_until_ns; /* the daemon did not answer lately: it is not asked again until then */
 	uint64_t lost, told, late; /* late: of `lost`, records on which no program has run in time */
 	uint64_t told_at_ns;
@@ -232,18 +232,16 @@ static int read_records(uint64_t until_ns)
 		} else if (record.kind == UTRACEFS_STREAM_LOST) {
 			here.lost += record.lost;
 		}
+		here.quiet++;
 		if (is_recording && bp_ring_bells()) {
-			here.has_output = here.quiet >= 16 || ++here.outputs >= OUTPUT_BATCH;
+			here.has_output = here.quiet > 16 || ++here.outputs >= OUTPUT_BATCH;
 			here.quiet = 0;
-		} else {
-			here.quiet++;
 		}
 		if (count % 16 == 15 && now_ns(CLOCK_MONOTONIC) - began > BATCH_NS)
 			return 1;
 	}
 	if (got < 0) {
 		here.has_ended = 1;
-		atomic_store(&here.is_over, is_recording);
 		if (!is_recording)
 			bp_tell("%s", utracefs_stream_error(here.stream));
 	}
@@ -275,20 +273,6 @@ static void catch_up(void)
 
 /* ---- the thread */
 
-/* Until it has read all output, which also is before the process ends. Releases the lock. */
-static void wait_for_tool(void)
-{
-	struct pollfd polled = { .fd = here.bell, .events = POLLIN };
-	const unsigned output = atomic_fetch_add(&here.output, 1) + 1;
-	uint64_t rung;
-
-	bp_unlock();
-	while (atomic_load(&here.idle) != output) {
-		poll(&polled, 1, -1);
-		(void)!NEXT(read)(here.bell, &rung, sizeof(rung));
-	}
-}
-
 static void *read_and_run(void *unused)
 {
 	struct pollfd polled[2] = { { .fd = here.bell, .events = POLLIN }, { .events = POLLIN } };
@@ -301,15 +285,10 @@ static void *read_and_run(void *unused)
 		now = now_ns(CLOCK_MONOTONIC);
 		here.boot_offset_ns = (int64_t)(now_ns(CLOCK_BOOTTIME) - now);
 		more = read_records(UINT64_MAX);
-		due = bt_is_recording() ? UINT64_MAX : run_clocks(now);
+		due = run_clocks(now);
 		wait_ms = due - now < LONGEST_WAIT_NS ? (int)((due - now + 999999) / 1000000) : 1000;
 		tell_lost(now);
-		if ((bp_ring_bells() || here.has_output) && bt_is_recording()) {
-			here.has_output = 0;
-			here.outputs = 0;
-			wait_for_tool();
-			continue;
-		}
+		bp_ring_bells();
 		polled[1].fd = here.stream && !here.has_ended ? utracefs_stream_fd(here.stream) : -1;
 		if (polled[1].fd < 0 && here.stream && !here.has_ended && wait_ms > 20)
 			wait_ms = 20; /* the daemon is away: utracefs_stream_next looks for the next one */
@@ -442,27 +421,35 @@ int bp_probe_enable(struct bp_probe *probe, int is_enabled)
 	return error;
 }
 
-unsigned bp_output(void)
+int bp_replay(void)
 {
-	return atomic_load(&here.output);
-}
-
-int bp_idle(unsigned output)
-{
-	const uint64_t one = 1;
+	struct pollfd polled = {.events = POLLIN};
 	struct ut_section section;
+	int result = 1, is_idle;
+	sigset_t pending;
 
-	if (here.bell < 0) {
-		ut_section_begin(&section);
-		bp_lock();
-		if (select_events() || start_thread())
-			here.is_over = here.has_ended = 1;
-		bp_unlock();
-		ut_section_end(&section);
-	}
-	atomic_store(&here.idle, output);
-	(void)!NEXT(write)(here.bell, &one, sizeof(one));
-	return atomic_exchange(&here.is_over, 0);
+	ut_section_begin(&section);
+	bp_lock();
+	here.boot_offset_ns = (int64_t)(now_ns(CLOCK_BOOTTIME) - now_ns(CLOCK_MONOTONIC));
+	if (!here.process)
+		here.has_ended = select_events() < 0;
+	here.process = getpid();
+	here.has_output = here.outputs = 0;
+	is_idle = !(read_records(UINT64_MAX) | bp_ring_bells()) && !here.has_output && !here.outputs;
+	tell_lost(now_ns(CLOCK_MONOTONIC));
+	if (is_idle && here.has_ended)
+		result = here.is_over++ ? 0 : -1;
+	polled.fd = is_idle && !here.has_ended ? utracefs_stream_fd(here.stream) : -1;
+	bp_unlock();
+	if (polled.fd >= 0)
+		ut_system_call(SYS_ppoll, (long)&polled, 1, (long)&(struct timespec){0, 20000000}, 0, 0, 0);
+	sigpending(&pending);
+	if (result == -1)
+		raise(SIGINT); /* delivered at the section's end */
+	else if (sigismember(&pending, SIGINT) || sigismember(&pending, SIGTERM))
+		result = -1;
+	ut_section_end(&section);
+	return result;
 }
 
 /* Reports the remaining losses. */
