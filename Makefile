@@ -35,7 +35,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage assertions others fresh soak bench bpftrace-versions sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage assertions others fresh soak simulate bench bpftrace-versions sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -137,6 +137,11 @@ SECONDS := 600
 SOAK :=
 soak: build $(VENV)/.developer
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(SOAK)
+
+# For SECONDS=, from SEED= on: docs/testing.md. A failure is printed as a list of steps to keep.
+SEED := 1
+simulate: build $(VENV)/.developer
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.simulate --seconds $(SECONDS) --seed $(SEED)
 
 test: lint check
 

@@ -1,0 +1,198 @@
+"""Faults to be found: each is one that the daemon had, or one change away from it, put in for a run.
+
+python -m tests.simulation.faults [NAME...]      how long each takes to be found
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.simulate import STEPS, Outcome, play
+from tests.simulation.world import steps_of
+from utracefsd.connections import link
+from utracefsd.connections.data_connection import DataConnection
+from utracefsd.connections.port import Port
+from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
+from utracefsd.consumers.ftrace.hist.tables import Tables
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.events.event_ids import EventIds
+from utracefsd.events.event_table import EventTable
+from utracefsd.intake.rings import Rings
+from utracefsd.machine import disk
+from utracefsd.state import log_file
+from utracefsd.state.folder import BufferFolders
+from utracefsd.state.living import State
+
+Fault = Callable[[], contextlib.AbstractContextManager[None]]
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(place: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The function replaces place.name; its first argument is the real one."""
+
+    def decorate(broken: Callable[..., Any]) -> Callable[..., Any]:
+        @contextlib.contextmanager
+        def put_in() -> Iterator[None]:
+            real = getattr(place, name)
+            setattr(place, name, lambda *args, **kwargs: broken(real, *args, **kwargs))
+            try:
+                yield
+            finally:
+                setattr(place, name, real)
+
+        FAULTS[broken.__name__] = put_in
+        return broken
+
+    return decorate
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+@fault(EventIds, "restore")
+def ids_of_removed_events_are_given_again_after_a_restart(
+    real: Any, ids: EventIds, used: Any, recorded: Any
+) -> None:
+    """Records got another meaning."""
+    real(ids, used, ())
+
+
+@fault(Instance, "restore")
+def a_freed_snapshot_is_allocated_again_by_a_restored_trigger(
+    real: Any, instance: Instance, *args: Any, **kwargs: Any
+) -> None:
+    remove, BufferStore.remove_spare = BufferStore.remove_spare, _nothing  # type: ignore[method-assign]
+    try:
+        real(instance, *args, **kwargs)
+    finally:
+        BufferStore.remove_spare = remove  # type: ignore[method-assign]
+
+
+@fault(State, "_filter_changed")
+def filters_are_not_written_down(real: Any, *args: Any) -> None: ...
+
+
+@fault(State, "_file_changed")
+def enabled_events_are_not_written_down(real: Any, *args: Any) -> None: ...
+
+
+@fault(State, "_removed")
+def removed_events_are_not_written_down(real: Any, *args: Any) -> None: ...
+
+
+@fault(Port, "_send")
+def an_answer_is_sent_before_it_is_written_down(real: Any, port: Port, accepted: Any) -> None:
+    port._before_sending = None
+    real(port, accepted)
+
+
+@fault(DataConnection, "_drop_references")
+def a_connection_that_ends_keeps_its_events(real: Any, connection: DataConnection, now_ns: int) -> None:
+    connection.index_table.clear()
+
+
+@fault(EventTable, "end_hold")
+def events_wait_for_their_programs_forever(real: Any, table: EventTable) -> None: ...
+
+
+@fault(EventTable, "detach")
+def a_status_byte_stays_on(real: Any, table: EventTable, event: Any, probe: Any) -> None:
+    event.tracepoint.detach(probe)
+    table.release(event)
+
+
+@fault(Rings, "drop")
+def the_rest_of_a_dead_program_s_ring_is_dropped(real: Any, rings: Rings, ring: Any) -> None:
+    rings._forget(rings._owned[ring])
+
+
+@fault(BufferFolders, "switch_to")
+def a_buffer_is_removed_before_the_log_names_the_new_one(
+    real: Any, folders: BufferFolders, folder: str
+) -> None:
+    folders.folder = os.path.basename(folder)
+    folders.remove_others()
+    folders._state.on_buffer_moved(folders._number)
+
+
+@fault(log_file.LogFile, "replace")
+def the_log_is_rewritten_in_place(real: Any, file: log_file.LogFile, data: bytes) -> bool:
+    return (
+        len(data) <= file.room
+        and file._put(data, file._offset)
+        and file._turn(file._offset, len(data), behind=False)
+    )
+
+
+@fault(log_file.LogFile, "append")
+def the_log_counts_lines_before_they_are_there(real: Any, file: log_file.LogFile, data: bytes) -> bool:
+    at = file._offset + file.length
+    return (
+        len(data) <= file.left
+        and file._turn(file._offset, file.length + len(data), behind=file.behind)
+        and file._put(data, at)
+    )
+
+
+@fault(log_file.LogFile, "mark_behind")
+def a_log_without_room_does_not_say_so(real: Any, file: log_file.LogFile) -> None:
+    file.behind = True
+
+
+@fault(link, "_close_all")
+def sent_descriptors_stay_open(real: Any, fds: Any) -> None: ...
+
+
+@fault(Tables, "adopt")
+def histograms_begin_again(real: Any, tables: Tables, *args: Any, **kwargs: Any) -> Any:
+    found = real(tables, *args, **kwargs)
+    if found is not None:
+        found.clear()
+    return found
+
+
+@fault(State, "_instance_removed")
+def a_removed_instance_comes_back(real: Any, state: State, instance: Instance) -> None:
+    save, state.save = state.save, _nothing  # type: ignore[method-assign]
+    try:
+        real(state, instance)
+    finally:
+        state.save = save  # type: ignore[method-assign]
+
+
+@fault(disk, "rename")
+def a_file_is_copied_to_its_place(real: Any, old: Any, new: Any) -> None:
+    """As if it had been made there: a kill leaves half of it."""
+    with open(new, "wb") as file:
+        file.write(Path(old).read_bytes()[:4096])
+    real(old, new)
+
+
+def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]:
+    """(how it failed, the seed); None: not within that time."""
+    until = time.monotonic() + seconds
+    with FAULTS[name]():
+        while time.monotonic() < until:
+            outcome = play(steps_of(seed, STEPS))
+            if outcome.failure:
+                return outcome, seed
+            seed += 1
+    return None, seed
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or FAULTS:
+        began = time.monotonic()
+        found, at = find(wanted, 60)
+        took = time.monotonic() - began
+        print(
+            f"{took:5.1f} s, seed {at}: {wanted}: {found.failure if found else 'NOT FOUND':.150}", flush=True
+        )

@@ -1,0 +1,91 @@
+"""The world's machine: its clock, its two cpus, its processes and users, all in one process.
+
+Processes are rows of a table. /proc shows them, sockets have their credentials, and they end when a step says
+so. Nothing of it is the machine's below, so a run does not depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+import utracefsd.daemon
+from utracefsd.machine import _machine, peer, procfs, tsc
+
+CPUS = 2
+FIRST_PID = 4_200_000
+"""Above the largest pid of a machine."""
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.now = 1_000_000_000_000
+        self.processes: dict[int, tuple[int, int]] = {}
+        """By pid: user, start time."""
+        self.owner_of: dict[int, int] = {}
+        """The process that connected, by the descriptor of the daemon's end."""
+        self._next = FIRST_PID
+        self._exists = os.path.exists
+        self._read = procfs._read
+
+    def start(self, uid: int) -> int:
+        pid, self._next = self._next, self._next + 1
+        self.processes[pid] = uid, pid - FIRST_PID + 100
+        return pid
+
+    def set_time(self, tick_ns: int = 0) -> None:
+        _machine.simulate(self.now, tick_ns)
+
+    def pass_time(self, ns: int) -> None:
+        self.now = max(self.now, _machine.monotonic_ns()) + ns
+        self.set_time()
+
+    def read(self, path: str, most: int = 4096) -> bytes:
+        _, proc, pid, name = path.split("/", 3)
+        if proc != "proc" or not pid.isdigit() or int(pid) < FIRST_PID:
+            return self._read(path, most)
+        if int(pid) not in self.processes:
+            raise FileNotFoundError(path)
+        uid, start = self.processes[int(pid)]
+        if name == "comm":
+            return f"p{uid}\n".encode()
+        if name == "status":
+            return f"Name:\tp{uid}\nTgid:\t{pid}\nPPid:\t0\nNSpid:\t{pid}\n".encode()
+        values = ["S", *["0"] * 50]
+        values[19] = str(start)
+        return f"{pid} (p{uid}) {' '.join(values)}\n".encode()
+
+    def exists(self, path: str) -> bool:
+        parts = str(path).split("/")
+        if parts[1:2] == ["proc"] and parts[2].isdigit() and int(parts[2]) >= FIRST_PID:
+            return int(parts[2]) in self.processes and int(parts[-1]) in self.processes
+        return self._exists(path)
+
+    def credentials(self, sock: socket.socket) -> tuple[int, int, int]:
+        pid = self.owner_of[sock.fileno()]
+        uid = self.processes[pid][0]
+        return pid, uid, uid
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        places = [
+            (procfs, "_read", self.read),
+            (peer, "_credentials", self.credentials),
+            (peer, "_still_lives", lambda sock: True),
+            (tsc, "trusted", lambda: False),
+            (os.path, "exists", self.exists),
+            (utracefsd.daemon, "possible_cpus", lambda: CPUS),
+            (utracefsd.daemon, "free_memory_kb", lambda: 1 << 20),
+        ]
+        real = [(place, name, getattr(place, name)) for place, name, _ in places]
+        for place, name, ours in places:
+            setattr(place, name, ours)
+        self.set_time()
+        try:
+            yield
+        finally:
+            _machine.simulate(0)
+            for place, name, theirs in real:
+                setattr(place, name, theirs)

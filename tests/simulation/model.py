@@ -1,0 +1,365 @@
+"""The model of a daemon: plain Python, which shares no code with the product.
+
+The words are those of SECURITY.md and docs/:
+
+- **exactly once, in order**: a record that a consumer took is in its buffer once, behind the older ones of
+  its program, with the name, the fields and the cpu that it was emitted with, over any number of daemons;
+- **nothing is lost silently**: records in a buffer and those overwritten in it are those recorded in it;
+  recorded, filtered and lost are those emitted;
+- **settings outlive a daemon**: enabled events, filters, triggers, histograms, instances, their switches;
+- **an answer is a promise**: what was answered is true in the next daemon, whenever this one is killed. An
+  operation in progress then was carried out or was not: so there are several models, until one look at the
+  tree tells which of them is true;
+- **programs are isolated**: what one does or suffers changes nothing for another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from typing import Any
+
+FTRACE, OTHER = 1, 128
+
+HISTS, BUFFERS, SETTINGS = "hists", "buffers", "settings"
+
+LINE = rb"^.{16}-\d+ +\[(\d+)\] .{5} +[\d.]+: (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
+"""A line of `trace`: cpu, event, n, k."""
+
+Texts = dict[str, bytes]
+"""Contents of files by path."""
+
+
+class Wrong(AssertionError):
+    """The daemon contradicts the model."""
+
+
+class Record:
+    """`n` is the record's number, given out once. Records never change, so copies of a model share them."""
+
+    def __init__(self, n: int, name: str, k: int, cpu: int, time: int, pid: int, valid: bool = True) -> None:
+        self.n, self.name, self.k, self.cpu, self.time, self.pid = n, name, k, cpu, time, pid
+        self.valid = valid
+
+    def __deepcopy__(self, _: Any) -> Record:
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.name}#{self.n} k={self.k} cpu{self.cpu} of {self.pid}"
+
+
+class Program:
+    """One that has a connection, or waits for the next daemon."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        """By write_index."""
+        self.connected = True
+        self.ring: list[Record] | None = None
+        """Committed and not taken in; None: it has no ring."""
+        self.adopted = True
+        """This daemon reads its ring."""
+        self.lost: Counter[str] = Counter()
+        """Without room in its ring, not counted by a daemon yet."""
+
+
+class Instance:
+    def __init__(self) -> None:
+        self.on = True
+        self.percent = 50
+        self.enabled: set[str] = set()
+        self.filters: dict[str, int] = {}
+        """Event: records with a larger k pass."""
+        self.hists: dict[str, Counter[int]] = {}
+        self.traceoff: set[str] = set()
+        """Events with the trigger `traceoff if k == 3`."""
+        self.snapper: set[str] = set()
+        """Events with the trigger `snapshot if k == 99`, which never fires."""
+        self.kept: list[Record] = []
+        """All that was recorded since it was cleared, also what was overwritten since."""
+        self.spare: list[Record] | None = None
+        self.exact = True
+        """Nothing but overwriting took records out of `kept`."""
+        self.spare_exact = True
+
+
+class Model:
+    def __init__(self) -> None:
+        self.programs: dict[int, Program] = {}
+        self.instances: dict[str, Instance] = {"": Instance()}
+        self.fields: dict[str, str] = {}
+        """Events that exist: their fields."""
+        self.latest: dict[str, str] = {}
+        """Also of events that are gone."""
+        self.awaited: set[str] = set()
+        """Events that stay some seconds after a restart without a program."""
+        self.streams: dict[int, tuple[str, list[Record]]] = {}
+        """Readers: the event that each gets, and what it must get yet."""
+        self.unsure: set[int] = set()
+        """Numbers of records whose event was removed: shown with an unknown type."""
+        self.emitted: Counter[str] = Counter()
+        self.keeps = False
+        """Events without a reference are still there."""
+        self.in_memory: set[str] = set()
+        """Things that the daemon said a restart would lose: HISTS, BUFFERS; SETTINGS when the next one says
+        that its predecessor had no room for the latest."""
+        self.loose: set[str] = set()
+        """Things that may have been lost then: the next look tells."""
+        self.known: dict[int, Record] = {}
+
+    # Consumers
+
+    def status(self, name: str) -> int:
+        ftrace = any(
+            name in i.enabled or name in i.hists or name in i.traceoff or name in i.snapper
+            for i in self.instances.values()
+        )
+        stream = any(name == wanted for wanted, _ in self.streams.values())
+        return FTRACE * ftrace + OTHER * stream
+
+    def _used(self, name: str) -> bool:
+        return (
+            self.status(name) > 0
+            or name in self.awaited
+            or any(name in p.events for p in self.programs.values() if p.connected)
+        )
+
+    def forget_unused(self) -> None:
+        """An event is removed with its last reference."""
+        for name in [name for name in self.fields if not (self.keeps or self._used(name))]:
+            del self.fields[name]
+            self.emitted.pop(name, None)
+            for i in self.instances.values():
+                i.filters.pop(name, None)
+                self.unsure.update(r.n for r in [*i.kept, *(i.spare or ())] if r.name == name)
+
+    # Programs
+
+    def register(self, pid: int, name: str, fields: str) -> bool:
+        """Whether it is accepted."""
+        if self.fields.setdefault(name, fields) != fields:
+            return False
+        self.latest[name] = fields
+        events = self.programs[pid].events
+        if name not in events:
+            events.append(name)
+        return True
+
+    def emit(self, pid: int, record: Record, *, ring: bool) -> None:
+        self.known[record.n] = record
+        program = self.programs[pid]
+        if ring:
+            assert program.ring is not None
+            program.ring.append(record)
+        else:
+            self.take_in()
+            self._take(record)
+
+    def take_in(self) -> None:
+        """All rings, oldest record first."""
+        found = [r for p in self.programs.values() if p.ring and p.adopted for r in p.ring]
+        for record in sorted(found, key=lambda r: r.time):
+            self._take(record)
+        for program in self.programs.values():
+            if program.ring is not None and program.adopted:
+                program.ring.clear()
+
+    def _take(self, r: Record) -> None:
+        if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
+            return
+        self.emitted[r.name] += 1
+        for i in self.instances.values():
+            if r.name in i.hists:
+                i.hists[r.name][r.k] += 1
+            if r.name in i.enabled and i.on and not (r.name in i.filters and r.k <= i.filters[r.name]):
+                i.kept.append(r)
+            if r.name in i.traceoff and r.k == 3:
+                i.on = False
+        for wanted, to_read in self.streams.values():
+            if wanted == r.name:
+                to_read.append(r)
+
+    def _refuses(self, name: str) -> bool:
+        """A consumer looks at an invalid record: EFAULT. One that is off filters it unseen."""
+        return any(name == wanted for wanted, _ in self.streams.values()) or any(
+            (name in i.enabled and (i.on or name in i.filters))
+            or name in i.hists
+            or name in i.traceoff
+            or name in i.snapper
+            for i in self.instances.values()
+        )
+
+    def gone(self, pid: int) -> None:
+        """It has ended; a daemon that reads its ring takes in the rest."""
+        self.take_in()
+        del self.programs[pid]
+        self.forget_unused()
+
+    def disconnected(self, pid: int) -> None:
+        self.take_in()
+        self.programs[pid].connected = False
+        self.forget_unused()
+
+    # Daemons
+
+    def restart(self, *, killed: bool) -> None:
+        if not killed:
+            self.take_in()
+        self.emitted.clear()
+        self.streams.clear()
+        self.loose |= self.in_memory
+        self.awaited = set(self.fields)
+        for program in self.programs.values():
+            program.connected = program.adopted = False
+
+    def grace_over(self) -> None:
+        self.awaited.clear()
+        self.forget_unused()
+
+    # Looks
+
+    def check(self, texts: Texts) -> None:
+        """Raises Wrong where the contents of the tree contradict this model."""
+        if SETTINGS in self.loose:
+            self._believe(texts)
+        names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
+        if names - {"e"} != set(self.fields):
+            raise Wrong(f"events {sorted(names)}, must be {sorted(self.fields)}")
+        if (found := set(texts["instances"].decode().split())) != set(self.instances) - {""}:
+            raise Wrong(f"instances {sorted(found)}, must be {sorted(self.instances)}")
+        for name, instance in self.instances.items():
+            self._check_instance(f"instances/{name}/" if name else "", instance, texts)
+        for event in self.fields:
+            self._check_conservation(event, texts[f"events/user_events/{event}/stats"].decode())
+        self.loose.clear()
+
+    def _believe(self, texts: Texts) -> None:
+        """The settings are older ones; which, only the daemon knows."""
+        names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
+        self.fields = {name: self.latest[name] for name in names}
+        found = {"", *texts["instances"].decode().split()}
+        self.instances = {name: self.instances.get(name) or Instance() for name in sorted(found)}
+        for at, i in self.instances.items():
+            place = f"instances/{at}/" if at else ""
+            i.exact = i.spare_exact = False
+            i.on = texts[place + "tracing_on"] == b"1\n"
+            i.percent = int(texts[place + "buffer_percent"])
+            files = {name: f"{place}events/user_events/{name}/" for name in names}
+            i.enabled = {name for name in names if texts[files[name] + "enable"].startswith(b"1")}
+            filters = {name: texts[files[name] + "filter"] for name in names}
+            i.filters = {name: int(text[4:]) for name, text in filters.items() if text != b"none\n"}
+            triggers = {name: texts[files[name] + "trigger"] for name in names}
+            i.hists = {name: i.hists.get(name, Counter()) for name in names if b"hist:" in triggers[name]}
+            i.traceoff = {name for name in names if b"traceoff:" in triggers[name]}
+            i.snapper = {name for name in names if b"snapshot:" in triggers[name]}
+            if b"is freed" in texts[place + "snapshot"]:
+                i.spare = None
+            elif i.spare is None:
+                i.spare = []
+            for name in set(self.latest) - names:
+                self.unsure.update(r.n for r in self.known.values() if r.name == name)
+
+    def _check_instance(self, at: str, i: Instance, texts: Texts) -> None:
+        expect(at + "tracing_on", texts[at + "tracing_on"], b"%d\n" % i.on)
+        expect(at + "buffer_percent", texts[at + "buffer_percent"], b"%d\n" % i.percent)
+        for name in self.fields:
+            file = f"{at}events/user_events/{name}/"
+            on = b"1" if name in i.enabled else b"0"
+            expect(file + "enable", texts[file + "enable"].strip(b"*\n"), on)
+            wanted = b"k > %d\n" % i.filters[name] if name in i.filters else b"none\n"
+            expect(file + "filter", texts[file + "filter"], wanted)
+            triggers = [line for line in texts[file + "trigger"].splitlines() if not line.startswith(b"#")]
+            found = sorted(line.partition(b":")[0] for line in triggers)
+            expect(
+                file + "trigger",
+                found,
+                [b"hist"] * (name in i.hists)
+                + [b"snapshot"] * (name in i.snapper)
+                + [b"traceoff"] * (name in i.traceoff),
+            )
+            if name in i.hists:
+                table = {
+                    int(k): int(hits)
+                    for k, hits in re.findall(rb"k: +(\d+) \} hitcount: +(\d+)", texts[file + "hist"])
+                }
+                if self.loose & {HISTS, SETTINGS}:
+                    i.hists[name] &= Counter(table)
+                dropped = int((re.search(rb"Dropped: (\d+)", texts[file + "hist"]) or [0, 0])[1])
+                expect(f"{file}hist: too many", Counter(table) - i.hists[name], Counter())
+                expect(f"{file}hist: too few", sum((i.hists[name] - Counter(table)).values()), dropped)
+        if BUFFERS in self.loose:
+            i.exact = i.spare_exact = False
+            for kept, file in ((i.kept, "trace"), (i.spare or [], "snapshot")):
+                shown = set(map(int, re.findall(rb" n=0x[0-9a-f]+ \((\d+)\)", texts[at + file])))
+                kept[:] = [r for r in kept if r.n in shown or r.n in self.unsure]
+            if b"is freed" in texts[at + "snapshot"]:
+                i.spare = None
+        stats = [texts[f"{at}per_cpu/cpu{cpu}/stats"] for cpu in (0, 1)]
+        counts = [
+            int(one)
+            for text in stats
+            for one in re.findall(rb"^(?:entries|overrun): (\d+)", text, re.MULTILINE)
+        ]
+        self._check_records(at + "trace", texts[at + "trace"], i.kept, i.exact, counts[0::2])
+        if i.exact:
+            expect(f"{at}: recorded", sum(counts), len(i.kept))
+        if i.spare is not None:
+            self._check_records(at + "snapshot", texts[at + "snapshot"], i.spare, i.spare_exact, None)
+        elif b"is freed" not in texts[at + "snapshot"]:
+            raise Wrong(f"{at}snapshot is allocated, must not be: {texts[at + 'snapshot']!r:.200}")
+
+    def _check_records(
+        self, at: str, text: bytes, kept: list[Record], exact: bool, entries: list[int] | None
+    ) -> None:
+        """Each cpu shows the latest records of each program, each once and in order."""
+        found = [
+            (int(cpu), name.decode(), int(n), int(k))
+            for cpu, name, n, k in re.findall(LINE, text, re.MULTILINE)
+        ]
+        shown: dict[tuple[int, int], list[int]] = {}
+        for cpu, name, n, k in found:
+            r = self.known.get(n)
+            if r is None or (r.cpu, r.name, r.k) != (cpu, name, k):
+                raise Wrong(f"{at} shows {name}#{n} k={k} on cpu {cpu}, emitted was {r}")
+            shown.setdefault((r.pid, r.cpu), []).append(n)
+        due: dict[tuple[int, int], list[int]] = {}
+        for r in kept:
+            due.setdefault((r.pid, r.cpu), []).append(r.n)
+        for source, numbers in shown.items():
+            all_of_them = due.get(source, [])
+            sure = [n for n in all_of_them[-_reach(all_of_them, numbers) :] if n not in self.unsure]
+            if [n for n in numbers if n not in self.unsure] != sure or len(set(numbers)) != len(numbers):
+                raise Wrong(f"{at}: of (pid, cpu) {source} {numbers}, must be the end of {all_of_them}")
+        if entries is not None:
+            lines = len([line for line in text.splitlines() if re.match(rb"^.{16}-\d+ +\[\d+\]", line)])
+            expect(f"{at}: lines", lines, sum(entries))
+            if exact:
+                for cpu in (0, 1):
+                    of_cpu = [r.n for r in kept if r.cpu == cpu]
+                    visible = [n for c, _, n, _ in found if c == cpu]
+                    missing = set(of_cpu[len(of_cpu) - entries[cpu] :]) - set(visible) - self.unsure
+                    if missing and not self._late(kept):
+                        raise Wrong(f"{at}: cpu {cpu} lacks {sorted(missing)}")
+
+    def _late(self, kept: list[Record]) -> bool:
+        """Records came in another order than that of their times."""
+        return any(a.time > b.time for a, b in itertools.pairwise(kept))
+
+    def _check_conservation(self, name: str, text: str) -> None:
+        emitted = int(text.partition("emitted: ")[2].split()[0])
+        expect(f"{name}: emitted", emitted, self.emitted[name])
+        for consumer in text.splitlines():
+            found = re.search(r"^ftrace\S*: recorded (\d+) filtered (\d+) lost (\d+)", consumer)
+            if found is not None and sum(map(int, found.groups())) > emitted:
+                raise Wrong(f"{name}: {consumer}, of {emitted}")
+
+
+def _reach(all_of_them: list[int], numbers: list[int]) -> int:
+    """How many of them, from the end, the shown ones reach over."""
+    return len(all_of_them) - all_of_them.index(numbers[0]) if numbers[0] in all_of_them else len(all_of_them)
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise Wrong(f"{what} is {found!r}, must be {wanted!r}")

@@ -1,0 +1,114 @@
+"""Runs seeds, shrinks what fails, and prints it as a test: `make simulate SECONDS=60 SEED=1`.
+
+python -m tests.simulation.simulate [--seed N] [--seconds S] [--steps N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from tests.simulation.world import Step, steps_of, world
+
+STEPS = 400
+"""Steps of a seed: long enough for some ten restarts."""
+
+
+@attrs.frozen
+class Outcome:
+    """The end of one run."""
+
+    journal: str
+    reached: Counter[str]
+    failure: str = ""
+    """Its last line; empty: it passed."""
+    trace: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The same for the same failure, with whatever numbers."""
+        return re.sub(r"[\d\[{(].*", "", self.failure)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.journal.encode()).hexdigest()[:16]
+
+
+def play(steps: Sequence[Step]) -> Outcome:
+    """One run in a world of its own."""
+    with world() as made:
+        failure = trace = ""
+        try:
+            made.run(steps)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome
+            failure = f"{type(error).__name__}: {error}"
+            trace = traceback.format_exc(limit=-6)
+        return Outcome("\n".join(made.journal), made.reached, failure, trace)
+
+
+def shrink(steps: Sequence[Step], failure: Outcome) -> list[Step]:
+    """The shortest list found that fails in the same way: parts are left out, half of it first, then ever
+    smaller ones."""
+    left = list(steps)
+    size = len(left) // 2
+    while size:
+        at = len(left) - size
+        shorter = False
+        while at > -size:
+            tried = left[: max(at, 0)] + left[at + size :]
+            if play(tried).kind == failure.kind:
+                left, shorter = tried, True
+            at -= size
+        if not shorter or size > len(left):
+            size //= 2
+    return left
+
+
+def as_test(seed: int, steps: Sequence[Step], failure: Outcome) -> str:
+    """To paste into found.py."""
+    lines = "".join(f"        {step!r},\n" for step in steps)
+    return f"# seed {seed}: {failure.failure:.200}\nFOUND.append(\n    [\n{lines}    ]\n)\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--only", action="store_true", help="this seed alone")
+    parser.add_argument("--journal", action="store_true", help="print it")
+    chosen = parser.parse_args()
+    began, seed, done = time.monotonic(), chosen.seed, 0
+    reached: Counter[str] = Counter()
+    while True:
+        steps = steps_of(seed, chosen.steps)
+        outcome = play(steps)
+        done += sum(outcome.reached[name] for name in {step[0] for step in steps})
+        reached += outcome.reached
+        if outcome.failure:
+            print(f"seed {seed}: {outcome.failure}\n{outcome.trace}", flush=True)
+            shortest = shrink(steps, outcome)
+            last = play(shortest)
+            if chosen.journal:
+                print(last.journal)
+            print(as_test(seed, shortest, last))
+            return 1
+        if chosen.only or time.monotonic() - began > chosen.seconds:
+            break
+        seed += 1
+    for name, number in sorted(reached.items()):
+        print(f"{number:8} {name}")
+    print(f"seeds {chosen.seed} to {seed}, {done / (time.monotonic() - began):.0f} steps/s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

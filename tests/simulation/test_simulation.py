@@ -1,0 +1,104 @@
+"""The world passes, repeats itself, reaches what it must, and finds what is put in."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from tests.simulation.faults import FAULTS, find
+from tests.simulation.found import FOUND
+from tests.simulation.simulate import STEPS, Outcome, play, shrink
+from tests.simulation.world import WEIGHTS, Step, World, steps_of
+
+SEEDS = range(1, 4)
+"""For the normal suite. `--ci` and `make simulate` have more."""
+
+RARE = {
+    *WEIGHTS,
+    "a doubt is resolved",
+    "disk full",
+    "fail pwrite",
+    "gathering ends by time",
+    "kill open",
+    "kill posix_fallocate",
+    "kill pwrite",
+    "kill unlink",
+    "log buffer-in-memory",
+    "log hist-in-memory",
+    "log ring-lost",
+    "no room for a start",
+    "register errno 98",
+    "ring errno 12",
+    "torn open",
+    "torn pwrite",
+    "torn unlink",
+}
+"""Steps, faults and branches that a run of the standard length must reach."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_passes_and_repeats_itself(seed: int) -> None:
+    steps = steps_of(seed, STEPS)
+    first, second = play(steps), play(steps)
+    assert first.failure == "", first.trace
+    assert first.journal == second.journal
+
+
+@pytest.mark.parametrize("number", range(len(FOUND)))
+def test_found(number: int) -> None:
+    outcome = play(FOUND[number])
+    assert outcome.failure == "", outcome.trace
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_coverage() -> None:
+    """A minute, or longer on a busy machine: as many seeds as were tried when RARE was written."""
+    reached: Counter[str] = Counter()
+    for seed in range(1, 61):
+        outcome = play(steps_of(seed, STEPS))
+        assert outcome.failure == "", f"seed {seed}: {outcome.trace}"
+        reached += outcome.reached
+    assert set(reached) >= RARE, RARE - set(reached)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(name: str) -> None:
+    began = time.process_time()
+    outcome, _seed = find(name, 300)
+    assert outcome is not None
+    assert time.process_time() - began < 60
+
+
+def test_a_failure_shrinks_to_what_it_needs() -> None:
+    """A daemon that forgets filters: an event, its filter, a restart; each more step would do nothing."""
+    with FAULTS["filters_are_not_written_down"]():
+        outcome = Outcome("", Counter())
+        seed = 0
+        while not outcome.failure:
+            seed += 1
+            steps = steps_of(seed, STEPS)
+            outcome = play(steps)
+        shortest = shrink(steps, outcome)
+        assert {"filter", "program"} <= {step[0] for step in shortest}
+        assert len(shortest) < 12
+
+
+def test_nothing_is_left() -> None:
+    def left() -> list[str]:
+        return [name for name in os.listdir("/dev/shm") if name.startswith("utracefs-world-")]
+
+    before = len(os.listdir("/proc/self/fd")), left()
+    play([("program", 0, 0, 0, 0), ("kill",), ("no such step",)])
+    assert (len(os.listdir("/proc/self/fd")), left()) == before
+
+
+def test_every_step_has_a_weight() -> None:
+    steps: list[Step] = steps_of(1, 1000)
+    assert {step[0] for step in steps} == set(WEIGHTS)
+    assert all(hasattr(World, "_" + name) for name in WEIGHTS)

@@ -1,0 +1,861 @@
+"""A daemon, its clients and its disk, driven by a list of steps: the same list gives the same journal.
+
+A step is a tuple of a name and numbers. Numbers choose among what there is at the time, modulo its count, so
+any part of a list is a list, too, and a failure can be shrunk. A step ends when all its input is taken in.
+
+When the daemon is killed in a step, what that step did may have happened or not: `models` has both worlds,
+and the next look at the tree removes the wrong one. No model left is a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import errno
+import gc
+import logging
+import os
+import pickle
+import random
+import shutil
+import socket
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from tests.simulation.disk import FAIL, KILL, TORN, Disk, Killed
+from tests.simulation.machine import CPUS, Machine
+from tests.simulation.model import BUFFERS, HISTS, SETTINGS, Instance, Model, Record, Texts, Wrong, expect
+from tests.simulation.model import Program as ModelProgram
+from tests.simulation.programs import RING, TEXT, Answers, Program, descriptors, payload
+from utracefs_protocol.errors import TraceError
+from utracefsd.connections.port import Port
+from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, Daemon, DaemonOptions
+from utracefsd.machine._machine import monotonic_ns
+
+Step = tuple[Any, ...]
+
+NAMES = ["e0", "e1", "e2", "e3"]
+INSTANCES = ["", "a", "b"]
+USERS = [0, 1001, 1002]
+MOST_PROGRAMS = 5
+SEC = 1_000_000_000
+MOST_MODELS = 16
+GRAVE = "utracefs-grave"
+IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
+"""Messages that say it: the next daemon will not have these."""
+
+WEIGHTS = {
+    "program": 4,
+    "register": 8,
+    "ring": 4,
+    "emit": 24,
+    "write": 10,
+    "enable": 8,
+    "filter": 4,
+    "hist": 3,
+    "traceoff": 2,
+    "snapper": 1,
+    "off": 3,
+    "switch": 4,
+    "percent": 2,
+    "mkdir": 2,
+    "rmdir": 1,
+    "clear": 1,
+    "snapshot": 2,
+    "pipe": 3,
+    "size": 1,
+    "time": 4,
+    "stall": 2,
+    "kill": 3,
+    "restart": 2,
+    "back": 8,
+    "end": 2,
+    "leave": 1,
+    "torn": 3,
+    "nonsense": 1,
+    "disk": 5,
+    "delete": 1,
+    "look": 6,
+}
+
+
+def steps_of(seed: int, number: int) -> list[Step]:
+    """The list that a seed means."""
+    choose = random.Random(seed)
+    names = choose.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    return [(name, *(choose.randrange(1 << 16) for _ in range(4))) for name in names]
+
+
+class _Log(logging.Handler):
+    """Counts the daemon's messages by their id."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        id_: str = record.id  # type: ignore[attr-defined]
+        self._world.reached["log " + id_] += 1
+        for model in self._world.models:
+            if id_ == "state-was-full":
+                model.loose.add(SETTINGS)
+            elif id_ in IN_MEMORY:
+                model.in_memory.add(IN_MEMORY[id_])
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reached: Counter[str] = Counter()
+        self.journal: list[str] = []
+        self.machine = Machine()
+        self.disk = Disk(self.reached)
+        self.models = [Model()]
+        self.programs: list[Program] = []
+        self.admin: Answers | None = None
+        self.numbers = 0
+        self.daemon: Daemon | None = None
+        self._after: Callable[[Model], object] | None = None
+        self._asked: Answers | None = None
+        """It has a request without an answer."""
+        self._grave = os.memfd_create(GRAVE)
+        self._mine = descriptors()
+        self._root = self.machine.start(0)
+
+    # A run
+
+    def run(self, steps: Iterable[Step]) -> None:
+        with self.machine.installed(), self.disk.installed(), self._logged():
+            gc.freeze()
+            try:
+                self._start()
+                for step in steps:
+                    self.step(step)
+                self.disk.full = False
+                self.disk.plan("", 0)
+                self.step(("look",))
+                self._end()
+            finally:
+                self._bury()
+                gc.unfreeze()
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        log, handler = logging.getLogger("utracefsd"), _Log(self)
+        propagates, log.propagate = log.propagate, False
+        log.addHandler(handler)
+        unraisable, sys.unraisablehook = sys.unraisablehook, lambda found: None
+        try:
+            yield
+        finally:
+            sys.unraisablehook = unraisable
+            log.removeHandler(handler)
+            log.propagate = propagates
+
+    def step(self, step: Step) -> None:
+        name, *numbers = step
+        self.reached[name] += 1
+        self.machine.pass_time(1000)
+        self._after = None
+        self._note(f"{name} {' '.join(map(str, numbers))}")
+        try:
+            getattr(self, "_" + name)(*numbers)
+            self._look_at_status()
+        except Killed as killed:
+            self._note(f"killed in {killed}")
+            self._killed_within()
+
+    def _note(self, text: str) -> None:
+        self.journal.append(text)
+
+    def each(self, change: Callable[[Model], Any]) -> Any:
+        """The same change of each possible world. The result of the last."""
+        result = None
+        for model in self.models:
+            result = change(model)
+        return result
+
+    # Daemons
+
+    def _start(self) -> None:
+        """Until it is up: a start may be killed, and then there is another one."""
+        for _ in range(9):
+            self.disk.revive()
+            try:
+                self.daemon = Daemon(
+                    DaemonOptions(plugins=[], buffer_size_kb=8),
+                    now_ns=self._now,
+                    status_path=self.folder / "user_events_status",
+                    state_folder=self.folder,
+                )
+                return
+            except Killed:
+                self._bury_descriptors()
+            except TraceError as error:
+                expect(
+                    "the error of a start",
+                    (error.errno, self.disk.full or not self.disk.planned),
+                    (errno.ENOSPC, True),
+                )
+                self.reached["no room for a start"] += 1
+                self.disk.full = False
+        raise Wrong("no start")
+
+    def _now(self) -> int:
+        return monotonic_ns()
+
+    def _killed_within(self) -> None:
+        """The step's input was taken in or not, and then its operation carried out or not: an answer says
+        which."""
+        before = self.models
+        taken = copy.deepcopy(before)
+        for model in taken:
+            model.take_in()
+        answer = None if self._asked is None else self._asked.read()
+        is_done = answer is not None and answer[0] is None
+        self.models = [] if is_done else [*before, *taken]
+        if is_done:
+            self.reached["killed behind an answer"] += 1
+        if self._after is not None and (answer is None or is_done):
+            done = copy.deepcopy(taken)
+            for model in done:
+                self._after(model)
+            # An event that goes with it may not have gone yet, and then waits for its programs.
+            kept = copy.deepcopy(taken)
+            for model in kept:
+                model.keeps = True
+                self._after(model)
+                model.keeps = False
+            self.models += [*done, *kept]
+        elif is_done:
+            self.models = taken
+        self._after = self._asked = None
+        self._die()
+
+    def _die(self) -> None:
+        self.disk.dead = True
+        self._bury_descriptors()
+        self.daemon = None
+        self._connections_end()
+        self.each(lambda m: m.restart(killed=True))
+        self.disk.revive()
+        self._start()
+
+    def _connections_end(self) -> None:
+        if self.admin is not None:
+            self.admin.close()
+            self.admin = None
+        for program in self.programs:
+            program.disconnect()
+        self.machine.owner_of.clear()
+
+    def _bury_descriptors(self) -> None:
+        """As the kernel does with a killed process. The objects of the dead daemon still have their
+        numbers, so each becomes an empty file that they may close."""
+        keep = self._kept()
+        for fd in descriptors() - keep:
+            os.dup2(self._grave, fd)
+
+    def _kept(self) -> set[int]:
+        admin = set() if self.admin is None else self.admin.descriptors()
+        return self._mine.union(admin, *(program.descriptors() for program in self.programs))
+
+    def _bury(self) -> None:
+        """At the end: nothing is left of the dead ones, nor of a failed run."""
+        self.disk.dead = True
+        self.daemon = None
+        for program in self.programs:
+            program.end()
+        if self.admin is not None:
+            self.admin.close()
+        self._bury_descriptors()
+        gc.collect()
+        for fd in descriptors():
+            with contextlib.suppress(OSError):
+                if GRAVE in os.readlink(f"/proc/self/fd/{fd}"):
+                    os.close(fd)
+
+    def _pump(self) -> None:
+        """Everything that was sent is taken in, as server/serve.py does it."""
+        daemon = self._live
+        for _ in range(64):
+            busy = False
+            for port in (daemon.data, daemon.tracefs) if not daemon.gathering else (daemon.data,):
+                for accepted in port.ready():
+                    busy = True
+                    port.pump(accepted)
+                    daemon.hand_on()
+            if daemon.rings.round():
+                busy = True
+            daemon.hand_on()
+            due = daemon.next_deadline_ns()
+            if due is not None and due <= self._now():
+                daemon.on_time(self._now())
+            if not busy:
+                break
+        else:
+            raise Wrong("the daemon never rests")
+        if self.disk.dead:  # compiled code may have passed the exception over
+            raise Killed("an earlier call")
+        if not daemon.gathering:
+            self.each(lambda m: m.take_in())
+        self.each(lambda m: m.forget_unused())
+        if daemon.faults.count:
+            raise Wrong(f"{daemon.faults.count} unexpected exceptions")
+
+    @property
+    def _live(self) -> Daemon:
+        assert self.daemon is not None
+        return self.daemon
+
+    def _connect(self, port: Port, pid: int) -> Answers:
+        ours, theirs = socket.socketpair()
+        self.machine.owner_of[ours.fileno()] = pid
+        port.add(ours)
+        return Answers(theirs)
+
+    def _ask(self, answers: Answers, method: str, *params: Any, fds: Iterable[int] = (), cut: int = 0) -> Any:
+        """(error, result) of a request; `cut`: its bytes come in two pieces."""
+        data = answers.request(method, *params)
+        self._asked = answers
+        if cut:
+            at = cut % len(data)
+            answers.send(data[:at], list(fds))
+            self._pump()
+            self.machine.pass_time(1000)
+            answers.send(data[at:])
+        else:
+            answers.send(data, list(fds))
+        self._pump()
+        answer, self._asked = answers.read(), None
+        if answer is None and not answers.ended:
+            raise Wrong(f"{method} {params!r:.100} is not answered")
+        self._note(f"  {method}: {answer!r}")
+        return answer if answer is not None else (["ended"], None)
+
+    def _gather(self) -> None:
+        """Administrators wait until rings are back, or too late."""
+        if self._live.gathering:
+            self.reached["gathering ends by time"] += 1
+            self.machine.pass_time(GATHER_NS + HAND_OVER_NS)
+            self._pump()
+            if self._live.gathering:
+                raise Wrong("it waits for rings for ever")
+
+    def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
+        self._gather()
+        if self.admin is None or self.admin.ended:
+            self.admin = self._connect(self._live.tracefs, self._root)
+        self._after = after
+        error, result = self._ask(self.admin, method, *params)
+        if error is None and after is not None:
+            self.each(after)
+        self._after = None
+        if error is not None:
+            self.reached[f"{method} errno {error[0]}"] += 1
+            return None
+        return result if result is not None else True
+
+    def _read_files(self, paths: list[str]) -> Texts:
+        """All of them by one packet."""
+        admin = self.admin
+        assert admin is not None
+        requests = {admin.msgid + 1 + i: path for i, path in enumerate(paths)}
+        admin.send(b"".join(admin.request("read_file", path) for path in paths))
+        found: Texts = {}
+        while requests:
+            before = len(requests)
+            self._pump()
+            for msgid, (error, result) in admin.read_all().items():
+                path = requests.pop(msgid)
+                expect(f"{path}: error", error, None)
+                found[path] = result
+                self._note(f"  {path}: {result!r}")
+            if len(requests) == before:
+                raise Wrong(f"{list(requests.values())[:3]} are not answered")
+        return found
+
+    def _write_file(
+        self, path: str, text: str, after: Callable[[Model], object], truncate: bool = True
+    ) -> bool:
+        return self._tree("write_file", path, text.encode(), truncate, after=after) is not None
+
+    # Looks
+
+    def _look_at_status(self) -> None:
+        """A program's status byte is that of the attached consumers, as soon as nothing is in doubt."""
+        if len(self.models) > 1 or self._live.gathering:
+            return
+        model = self.models[0]
+        for program in self.programs:
+            if program.answers is not None:
+                for index, name in enumerate(model.programs[program.pid].events):
+                    expect(f"status byte of {name}", program.status_of(index), model.status(name))
+
+    def _look(self, *_: int) -> None:
+        self._gather()
+        self._pump()
+        texts: Texts = {}
+        models = self.models
+        every = {name for model in models for name in model.instances}
+        wanted: list[str] = []
+        there = {name.decode() for name, _ in self._tree("list_dir", "instances")}
+        texts["instances"] = " ".join(sorted(there)).encode()
+        texts["available_events"] = self._tree("read_file", "available_events")
+        events = [line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()]
+        for name in sorted((every & there) | {""}):
+            at = f"instances/{name}/" if name else ""
+            paths = ["tracing_on", "buffer_percent", "trace", "snapshot"]
+            paths += [f"per_cpu/cpu{cpu}/stats" for cpu in range(CPUS)]
+            for event in events:
+                files = ["enable", "filter", "trigger", "hist"] + ["stats"] * (not name)
+                paths += [f"events/user_events/{event}/{file}" for file in files]
+            wanted += [at + path for path in paths]
+        texts |= self._read_files(wanted)
+        wrong = []
+        right = []
+        for model in models:
+            try:
+                model.check(texts)
+                right.append(model)
+            except (Wrong, KeyError) as error:
+                wrong.append(error)
+        if not right:
+            raise Wrong(
+                f"no possible world is like that: {'; '.join(map(str, dict.fromkeys(map(str, wrong))))}"
+            )
+        if len(models) > len(right):
+            self.reached["a doubt is resolved"] += 1
+        # The others are equally possible, unless they differ in nothing.
+        self.models = list({pickle.dumps(model): model for model in right}.values())[-MOST_MODELS:]
+        self._note("  looked")
+
+    # Steps
+
+    def _pick(self, number: int, connected: bool = True) -> Program | None:
+        found = [p for p in self.programs if (p.answers is not None and not p.answers.ended) == connected]
+        return found[number % len(found)] if found else None
+
+    def _program(self, user: int, *_: int) -> None:
+        if len(self.programs) == MOST_PROGRAMS:
+            return
+        uid = USERS[user % len(USERS)]
+        program = Program(self.machine.start(uid), uid)
+        self.programs.append(program)
+        self.each(lambda m: m.programs.setdefault(program.pid, ModelProgram()))
+        self._open(program)
+
+    def _open(self, program: Program) -> bool:
+        program.answers = self._connect(self._live.data, program.pid)
+        error, _ = self._ask(program.answers, "mmap_status")
+        if error is not None:
+            self._abandon(program)
+            return False
+        program.map_status()
+        return True
+
+    def _abandon(self, program: Program) -> None:
+        """It could not do what it must: it ends."""
+        self.reached["a program gives up"] += 1
+        self._end_program(program)
+
+    def _end_program(self, program: Program) -> None:
+        self.machine.processes.pop(program.pid, None)
+        program.end()
+        self.programs.remove(program)
+        self._after = lambda m: m.gone(program.pid) if program.pid in m.programs else None
+        after = self._after
+        self._pump()
+        self.each(after)
+        self._after = None
+
+    def _register(self, which: int, event: int, other: int, cut: int) -> None:
+        program = self._pick(which)
+        if program is None:
+            return
+        name = NAMES[event % len(NAMES)]
+        text = (event % len(NAMES) % 2) ^ (other % 8 == 0)
+        fields = "u64 n; u32 k" + TEXT * text
+        self._do_register(program, name, fields, cut if cut % 4 == 0 else 0)
+
+    def _do_register(self, program: Program, name: str, fields: str, cut: int = 0) -> bool:
+        assert program.answers is not None
+
+        def after(m: Model) -> bool:
+            return m.register(program.pid, name, fields)
+
+        self._after = after
+        error, result = self._ask(program.answers, "DIAG_IOCSREG", {"name_args": f"{name} {fields}"}, cut=cut)
+        self._after = None
+        if error is None:
+            if False in [after(m) for m in self.models]:
+                raise Wrong(f"{name} {fields} is accepted")
+            command = f"{name} {fields}"
+            if command not in program.commands:
+                program.commands.append(command)
+                program.indexes.append(0)
+            index = program.commands.index(command)
+            program.indexes[index] = result[b"status_index"]
+            expect("write_index", result[b"write_index"], index)
+            return True
+        self.reached[f"register errno {error[0]}"] += 1
+        if error[0] == 98 and all(m.fields.get(name) in (None, fields) for m in self.models):
+            raise Wrong(f"{name} {fields} is refused: {error}")
+        return False
+
+    def _ring(self, which: int, *_: int) -> None:
+        program = self._pick(which)
+        if program is None or program.ring is not None:
+            return
+        assert program.answers is not None
+        error, _result = self._ask(program.answers, "mmap_ring", {"size": RING})
+        if error is None:
+            program.map_ring()
+            for m in self.models:
+                m.programs[program.pid].ring, m.programs[program.pid].adopted = [], True
+        else:
+            self.reached[f"ring errno {error[0]}"] += 1
+
+    def _emit(self, which: int, event: int, number: int, how: int) -> None:
+        """By its ring, which the daemon reads later, or by its socket, at once."""
+        program = self._pick(which)
+        if program is None or not program.commands:
+            return
+        assert program.answers is not None
+        index = event % len(program.commands)
+        if not program.status_of(index):
+            return
+        command = program.commands[index]
+        for i in range(1 + number % 8):
+            self.numbers += 1
+            self.machine.pass_time(100)
+            n, k, cpu = self.numbers, (number >> 3) % 5, how % CPUS
+            valid = TEXT not in command or (number + i) % 16 > 0
+            in_ring = program.ring is not None and how % 8 > 1
+            record = Record(
+                n, command.split()[0], k, cpu if in_ring else 0, self.machine.now, program.pid, valid
+            )
+            data = payload(command, n, k, valid=valid)
+            if not in_ring:
+                if self._live.gathering:
+                    return
+                self._after = after = partial(_emit, program.pid, record, ring=False)
+                program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
+                self._pump()
+                self.each(after)
+                self._after = None
+            elif program.write_ring(index, data, self.machine.now, cpu):
+                self.each(partial(_emit, program.pid, record, ring=True))
+            else:
+                self.reached["data ring full"] += 1
+        if how % 16 > 7:
+            self._pump()
+
+    def _write(self, *_: int) -> None:
+        self._pump()
+
+    def _place(self, number: int) -> tuple[str, str]:
+        """An instance, and the beginning of its paths."""
+        names = sorted(set.intersection(*(set(m.instances) for m in self.models)))
+        name = names[number % len(names)]
+        return name, f"instances/{name}/" if name else ""
+
+    def _event_in(self, number: int) -> str | None:
+        names = sorted(set.intersection(*(set(m.fields) for m in self.models)))
+        return names[number % len(names)] if names else None
+
+    def _enable(self, where: int, event: int, on: int, *_: int) -> None:
+        (inst, at), name = self._place(where), self._event_in(event)
+        if name is not None:
+            turn = on % 4 > 0
+
+            def after(m: Model) -> None:
+                (m.instances[inst].enabled.add if turn else m.instances[inst].enabled.discard)(name)
+                m.forget_unused()
+
+            self._write_file(f"{at}events/user_events/{name}/enable", "01"[turn], after)
+
+    def _off(self, where: int, *_: int) -> None:
+        """All events of an instance, so that those without a program go."""
+        inst, at = self._place(where)
+
+        def after(m: Model) -> None:
+            m.instances[inst].enabled.clear()
+            m.forget_unused()
+
+        self._write_file(at + "events/enable", "0", after)
+
+    def _filter(self, where: int, event: int, limit: int, *_: int) -> None:
+        (inst, at), name = self._place(where), self._event_in(event)
+        if name is not None and limit % 3:
+            k = limit % 5
+            self._write_file(
+                f"{at}events/user_events/{name}/filter",
+                f"k > {k}",
+                lambda m: m.instances[inst].filters.__setitem__(name, k),
+            )
+        elif name is not None:
+            self._write_file(
+                f"{at}events/user_events/{name}/filter",
+                "0",
+                lambda m: m.instances[inst].filters.pop(name, None),
+            )
+
+    def _hist(self, where: int, event: int, on: int, *_: int) -> None:
+        (inst, at), name = self._place(where), self._event_in(event)
+        if name is None:
+            return
+        is_there = name in self.models[-1].instances[inst].hists
+
+        def after(m: Model) -> None:
+            if is_there:
+                m.instances[inst].hists.pop(name, None)
+            else:
+                m.instances[inst].hists[name] = Counter()
+            m.forget_unused()
+
+        if is_there and on % 3:
+            return
+        text = "!" * is_there + "hist:keys=k:size=128"
+        self._write_file(f"{at}events/user_events/{name}/trigger", text, after, truncate=False)
+
+    def _traceoff(self, where: int, event: int, *_: int) -> None:
+        self._trigger("traceoff", "traceoff if k == 3", where, event)
+
+    def _snapper(self, where: int, event: int, *_: int) -> None:
+        """Never fires, but needs a spare buffer."""
+        self._trigger("snapper", "snapshot if k == 99", where, event)
+
+    def _trigger(self, kind: str, text: str, where: int, event: int) -> None:
+        """Add it, or remove it where it is."""
+        (inst, at), name = self._place(where), self._event_in(event)
+        if name is None:
+            return
+        is_there = name in getattr(self.models[-1].instances[inst], kind)
+
+        def after(m: Model) -> None:
+            i = m.instances[inst]
+            (getattr(i, kind).discard if is_there else getattr(i, kind).add)(name)
+            if kind == "snapper" and not is_there and i.spare is None:
+                i.spare = []
+            m.forget_unused()
+
+        path = f"{at}events/user_events/{name}/trigger"
+        done = self._write_file(path, "!" * is_there + text, after, truncate=False)
+        if kind == "snapper" and not done:  # the spare was made, and then there was no room for the rest
+            others = copy.deepcopy(self.models)
+            for m in others:
+                i = m.instances[inst]
+                i.spare = [] if i.spare is None else i.spare
+            self.models += others
+
+    def _switch(self, where: int, on: int, *_: int) -> None:
+        inst, at = self._place(where)
+        turn = on % 3 > 0
+        self._write_file(at + "tracing_on", "01"[turn], lambda m: setattr(m.instances[inst], "on", turn))
+
+    def _percent(self, where: int, value: int, *_: int) -> None:
+        inst, at = self._place(where)
+        percent = value % 101
+        self._write_file(
+            at + "buffer_percent", str(percent), lambda m: setattr(m.instances[inst], "percent", percent)
+        )
+
+    def _mkdir(self, which: int, *_: int) -> None:
+        name = INSTANCES[1 + which % 2]
+        if not any(name in m.instances for m in self.models) and self._tree(
+            "mkdir", f"instances/{name}", after=lambda m: m.instances.__setitem__(name, Instance())
+        ):
+            self._tree("write_file", f"instances/{name}/buffer_size_kb", b"8", True)
+
+    def _rmdir(self, which: int, *_: int) -> None:
+        name = INSTANCES[1 + which % 2]
+
+        def after(m: Model) -> None:
+            del m.instances[name]
+            m.forget_unused()
+
+        if all(name in m.instances for m in self.models):
+            self._tree("rmdir", f"instances/{name}", after=after)
+
+    def _clear(self, where: int, *_: int) -> None:
+        inst, at = self._place(where)
+
+        def after(m: Model) -> None:
+            m.instances[inst].kept.clear()
+            m.instances[inst].exact = True
+
+        self._write_file(at + "trace", "", after)
+
+    def _snapshot(self, where: int, what: int, *_: int) -> None:
+        inst, at = self._place(where)
+        code = (1, 1, 0, 2)[what % 4]
+
+        def after(m: Model) -> None:
+            i = m.instances[inst]
+            if code == 1:
+                i.kept, i.spare = i.spare or [], i.kept
+                i.exact, i.spare_exact = i.spare_exact, i.exact
+            elif code == 0:
+                i.spare, i.spare_exact = None, True
+            elif i.spare is not None:
+                i.spare, i.spare_exact = [], True
+
+        self._write_file(at + "snapshot", str(code), after)
+
+    def _pipe(self, where: int, size: int, *_: int) -> None:
+        """Consume some records: those are gone from the buffer."""
+        inst, at = self._place(where)
+        handle = self._tree("open", at + "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        if handle is None:
+            return
+        for m in self.models:
+            m.instances[inst].exact = False
+        self._tree("read", handle, 200 + size % 400)
+        self._tree("close", handle)
+
+    def _size(self, where: int, size: int, *_: int) -> None:
+        inst, at = self._place(where)
+        for m in self.models:
+            m.instances[inst].exact = m.instances[inst].spare_exact = False
+        self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
+
+    def _time(self, how: int, *_: int) -> None:
+        """A pause, a jump."""
+        self.machine.pass_time((1_000_000, SEC, 3 * SEC, GRACE_NS + SEC)[how % 4])
+        if how % 4 == 3:
+            self._after = lambda m: m.grace_over()
+        self._pump()
+        if how % 4 == 3:
+            self.each(lambda m: m.grace_over())
+
+    def _stall(self, how: int, *_: int) -> None:
+        """The daemon gets the cpu rarely: time passes at each look at the clock."""
+        self.machine.set_time(tick_ns=(1_000_000, 20_000_000)[how % 2])
+        try:
+            self._pump()
+        finally:
+            self.machine.pass_time(0)
+        self._pump()
+
+    def _kill(self, *_: int) -> None:
+        self._die()
+
+    def _restart(self, *_: int) -> None:
+        """An orderly end, and the next daemon. Nothing is kept open."""
+        self._after = None
+        self._live.close()
+        self.daemon = None
+        self._connections_end()
+        gc.collect()  # a process would end here: objects in cycles close what they own
+        left = [fd for fd in descriptors() - self._kept() if GRAVE not in os.readlink(f"/proc/self/fd/{fd}")]
+        if left:
+            raise Wrong(f"descriptors left: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}")
+        self.each(lambda m: m.restart(killed=False))
+        self._start()
+
+    def _back(self, which: int, *_: int) -> None:
+        """A program finds the next daemon: registers as before, and hands its ring over."""
+        program = self._pick(which, connected=False)
+        if program is None:
+            return
+        program.disconnect()
+        if not self._open(program):
+            return
+        for m in self.models:
+            m.programs[program.pid].connected = True
+            m.programs[program.pid].events = []
+        for command in program.commands:
+            name, fields = command.split(" ", 1)
+            if not self._do_register(program, name, fields):
+                self._abandon(program)
+                return
+        if program.ring is not None:
+            assert program.answers is not None
+            self._after = after = lambda m: setattr(m.programs[program.pid], "adopted", True)
+            error, _result = self._ask(program.answers, "adopt_ring", {}, fds=program.ring_fds)
+            self._after = None
+            if error is not None:
+                self.reached[f"adopt errno {error[0]}"] += 1
+                self._abandon(program)
+                return
+            self.each(after)
+            self._pump()
+
+    def _end(self, which: int | None = None, *_: int) -> None:
+        """A program ends; without a number the run does."""
+        if which is not None:
+            found = self.programs
+            if found:
+                self._end_program(found[which % len(found)])
+            return
+        self._live.remove_state = True
+        self._live.close()
+        self._connections_end()
+        left = [path.name for path in self.folder.iterdir()]
+        if left:
+            raise Wrong(f"files left: {left}")
+
+    def _leave(self, which: int, *_: int) -> None:
+        """Its connection breaks, and the program lives on."""
+        program = self._pick(which)
+        if program is not None and program.ring is None:
+            program.disconnect()
+            self._after = after = lambda m: m.disconnected(program.pid)
+            self._pump()
+            self.each(after)
+
+    def _torn(self, which: int, at: int, *_: int) -> None:
+        """A registration in two pieces, with time between them."""
+        self._register(which, at, 1, 4 * at + 4)
+
+    def _nonsense(self, which: int, *_: int) -> None:
+        """Bytes that are no message end the connection, and no other."""
+        program = self._pick(which)
+        if program is not None and program.ring is None:
+            assert program.answers is not None
+            program.answers.send(b"\xc1")
+            self._pump()
+            program.answers.read()
+            if not program.answers.ended:
+                raise Wrong("it listens to nonsense")
+            self._end_program(program)
+
+    def _disk(self, what: int, after: int, *_: int) -> None:
+        kind = (KILL, TORN, FAIL, "full", "room", "none")[what % 6]
+        if kind in ("full", "room"):
+            self.disk.full = kind == "full"
+        else:
+            self.disk.plan("" if kind == "none" else kind, after % 12)
+
+    def _delete(self, which: int, event: int, *_: int) -> None:
+        program = self._pick(which)
+        if program is not None:
+            assert program.answers is not None
+            name = NAMES[event % len(NAMES)]
+            error, _ = self._ask(program.answers, "DIAG_IOCSDEL", name)
+            if error is None:
+                raise Wrong(f"{name} is deleted with {self.models[-1].status(name)}")
+
+
+def _emit(pid: int, record: Record, model: Model, *, ring: bool) -> None:
+    model.emit(pid, record, ring=ring)
+
+
+@contextlib.contextmanager
+def world() -> Iterator[World]:
+    folder = Path(tempfile.mkdtemp(prefix="utracefs-world-", dir="/dev/shm"))
+    made = World(folder)
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(OSError):  # closed with the others
+            os.close(made._grave)
+        shutil.rmtree(folder)
