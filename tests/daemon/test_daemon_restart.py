@@ -377,6 +377,30 @@ def test_an_instance_without_room_for_its_buffer(
     finish(new)
 
 
+def test_an_instance_in_place_of_one_whose_buffer_left_for_memory(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
+) -> None:
+    """It has nothing of it: neither records nor the snapshot."""
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    old.instances.make(b"x")
+    write(old, b"instances/x/buffer_size_kb", b"8")
+    write(old, b"instances/x/events/enable", b"1")
+    emit(event, 5)
+    die(old)
+    new = daemon_in(folder)
+    room(0)
+    write(new, b"instances/x/snapshot", b"1")
+    assert WARNING in log.text
+    assert b"n=0x5" in read(new, b"instances/x/snapshot")
+    new.instances.remove(b"x")
+    room(1 << 40)
+    new.instances.make(b"x")
+    assert b"is freed" in read(new, b"instances/x/snapshot")
+    assert b"n=0x5" not in read(new, b"instances/x/trace")
+    finish(new)
+
+
 def test_two_hundred_instances_are_written_only_where_something_changed(folder: Path) -> None:
     """4,000 events, 200 instances in small buffers: a step writes the changes, and never walks over the
     rest."""

@@ -339,6 +339,7 @@ class BufferFolders:
         """The instance's ring buffer is in memory from now on."""
         self._state.warn_of_too_little_room(why)
         self.folder = ""
+        self.adopted = None  # or the next instance with this number would get it
         self._state.on_buffer_moved(self._number)
         self.remove_others()
         self._state.on_buffer_moved(self._number)  # once more: the log itself may have had no space before
