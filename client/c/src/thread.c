@@ -23,6 +23,7 @@ static unsigned nr_pauses;
 static int is_wanted; /* there should be a thread, though a fork may have stopped it for a moment */
 static __thread int is_thread;
 static int is_ending;
+static int is_forked;
 __thread int ut_is_waiting;
 
 int ut_thread_is_running(void)
@@ -231,6 +232,7 @@ static void start_child(void)
 	nr_pauses = 0;
 	is_wanted = 0;
 	ut_is_waiting = 0;
+	is_forked = 1;
 	ut_held_start_child();
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
 		ut_connection_start_child(s);
@@ -242,9 +244,11 @@ static void start_child(void)
 		}
 }
 
+/* By an emit. Only in a child it takes the lock, which the thread may hold without a cpu. */
 static void wake(uint32_t ring)
 {
-	ut_held_count(ring);
+	if (is_forked)
+		ut_held_count(ring);
 	ut_wake();
 }
 
