@@ -526,11 +526,12 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 	return error;
 }
 
+/* Or cannot: there is no connection, and none is being made. */
 static int has_sent_all(void *session)
 {
 	struct ut_session *s = session;
 
-	return s->state != UT_UP || (!ut_ring_has_records(s) && s->out.size == 0);
+	return !ut_is_connected(s->state) || (!ut_ring_has_records(s) && (s->state != UT_UP || s->out.size == 0));
 }
 
 static uint64_t bytes_emitted(const struct ut_session *s)
@@ -585,7 +586,7 @@ void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 	ut_lock();
 	ut_process_look();
 	ut_held_collect();
-	if (s->local && s->state == UT_UP)
+	if (s->local)
 		ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
 	end_session(s);
 	if (ut_thread_is_running())
