@@ -311,11 +311,9 @@ int ut_reg_settle(struct ut_reg *reg)
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return 0;
-	if (is_on_small_stack())
-		return 0;
 	ut_lock();
 	ut_process_look();
-	if (reg->session && ut_is_waiting)
+	if (reg->session && (ut_is_waiting || is_on_small_stack()))
 		hold(reg);
 	else if (reg->session)
 		settle(reg, reg->session);

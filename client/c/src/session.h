@@ -82,7 +82,7 @@ int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
 
 /* Without the lock: an event that is about to be written has no place. Returns whether it has one now,
  * after waiting within the patience. If an answer is outstanding, and in a signal handler in a waiting
- * thread, records go into a local ring until the answer. */
+ * thread or on a small stack, records go into a local ring until the answer. */
 int ut_reg_settle(struct ut_reg *reg);
 /* The same for a test of a pending event: whether it is on. A child gets its parent's answer, and connects
  * after some time, because it must outlive its parent's daemon. */
