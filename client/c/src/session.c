@@ -6,6 +6,7 @@
  * record is to be written, the caller continues to run steps. So a registration needs no thread, and neither
  * does a child that ends at once.
  */
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -624,12 +625,20 @@ void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns)
 		ut_session_close_within(s, timeout_ns);
 }
 
+/* By the links of a folder: 2, and one for each thread. Without /proc by a call that does nothing, which only
+ * a single thread may make. */
+static int has_one_thread(void)
+{
+	struct stat threads;
+
+	return stat("/proc/self/task", &threads) == 0 ? threads.st_nlink == 3 : unshare(CLONE_THREAD) == 0;
+}
+
 /* The end of the process, or of a program's library that contains this one. Rings of the daemon need no
  * flush: it takes in all committed records. (Before that of utracefs.c.) */
 __attribute__((destructor(102))) static void end(void)
 {
 	uint64_t until = ut_clock_ns() + UT_CLOSE_NS;
-	struct stat threads; /* its links: 2, and one for each thread */
 	int is_alone;
 
 	if (!ut_process_is_own())
@@ -647,14 +656,14 @@ __attribute__((destructor(102))) static void end(void)
 			break;
 		ut_session_flush(s, until - now);
 	}
-	is_alone = ut_thread_end() && stat("/proc/self/task", &threads) == 0 && threads.st_nlink == 3;
+	is_alone = ut_thread_end() && ut_phase == UT_UNLOADED && has_one_thread();
 	if (!is_alone)
 		ut_phase = UT_EXITS;
 	ut_lock();
 	while (ut_sessions)
 		end_session(ut_sessions);
 	ut_bell_close(&ut_bell);
-	if (is_alone && ut_phase == UT_UNLOADED) {
+	if (is_alone) {
 		for (struct ut_session *s = ended, *next; s; s = next) {
 			next = s->next;
 			munmap(s->status_area, UT_STATUS_BYTES);
