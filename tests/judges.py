@@ -48,6 +48,7 @@ TOOLS = {
     "clang": Tool("clang", "ci", ("-x", "c", "-"), C_MAIN),
     "rustc": Tool("rustc", "", ("-",), "fn main() {}"),  # of rustup it may be without a toolchain
     "strace": Tool("strace", "", ("true",)),
+    "musl-gcc": Tool("musl-tools", "ci", ("-x", "c", "-"), C_MAIN),
     "bpftrace": Tool("bpftrace", "ci", ("--version",)),
     "perf": Tool("linux-perf", "ci", ("version",)),  # it may be a script that looks for one of this kernel
     "babeltrace2": Tool("babeltrace2"),

@@ -1,0 +1,356 @@
+"""Whatever a program's limits are, it does as without tracing, and every record is stored or counted.
+
+One row for each of the table in docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import platform
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.client.c.building import ROOT, SOURCE
+from tests.client.c.test_emit import WAYS, of_way
+from tests.client.c.test_thread import compiled
+from tests.integration.conftest import DaemonProcess, own_directory
+from tests.integration.test_conservation import stats
+from tests.judges import needs
+
+pytestmark = pytest.mark.usefixtures("events_on")
+
+HERE = Path(__file__).parent
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def program(daemon: DaemonProcess, built: Path, tmp_path: Path) -> Path:
+    """limits.c, with an event that the daemon knows; without it it is `plain` in the same folder."""
+    with daemon.tree() as tree:
+        tree.write_file("dynamic_events", b"u:c_count u32 who; u64 i\n")
+    source = tmp_path / "limits.c"
+    source.write_text((HERE / "limits.c").read_text())
+    compiled(source, built, "-DWITHOUT_TRACING", library=("-Wl,-z,now",))
+    source.with_suffix("").rename(tmp_path / "plain")
+    return compiled(source, built, "-Wl,-z,now")
+
+
+@attrs.frozen
+class Done:
+    """The end of a run."""
+
+    own: tuple[int, str]
+    """Its status and first line, which tracing must not change."""
+    emits: int
+    waits: int
+    peak_kb: int
+    error: str
+
+
+def run(program: Path, steps: str, *before: str, **environment: str) -> Done:
+    done = subprocess.run(
+        [*before, program, steps],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    own, _, rest = done.stdout.partition("\n")
+    emits, waits, _, _, peak = map(int, re.findall(r" (\d+)", rest) or [-1] * 5)
+    return Done((done.returncode, own), emits, waits, peak, done.stderr)
+
+
+def totals(daemon: DaemonProcess) -> tuple[int, int]:
+    """Numbers of records that were stored, and that were counted as lost; together they are all emitted."""
+    with daemon.tree() as tree:
+        emitted, consumers = stats(tree.read_file("events/user_events/c_count/stats"))
+    ftrace = consumers["ftrace"]
+    assert emitted == ftrace["recorded"] + ftrace["lost"]
+    return ftrace["recorded"], ftrace["lost"]
+
+
+STORED, COUNTED, PERHAPS = "stored", "counted", "perhaps"
+"""All records are stored; or some are lost, and counted; or events may be off, and then none is counted."""
+LIFE = "ethfFcvs"
+
+
+def within(script: str) -> str:
+    """In a mount namespace that the script has changed."""
+    return shlex.join(["unshare", "-m", "sh", "-c", script + '; exec "$@"', "sh"])
+
+
+NO_PROC = "mount -t tmpfs -o size=4k none /proc"
+NO_DEV = "mount -t tmpfs -o size=4k none /dev"
+LOCKED = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock"
+LIMITS = {
+    "RLIMIT_FSIZE": [("prlimit --fsize=0", LIFE, STORED)],
+    "RLIMIT_AS, RLIMIT_DATA": [
+        ("prlimit --as=41943040 --data=4194304", LIFE, STORED),
+        *((f"prlimit --as={mib << 20}", "ethfs", PERHAPS) for mib in (4, 5, 6, 8)),
+    ],
+    "RLIMIT_NOFILE": [
+        ("prlimit --nofile=16", LIFE, STORED),
+        *((f"prlimit --nofile={number}", "ethfs", PERHAPS) for number in (4, 6, 7, 8)),
+    ],
+    "RLIMIT_STACK": [("prlimit --stack=65536", LIFE, STORED)],
+    "RLIMIT_MEMLOCK, mlockall(2)": [
+        ("", "el" + LIFE, STORED),
+        *((f"prlimit --memlock={mib << 20} {LOCKED}", "elthfs", PERHAPS) for mib in (0, 3, 5, 7)),
+    ],
+    "an alternate signal stack below 16 KiB": [("", "hes", STORED), ("", "eshCh", STORED)],
+    "/dev/shm full or missing": [
+        (within("umount -l /dev/shm"), LIFE, STORED),
+        (within("mount -t tmpfs -o size=4k none /dev/shm; seq 9999 >/dev/shm/x 2>&-"), LIFE, STORED),
+    ],
+    "no /proc": [(within(NO_PROC), LIFE, STORED)],
+    "a read-only root": [(within("mount -o remount,bind,ro /"), LIFE, STORED)],
+    "chroot(2), setresuid(2)": [("", "eRef", COUNTED), ("", "eief", COUNTED)],
+    "unshare(2)": [("", "ePMf", STORED)],
+    "closed or replaced descriptors": [("", "eCe", STORED), ("", "eDefCefs", STORED)],
+    "vfork(2), _Fork(3), clone(2)": [("", "Fcves", STORED)],
+    "all of these": [
+        (
+            within(f"{NO_PROC}; {NO_DEV}; mount -o remount,bind,ro /")
+            + " prlimit --nofile=16 --as=8388608 --data=4194304 --memlock=0 --fsize=0 --nproc=9",
+            "h" + LIFE + "PMe",
+            COUNTED,
+        )
+    ],
+}
+
+
+@NEEDS_ROOT
+@WAYS
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_program_does_as_without_tracing(
+    daemon: DaemonProcess, program: Path, limit: str, way: str
+) -> None:
+    for before, steps, outcome in LIMITS[limit]:
+        old = totals(daemon)
+        done = run(program, steps, *shlex.split(before), **of_way(way))
+        assert (
+            done.own == run(program.with_name("plain"), steps, *shlex.split(before)).own == (3, done.own[1])
+        )
+        stored, lost = (new - o for new, o in zip(totals(daemon), old, strict=True))
+        is_off = outcome == PERHAPS and "events are off" in done.error
+        assert stored + lost == done.emits or is_off, (before, done)
+        assert lost == 0 or outcome != STORED or way == "socket", (before, lost)
+        assert done.peak_kb < 32 << 10, "an arena of malloc is 64 MiB"
+        assert done.waits == 0 or way == "socket" or set("CD") & set(steps), (before, done)
+
+
+@NEEDS_ROOT
+def test_no_thread_can_be_made(built: Path, tmp_path: Path) -> None:
+    """RLIMIT_NPROC, of another user: events are off."""
+    (tmp_path / "limits.c").write_text((HERE / "limits.c").read_text())
+    made = compiled(tmp_path / "limits.c", built, library=("-Wl,-z,now", str(built / "libutracefs.a")))
+    with own_directory() as directory:
+        os.chmod(directory, 0o711)
+        daemon = DaemonProcess(directory, "--group", grp.getgrgid(65534).gr_name)
+        daemon.start()
+        before = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nproc=1"]
+        done = run(Path(shutil.copy(made, directory)), "ethfs", *before, UTRACEFS_DIR=directory)
+        daemon.stop()
+    assert done.own == (3, "e1 t0 h1 f0 s1 ") and "events are off: no thread for them" in done.error
+
+
+@needs("musl-gcc")
+@WAYS
+def test_musl(daemon: DaemonProcess, program: Path, tmp_path: Path, way: str) -> None:
+    """The library and a whole life of a program, linked with another C library."""
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    for name in ("linux", "asm-generic", "x86_64-linux-gnu/asm"):  # musl has none
+        (headers / Path(name).name).symlink_to(f"/usr/include/{name}")
+    compiler = f"musl-gcc -idirafter {headers}"
+    subprocess.run(
+        [
+            "make",
+            "-s",
+            "-j2",
+            "-C",
+            SOURCE,
+            f"CC={compiler}",
+            f"BUILD={tmp_path}",
+            f"{tmp_path}/libutracefs.a",
+        ],
+        check=True,
+    )
+    made = tmp_path / "static"
+    words = [
+        *compiler.split(),
+        "-static",
+        "-O2",
+        f"-I{SOURCE / 'include'}",
+        str(HERE / "limits.c"),
+        "-o",
+        str(made),
+    ]
+    subprocess.run([*words, str(tmp_path / "libutracefs.a")], check=True)
+    done = run(made, LIFE + "eDefs", **of_way(way))
+    assert done.own == run(program.with_name("plain"), LIFE + "eDefs").own
+    assert sum(totals(daemon)) == done.emits == 901
+
+
+CALLS = {
+    "write": [1], "fstat newfstatat": [5, 262], "lstat": [6], "poll": [7, 271], "mmap": [9], "mprotect": [10],
+    "munmap": [11], "rt_sigprocmask": [14], "writev": [20], "sched_yield": [24], "mremap": [25],
+    "madvise": [28],
+    "nanosleep clock_nanosleep": [35, 230], "getpid": [39], "socket": [41], "connect": [42], "sendto": [44],
+    "recvfrom": [45], "sendmsg": [46], "recvmsg": [47], "socketpair": [53], "setsockopt": [54], "clone": [56],
+    "kill": [62], "fcntl": [72], "readlink readlinkat": [89, 267], "geteuid": [107], "getppid": [110],
+    "rt_sigpending": [127], "rt_sigtimedwait": [128], "sigaltstack": [131], "prctl": [157], "gettid": [186],
+    "futex": [202], "tgkill": [234], "waitid": [247], "unshare": [272], "memfd_create": [319],
+    "clone3": [435], "close": [3],
+}  # fmt: skip
+"""System calls of the library, with their numbers on x86-64."""
+OFF_LATER = {"fstat newfstatat", "write"}
+"""Without these the client does not know its descriptors, and the program does not print its numbers."""
+OFF_AT_FIRST = OFF_LATER | {"mmap", "mremap", "socket", "connect", "sendto", "recvmsg", "fcntl", "close"}
+"""Without these there is no connection, or no memory for a record before it: events are off."""
+OTHERS = {
+    "execve", "exit", "exit_group", "brk", "access", "openat", "read", "pread64", "arch_prctl",
+    "set_tid_address", "set_robust_list", "rseq", "prlimit64", "getrandom", "wait4", "getrusage",
+    "rt_sigreturn", "rt_sigaction", "vfork", "dup2", "clock_gettime",
+}  # fmt: skip
+"""Calls of the loader, the C library and the program."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
+@WAYS
+@pytest.mark.parametrize("early", [False, True])
+def test_a_sandbox_that_refuses_one_call(daemon: DaemonProcess, program: Path, early: bool, way: str) -> None:
+    for name, numbers in CALLS.items():
+        # (Without futex the C library ends a program that waits for a thread.)
+        steps = ("h" if early else "esr") + "e" + "t" * (name != "futex") + "fFcvs"
+        for error in (errno.EPERM, errno.ENOSYS):
+            refused = {
+                "REFUSED": " ".join(map(str, [error, *numbers, -1])),
+                **({"EARLY": "1"} if early else {}),
+            }
+            old = totals(daemon)
+            done = run(program, steps, **refused, **of_way(way))
+            assert done.own == run(program.with_name("plain"), steps, **refused).own, (name, error)
+            counted = sum(totals(daemon)) - sum(old)
+            if way == "ring" and name not in (OFF_AT_FIRST if early else OFF_LATER):
+                assert counted == done.emits, (name, error, done)
+            assert done.waits <= 5 or way == "socket", (name, error, done)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
+def test_a_sandbox_that_kills(program: Path) -> None:
+    numbers = " ".join(map(str, CALLS["recvmsg"]))
+    assert run(program, "e", REFUSED=f"0 {numbers} -1", EARLY="1").own[0] == -signal.SIGSYS
+
+
+@needs("strace")
+@WAYS
+def test_each_call_of_the_library_is_refused_above(
+    daemon: DaemonProcess, program: Path, tmp_path: Path, way: str
+) -> None:
+    """A whole life: with children, over restarts, to the end."""
+    words = ["strace", "-f", "-qq", "-o", str(tmp_path / "calls"), str(program), LIFE + "DeCefswefsws"]
+    traced = subprocess.Popen(
+        words, env={**os.environ, **of_way(way)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert traced.stdin and traced.stdout
+    for kill in (True, False):
+        while traced.stdout.readline() != b"waits\n":
+            pass
+        daemon.stop(kill)
+        daemon.start()
+        traced.stdin.write(b"\n")
+        traced.stdin.flush()
+    traced.communicate(timeout=60)
+    assert traced.returncode == 3
+    found = set(re.findall(r"^\d+ +(\w+)\(", (tmp_path / "calls").read_text(), re.MULTILINE))
+    assert found - OTHERS <= {call for name in CALLS for call in name.split()}
+    assert {"recvmsg", "clone3", "sendto"} <= found
+
+
+ACTIONS = ("stop", "kill", "stop and kill", "be down")
+
+
+def torment(daemon: DaemonProcess, seconds: float, seed: int) -> None:
+    """The daemon is stopped and killed at times that the seed gives."""
+    chance = random.Random(seed)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(chance.uniform(0.05, 0.5))
+        action = chance.choice(ACTIONS)
+        if "stop" in action:
+            with daemon.paused():
+                time.sleep(chance.uniform(0.01, 1))
+        if action != "stop":
+            daemon.stop(kill=True)
+            time.sleep(chance.uniform(0, 1) if action == "be down" else 0)
+            daemon.start()
+
+
+IN_PYTHON = """
+import resource, select, utracefs
+def switches():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+event = utracefs.event("c_count u32 who; u64 i")
+event.emit(0, 0)
+waits = emits = 0
+print("\\nwaits", flush=True)
+while not select.select([0], [], [], 0.001)[0]:
+    for i in range(100):
+        before = switches()
+        event.emit(1, i)
+        waits += switches() > before
+        emits += 1
+print(f"\\nemits {emits} waits {waits}")
+"""
+
+
+@pytest.mark.parametrize("kind", ["ring", "socket", "Python"])
+@pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=pytest.mark.long)])
+def test_no_emit_waits_for_the_daemon(
+    daemon: DaemonProcess, program: Path, kind: str, seconds: float
+) -> None:
+    """Whatever the daemon does, none but the first gives the cpu away, or hardly ever, for some 0.2 ms."""
+    words = [sys.executable, "-c", IN_PYTHON] if kind == "Python" else [str(program), "ewL"]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **of_way(kind)}
+    )
+    assert process.stdin and process.stdout
+    try:
+        while process.stdout.readline() != "waits\n":
+            pass
+        if kind != "Python":
+            process.stdin.write("\n")
+            process.stdin.flush()
+        torment(daemon, seconds, seed=5)
+        out, _ = process.communicate("\n", timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    emits, waits = map(int, re.findall(r"emits (\d+) waits (\d+)", out)[0])
+    # (Where the end of a connection, or its begin, changes the place of records, an emit takes a lock.)
+    assert emits > 10_000 and waits <= emits // (10_000 if kind == "socket" else 100_000), out
+
+
+def test_the_page_has_each_row() -> None:
+    """The others have a test of their own; the size of the client's memory is for that of a cgroup."""
+    page = (ROOT / "docs" / "operations.md").read_text().partition("### Limits and sandboxes")[2]
+    rows = re.findall(r"^\| (.+?) \|", page.partition("\n### ")[0], re.MULTILINE)
+    elsewhere = {
+        "limit, or refused call", "RLIMIT_NPROC", "memory of a cgroup", "seccomp with EPERM or ENOSYS",
+        "seccomp that kills", "dlopen(3) and dlclose(3)", "musl", "`_exit` of a forked child",
+    }  # fmt: skip
+    assert set(rows) == {*LIMITS, *elsewhere} - {"all of these"}
