@@ -115,7 +115,7 @@ def into_plugin(kind: type[Counting]) -> float:
         made.append(kind())
         return made[-1]
 
-    status = StatusFile()
+    status = StatusFile(f"/dev/shm/utracefs-bench-{os.getpid()}")
     table = EventTable(status)
     event = table.register(CommandString.parse(b"bench_in u64 a; u64 b"), privileged=True)
     plugin = Plugin("bench", lambda: make, table, now_ns=time.monotonic_ns)

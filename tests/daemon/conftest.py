@@ -13,6 +13,7 @@ import pytest
 
 from tests.daemon.record_path import Collecting
 from tests.daemon.restarting import bury
+from tests.daemon.status_files import nameless_status
 from tests.daemon.tree.world import World
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
@@ -28,7 +29,7 @@ def _nothing_is_collected_any_more() -> Iterator[None]:
 
 @pytest.fixture
 def status() -> Iterator[StatusFile]:
-    file = StatusFile()
+    file = nameless_status()
     yield file
     file.close()
 

@@ -13,8 +13,7 @@ ftrace, 1 perf, 7 other); this module only keeps the page.
 - Index 0 is never allocated, so a program may use it for "not registered". The lowest free index is
   allocated, and an index is reused after its event is removed; freeing it zeroes the byte.
 - Clients get a descriptor over the socket and map it. It is read-only, and it cannot be opened again for
-  writing through /proc/self/fd, because the file belongs to the daemon's user with mode 0600. (A memfd is
-  born with mode 0777; that is changed here.)
+  writing through /proc/self/fd, because the file belongs to the daemon's user with mode 0600.
 - A client may keep its mapping after the daemon has ended. So an ending daemon zeroes every byte, and a
   starting daemon zeroes an old file that a killed daemon left, before it makes a new one: in both cases
   old mappings say "no consumer". The new file is a new inode, visible only to clients that connect again.
@@ -22,7 +21,6 @@ ftrace, 1 perf, 7 other); this module only keeps the page.
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import stat
@@ -36,15 +34,12 @@ from utracefsd.machine.kept_file import remove
 
 PAGE_SIZE = mmap.PAGESIZE
 
-# fcntl.h, Linux 5.1; Python names it from 3.12 on only in some builds. The existing mapping stays writable.
-_F_SEAL_FUTURE_WRITE = 0x0010
-
 # Of an old file (`--status-pages`); a longer one is damaged.
 _MAX_SIZE = 16 * PAGE_SIZE
 
 
 class StatusFile:
-    """`pages` pages of status bytes at `path`, or in anonymous shared memory when `path` is None.
+    """`pages` pages of status bytes at `path`.
 
     The folder of `path` must exist and be the daemon's own (see runtime.py); a file with that name is
     replaced. `close` ends it and removes the file.
@@ -52,25 +47,18 @@ class StatusFile:
     Raises TraceError(ENOSPC and the like) when there is no space for it; OSError of the file system.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, pages: int = 1) -> None:
+    def __init__(self, path: str | os.PathLike[str], pages: int = 1) -> None:
         if pages < 1:
             raise ValueError("a status file has at least one page")
-        self.path = None if path is None else os.fspath(path)
+        self.path = os.fspath(path)
         self.size = pages * PAGE_SIZE
-        self._fd = _create_memfd() if self.path is None else _create_file(self.path)
+        self._fd = _create_file(self.path)
         try:
             self._allocate()
-            if self.path is None:
-                seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-                fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
             self._map = mmap.mmap(self._fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-            if self.path is None:
-                with contextlib.suppress(OSError):  # before Linux 5.1: the file's mode alone protects it
-                    fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
         except BaseException:
             os.close(self._fd)
-            if self.path is not None:
-                disk.unlink(self.path)
+            disk.unlink(self.path)
             raise
         self._indexes = LowestFree(1, self.capacity)
         self._closed = False
@@ -108,11 +96,8 @@ class StatusFile:
 
     def readonly_fd(self) -> int:
         """A new descriptor that can be read and mapped but not written; the caller closes it. OSError."""
-        try:
+        with contextlib.suppress(FileNotFoundError):  # there is no /proc
             return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # there is no /proc
-            if self.path is None:
-                raise
         fd = disk.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
             os.close(fd)
@@ -126,11 +111,10 @@ class StatusFile:
         self._closed = True
         self._map[:] = bytes(self.size)
         self._map.close()
-        if self.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                ours, there = os.fstat(self._fd), os.lstat(self.path)
-                if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
-                    disk.unlink(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            ours, there = os.fstat(self._fd), os.lstat(self.path)
+            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+                disk.unlink(self.path)
         os.close(self._fd)
 
     def _allocate(self) -> None:
@@ -141,19 +125,12 @@ class StatusFile:
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO,
-                f"no room for the status file {self.path or 'in memory'} ({self.size} bytes): "
-                f"{error.strerror}",
+                f"no room for the status file {self.path} ({self.size} bytes): {error.strerror}",
             ) from error
 
     def _check(self, index: int) -> None:
         if index not in self._indexes:
             raise ValueError(f"status index {index} is not given out")
-
-
-def _create_memfd() -> int:
-    fd = disk.memfd_create("user_events_status", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.fchmod(fd, 0o600)
-    return fd
 
 
 def _create_file(path: str) -> int:

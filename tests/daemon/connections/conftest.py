@@ -10,8 +10,8 @@ import pytest
 from tests.daemon.connections.ports import Around
 from tests.daemon.connections.program import Client, make_memory
 from tests.daemon.record_path import Collecting
+from tests.daemon.status_files import nameless_status
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.status_file import StatusFile
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def no_descriptor_is_leaked() -> Iterator[None]:
 
 @pytest.fixture
 def table() -> Iterator[EventTable]:
-    status = StatusFile()
+    status = nameless_status()
     table = EventTable(status)
     yield table
     table.enablers.close()

@@ -5,10 +5,10 @@ import errno
 import pytest
 
 from tests.daemon.events.helpers import refused, register
+from tests.daemon.status_files import nameless_status
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.status_file import StatusFile
 
 
 def test_a_line_has_at_most_4094_bytes(table: EventTable) -> None:
@@ -60,7 +60,7 @@ def test_what_is_shown_can_be_written_back(table: EventTable) -> None:
     assert text == (
         b"u:e1 u32 a; u32 b\nu:e2\nu:e3 struct foo a 8; u32 b\nu:e4 __rel_loc char[] m; unsigned int n\n"
     )
-    status = StatusFile()
+    status = nameless_status()
     again = EventTable(status)
     assert dynamic_events.write(again, text, privileged=True) == len(text)
     assert dynamic_events.text(again) == text

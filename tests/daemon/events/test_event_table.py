@@ -8,6 +8,7 @@ import pytest
 
 from tests.daemon.events.helpers import refused, register
 from tests.daemon.record_path import Collecting
+from tests.daemon.status_files import nameless_status
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.limits import MAX_EVENT_ID
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
@@ -54,7 +55,7 @@ def test_user_events_max(status: StatusFile) -> None:
 
 
 def test_the_status_page_is_full() -> None:
-    status = StatusFile()
+    status = nameless_status()
     table = EventTable(status)
     first = register(table, b"a")
     for number in range(1, status.capacity):

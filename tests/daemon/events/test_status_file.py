@@ -43,13 +43,13 @@ def test_a_page_holds_4095_events(status: StatusFile) -> None:
     assert status.allocate() == 17
 
 
-def test_more_pages_hold_more() -> None:
-    file = StatusFile(pages=3)
+def test_more_pages_hold_more(path: Path) -> None:
+    file = StatusFile(path, pages=3)
     assert file.size == 3 * PAGE_SIZE
     assert file.capacity == 3 * PAGE_SIZE - 1
     file.close()
     with pytest.raises(ValueError, match="page"):
-        StatusFile(pages=0)
+        StatusFile(path, pages=0)
 
 
 def test_only_indexes_that_were_given_out_can_be_set(status: StatusFile) -> None:
@@ -69,29 +69,17 @@ def test_readers_see_a_byte_at_once(status: StatusFile) -> None:
     page.close()
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_a_reader_cannot_write(in_memory: bool, path: Path) -> None:
-    file = StatusFile(None if in_memory else path)
+def test_a_reader_cannot_write(path: Path) -> None:
+    file = StatusFile(path)
     fd = file.readonly_fd()
     with pytest.raises(OSError, match="Permission denied"):
         mmap.mmap(fd, PAGE_SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.write(fd, b"x")
-    # 0600 keeps other users from opening /proc/self/fd/N for writing; a memfd is born 0777.
+    # 0600 keeps other users from opening /proc/self/fd/N for writing.
     assert os.fstat(fd).st_mode & 0o777 == 0o600
     os.close(fd)
     file.close()
-
-
-def test_the_one_in_memory_cannot_be_shrunk(status: StatusFile) -> None:
-    readonly = status.readonly_fd()
-    writable = os.open(f"/proc/self/fd/{readonly}", os.O_RDWR)
-    with pytest.raises(PermissionError):
-        os.ftruncate(writable, 0)
-    with pytest.raises(PermissionError):
-        mmap.mmap(writable, PAGE_SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    os.close(writable)
-    os.close(readonly)
 
 
 def test_the_end_turns_everything_off_and_removes_the_file(path: Path) -> None:
@@ -158,13 +146,11 @@ def test_no_descriptor_is_leaked(path: Path) -> None:
 
 def test_no_room(folder: Path, room: Callable[..., None]) -> None:
     room(0, of="user_events_status")
-    for path in (folder / "user_events_status", None):
-        with pytest.raises(TraceError) as failure:
-            StatusFile(path)
-        assert failure.value.errno == errno.ENOSPC
-        assert failure.value.text == (
-            f"no room for the status file {path or 'in memory'} (4096 bytes): No space left on device"
-        )
+    path = folder / "user_events_status"
+    with pytest.raises(TraceError) as failure:
+        StatusFile(path)
+    assert failure.value.errno == errno.ENOSPC
+    assert failure.value.text == f"no room for the status file {path} (4096 bytes): No space left on device"
     assert list(folder.iterdir()) == []
     room(1 << 40)
     made = StatusFile(folder / "user_events_status", 3)

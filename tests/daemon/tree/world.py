@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.status_files import nameless_status
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import OpenFile, Parts, Tree
@@ -29,7 +29,7 @@ class World:
         self.tgids = {PID: PID}
         self.parents: dict[int, int] = {}
         self.free_memory_kb = 1 << 20
-        self.status = StatusFile(None)
+        self.status = nameless_status()
         self.table = EventTable(self.status)
         self.comms = CommTable(
             self.tasks.get, lambda tid: self.tgids.get(tid), self.parents.get, kernel_release=b"6.12.117"

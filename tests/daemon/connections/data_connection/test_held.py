@@ -25,6 +25,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.connections.program import FakeRingServices, FakeServices
+from tests.daemon.status_files import nameless_status
 from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections import data_connection
 from utracefsd.connections.accepted_connection import DATA
@@ -35,7 +36,6 @@ from utracefsd.connections.port import LAST_WORDS_NS, Port
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Change, Notifier
-from utracefsd.events.status_file import StatusFile
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
@@ -132,7 +132,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.now_ns = SECONDS_NS
         self.shares, self.faults = Shares(), Counting()
-        self.status = StatusFile()
+        self.status = nameless_status()
         self.table = EventTable(self.status, shares=self.shares)
         services = FakeRingServices(shares=self.shares, end_failed=self.end_failed)
         self.rings = Rings(2, services)
