@@ -118,6 +118,7 @@ class State:
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
         self._begin(file)
+        # Last: it asks the log's file, which is there from now on.
         for one in (table, instances, folder, rings):
             one.check_room = self.check_room
 

@@ -428,6 +428,7 @@ cdef class Hist:
         cdef uint64_t *old
         cdef int i, first
         cdef uint64_t value
+        # Before anything is written: a record is not counted while a variable that it reads is not set.
         self.make_key(r, ts)
         if self.links and not self.resolve():
             return False
@@ -438,6 +439,7 @@ cdef class Hist:
         if not place.element and ht_is_full(t):
             ht_drop(t, who, serial)
             return False
+        # All words go to the image, which a kill leaves whole or unused (hist_table.h).
         ht_begin(t, who, serial)
         first = self.keys[self.nr_keys - 1].end
         if place.element:

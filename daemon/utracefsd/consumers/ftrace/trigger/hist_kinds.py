@@ -265,6 +265,7 @@ def _make(
     definition, tables, number = defined.definition, place.tables, place.sink.number
     program = compile_definition(definition)
     shape = (definition.parts.bits, definition.key_size, program.nr_words)
+    # Triggers of one name count in one table: that of the first.
     if (namesake := _namesake(place, definition)) is not None:
         table = namesake.table
         tables.hold(table, number)
@@ -287,6 +288,7 @@ def _make(
         let_go_of_snapshot()
         tables.drop(table, number)
         raise
+    # The table of a namesake, or of the previous daemon, may have another size than the definition.
     one = EventHist(definition.of_size(table.bits), defined.filter_text, command, trigger, program, is_made)
     synthetic = _link(place, hist, definition)
     trigger.finish()
