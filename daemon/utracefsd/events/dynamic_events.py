@@ -141,7 +141,18 @@ def delete(table: EventTable, line: bytes, *, privileged: bool = True) -> None:
     """
     system, name, fields = _parse_delete(line)
     try:
-        _delete_matching(table, system, name, fields, privileged)
+        if system == SYSTEM_SYNTHETIC:
+            _delete_synthetic(table, name, fields, privileged)
+            return
+        found: list[Event] = []
+        if system in (None, b"", SYSTEM, SYSTEM_MULTI):
+            fields_text = normalized(fields, repair_semicolons=False)
+            found = [event for event in table.named(name) if event.fields_text == fields_text]
+        for event in found:
+            table.delete_event(event, privileged=privileged)
+        if not found:
+            hint = "; give all its fields" if table.named(name) else ""
+            raise TraceError(errno.ENOENT, f"there is no event {shown(name)} with these fields{hint}")
     finally:
         table.dynamic_removed()
 
@@ -163,24 +174,6 @@ def _parse_delete(line: bytes) -> tuple[bytes | None, bytes, bytes]:
     if system is None and not name:
         raise TraceError(errno.EINVAL, f"{shown(line)}: has no event name")
     return system, name, b" ".join(words)
-
-
-def _delete_matching(
-    table: EventTable, system: bytes | None, name: bytes, fields: bytes, privileged: bool
-) -> None:
-    found = False
-    if system == SYSTEM_SYNTHETIC:
-        _delete_synthetic(table, name, fields, privileged)
-        return
-    if system in (None, b"", SYSTEM, SYSTEM_MULTI):
-        fields_text = normalized(fields, repair_semicolons=False)
-        for event in table.named(name):
-            if event.fields_text == fields_text:
-                found = True
-                table.delete_event(event, privileged=privileged)
-    if not found:
-        hint = "; give all its fields" if table.named(name) else ""
-        raise TraceError(errno.ENOENT, f"there is no event {shown(name)} with these fields{hint}")
 
 
 def truncate(table: EventTable, *, privileged: bool = True) -> None:
