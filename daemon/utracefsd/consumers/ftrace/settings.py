@@ -32,8 +32,6 @@ CLOCKS = (
 MAX_SUBBUF_ORDER = 7
 """Sub-buffers have 4 KiB to 512 KiB, in powers of two."""
 
-_Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
-
 
 @attrs.frozen
 class _Form:
@@ -74,8 +72,7 @@ def _setting(default: Any, valid: Callable[[Any], bool], form: _Form = _PLAIN) -
         if not valid(value):
             raise ValueError(f"{attribute.name} is {value!r:.100}")
 
-    checks: _Check = check
-    return attrs.field(default=default, validator=checks, metadata={"form": form})
+    return attrs.field(default=default, validator=check, metadata={"form": form})
 
 
 def _is(kind: type) -> Callable[[Any], bool]:
