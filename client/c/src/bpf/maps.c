@@ -202,7 +202,7 @@ static uint64_t word(const uint8_t *at)
 }
 
 /* Four lanes, because one multiplication waits for the one before it: a text of bpftrace has 1,024 bytes. */
-static uint32_t hash_of(const struct bp_map *map, const uint8_t *key)
+static inline uint32_t hash_of(const struct bp_map *map, const uint8_t *key)
 {
 	static const uint64_t odd[4] = {0xa24baed4963ee407, 0x9fb21c651e98df25, 0xd1b54a32d192ed03,
 					0x8cb92ba72f3d8dd7};
