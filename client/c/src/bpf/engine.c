@@ -132,7 +132,7 @@ static void set_depth(struct bp_run *run, int depth)
 
 uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *r)
 {
-	const struct bp_instruction *begin = run->program->instructions + (uint32_t)handle;
+	const struct bp_instruction *begin;
 	uint64_t value = 0;
 
 	run->budget -= 16;
@@ -143,6 +143,7 @@ uint64_t bp_call_back(struct bp_run *run, uint64_t handle, const uint64_t *r)
 	} else if (run->budget < 0) {
 		run->why = TOO_LONG;
 	} else {
+		begin = run->program->instructions + (handle - BP_CALLBACK_HANDLE);
 		set_depth(run, run->depth + 1);
 		value = interpret(run, begin, r[1], r[2], r[3], r[4], r[5]);
 		/* Forward jumps cost nothing, but a function may be called often. */

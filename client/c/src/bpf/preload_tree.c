@@ -134,17 +134,15 @@ int bt_is_recording(void)
 /* The part behind the root of a tracefs; NULL: another file. "btf": the kernel's types. */
 static const char *in_tree(const char *path)
 {
-	static const char *const roots[] = {"/sys/kernel/tracing", "/sys/kernel/debug/tracing"};
-
-	if (path && strcmp(path, "/sys/kernel/btf/vmlinux") == 0)
+	if (!path || strncmp(path, "/sys/kernel/", 12))
+		return NULL;
+	path += 12;
+	if (strcmp(path, "btf/vmlinux") == 0)
 		return "btf";
-	for (size_t i = 0; path && i < sizeof(roots) / sizeof(roots[0]); i++) {
-		const size_t length = strlen(roots[i]);
-
-		if (strncmp(path, roots[i], length) == 0 && (path[length] == '/' || path[length] == '\0'))
-			return path + length + strspn(path + length, "/");
-	}
-	return NULL;
+	path += strncmp(path, "debug/", 6) ? 0 : 6;
+	if (strncmp(path, "tracing", 7) || (path[7] != '/' && path[7] != '\0'))
+		return NULL;
+	return path + 7 + strspn(path + 7, "/");
 }
 
 /* The tool reads a file of an event: notes that. *data becomes the text that it sees. */

@@ -55,7 +55,7 @@ static struct {
 	struct utracefs_stream *stream; /* NULL: none yet */
 	char selection[SELECTION];
 	int bell; /* wakes the thread; -1: there is none */
-	pid_t process; /* of the thread */
+	pid_t process; /* in which programs run */
 	int has_ended;
 	struct utracefs_stream_record next; /* of a recording, behind the clocks that are due */
 	int has_next, has_output;
@@ -431,9 +431,10 @@ int bp_replay(void)
 	ut_section_begin(&section);
 	bp_lock();
 	here.boot_offset_ns = (int64_t)(now_ns(CLOCK_BOOTTIME) - now_ns(CLOCK_MONOTONIC));
-	if (!here.process)
+	if (!here.process) {
+		here.process = getpid();
 		here.has_ended = select_events() < 0;
-	here.process = getpid();
+	}
 	here.has_output = here.outputs = 0;
 	is_idle = !(read_records(UINT64_MAX) | bp_ring_bells()) && !here.has_output && !here.outputs;
 	tell_lost(now_ns(CLOCK_MONOTONIC));
