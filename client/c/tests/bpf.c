@@ -9,7 +9,6 @@
  *     records MAP INDEX                   takes a ring's records: HEX, lost=N; "rang" if its bell did
  *     load HEX                            0, or -errno and why; maps by their numbers as fds
  *     run HEX CONTEXT CPU                 loads and runs: r0, or the fault, or as load
- *     trace                               texts of bpf_trace_printk since the last
  *     format HEX                          the text of a daemon's `format`: the one that tools see, or "none"
  *     apply HEX                           a record of it: the context, or "none"
  */
@@ -29,16 +28,10 @@
 
 static struct bp_map *maps[MAX];
 static int nr_maps;
-static char traced[4096];
 
 static struct bp_map *map_of(int fd)
 {
 	return fd >= 0 && fd < nr_maps ? maps[fd] : NULL;
-}
-
-static void trace(const char *text, size_t size)
-{
-	strncat(traced, text, size);
 }
 
 static void make_map(char *arguments)
@@ -277,7 +270,6 @@ int main(void)
 {
 	static char line[1 << 20];
 
-	bp_trace = trace;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	bp_lock();
 	while (fgets(line, sizeof(line), stdin)) {
@@ -293,10 +285,7 @@ int main(void)
 			records(arguments);
 		else if (!strcmp(line, "load") || !strcmp(line, "run"))
 			run(arguments);
-		else if (!strcmp(line, "trace")) {
-			puts(traced);
-			*traced = 0;
-		} else if (!strcmp(line, "format") || !strcmp(line, "apply"))
+		else if (!strcmp(line, "format") || !strcmp(line, "apply"))
 			use_layout(line, arguments);
 		else
 			use_map(line, arguments);

@@ -18,7 +18,6 @@
 
 static uint64_t state;
 static struct bp_map *maps[8];
-static unsigned long texts;
 static uint8_t codes[256];
 static unsigned nr_codes;
 
@@ -52,11 +51,6 @@ static unsigned below(unsigned n)
 static struct bp_map *map_of(int fd)
 {
 	return fd >= 0 && fd < (int)COUNT(maps) ? maps[fd] : NULL;
-}
-
-static void trace(const char *text, size_t size)
-{
-	texts += strnlen(text, size);
 }
 
 static void change(struct bpf_insn *in)
@@ -257,7 +251,6 @@ int main(int argc, char **argv)
 
 	state = 88172645463325252u ^ strtoull(argv[1], NULL, 0) * 0x9e3779b97f4a7c15u;
 	bp_budget = 5000;
-	bp_trace = trace;
 	bp_lock();
 	make_maps();
 	if (bp_ring_new(&ring) || bp_ring_map(ring, 2 * (size_t)sysconf(_SC_PAGESIZE)) ||
@@ -277,7 +270,7 @@ int main(int argc, char **argv)
 	bp_ring_put(ring);
 	for (unsigned i = 0; i < COUNT(maps); i++)
 		bp_map_put(maps[i]);
-	printf("%u codes, %lu not loaded, %lu ended early, %lu ran to their end, %lu characters\n", nr_codes,
-	       counts[0], counts[1], counts[2], texts);
+	printf("%u codes, %lu not loaded, %lu ended early, %lu ran to their end\n", nr_codes, counts[0], counts[1],
+	       counts[2]);
 	return 0;
 }

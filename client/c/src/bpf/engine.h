@@ -58,7 +58,4 @@ void bp_program_put(struct bp_program *program);
 uint64_t bp_program_run(struct bp_program *program, const void *context, size_t size,
 			const struct bp_record *record);
 
-/* Text of bpf_trace_printk(), one call each, without an end; NULL: dropped. Set before programs run. */
-extern void (*bp_trace)(const char *text, size_t size);
-
 #endif
