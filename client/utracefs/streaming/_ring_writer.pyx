@@ -25,7 +25,7 @@ cdef class RingWriter:
     unknown: records of events without a format, left out, too.
     """
 
-    cdef Records records
+    cdef readonly Records records
     cdef dict ids
     cdef dict described
     cdef dict comms           # thread id to the name that the reader knows
@@ -71,13 +71,19 @@ cdef class RingWriter:
         """Write records while there is room, some hundred at most. Returns their number; None: all are
         written. ValueError: invalid data."""
         cdef uint64_t written = 0
+        cdef uint32_t key
         try:
             while written < STEP:
                 if not self.is_pending:
                     if self.records.next(&self.raw) is None:
                         return None if self.write_rest() else written
                     self.is_pending = True
-                    self.look_up()
+                    key = event_key(&self.raw)
+                    if key != self.key:
+                        self.is_known = key in self.ids
+                        self.id = self.ids.get(key, 0)
+                        self.key = key
+                    self.unknown += not self.is_known
                 if not self.write_pending():
                     break
                 self.is_pending = False
@@ -89,15 +95,6 @@ cdef class RingWriter:
     cdef bint write_rest(self) except -1:
         """Losses behind the last record."""
         return self.write_lost(<int64_t>(self.records.lost - self.lost))
-
-    cdef int look_up(self) except -1:
-        cdef uint32_t key = event_key(&self.raw)
-        if key != self.key:
-            self.is_known = key in self.ids
-            self.id = self.ids.get(key, 0)
-            self.key = key
-        self.unknown += not self.is_known
-        return 0
 
     cdef bint write_pending(self) except -1:
         cdef bytes text

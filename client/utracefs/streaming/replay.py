@@ -18,7 +18,6 @@ import threading
 from types import TracebackType
 from typing import Any, Final, Self
 
-from utracefs.recordings._records import Records
 from utracefs.recordings.recording import Recording
 from utracefs.streaming._ring_writer import RingWriter
 from utracefs_protocol.connection import Connection, Request, encode_error, encode_response
@@ -132,21 +131,18 @@ class Replay:
     def _open(self, attr: StreamAttr, over: threading.Event) -> list[int]:
         if attr.filter is not None or attr.instances:
             raise TraceError(errno.EINVAL, "a recording has no filters and no instances; record with them")
-        wanted = {
-            id_ for id_, name in self._names.items() if any(matches(word, *name) for word in attr.events)
+        ids = {
+            number: id_ if any(matches(word, *self._names[id_]) for word in attr.events) else 0
+            for number, id_ in self._ids.items()
         }
-        ids = {number: id_ if id_ in wanted else 0 for number, id_ in self._ids.items()}
         bell, ring_bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        records = self._recording.reading().records
-        writer = RingWriter(records, ids, self._described, attr.size)
+        writer = RingWriter(self._recording.reading().records, ids, self._described, attr.size)
         threading.Thread(
-            target=self._write, args=(writer, records, ring_bell, over, bool(wanted)), daemon=True
+            target=self._write, args=(writer, ring_bell, over, any(ids.values())), daemon=True
         ).start()
         return [os.dup(writer.fd), bell]
 
-    def _write(
-        self, writer: RingWriter, records: Records, ring_bell: int, over: threading.Event, is_any: bool
-    ) -> None:
+    def _write(self, writer: RingWriter, ring_bell: int, over: threading.Event, is_any: bool) -> None:
         try:
             while is_any and not over.is_set() and not self._over.is_set():
                 written = writer.write()
@@ -163,6 +159,6 @@ class Replay:
         finally:
             if writer.unknown:
                 self.notes.add(f"{writer.unknown} records of events without a format were left out")
-            if records.lost_uncounted:
+            if writer.records.lost_uncounted:
                 self.notes.add("more records were lost than could be counted")
             os.close(ring_bell)
