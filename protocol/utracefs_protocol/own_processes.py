@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False  # without an import
+if TYPE_CHECKING:
+    import subprocess
+
 
 def prepare() -> None:
     """The first call of a process."""
@@ -38,6 +42,29 @@ def python(module: str, *words: str) -> tuple[list[str], dict[str, str]]:
     else:
         env.pop("PYTHONPATH", None)
     return [sys.executable, "-P", "-m", module, *words], env
+
+
+def in_background(fd: int, module: str, *words: str) -> subprocess.Popen[bytes]:
+    """Start `module` with this descriptor, in a process group of its own: Ctrl-C is for the command, whose
+    blocked signals it does not take over."""
+    import subprocess
+
+    line, env = python(module, *words)
+    return subprocess.Popen(
+        line,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[fd],
+        process_group=0,
+        preexec_fn=_unblock,  # noqa: PLW1509 - no threads here
+    )
+
+
+def _unblock() -> None:
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _python_path() -> list[str]:

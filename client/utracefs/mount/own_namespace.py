@@ -31,7 +31,7 @@ from typing import Final
 
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.tree.closing import Closing
-from utracefs_protocol.own_processes import prepare, python
+from utracefs_protocol.own_processes import in_background, prepare
 
 MOUNTPOINT: Final = "/sys/kernel/tracing"
 """Where programs look for user_events_data."""
@@ -73,17 +73,8 @@ class OwnNamespace(Closing):
         self._fds: list[int] = []
         self._pidfd = -1
         with theirs:
-            words, env = python("utracefs.mount.own_namespace", directory, mountpoint, str(theirs.fileno()))
-            # Its own process group: Ctrl-C is for the command.
-            self.server = subprocess.Popen(
-                words,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-                preexec_fn=_unblock,  # noqa: PLW1509 - no threads here
-            )
+            fd = theirs.fileno()
+            self.server = in_background(fd, "utracefs.mount.own_namespace", directory, mountpoint, str(fd))
         try:
             self._take_over()
         except BaseException:
@@ -142,10 +133,6 @@ class OwnNamespace(Closing):
             except subprocess.TimeoutExpired:
                 self.server.kill()
                 self.server.wait()
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _check(result: int, about: str) -> None:

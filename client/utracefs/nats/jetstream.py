@@ -115,7 +115,8 @@ class JetStream:
                     key: value for m in parser if isinstance(m, Message) for key, value in m.headers.items()
                 }
             data = base64.b64decode(message.get("data", ""))
-            return Stored(message["subject"], int(message["seq"]), headers, data, _seconds(message["time"]))
+            time_s = datetime.fromisoformat(message["time"]).timestamp()
+            return Stored(message["subject"], int(message["seq"]), headers, data, time_s)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise WireError(f"no message in the answer: {error!r}") from None
 
@@ -132,9 +133,3 @@ def _checked(answer: Message) -> dict[str, Any]:
     if number == _WRONG_LAST_SEQUENCE:
         raise WrongLastSequence(text, number)
     raise (NotFound if code == 404 else ApiError)(text, number)
-
-
-def _seconds(text: str) -> float:
-    """RFC 3339, with up to 9 digits behind the point."""
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")

@@ -108,13 +108,8 @@ def _columns(trigger: str) -> tuple[list[_Column], list[_Column]] | None:
     for part in definition.split(":"):
         name, _, words = part.partition("=")
         if name in ("keys", "vals") and name not in found:
-            found[name] = [_Column(*_split_modifier(word)) for word in words.split(",") if word]
+            found[name] = [_Column(*word.partition(".")[::2]) for word in words.split(",") if word]
     return (found["keys"], found.get("vals", [])) if "keys" in found else None
-
-
-def _split_modifier(word: str) -> tuple[str, str]:
-    name, dot, modifier = word.partition(".")
-    return (name, modifier) if dot else (word, "")
 
 
 def _key_pattern(key: _Column) -> str:

@@ -30,6 +30,7 @@ from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no
 from utracefs.cli.record.flight import flight_settings, record_flight
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.options import LongOptions, long_options
+from utracefs.cli.record.requests import is_snapshot
 from utracefs.cli.record.rotation import Rotation
 from utracefs.cli.record.target import Target
 from utracefs.cli.run.choose_daemon import running_or_own
@@ -190,7 +191,9 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         job.tell_that_it_runs()
         watch = Watch(recorder, asked, job.come_back if job.returns else None)
         # A trigger takes the snapshot when it wants; without one it is taken at the end.
-        takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
+        takes_snapshot = (
+            snapshot and not keep and not any(is_snapshot(text) for one in wanted for text in one.triggers)
+        )
         rotation = None
         if job.long.switch_output:
             rotation = stack.enter_context(
@@ -322,10 +325,6 @@ def _tell_what_is_missing(job: Job, recorder: Recorder, status: int) -> int:
     for pattern in missing:
         tell(f"{pattern}: no such event came{similar_event(pattern, others)}")
     return status
-
-
-def _takes_snapshot(wanted: Wanted) -> bool:
-    return any(trigger.replace(":", " ").split()[0] == "snapshot" for trigger in wanted.triggers)
 
 
 def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:

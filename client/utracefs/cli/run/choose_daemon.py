@@ -10,7 +10,6 @@ import importlib.util
 import os
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -21,7 +20,7 @@ import click
 from utracefs.cli import Failure
 from utracefs.cli.common import NoAnswer, connect
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.own_processes import python
+from utracefs_protocol.own_processes import in_background
 from utracefs_protocol.places import xdg_runtime_dir
 
 
@@ -85,17 +84,8 @@ def embedded_daemon(*options: str) -> Iterator[str]:
 def _start(directory: str, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
     ready, ready_w = os.pipe()
     try:
-        words, env = python("utracefsd", "--dir", directory, "--ready-fd", str(ready_w))
-        words += ["--exit-with-parent", "--log-level", "warning", *options]
-        daemon = subprocess.Popen(
-            words,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[ready_w],
-            process_group=0,
-            preexec_fn=_unblock,  # noqa: PLW1509 - no threads here
-        )
+        words = ["--dir", directory, "--ready-fd", str(ready_w), "--exit-with-parent", *options]
+        daemon = in_background(ready_w, "utracefsd", *words, "--log-level", "warning")
         os.close(ready_w)
         deadline = time.monotonic() + START_S
         readable, _, _ = select.select([ready], [], [], max(0.0, deadline - time.monotonic()))
@@ -108,10 +98,6 @@ def _start(directory: str, options: tuple[str, ...]) -> "subprocess.Popen[bytes]
     finally:
         os.close(ready)
     return daemon
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _end(daemon: "subprocess.Popen[bytes]") -> None:

@@ -317,7 +317,7 @@ class AddressSpaces:
         if not self.families:
             return set()
         if began_anew or self.last_pid - before > _MAX_SPAN:
-            return _all_pids()
+            return {int(name) for name in os.listdir("/proc") if name.isdigit()}
         return set(range(before + 1, self.last_pid + 1))
 
     def note_hang(self, uid: int) -> None:
@@ -409,7 +409,7 @@ class AddressSpaces:
         self._by_process[key] = space
         self._all[memory] = space
         self._of_user[uid] += 1
-        parent = parent or _eldest(family)
+        parent = parent or min(family.members, key=lambda one: (one.start_time, one.pid), default=None)
         family.members.add(space)
         if parent is not None and space.enablers:
             self.on_born(space, parent)
@@ -464,10 +464,6 @@ class AddressSpaces:
         self.on_gone(space)
 
 
-def _eldest(family: Family) -> AddressSpace | None:
-    return min(family.members, key=lambda member: (member.start_time, member.pid), default=None)
-
-
 def _is_there(key: tuple[int, int]) -> bool:
     process = stat_of(key[0])
     return process is not None and process.start_time == key[1]
@@ -487,10 +483,6 @@ def _has_relatives(process: Stat, fingerprint: bytes) -> bool:
         if related:
             return True
     return False
-
-
-def _all_pids() -> set[int]:
-    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def last_pid() -> int:
