@@ -20,8 +20,6 @@ class Killed(BaseException):
 KILL, TORN, FAIL = "kill", "torn", "fail"
 """Killed before the call; killed after half of it; the call fails with ENOSPC."""
 
-_NEEDS_ROOM = frozenset({"posix_fallocate", "mkdir", "open", "memfd_create", "pwrite", "ftruncate"})
-
 
 class Disk:
     """`plan` says what happens; `reached` counts what did."""
@@ -44,8 +42,8 @@ class Disk:
         return bool(self._fault)
 
     def revive(self) -> None:
-        """The next daemon runs."""
-        self.dead, self._fault = False, ""
+        """The next daemon runs; a planned fault waits for it."""
+        self.dead = False
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -79,8 +77,8 @@ class Disk:
     def _do_fault(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         fault = self._fault
         if fault == FAIL:
-            if name not in _NEEDS_ROOM or (name == "pwrite" and args[2] == 24):
-                return call(*args, **kwargs)  # the next one that needs room
+            if not _needs_room(name, args):
+                return call(*args, **kwargs)  # the next one that does
             self._fault = ""
             self.reached[f"fail {name}"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -95,6 +93,14 @@ class Disk:
             if name in ("open", "memfd_create"):
                 os.close(result)
         raise Killed(name)
+
+
+def _needs_room(name: str, args: tuple[Any, ...]) -> bool:
+    if name == "open":
+        return bool(args[1] & os.O_CREAT)
+    if name == "pwrite":
+        return len(args[1]) > 8  # the word of the log has its room
+    return name in ("posix_fallocate", "mkdir", "memfd_create", "ftruncate")
 
 
 def _takes_memory(name: str, args: tuple[Any, ...]) -> bool:

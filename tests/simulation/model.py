@@ -24,7 +24,10 @@ FTRACE, OTHER = 1, 128
 
 HISTS, BUFFERS, SETTINGS = "hists", "buffers", "settings"
 
-LINE = rb"^.{16}-\d+ +\[(\d+)\] .{5} +[\d.]+: (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
+LINE = (
+    rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
+    rb" .{5} +[\d.]+: (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
+)
 """A line of `trace`: cpu, event, n, k."""
 
 Texts = dict[str, bytes]
@@ -68,6 +71,7 @@ class Instance:
     def __init__(self) -> None:
         self.on = True
         self.percent = 50
+        self.subbuf_kb = 4
         self.enabled: set[str] = set()
         self.filters: dict[str, int] = {}
         """Event: records with a larger k pass."""
@@ -99,6 +103,13 @@ class Model:
         self.unsure: set[int] = set()
         """Numbers of records whose event was removed: shown with an unknown type."""
         self.emitted: Counter[str] = Counter()
+        self.record_tgid = False
+        self.tgids: set[bytes] = set()
+        """Lines of `saved_tgids`: none goes, but a daemon that starts with the option off has none."""
+        self.is_late = False
+        """A ring came back when others had been read already: its records may be late."""
+        self.late: Counter[str] = Counter()
+        """Late records that were seen, by buffer."""
         self.keeps = False
         """Events without a reference are still there."""
         self.in_memory: set[str] = set()
@@ -209,6 +220,8 @@ class Model:
         self.emitted.clear()
         self.streams.clear()
         self.loose |= self.in_memory
+        if not self.record_tgid:
+            self.tgids.clear()
         self.awaited = set(self.fields)
         for program in self.programs.values():
             program.connected = program.adopted = False
@@ -230,14 +243,22 @@ class Model:
             raise Wrong(f"instances {sorted(found)}, must be {sorted(self.instances)}")
         for name, instance in self.instances.items():
             self._check_instance(f"instances/{name}/" if name else "", instance, texts)
+        expect("options/record-tgid", texts["options/record-tgid"], b"%d\n" % self.record_tgid)
+        tgids = set(texts["saved_tgids"].splitlines())
+        if self.tgids - tgids:
+            raise Wrong(f"saved_tgids lacks {sorted(self.tgids - tgids)}")
+        self.tgids = tgids
         for event in self.fields:
             self._check_conservation(event, texts[f"events/user_events/{event}/stats"].decode())
         self.loose.clear()
+        self.is_late = False
 
     def _believe(self, texts: Texts) -> None:
         """The settings are older ones; which, only the daemon knows."""
         names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
         self.fields = {name: self.latest[name] for name in names}
+        self.record_tgid = texts["options/record-tgid"] == b"1\n"
+        self.tgids = set()
         found = {"", *texts["instances"].decode().split()}
         self.instances = {name: self.instances.get(name) or Instance() for name in sorted(found)}
         for at, i in self.instances.items():
@@ -245,6 +266,7 @@ class Model:
             i.exact = i.spare_exact = False
             i.on = texts[place + "tracing_on"] == b"1\n"
             i.percent = int(texts[place + "buffer_percent"])
+            i.subbuf_kb = int(texts[place + "buffer_subbuf_size_kb"])
             files = {name: f"{place}events/user_events/{name}/" for name in names}
             i.enabled = {name for name in names if texts[files[name] + "enable"].startswith(b"1")}
             filters = {name: texts[files[name] + "filter"] for name in names}
@@ -263,6 +285,7 @@ class Model:
     def _check_instance(self, at: str, i: Instance, texts: Texts) -> None:
         expect(at + "tracing_on", texts[at + "tracing_on"], b"%d\n" % i.on)
         expect(at + "buffer_percent", texts[at + "buffer_percent"], b"%d\n" % i.percent)
+        expect(at + "sub-buffer", texts[at + "buffer_subbuf_size_kb"], b"%d\n" % i.subbuf_kb)
         for name in self.fields:
             file = f"{at}events/user_events/{name}/"
             on = b"1" if name in i.enabled else b"0"
@@ -302,6 +325,10 @@ class Model:
             for one in re.findall(rb"^(?:entries|overrun): (\d+)", text, re.MULTILINE)
         ]
         self._check_records(at + "trace", texts[at + "trace"], i.kept, i.exact, counts[0::2])
+        late = sum(int(n) for text in stats for n in re.findall(rb"^late events: (\d+)", text, re.MULTILINE))
+        if late > self.late[at] and not self.is_late:
+            raise Wrong(f"{at}: {late} records are late, though all rings were back")
+        self.late[at] = late
         if i.exact:
             expect(f"{at}: recorded", sum(counts), len(i.kept))
         if i.spare is not None:
@@ -332,7 +359,13 @@ class Model:
             if [n for n in numbers if n not in self.unsure] != sure or len(set(numbers)) != len(numbers):
                 raise Wrong(f"{at}: of (pid, cpu) {source} {numbers}, must be the end of {all_of_them}")
         if entries is not None:
-            lines = len([line for line in text.splitlines() if re.match(rb"^.{16}-\d+ +\[\d+\]", line)])
+            lines = len(
+                [
+                    line
+                    for line in text.splitlines()
+                    if re.match(rb"^.{16}-\d+(?: +\([\d -]+\))? +\[\d+\]", line)
+                ]
+            )
             expect(f"{at}: lines", lines, sum(entries))
             if exact:
                 for cpu in (0, 1):

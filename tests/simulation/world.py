@@ -41,9 +41,14 @@ from utracefsd.machine._machine import monotonic_ns
 
 Step = tuple[Any, ...]
 
-NAMES = ["e0", "e1", "e2", "e3"]
+NAMES = ["e0", "e1", "e2", "e3", "e4", "e5"]
 INSTANCES = ["", "a", "b"]
 USERS = [0, 1001, 1002]
+TRIGGERS = {
+    "hists": "hist:keys=k:size=128",
+    "traceoff": "traceoff if k == 3",
+    "snapper": "snapshot if k == 99",
+}
 MOST_PROGRAMS = 5
 SEC = 1_000_000_000
 MOST_MODELS = 16
@@ -52,7 +57,7 @@ IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
 """Messages that say it: the next daemon will not have these."""
 
 WEIGHTS = {
-    "program": 4,
+    "program": 6,
     "register": 8,
     "ring": 4,
     "emit": 24,
@@ -62,7 +67,7 @@ WEIGHTS = {
     "hist": 3,
     "traceoff": 2,
     "snapper": 1,
-    "off": 3,
+    "off": 5,
     "switch": 4,
     "percent": 2,
     "mkdir": 2,
@@ -70,17 +75,20 @@ WEIGHTS = {
     "clear": 1,
     "snapshot": 2,
     "pipe": 3,
-    "size": 1,
+    "size": 2,
+    "tgid": 2,
     "time": 4,
     "stall": 2,
     "kill": 3,
+    "storm": 2,
+    "vanish": 2,
     "restart": 2,
     "back": 8,
-    "end": 2,
+    "end": 5,
     "leave": 1,
     "torn": 3,
     "nonsense": 1,
-    "disk": 5,
+    "disk": 8,
     "delete": 1,
     "look": 6,
 }
@@ -123,6 +131,7 @@ class World:
         self.numbers = 0
         self.daemon: Daemon | None = None
         self._after: Callable[[Model], object] | None = None
+        self._grace_ends = 0
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -195,10 +204,11 @@ class World:
                     status_path=self.folder / "user_events_status",
                     state_folder=self.folder,
                 )
+                self._grace_ends = self.machine.now + GRACE_NS
                 return
             except Killed:
                 self._bury_descriptors()
-            except TraceError as error:
+            except (TraceError, OSError) as error:
                 expect(
                     "the error of a start",
                     (error.errno, self.disk.full or not self.disk.planned),
@@ -215,6 +225,10 @@ class World:
         """The step's input was taken in or not, and then its operation carried out or not: an answer says
         which."""
         before = self.models
+        if self.machine.now >= self._grace_ends:
+            before = [*before, *copy.deepcopy(before)]
+            for model in before[len(self.models) :]:
+                model.grace_over()
         taken = copy.deepcopy(before)
         for model in taken:
             model.take_in()
@@ -306,6 +320,8 @@ class World:
             raise Killed("an earlier call")
         if not daemon.gathering:
             self.each(lambda m: m.take_in())
+        if self.machine.now >= self._grace_ends:
+            self.each(lambda m: m.grace_over())
         self.each(lambda m: m.forget_unused())
         if daemon.faults.count:
             raise Wrong(f"{daemon.faults.count} unexpected exceptions")
@@ -410,9 +426,10 @@ class World:
         texts["instances"] = " ".join(sorted(there)).encode()
         texts["available_events"] = self._tree("read_file", "available_events")
         events = [line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()]
+        wanted += ["saved_tgids", "options/record-tgid"]
         for name in sorted((every & there) | {""}):
             at = f"instances/{name}/" if name else ""
-            paths = ["tracing_on", "buffer_percent", "trace", "snapshot"]
+            paths = ["tracing_on", "buffer_percent", "buffer_subbuf_size_kb", "trace", "snapshot"]
             paths += [f"per_cpu/cpu{cpu}/stats" for cpu in range(CPUS)]
             for event in events:
                 files = ["enable", "filter", "trigger", "hist"] + ["stats"] * (not name)
@@ -526,7 +543,11 @@ class World:
     def _emit(self, which: int, event: int, number: int, how: int) -> None:
         """By its ring, which the daemon reads later, or by its socket, at once."""
         program = self._pick(which)
-        if program is None or not program.commands:
+        if program is not None:
+            self._emit_some(program, event, number, how, pump=how % 16 > 7)
+
+    def _emit_some(self, program: Program, event: int, number: int, how: int, *, pump: bool) -> None:
+        if not program.commands:
             return
         assert program.answers is not None
         index = event % len(program.commands)
@@ -555,7 +576,7 @@ class World:
                 self.each(partial(_emit, program.pid, record, ring=True))
             else:
                 self.reached["data ring full"] += 1
-        if how % 16 > 7:
+        if pump:
             self._pump()
 
     def _write(self, *_: int) -> None:
@@ -574,13 +595,14 @@ class World:
     def _enable(self, where: int, event: int, on: int, *_: int) -> None:
         (inst, at), name = self._place(where), self._event_in(event)
         if name is not None:
-            turn = on % 4 > 0
+            self._enable_in(inst, at, name, on=on % 4 > 0)
 
-            def after(m: Model) -> None:
-                (m.instances[inst].enabled.add if turn else m.instances[inst].enabled.discard)(name)
-                m.forget_unused()
+    def _enable_in(self, inst: str, at: str, name: str, *, on: bool) -> None:
+        def after(m: Model) -> None:
+            (m.instances[inst].enabled.add if on else m.instances[inst].enabled.discard)(name)
+            m.forget_unused()
 
-            self._write_file(f"{at}events/user_events/{name}/enable", "01"[turn], after)
+        self._write_file(f"{at}events/user_events/{name}/enable", "01"[on], after)
 
     def _off(self, where: int, *_: int) -> None:
         """All events of an instance, so that those without a program go."""
@@ -623,17 +645,17 @@ class World:
 
         if is_there and on % 3:
             return
-        text = "!" * is_there + "hist:keys=k:size=128"
+        text = "!" * is_there + TRIGGERS["hists"]
         self._write_file(f"{at}events/user_events/{name}/trigger", text, after, truncate=False)
 
     def _traceoff(self, where: int, event: int, *_: int) -> None:
-        self._trigger("traceoff", "traceoff if k == 3", where, event)
+        self._trigger("traceoff", where, event)
 
     def _snapper(self, where: int, event: int, *_: int) -> None:
         """Never fires, but needs a spare buffer."""
-        self._trigger("snapper", "snapshot if k == 99", where, event)
+        self._trigger("snapper", where, event)
 
-    def _trigger(self, kind: str, text: str, where: int, event: int) -> None:
+    def _trigger(self, kind: str, where: int, event: int) -> None:
         """Add it, or remove it where it is."""
         (inst, at), name = self._place(where), self._event_in(event)
         if name is None:
@@ -648,7 +670,7 @@ class World:
             m.forget_unused()
 
         path = f"{at}events/user_events/{name}/trigger"
-        done = self._write_file(path, "!" * is_there + text, after, truncate=False)
+        done = self._write_file(path, "!" * is_there + TRIGGERS[kind], after, truncate=False)
         if kind == "snapper" and not done:  # the spare was made, and then there was no room for the rest
             others = copy.deepcopy(self.models)
             for m in others:
@@ -667,6 +689,10 @@ class World:
         self._write_file(
             at + "buffer_percent", str(percent), lambda m: setattr(m.instances[inst], "percent", percent)
         )
+
+    def _tgid(self, on: int, *_: int) -> None:
+        turn = on % 4 > 0
+        self._write_file("options/record-tgid", "01"[turn], lambda m: setattr(m, "record_tgid", turn))
 
     def _mkdir(self, which: int, *_: int) -> None:
         name = INSTANCES[1 + which % 2]
@@ -722,19 +748,26 @@ class World:
         self._tree("close", handle)
 
     def _size(self, where: int, size: int, *_: int) -> None:
+        """The buffer gets another size, or its sub-buffers do, and then it begins empty."""
         inst, at = self._place(where)
-        for m in self.models:
-            m.instances[inst].exact = m.instances[inst].spare_exact = False
-        self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
+        if size % 2:
+            for m in self.models:
+                m.instances[inst].exact = m.instances[inst].spare_exact = False
+            self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
+            return
+
+        def after(m: Model) -> None:
+            i = m.instances[inst]
+            if i.subbuf_kb != kb:
+                i.kept, i.spare, i.subbuf_kb = [], None if i.spare is None else [], kb
+
+        kb = 4 + 4 * (size % 3 > 0)
+        self._write_file(at + "buffer_subbuf_size_kb", str(kb), after)
 
     def _time(self, how: int, *_: int) -> None:
         """A pause, a jump."""
         self.machine.pass_time((1_000_000, SEC, 3 * SEC, GRACE_NS + SEC)[how % 4])
-        if how % 4 == 3:
-            self._after = lambda m: m.grace_over()
         self._pump()
-        if how % 4 == 3:
-            self.each(lambda m: m.grace_over())
 
     def _stall(self, how: int, *_: int) -> None:
         """The daemon gets the cpu rarely: time passes at each look at the clock."""
@@ -747,6 +780,48 @@ class World:
 
     def _kill(self, *_: int) -> None:
         self._die()
+
+    def _storm(self, event: int, number: int, how: int, *_: int) -> None:
+        """Programs fill their rings by turns, the daemon is killed, and they come back one after the other:
+        their records are older and younger by turns, too."""
+        self._gather()
+        for which in range(2):
+            self._ring(which)
+            if name := self._event_in(event + which):
+                self._enable_in("", "", name, on=True)
+        programs = [p for p in self.programs if p.answers is not None and p.ring is not None]
+        for i in range(3):
+            for program in programs:
+                self._emit_some(program, event, number + i, 8 * how + 2, pump=False)
+        self._die()
+        for program in list(self.programs):
+            self._come_back(program)
+
+    def _vanish(self, event: int, *_: int) -> None:
+        """An event loses its programs and its consumers, and another one may get what it had."""
+        name = self._event_in(event)
+        if name is None:
+            return
+        for program in list(self.programs):
+            if any(command.split()[0] == name for command in program.commands):
+                self._end_program(program)
+        for inst in INSTANCES:
+            if all(name in m.fields and inst in m.instances for m in self.models):
+                at = f"instances/{inst}/" if inst else ""
+                self._let_go(inst, f"{at}events/user_events/{name}/", name)
+
+    def _let_go(self, inst: str, at: str, name: str) -> None:
+        def without(kind: str, m: Model) -> None:
+            found = getattr(m.instances[inst], kind)
+            if name in found:
+                found.pop(name) if kind == "hists" else found.remove(name)
+            m.forget_unused()
+
+        for kind, text in TRIGGERS.items():
+            if all(name in m.fields for m in self.models):
+                self._write_file(at + "trigger", "!" + text, partial(without, kind), truncate=False)
+        if all(name in m.fields for m in self.models):
+            self._write_file(at + "enable", "0", partial(without, "enabled"))
 
     def _restart(self, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
@@ -764,8 +839,10 @@ class World:
     def _back(self, which: int, *_: int) -> None:
         """A program finds the next daemon: registers as before, and hands its ring over."""
         program = self._pick(which, connected=False)
-        if program is None:
-            return
+        if program is not None:
+            self._come_back(program)
+
+    def _come_back(self, program: Program) -> None:
         program.disconnect()
         if not self._open(program):
             return
@@ -779,6 +856,11 @@ class World:
                 return
         if program.ring is not None:
             assert program.answers is not None
+            if self.machine.now > self._grace_ends - GRACE_NS + GATHER_NS:
+                self.reached["a ring comes late"] += 1
+                self.each(lambda m: setattr(m, "is_late", True))
+            else:
+                self.reached["a ring comes back"] += 1
             self._after = after = lambda m: setattr(m.programs[program.pid], "adopted", True)
             error, _result = self._ask(program.answers, "adopt_ring", {}, fds=program.ring_fds)
             self._after = None
@@ -789,12 +871,14 @@ class World:
             self.each(after)
             self._pump()
 
-    def _end(self, which: int | None = None, *_: int) -> None:
+    def _end(self, which: int | None = None, *numbers: int) -> None:
         """A program ends; without a number the run does."""
         if which is not None:
-            found = self.programs
-            if found:
-                self._end_program(found[which % len(found)])
+            if self.programs:
+                program = self.programs[which % len(self.programs)]
+                if which % 2 and program.answers is not None:
+                    self._emit_some(program, *numbers, pump=False)
+                self._end_program(program)
             return
         self._live.remove_state = True
         self._live.close()
