@@ -512,7 +512,8 @@ class World:
         error, result = self._ask(program.answers, "DIAG_IOCSREG", {"name_args": f"{name} {fields}"}, cut=cut)
         self._after = None
         if error is None:
-            if False in [after(m) for m in self.models]:
+            self.models = [m for m in self.models if after(m)]
+            if not self.models:
                 raise Wrong(f"{name} {fields} is accepted")
             command = f"{name} {fields}"
             if command not in program.commands:
@@ -523,8 +524,10 @@ class World:
             expect("write_index", result[b"write_index"], index)
             return True
         self.reached[f"register errno {error[0]}"] += 1
-        if error[0] == 98 and all(m.fields.get(name) in (None, fields) for m in self.models):
-            raise Wrong(f"{name} {fields} is refused: {error}")
+        if error[0] == errno.EADDRINUSE:
+            self.models = [m for m in self.models if m.fields.get(name) not in (None, fields)]
+            if not self.models:
+                raise Wrong(f"{name} {fields} is refused: {error}")
         return False
 
     def _ring(self, which: int, *_: int) -> None:
