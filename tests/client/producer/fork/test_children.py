@@ -220,6 +220,22 @@ def test_200_children_at_once(work: Work) -> None:
     )
 
 
+def test_a_child_with_more_events_than_registrations_may_be_under_way(work: Work) -> None:
+    work.tree.write_file("standing_events", b"user_events:many*\n")
+    work.run(
+        """
+        events = [utracefs.event(f"many{i} u32 who") for i in range(300)]
+        wait_for(lambda: all(one.registered for one in events))
+        def work(who):
+            for one in events[-3:]:
+                one.emit(who)
+            os._exit(0)
+        assert set(children(work, 10)) == {0}
+        """
+    )
+    wait_for(lambda: work.tree.read_file("trace").count(b" many") == 30)
+
+
 def left_in_the_daemon(work: Work) -> tuple[list[str], int]:
     """Its counts of connections, rings and descriptors; and the number of its descriptors by /proc."""
     lines = work.tree.read_file("daemon_stats").decode().splitlines()
