@@ -280,8 +280,8 @@ static void settle(struct ut_reg *reg, int (*done)(void *))
 	ut_thread_start();
 }
 
-/* Whether it returns at once: in a place where the library must not connect, or in a signal handler in a thread
- * that waits. */
+/* Whether it returns at once: in a place where the library must not connect, or in a signal handler in a
+ * thread that waits. */
 static int must_not_wait(void)
 {
 	return ut_thread_is_current() || ut_process_is_guest() || ut_is_waiting || ut_process_is_on_small_stack();
