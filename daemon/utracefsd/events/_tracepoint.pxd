@@ -48,6 +48,7 @@ cdef class Tracepoint:
     cdef readonly bytes name
     cdef readonly uint32_t min_size
     cdef readonly uint64_t emitted
+    cdef readonly uint64_t missed
     cdef readonly uint64_t payload_bytes
     cdef readonly uint64_t lost_in_rings
     cdef public int rings_gone

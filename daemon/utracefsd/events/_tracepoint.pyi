@@ -15,6 +15,7 @@ class Tracepoint:
     name: bytes
     min_size: int
     emitted: int
+    missed: int
     payload_bytes: int
     lost_in_rings: int
     rings_gone: int

@@ -88,6 +88,8 @@ cdef class Tracepoint:
 
     min_size: Minimum size of a payload: the sum of the field sizes.
     emitted: Records that passed the checks while a probe was attached.
+    missed: Records that found no consumer, also those lost in data rings; not part of `emitted`. Programs
+        emit them between the end of a consumer and their next look at the status byte.
     payload_bytes: Of emitted records, but for `lost_in_rings`.
     lost_in_rings: The part of `emitted` that found its data ring full and reached no consumer.
     rings_gone: Data rings with this event in their table that were lost with unread records.
@@ -226,6 +228,7 @@ cdef class Tracepoint:
         if r.size < self.min_size:
             return -EINVAL
         if self.nr_probes == 0:
+            self.missed += 1
             return -EBADF
         r.id = self.id
         r.valid = self.nr_locs == 0 or self.locs_are_valid(r)

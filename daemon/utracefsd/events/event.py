@@ -104,8 +104,10 @@ class Event:
 
     @property
     def emitted(self) -> Emitted:
-        """Records since the counts of its name began."""
-        return Emitted(self.before.count + self.tracepoint.emitted, self.before.epoch)
+        """Records since the counts of its name began, also without a consumer: a stream that comes back has
+        missed these."""
+        count = self.before.count + self.tracepoint.emitted + self.tracepoint.missed
+        return Emitted(count, self.before.epoch)
 
     @property
     def persistent(self) -> bool:

@@ -149,6 +149,7 @@ cdef class IndexTable:
         cdef Tracepoint tp = <Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index)
         cdef Probe probe
         if not tp._probes:
+            tp.missed += count
             return 0
         tp.emitted += count
         tp.lost_in_rings += count

@@ -150,6 +150,27 @@ def test_a_restart(stream: Program, new_session: NewSession, utracefsd: DaemonPr
     assert stream.number("lost") == 100
 
 
+def test_records_that_no_daemon_had_seen_when_it_was_killed(
+    stream: Program, new_session: NewSession, utracefsd: DaemonProcess
+) -> None:
+    """The stream was the only consumer, so the next daemon has none for them, nor for the lost ones."""
+    session = new_session()
+    assert opened(stream, "ev") == "0"
+    emit(session, "ev", 1)
+    assert counts(stream)["ev"] == (1, 0)
+    os.kill(stream.pid, signal.SIGSTOP)
+    utracefsd.signal(signal.SIGSTOP)
+    event = session.event("ev u32 a; __rel_loc char[] s")
+    for number in range(100_000):
+        event.emit(number, "more than the data ring holds")
+    utracefsd.stop(kill=True)
+    utracefsd.start()
+    assert session.flush(60)
+    os.kill(stream.pid, signal.SIGCONT)
+    assert counts(stream, UNTIL_OPEN) == {"ev": (0, 100_000), "restarts": (1, 0)}
+    assert 0 < event.lost < 100_000
+
+
 @pytest.mark.parametrize("filter", ["-", "a >= 0"])
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_daemon_ends_while_the_ring_is_full(
