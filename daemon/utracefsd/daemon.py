@@ -493,6 +493,8 @@ class Daemon:
             self.rings.round()
         else:
             self.take_in_all()
+            self.data.take_in_last()
+            self.rings.round()
         self.save()
         if self.state is not None:
             self.state.close(keep=not self.remove_state and (self._took_over or self.state.has_news))

@@ -196,3 +196,35 @@ def test_the_last_requests_of_closed_connections_take_in_nothing_again(
     assert len(taken_in) == 1
     assert around.ask(daemon.tracefs, tree, "read_file", "events/user_events/one/enable") == b"0\n"
     assert b"emitted: 1\n" in around.ask(daemon.tracefs, tree, "read_file", "events/user_events/one/stats")
+
+
+def test_at_its_end_it_leaves_no_record_unread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its last look a record is taken in; later the program cannot send it, and keeps it."""
+    around = Around(folder)
+    daemon = around.daemon
+    tree = around.connect(daemon.tracefs)
+    producer = around.connect(daemon.data)
+    index = around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})["write_index"]
+    around.ask(daemon.tracefs, tree, "write_file", "events/user_events/one/enable", b"1", True)
+    [event] = daemon.table.events()
+    record = msgpack.packb(index.to_bytes(4, "little") + bytes(4))
+    take_in_all, hand_over = daemon.data.take_in_all, daemon.rings.hand_over
+    sent = 0
+
+    def and_more() -> None:
+        nonlocal sent
+        take_in_all()
+        producer.sendall(record * 1000)
+        sent += 1000
+
+    def too_late() -> None:
+        with pytest.raises(BrokenPipeError):
+            producer.sendall(record)
+        hand_over()
+
+    monkeypatch.setattr(daemon.data, "take_in_all", and_more)
+    monkeypatch.setattr(daemon.rings, "hand_over", too_late)
+    daemon.close()
+    assert event.tracepoint.emitted == sent > 0
+    for client in around.clients:
+        client.close()

@@ -79,6 +79,9 @@ ACCEPT_NS = 3_000_000
 # While more connections than this have input, only a few are set up.
 MOST_TO_SERVE = 128
 
+# How long the daemon, when it ends, takes in what has arrived. A socket holds some milliseconds' work.
+LAST_RECORDS_NS = 1_000_000_000
+
 # How long a connection that ends may take to read its last message.
 LAST_WORDS_NS = 1_000_000_000
 
@@ -305,6 +308,15 @@ class Port:
             self._take_records_of(waiting, left)
         finally:
             self._taking_in = False
+
+    def take_in_last(self) -> None:
+        """Before `close`: take in what has arrived, for LAST_RECORDS_NS. No more can: peers keep it for the
+        next daemon. Only the bytes are read, not the end, which would drop a connection's events."""
+        self._taking_in = True
+        for accepted in self:
+            accepted.link.stop_receiving()
+        left = {one: size for one in self if one.open and (size := one.link.bytes_readable())}
+        self._serve_in_slices(left, self._now_ns() + LAST_RECORDS_NS)
 
     def take_in_ended(self) -> None:
         """Take in what closed connections had sent, and their end, for TAKE_IN_NS.
