@@ -1,10 +1,9 @@
 """Columns of text, and counts in words."""
 
+import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
-
-from utracefs_protocol.text import bytes_of
 
 DEFAULT_SYSTEM = "user_events"
 
@@ -57,8 +56,9 @@ def fitted(
 
 
 def printable(text: str) -> str:
-    """Without control characters, and with U+FFFD for bytes that are not UTF-8."""
-    shown = bytes_of(text).decode("utf-8", "replace")
+    """Without control characters, and with U+FFFD for bytes that are not UTF-8. Never fails: JSON of other
+    hosts may have any surrogates."""
+    shown = re.sub("[\ud800-\udfff]", "\ufffd", text)
     return "".join(char if char.isprintable() else "?" for char in shown)
 
 

@@ -146,4 +146,4 @@ def test_numbers(number: float, text: str) -> None:
 
 
 def test_texts() -> None:
-    assert printable("a\tb\udcff\x1b") == "a?b\ufffd?"
+    assert printable("a\tb\udcff\ud800\x1b") == "a?b\ufffd\ufffd?"
