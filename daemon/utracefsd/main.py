@@ -8,6 +8,7 @@ utracefsd ── run_process ── serve             the daemon itself (server/
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import resource
@@ -314,6 +315,8 @@ def _run(process: Callable[[], Awaitable[None]]) -> int:
     except* (TraceError, OSError) as failures:
         failure = _first(failures)
         text = failure.text if isinstance(failure, TraceError) else _reason(failure)
+        if isinstance(failure, (TraceError, OSError)) and failure.errno == errno.ENOSPC:
+            text += "; free space there, or mount a larger one (docker run --shm-size)"
         daemon_log.error("failed", "%(reason)s", reason=text)
         status = 1
     else:

@@ -147,16 +147,20 @@ class Runtime:
         """Mark or unmark the folder: whether the files of a killed daemon are to be removed; call while
         `locked`.
 
-        A folder that is not empty and has no mark gets none: it may hold someone's records. OSError.
+        A folder that is not empty and has no mark gets none: it may hold someone's records. TraceError.
         """
         path = self.status_folder / MARK
         may = path.exists() or not any(self.status_folder.iterdir())
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         if ends_with_parent and may:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb") as file:
-                file.write(os.fsencode(self.directory))
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with open(fd, "wb") as file:
+                    file.write(os.fsencode(self.directory))
+            except OSError as error:
+                path.unlink(missing_ok=True)
+                raise _failure(error, path) from error
 
     def unmark(self) -> None:
         """At the daemon's end: remove the mark, unless an error left other files beside it."""

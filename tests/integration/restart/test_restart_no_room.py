@@ -136,15 +136,17 @@ def in_a_small_dev_shm(directory: str) -> None:
         daemon.stop(kill=True)
         shutil.rmtree(folder)
         take_all_room()
-        failed = subprocess.run(
-            [sys.executable, "-m", "utracefsd", "--dir", directory],
-            check=False,
-            capture_output=True,
-            timeout=60,
-        )
-        assert failed.returncode == 1
-        assert failed.stderr.count(b"\n") == 1, failed.stderr
-        assert b"No space left on device" in failed.stderr
+        for more in [], ["--exit-with-parent"]:
+            failed = subprocess.run(
+                [sys.executable, "-m", "utracefsd", "--dir", directory, *more],
+                check=False,
+                capture_output=True,
+                timeout=60,
+            )
+            assert failed.returncode == 1
+            assert failed.stderr.count(b"\n") == 1, failed.stderr
+            assert os.fsencode(folder) in failed.stderr
+            assert b": No space left on device; free space there, or mount a larger one" in failed.stderr
     finally:
         producer.close()
         daemon.stop()
