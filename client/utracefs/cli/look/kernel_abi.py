@@ -33,6 +33,9 @@ _LOAD_S = 10.0
 def examine_kernel_abi(data_socket: str | None) -> Iterator[Finding]:
     """data_socket: the daemon's, None without one."""
     yield _preload()
+    if not os.path.exists("/proc/self/status"):
+        yield note("/proc", "is not mounted: no `utracefs mount`, no `--kernel-abi`")
+        return
     yield _fuse()
     yield _mountpoint()
     yield _namespaces()

@@ -34,6 +34,11 @@ def test_every_way_has_an_answer() -> None:
     assert {one.level for one in findings} <= {"ok", "note"}
 
 
+def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: not path.startswith("/proc/"))
+    assert [one.what for one in examine_kernel_abi("/no/socket")] == ["preload library", "/proc"]
+
+
 def test_a_preload_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c_client, "preload_library", lambda: None)
     assert found("preload library").level == "note"
