@@ -123,8 +123,12 @@ int ut_reg_number(struct ut_reg *reg, uint32_t number)
 
 void ut_reg_place(struct ut_reg *reg)
 {
-	if (reg->session->ring && reg->number != UT_NO_NUMBER)
-		atomic_store(&reg->place, ut_place(reg->session->ring, reg->number));
+	const struct ut_session *s = reg->session;
+
+	/* (A child that was never up waits for its answer: it may end before the daemon accepts its connection, and
+	 * what is in its ring would be in no number. Until then its records count in its parent's ring.) */
+	if (s->ring && reg->number != UT_NO_NUMBER && (!s->parents || reg->state == UT_ANSWERED))
+		atomic_store(&reg->place, ut_place(s->ring, reg->number));
 }
 
 void ut_reg_free(struct ut_reg *reg)
