@@ -456,12 +456,12 @@ class Daemon:
     def acquire_events(self, event_ids: Sequence[int]) -> IndexTable | None:
         events = [self.table.by_id(event_id) for event_id in event_ids]
         table = IndexTable()
-        for event, event_id in zip(events, event_ids, strict=True):
-            if event is None and event_id:
+        for event in events:
+            if event is None:
                 return None
-            table.append(event.tracepoint if event else None)
-        for event in filter(None, events):
-            self.table.acquire(event)
+            table.append(event.tracepoint)
+        for event_id in event_ids:
+            self.table.acquire(self.table.by_id(event_id))  # type: ignore[arg-type]
         return table
 
     def release_events(self, event_ids: Sequence[int]) -> None:

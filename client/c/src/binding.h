@@ -29,14 +29,13 @@
  *
  * `interrupted(arg)` is called in a waiting thread, without any lock of the library, after a signal and at
  * least every 100 ms. It runs the language's signal handlers; a result other than 0 ends the wait (-EINTR).
- * Such a handler's own records do not wait. May be NULL.
+ * Records that such a handler emits are kept until the answer: the handler does not wait. May be NULL.
  *
  * Counting: the library counts records that are lost, pending or refused by the daemon. A binding counts the
  * records that it commits, and records lost at once (utb_reserve: NULL without must_settle): its own
  * lock makes that free. Sent = counted by the binding - lost - pending - unheard.
  *
- * Sizes: a buffer (a ring whose records go over the socket) has 64 KiB to 64 MiB; other sizes are rounded and
- * cut to that.
+ * Sizes: a buffer (local ring) has 64 KiB to 64 MiB; other sizes are rounded and cut to that.
  */
 #ifndef UTRACEFS_BINDING_H
 #define UTRACEFS_BINDING_H

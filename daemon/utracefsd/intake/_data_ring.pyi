@@ -7,7 +7,6 @@ class DataRing:
     table: IndexTable
     pid: int
     writers: Writers
-    is_early: bool
     dead: bool
     corrupt: bool
     is_held: bool

@@ -81,7 +81,6 @@ cdef class DataRing:
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
     is_held: The next record waits for room in the ring of a lossless reader.
-    is_early: Records with an unknown write_index wait for its registration.
     dead: The process is gone: take in committed records, step over the others.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, refused ones included.
@@ -155,7 +154,7 @@ cdef class DataRing:
         ring.doorbell = doorbell
         ring.table = table
         ring.pid = pid
-        ring.look_for_lost = ring.has_unfolded = True
+        ring.look_for_lost = True
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if seals & SEALS != SEALS:
             raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
@@ -214,13 +213,10 @@ cdef class DataRing:
 
     def leave_connection(self):
         """Its connection ends before the ring: continue with a copy of the table."""
-        self.is_early = False
         self.table = self.table.copy()
 
     def close(self):
-        """Stop the producer from reserving: nobody would read records behind the last look, nor register
-        an event."""
-        self.is_early = False
+        """Stop the producer from reserving: nobody would read records behind the last look."""
         dr_close(&self.c, True)
 
     def set_wait(self, uint32_t wait_us):
@@ -236,23 +232,14 @@ cdef class DataRing:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.published + self.c.ring.size
         dr_publish(&self.c)
-        if dr_take_lost(&self.c):
-            self.has_lost = self.has_unfolded = True
-        if self.has_unfolded and not (self.is_early and self.has_lost_of_unknown()):
-            self.has_unfolded = False
-            if self.look_for_lost:
-                self.look_for_lost = False
-                self.find_counted(min(full_at, dr_head(&self.c)))
+        if self.look_for_lost:
+            self.look_for_lost = False
+            self.find_counted(min(full_at, dr_head(&self.c)))
+            self.fold_lost(min(full_at, dr_head(&self.c)))
+        elif dr_take_lost(&self.c):
+            self.has_lost = True
             self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
-
-    cdef bint has_lost_of_unknown(self) noexcept:
-        """Whether there are losses of an event that is not registered yet."""
-        cdef uint32_t i
-        for i in range(<uint32_t>PyList_GET_SIZE(self.table.tracepoints), DR_LOST_COUNTERS):
-            if dr_lost_of(&self.c, i):
-                return True
-        return False
 
     cdef int fold_lost(self, uint64_t position) except -1:
         """Count the producer's losses since the last call, which happened at `position`."""

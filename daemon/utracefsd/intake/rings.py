@@ -1,8 +1,8 @@
 """The data rings of all producers: making and adopting them, their limits, their doorbells, and the intake.
 
-There is one `Rings` per daemon. It adopts rings that programs make, or have from before a restart, and makes
-one for a program with an older client; it counts the memory of each user's rings, and adds all doorbells to
-one epoll(7) descriptor on which the edge waits. The record path itself is compiled (`_intake`).
+There is one `Rings` per daemon. It makes a ring for a connection or adopts one from before a restart, counts
+the memory of each user's rings, and adds all doorbells to one epoll(7) descriptor on which the edge waits.
+The record path itself is compiled (`_intake`).
 
 Use by the edge (server/serve.py):
 
@@ -307,7 +307,7 @@ class Rings:
         yield from self._awaited.items()
 
     def grown(self, ring: DataRing, event_id: int) -> None:
-        """The table of a ring's connection has one more event, or with 0 a number without one."""
+        """The table of a ring's connection has one more event."""
         self.on_grown(self._owned[ring].key, event_id)
 
     def fileno(self) -> int:
@@ -349,17 +349,9 @@ class Rings:
         return ring
 
     def adopt(
-        self,
-        table: IndexTable,
-        peer: Peer,
-        fd: int,
-        doorbell: int,
-        failed: Callable[[TraceError], None],
-        *,
-        early: bool = False,
+        self, table: IndexTable, peer: Peer, fd: int, doorbell: int, failed: Callable[[TraceError], None]
     ) -> DataRing:
-        """Use a ring that its program made, or an earlier daemon, and take in the records that it holds.
-        early: a record may precede the registration of its event.
+        """Continue with a ring that an earlier daemon made, and take in the records that it holds.
 
         The descriptors stay the caller's. TraceError: EINVAL saying what is wrong with them, EBUSY when
         another connection has this ring, ENOMEM as for `create`.
@@ -382,7 +374,6 @@ class Rings:
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if other is None or other.share != peer.share:
             self._check_shares(peer, ring.size)
-        ring.is_early = early
         self._watch(ring)
         if other is not None:
             self._forget(other, for_another=True)

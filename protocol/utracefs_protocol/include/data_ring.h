@@ -4,7 +4,7 @@
  * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they
  * are read; the data ring carries them there, and nothing stays in it.
  *
- * The memory (a memfd made by the program, sealed against shrinking, growing and further seals):
+ * The memory (a memfd made by the daemon, sealed against shrinking, growing and further seals):
  *
  *     0                     65536                       65536 + size             65536 + size + 16384
  *     +---------------------+---------------------------+------------------------+

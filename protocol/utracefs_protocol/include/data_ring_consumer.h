@@ -232,7 +232,7 @@ static inline void dr_ask_names(struct dr_consumer *c, uint32_t names)
 	atomic_store_explicit(&c->ring.header->names, names, memory_order_relaxed);
 }
 
-/* A new ring: the file is new, so all else is zero. */
+/* The daemon's part of making a ring: the file is new, so all else is zero. */
 static inline void dr_init(struct data_ring *r)
 {
 	r->header->magic = DR_MAGIC;

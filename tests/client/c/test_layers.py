@@ -15,8 +15,8 @@ LAYERS = """
     process
     connection.h
     registration warnings
-    requests
-    sending enable_bits
+    held requests
+    local_ring enable_bits
     connection.c
     thread
     session
