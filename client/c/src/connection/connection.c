@@ -269,7 +269,9 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 		ut_warn(s, "no data ring: the daemon's has another version; upgrade the older of utracefsd and "
 			   "this program's utracefs. Meanwhile records go over the socket");
 	} else if (ring != -EPROTO) {
-		ut_warn(s, "no data ring: %s", ut_error_name(-ring));
+		ut_warn(s, "no data ring, so records go over the socket (%s; ulimit -v, or a smaller "
+			   "UTRACEFS_RING_KB)",
+			ut_error_name(-ring));
 	}
 	return ring == -EPROTO ? ring : 0;
 }
