@@ -43,7 +43,7 @@ from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
-from utracefsd.consumers.ftrace.hist.tables import Tables
+from utracefsd.consumers.ftrace.hist.tables import Tables, saved_table
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
@@ -250,7 +250,7 @@ class Daemon:
         """The ftrace instances, restored from the previous daemon's."""
         tables = Tables(self._folder.path, free_memory_kb=free_memory_kb)
         if former.state is not None:
-            tables.reserve(former.state.extras())
+            tables.reserve(saved_table(extra)[0] for extra in former.state.extras())
         instances = Instances(
             self.table,
             self.comms,

@@ -35,6 +35,17 @@ def is_table_name(name: str) -> bool:
     return re.fullmatch(r"hist\.[1-9]\d{0,17}", name) is not None
 
 
+def saved_table(extra: object) -> tuple[str, bool]:
+    """The parts of `SavedTrigger.extra`: the name of the table's file, empty if there was none, and whether
+    the trigger was made for another one."""
+    match extra:
+        case str(name):
+            return name, False
+        case [str(name), True]:
+            return name, True
+    return "", False
+
+
 class Tables:
     """folder: for files; None: tables are in memory.
 
@@ -69,13 +80,9 @@ class Tables:
     def __len__(self) -> int:
         return len(self.holders)
 
-    def reserve(self, named: Iterable[object]) -> None:
-        """Give no table a name that the log has, though its file is gone: two triggers would count in it.
-        named: file names, also `[name, ...]` (`SavedTrigger.extra`)."""
-        for one in named:
-            match one:
-                case str(name) | [str(name), *_] if is_table_name(name):
-                    self._last = max(self._last, int(name[5:]))
+    def reserve(self, names: Iterable[str]) -> None:
+        """Give no table a name that the log has, though its file is gone: two triggers would count in it."""
+        self._last = max([self._last, *(int(name[5:]) for name in names if is_table_name(name))])
 
     def make(self, instance: int, bits: int, key_size: int, nr_words: int) -> HistTable:
         """An empty table, held by that instance. ENOMEM."""

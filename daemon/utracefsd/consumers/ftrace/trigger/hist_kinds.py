@@ -27,6 +27,7 @@ from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, compile_definition
+from utracefsd.consumers.ftrace.hist.tables import saved_table
 from utracefsd.consumers.ftrace.hist.text import key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
@@ -155,8 +156,8 @@ class HistKind:
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
         with _making(place) as make:
             defined = _define(place, event, command.rest or b"", Log(command.text), make, fresh=True)
-            name, is_made = saved.extra if isinstance(saved.extra, list) else (saved.extra, False)
-            return _make(place, defined, command.text, str(name), kept=saved.cells, is_made=is_made)
+            name, is_made = saved_table(saved.extra)
+            return _make(place, defined, command.text, name, kept=saved.cells, is_made=is_made)
 
     def remove_all(self, place: Place, event: Event) -> None:
         hists = list(hists_of(place, event))

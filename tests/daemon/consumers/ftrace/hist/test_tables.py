@@ -12,7 +12,13 @@ import pytest
 from tests.daemon.tree.world import errno_of
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, KeyKind, Op
 from utracefsd.consumers.ftrace.hist.program import Key, Program, Step
-from utracefsd.consumers.ftrace.hist.tables import MAX_BYTES, MAX_INSTANCE_BYTES, Tables, is_table_name
+from utracefsd.consumers.ftrace.hist.tables import (
+    MAX_BYTES,
+    MAX_INSTANCE_BYTES,
+    Tables,
+    is_table_name,
+    saved_table,
+)
 
 SIZE = HistTable.bytes_of(7, 8, 1)
 
@@ -101,10 +107,29 @@ def test_files_and_a_successor(folder: Path) -> None:
     assert "hist.2" not in names(folder)
 
 
+def test_what_the_log_has_of_a_table() -> None:
+    assert saved_table("hist.6") == ("hist.6", False)
+    assert saved_table(["hist.7", True]) == ("hist.7", True)
+    for damaged in (None, [], ["hist.9"], ["hist.9", True, 1], [9, True], 9):
+        assert saved_table(damaged) == ("", False)
+
+
 def test_no_table_gets_a_name_that_waits_for_another(folder: Path) -> None:
     """A file may be gone while the log names it: its trigger is restored after one that needs a new file."""
     after = Tables(folder)
-    after.reserve(["hist.6", ["hist.7", True], "", None, "hist.x"])
+    extras = [
+        "hist.6",
+        ["hist.7", True],
+        "",
+        None,
+        "hist.x",
+        [],
+        ["hist.9"],
+        ["hist.9", True, 1],
+        [9, True],
+        9,
+    ]
+    after.reserve(saved_table(extra)[0] for extra in extras)
     assert after.make(0, 7, 8, 1).path == str(folder / "hist.8")
 
 
