@@ -5,7 +5,7 @@ Both directions carry MessagePack objects one after the other, with no other fra
     [0, msgid, method, params]      Request         expects one Response with the same msgid
     [1, msgid, error, result]       Response        error is nil or [errno, text]
     [2, method, params]             Notification    expects no response
-    bin                             an event record data socket only: i32 write_index, payload
+    bin                             event record    data socket only: i32 write_index, payload
 
 A Connection never buffers an object that it will refuse. An object that is malformed, too large or nested too
 deeply raises ProtocolError as soon as the received bytes show it (see _framing), after all messages before it

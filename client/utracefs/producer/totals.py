@@ -18,8 +18,8 @@ class EventStats(Frozen):
     """Lost: no room for the record, or for the report of a refused value; or no daemon any more."""
     refused: dict[str, int]
     """Reason to number. "usec was float" and the like: a value did not fit its field, and no record was made.
-    An errno name: the daemon refused the record; EBADF: the event was disabled meanwhile, or
-    no consumer was back yet after the end of the daemon."""
+    An errno name: the daemon refused the record; EBADF: the event was disabled meanwhile, or no consumer was
+    back yet after the end of the daemon."""
     error: TraceError | None
     """Why the daemon refused the registration."""
 

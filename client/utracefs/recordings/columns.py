@@ -10,8 +10,6 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from utracefs.recordings._columns import COMMON_COLUMNS as COMMON_COLUMNS  # noqa: PLC0414 (for others)
-from utracefs.recordings._columns import PLACE_COLUMNS as PLACE_COLUMNS  # noqa: PLC0414
 from utracefs.recordings._columns import Batch, Column
 from utracefs_protocol.text import clean, text_of
 

@@ -313,7 +313,7 @@ class Recording(Closing):
         error."""
         return self.reading().events()
 
-    # Columns. Each event has a table of its own: utracefs.recordings.columns.COMMON_COLUMNS, then its fields.
+    # Columns. Each event has a table of its own: COMMON_COLUMNS of _columns, then its fields.
 
     def batches(self, event: str | None = None, *, text_as_bytes: bool = False) -> Iterator[Batch]:
         """The records as columns, batch by batch, without any other library; batches of different events are

@@ -22,7 +22,8 @@ from utracefs.cli.convert.conversion import raw_eventheader_option
 from utracefs.cli.tables import table_lines
 from utracefs.export.common import json_text
 from utracefs.export.tables.sql import RECORDS, Tables, open_tables, quoted
-from utracefs.recordings.columns import COMMON_COLUMNS, library
+from utracefs.recordings._columns import COMMON_COLUMNS
+from utracefs.recordings.columns import library
 
 if TYPE_CHECKING:
     import duckdb

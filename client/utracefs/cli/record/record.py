@@ -343,14 +343,17 @@ def _tell_what_came(
     """Convert the recording, and print its summary. own: of a daemon that has ended when this is read, so
     `doctor` would not find it. larger: from `larger_buffer`. Failure: it is not converted, and the trace.dat
     stays."""
-    wanted, hint, whole = job.wanted, job.surroundings.hint, watch.error is None
-    failure: Failure | OSError | None = None
     output = job.target.path
     try:
         summary = attrs.evolve(summary, size=job.target.finish(summary.size, watch.recorder.texts.tgids))
         output = job.target.output
-    except (Failure, OSError) as error:
-        failure = error
+    finally:
+        whole = watch.error is None
+        tell(f"{output}: {_what_came(job, summary, larger, whole=whole, own=own, snapshot=snapshot)}")
+
+
+def _what_came(job: Job, summary: Summary, larger: str, *, whole: bool, own: bool, snapshot: bool) -> str:
+    wanted, hint = job.wanted, job.surroundings.hint
     records = counted(summary.records, "record")
     if snapshot:
         records += f" of {summary.recorded} in the snapshot"
@@ -358,7 +361,7 @@ def _tell_what_came(
         records += f", {summary.filtered} filtered out"
     of = (summary.recorded - summary.no_room if snapshot else summary.records) + summary.lost
     of = of if summary.lost > summary.no_room else 0
-    text = f"{output}: {records}, {sized(summary.size)}, {lost_text(summary.losses, of)}{larger}"
+    text = f"{records}, {sized(summary.size)}, {lost_text(summary.losses, of)}{larger}"
     if not whole:
         text += AS_FAR_AS_REPORTED
     text += refused_text(summary.refused)
@@ -370,6 +373,4 @@ def _tell_what_came(
         text += f"; no record{' of ' if wanted else ''}{' '.join(one.pattern for one in wanted)} came"
         text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
         text += f"; {hint}" if hint else ""
-    tell(text)
-    if failure is not None:
-        raise failure
+    return text

@@ -36,7 +36,7 @@ from utracefs.export.tables._all_records import AllRecords
 from utracefs.export.tables.layouts import Layouts
 from utracefs.export.tables.parquet import PARTITIONS
 from utracefs.recordings import columns
-from utracefs.recordings._columns import Batch
+from utracefs.recordings._columns import COMMON_COLUMNS, PLACE_COLUMNS, Batch
 from utracefs.recordings._records import EventDecoder
 from utracefs.recordings.recording import Recording
 from utracefs.recordings.several.timeline import NotMergeableError
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _PARQUET_MAGIC: Final = b"PAR1"
 RECORDS: Final = "records"
 _OF_DUCKDB: Final = frozenset({"", "main", "temp", "system", "memory", "information_schema", "pg_catalog"})
-_OF_RECORDS: Final = (*columns.COMMON_COLUMNS, "system", "name", "fields")
+_OF_RECORDS: Final = (*COMMON_COLUMNS, "system", "name", "fields")
 _FEW: Final = 200
 """Number of tables that are created even if the query does not name them; a millisecond each."""
 
@@ -182,8 +182,8 @@ class Tables:
 
     def _with_place(self, source: Source, query: str, names: Sequence[str]) -> str:
         """names: the columns of the query; of Parquet `host` is that of a directory, `file` a field."""
-        begin = len(columns.COMMON_COLUMNS)
-        if len(self.files) == 1 or tuple(names[begin : begin + 2]) == columns.PLACE_COLUMNS:
+        begin = len(COMMON_COLUMNS)
+        if len(self.files) == 1 or tuple(names[begin : begin + 2]) == PLACE_COLUMNS:
             return query
         there = {name.casefold(): name for name in names}
         added = [] if "host" in there else [f"{_text(source.host)} AS host"]
@@ -245,7 +245,7 @@ def _of_recording(
     recording: Recording, is_one_of_many: bool, failures: list[TraceError], notes: list[str]
 ) -> Iterator[tuple[EventName, Source]]:
     """is_one_of_many: there are other inputs, so the tables have PLACE_COLUMNS in the end."""
-    taken = columns.PLACE_COLUMNS if is_one_of_many else ()
+    taken = PLACE_COLUMNS if is_one_of_many else ()
     found: dict[object, dict[EventDecoder, pyarrow.Schema]] = {}
     for decoder in recording.decoders():
         batch = Batch(decoder, with_place=recording.is_merged)
@@ -291,7 +291,7 @@ def _of_parquet(path: str, files: list[str]) -> Iterator[tuple[EventName, Source
         metadata = schema.metadata or {}
         if metadata.keys() >= {b"utracefs.event", b"utracefs.system"}:
             names = Counter(name.casefold() for name in schema.names)
-            if not names.keys() >= set(columns.COMMON_COLUMNS) or max(names.values()) > 1:
+            if not names.keys() >= set(COMMON_COLUMNS) or max(names.values()) > 1:
                 raise TraceError(errno.EINVAL, f"{file}: its columns are not those of utracefs")
             name = EventName(text_of(metadata[b"utracefs.system"]), text_of(metadata[b"utracefs.event"]))
             found.setdefault(name, []).append((file, schema))
@@ -373,9 +373,9 @@ def _text(value: str) -> str:
 
 def _as_records(event: EventName, schema: "pyarrow.Schema", place: str) -> str:
     """A query for the rows of an event's table in the columns of `records`."""
-    own = [field for field in schema if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
+    own = [field for field in schema if field.name not in (*COMMON_COLUMNS, *PARTITIONS)]
     fields = f"json_object({', '.join(map(_member, own))})"
-    names = ", ".join(columns.COMMON_COLUMNS)
+    names = ", ".join(COMMON_COLUMNS)
     what = f"{_text(event.system)} AS system, {_text(event.name)} AS name, {fields} AS fields"
     return f"SELECT {names}, {what} FROM {place}"
 

@@ -101,7 +101,7 @@ class TraceDatWriter(Closing):
         self._noted: set[tuple[bytes, bytes]] = set()
         """Texts already in NAME.part."""
         self._text_bytes = 0
-        """Bytes of added pages."""
+        """Bytes of them."""
 
     @property
     def given_up(self) -> int:
