@@ -6,7 +6,6 @@ The reader never waits for the target, and for the disk only while it writes. Ea
 `run` syncs the spool and writes the status."""
 
 import contextlib
-import errno
 import json
 import os
 import random
@@ -120,8 +119,6 @@ class Forwarder:
             self._policy.events,
             is_whole=wanted.filter is None and not wanted.instances,
         )
-        self._missed: dict[str, int] | None = None
-        """Event to records that the stream had missed when it was attached; None: unknown."""
         # A batch fits into a segment of the spool, whatever the target would take.
         self._cutter: Final = Cutter(
             self._allows,
@@ -287,23 +284,18 @@ class Forwarder:
 
     def _resume(self, stream: Stream) -> None:
         """The stream is attached: report the records that were emitted before."""
-        marks = self._missed = None
-        try:
-            marks = Marks.at(stream.missed(), self._selection)
-        except OSError as error:
-            if error.errno != errno.ENOSYS:
-                return  # it has ended: they are reported when another one is attached
-        else:
-            self._missed = {event: count for event, (count, _) in marks.events.items()}
-        self._is_after_gap |= self.spool.resume(marks)
+        missed = stream.missed_before
+        self._is_after_gap |= self.spool.resume(None if missed is None else Marks.at(missed, self._selection))
 
     def _pass_filtered(self, stream: Stream) -> None:
         """Do not count the records that the filter excluded as lost."""
-        if not self._selection.is_whole and self._missed is not None:
+        if not self._selection.is_whole and stream.missed_before is not None:
+            before = {one.event: one.count for one in stream.missed_before.events}
             with contextlib.suppress(OSError):
-                marks = Marks.at(stream.missed(), self._selection)
-                before = self._missed
-                self.spool.pass_over({name: n - before.get(name, 0) for name, (n, _) in marks.events.items()})
+                events = stream.missed().events
+                self.spool.pass_over(
+                    {text_of(one.event): one.count - before.get(one.event, 0) for one in events}
+                )
 
     def _attach(self, stack: contextlib.ExitStack, stream: Stream) -> bool:
         """Wait for the daemon; False: the end came first."""

@@ -6,7 +6,7 @@ it is ANY.
 
 Marks say how many emitted records of each event a spool has accounted for, arrived or reported as lost.
 
-    daemon   counts emitted records by event, also while no forwarder is attached (`stream_missed`)
+    daemon   counts emitted records by event, also while no forwarder is attached (`Stream.missed_before`)
     spool    has a mark for each event, stored with the batches and losses that it counts
     attach   count at the attach - mark = records lost while the forwarder or the daemon was away
 

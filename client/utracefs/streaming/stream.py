@@ -171,6 +171,8 @@ class Stream:
         before. With the received records they add up to all emitted while this was attached."""
         self.formats: dict[str, EventFormat] = {}
         """`SYSTEM:NAME` to format, of all events with records; those of EventHeader when they are read."""
+        self.missed_before: messages.StreamMissed | None = None
+        """`missed` at the moment when this was attached last; None: the daemon has no such counts."""
         self.described: dict[int, tuple[str, bytes]] = {}
         """Event id in raw records to system and the text of `format`."""
         self._attr = attr
@@ -229,8 +231,7 @@ class Stream:
 
     def missed(self) -> messages.StreamMissed:
         """Numbers of emitted records that did not reach this stream, by event: emitted before it was
-        attached, or filtered. Waits for the daemon. OSError: no daemon is connected, or it has no such counts
-        (ENOSYS)."""
+        attached, or filtered. Waits for the daemon. OSError: no daemon is connected."""
         if self._attached is None:
             raise ConnectionResetError(errno.ECONNRESET, "no daemon is attached")
         result = self._attached.rpc.call(messages.GetMissed(self._attached.handle), "stream")
@@ -319,6 +320,9 @@ class Stream:
                 ring = StreamRing(fds[0], gap=not self._is_first, comms=self._comms)
             except ValueError as error:
                 raise OSError(errno.EPROTO, str(error), about) from None
+            self.missed_before = None
+            if "origin" in result:
+                self.missed_before = checked(messages.StreamMissed.from_wire, result, about)
             self._directory = rpc.directory
             os.close(fds.pop(0))
             return _Attached(rpc, opened.handle, ring, fds.pop())

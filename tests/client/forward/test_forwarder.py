@@ -25,6 +25,7 @@ from utracefs.forward.losses import ANY
 from utracefs.forward.policy import Policy
 from utracefs.forward.spool import MIN_SIZE, Spool
 from utracefs.forward.target import Refused, Sent, TryAgain
+from utracefs.streaming import Stream
 from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -307,6 +308,31 @@ def test_a_restart_of_the_daemon_without_its_state(utracefsd: DaemonProcess, for
         utracefsd.stop()
         utracefsd.start()
         wait_for(lambda: (ANY, "away") in store.lost, WAIT_S)
+
+
+def test_a_kill_just_after_it_is_attached(
+    utracefsd: DaemonProcess,
+    forward: Forward,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records emitted until the next daemon runs are reported as lost."""
+    resume = Forwarder._resume
+    is_killed = threading.Event()
+
+    def killed(forwarder: Forwarder, stream: Stream) -> None:
+        if not is_killed.is_set():
+            emit(new_session(), 1)
+            utracefsd.stop(kill=True)
+            is_killed.set()
+        resume(forwarder, stream)
+
+    monkeypatch.setattr(Forwarder, "_resume", killed)
+    store = Store()
+    with forward(store):
+        assert is_killed.wait(WAIT_S)
+        utracefsd.start()
+        wait_for(lambda: (EVENT, "away") in store.lost or (ANY, "away") in store.lost, WAIT_S)
 
 
 def test_it_waits_for_the_daemon(

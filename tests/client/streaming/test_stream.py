@@ -304,6 +304,7 @@ def test_records_that_it_missed(session: Session, attach: Attach, utracefsd: Dae
             utracefsd.stop()
             with pytest.raises(ConnectionError):
                 stream.missed()
+            assert stream.missed_before is not None and stream.missed_before.events[0].count == 2
     with pytest.raises(ConnectionError):
         stream.missed()
 
