@@ -10,6 +10,9 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
@@ -21,6 +24,7 @@ import click
 from utracefs.cli import Failure, ParamType
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place, instance_names
+from utracefs.tree import runtime_dir
 from utracefs.tree.event_names import (
     EventName,
     did_you_mean,
@@ -194,9 +198,51 @@ class NoAnswer(Failure):
     """A daemon exists but does not answer."""
 
 
+@contextlib.contextmanager
+def telling_of_wait(directory: str | None) -> Iterator[None]:
+    """For the first answer of a daemon, within HELLO_S: after a second a line says why it does not come."""
+    timer = threading.Timer(1.0, _tell_of_wait, (directory,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _tell_of_wait(directory: str | None) -> None:
+    why = "does not answer yet"
+    with (
+        contextlib.suppress(OSError),
+        runtime_dir.connect(TRACEFS_SOCKET, directory, timeout_s=0.001) as sock,
+        open(f"/proc/{peer_pid(sock)}/stat", "rb") as file,
+    ):
+        if file.read().rpartition(b") ")[2][:1] in b"Tt":
+            why = f"is stopped, `kill -CONT {peer_pid(sock)}` continues it"
+    tell(f"the daemon {why}; waiting {HELLO_S:g} s for it")
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The daemon's process, or systemd's if that listens; 0: in no pid namespace that we see."""
+    pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
+
+
 def connect(directory: str | None, place: Place = TOP, *, hello_s: float = HELLO_S) -> "Tracefs":
     """Connect to the tree. Failure, with what to do, without a daemon or without such an instance; NoAnswer
     after hello_s."""
+    with telling_of_wait(directory) if hello_s == HELLO_S else contextlib.nullcontext():
+        tree = _connect(directory, hello_s)
+    try:
+        check_place(tree, place)
+    except BaseException:
+        tree.close()
+        raise
+    return tree
+
+
+def _connect(directory: str | None, hello_s: float) -> "Tracefs":
     from utracefs.tree.tracefs import Tracefs  # not for `report` and `export`
 
     try:
@@ -212,11 +258,6 @@ def connect(directory: str | None, place: Place = TOP, *, hello_s: float = HELLO
         kind = NoAnswer if isinstance(error, TimeoutError) else Failure
         raise kind(str(error.filename), why_no_connection(error, hello_s)) from None
     tree.set_timeout(ANSWER_S)
-    try:
-        check_place(tree, place)
-    except BaseException:
-        tree.close()
-        raise
     return tree
 
 

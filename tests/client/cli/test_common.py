@@ -135,6 +135,7 @@ def test_a_daemon_that_is_stopped_is_not_waited_for(traced: Cli, daemon: "subpro
         daemon.send_signal(signal.SIGCONT)
     for process, text in zip(processes, said, strict=True):
         assert process.returncode == 1
+        assert text.count(f"is stopped, `kill -CONT {daemon.pid}` continues it; waiting {HELLO_S:g} s") == 1
         assert text.count(f"the daemon does not answer within {HELLO_S:g} s; is it stopped?") == 1, text
 
 

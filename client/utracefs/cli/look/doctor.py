@@ -39,6 +39,7 @@ from utracefs.cli.common import (
     ok,
     refused_events,
     standing_events,
+    telling_of_wait,
     why_no_connection,
 )
 from utracefs.cli.instance_option import Place, instance_names
@@ -128,6 +129,8 @@ def _examine_directories(directory: str | None) -> Generator[Finding, None, tupl
         yield note(place, "permission denied; the user who runs a daemon there has to grant access")
     if not there:
         yield fail("sockets", f"none in {' nor '.join(places)}; start a daemon with `utracefs daemon`")
+        if not os.access("/dev/shm", os.W_OK | os.X_OK):
+            yield fail("/dev/shm", "a daemon cannot write there, which it needs; mount a tmpfs on it")
         return there, None
     yield ok("sockets", f"in {there[0]}")
     return there, there[0]
@@ -148,7 +151,7 @@ def _examine_data_socket(directory: str) -> Generator[Finding, None, bool]:
     answers."""
     path = os.path.join(directory, DATA_SOCKET)
     try:
-        with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
+        with telling_of_wait(directory), Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
             size = checked(StatusMapped.from_wire, data.call(MmapStatus(), path), path).size
             (fd, *_) = data.take_fds()
             try:

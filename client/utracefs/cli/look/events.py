@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.common import HELLO_S, connect, directory_option, why_no_connection
+from utracefs.cli.common import HELLO_S, connect, directory_option, telling_of_wait, why_no_connection
 from utracefs.cli.completion import complete_event, complete_value
 from utracefs.tree.event_names import did_you_mean
 from utracefs.tree.rpc import Rpc, checked
@@ -62,7 +62,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
         data = Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S)
     except OSError as error:
         raise Failure(str(error.filename or name), why_no_connection(error)) from None
-    with data:
+    with data, telling_of_wait(directory):
         try:
             registration = EventRegistration(found or declared.canonical())
             registered = checked(Registered.from_wire, data.call(registration, name), name)
@@ -98,7 +98,7 @@ def _declared(directory: str | None, declaration: str, *, has_values: bool) -> t
         return _parse(declaration), b""
     declared = _parse(declaration.strip())
     try:
-        with Tracefs(directory, timeout_s=HELLO_S) as tree:
+        with telling_of_wait(directory), Tracefs(directory, timeout_s=HELLO_S) as tree:
             for line in _dynamic_lines(tree, declared.name):
                 return parse(line[2:]), line[2:]
     except OSError as error:

@@ -14,12 +14,11 @@ import errno
 import os
 import shutil
 import socket
-import struct
 import subprocess
 from collections.abc import Iterator
 
 from utracefs.cli import c_client
-from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding, fail, note, ok
+from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding, fail, note, ok, peer_pid
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT, TO_ALLOW_THEM
 from utracefs.mount.processes.access import why_not
@@ -125,8 +124,7 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
     below ours has a number in both, and does not see us."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.connect(data_socket)
-        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid, _, _ = struct.unpack("3i", peer)
+        pid = peer_pid(sock)
         if pid and pid_namespaces(pid) > 1:
             yield note(
                 "pid namespace",

@@ -29,7 +29,7 @@ import click
 
 from utracefs import startup
 from utracefs.cli import Failure, c_client
-from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE, with_options
+from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE, telling_of_wait, with_options
 from utracefs.cli.run.run_loop import Surroundings
 from utracefs.tree.rpc import Rpc
 from utracefs.tree.tracefs import Tracefs
@@ -135,7 +135,7 @@ def _must_be_trusted(directory: str) -> None:
         raise Failure("/proc/self/stat", "cannot be read")
     ourselves = OpenFor(os.getpid(), start_time, os.geteuid(), os.getegid())
     try:
-        with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
+        with telling_of_wait(directory), Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
             data.call(ourselves, data.address)
     except ProcessLookupError:
         raise Failure("--kernel-abi", f"the daemon {OTHER_PID_NAMESPACE}") from None

@@ -1,14 +1,16 @@
 """`utracefs doctor`: its findings, step by step."""
 
 import json
+import os
 import subprocess
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 import utracefs
 from tests.client.cli.kit import Cli
-from utracefs.cli.look.doctor import _examine_faults
+from utracefs.cli.look.doctor import _examine_faults, examine
 from utracefs.tree.tracefs import Tracefs
 
 
@@ -21,6 +23,14 @@ def test_doctor_without_a_daemon(cli: Cli) -> None:
     said = levels(cli, status=1)
     assert said["sockets"].startswith("FAIL none in ")
     assert "utracefs daemon" in said["sockets"]
+    assert "/dev/shm" not in said
+
+
+def test_doctor_where_no_daemon_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != "/dev/shm")
+    said = {one.what: one for one in examine(str(tmp_path), ("ev",))}
+    assert said["/dev/shm"].level == "FAIL"
+    assert "mount a tmpfs" in said["/dev/shm"].text
 
 
 def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
