@@ -26,12 +26,16 @@ VIA = ["mount", "preload"]
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
+BUILT: dict[tuple[str, ...], Path] = {}
+
+
 def built(name: str, folder: Path, *flags: str) -> Path:
-    """The program tests/abi/NAME.c, compiled into `folder`."""
-    program = folder / name
-    source = PROGRAMS / f"{name}.c"
-    subprocess.run(["gcc", *FLAGS, *flags, *kernel_abi(), source, "-o", program], check=True)
-    return program
+    """The program tests/abi/NAME.c, compiled into the `folder` of the first test that needs it."""
+    if (name, *flags) not in BUILT:
+        BUILT[name, *flags] = program = folder / name
+        source = PROGRAMS / f"{name}.c"
+        subprocess.run(["gcc", *FLAGS, *flags, *kernel_abi(), source, "-o", program], check=True)
+    return BUILT[name, *flags]
 
 
 def run(
