@@ -60,7 +60,8 @@ enum op {
 	NR_OPS
 };
 
-#define STACK 254 /* variants of no instruction */
+#define FUSED 253 /* variants of no instruction */
+#define STACK 254
 #define BACK 255
 #define UNALIGNED "an atomic operation at an address that is not aligned"
 #define TOO_LONG "it ran too long"
@@ -102,12 +103,15 @@ BP_THREADED static uint64_t interpret(struct bp_run *run, const struct bp_instru
 	static const void *const places[] = {
 #include "instructions.h"
 	};
-	uint64_t r[11] = {0, r1, r2, r3, r4, r5};
+	uint64_t r[11];
 
 	if (!run) {
 		labels = places;
 		return 0;
 	}
+	/* One by one: gcc's way to clear an array takes as long as ten instructions. */
+	r[0] = r[6] = r[7] = r[8] = r[9] = 0;
+	r[1] = r1, r[2] = r2, r[3] = r3, r[4] = r4, r[5] = r5;
 	r[10] = (uint64_t)(bp_frames[run->depth].stack + BP_STACK);
 	RUN;
 #pragma GCC diagnostic push
@@ -227,6 +231,22 @@ static int check_target(struct loading *loading, int64_t distance)
 	return 0;
 }
 
+/* Whether an operation does it together with those behind it, which are checked when their turn comes. */
+static int is_fused(const struct bpf_insn *in, uint32_t count)
+{
+	const uint8_t to = in->dst_reg;
+
+	if (in->off || count < 2)
+		return 0;
+	if (in->code == (BPF_ALU64 | BPF_MOV | BPF_X))
+		return in[1].code == (BPF_ALU64 | BPF_ADD | BPF_K) && in[1].dst_reg == to;
+	return count >= 5 && in->code == (BPF_ALU64 | BPF_MOV | BPF_K) && in->imm == 1 &&
+	       in[1].code == (BPF_JMP | BPF_JGT | BPF_K) && in[1].off == 1 && in[1].dst_reg != to &&
+	       in[2].code == in->code && in[2].dst_reg == to && in[2].imm == 0 &&
+	       in[3].code == (BPF_ALU64 | BPF_LSH | BPF_K) && in[3].dst_reg == to &&
+	       in[4].code == (BPF_ALU64 | BPF_RSH | BPF_X) && in[4].src_reg == to && in[4].dst_reg == in[1].dst_reg;
+}
+
 /* Chooses the operation, with all checks of a single instruction but those of its target. -EINVAL. */
 static int choose(struct loading *loading, const struct bpf_insn *in)
 {
@@ -245,6 +265,8 @@ static int choose(struct loading *loading, const struct bpf_insn *in)
 		variant = in->src_reg;
 	else if (is_jump && (in->code == (BPF_JMP32 | BPF_JA) ? in->imm : in->off) < 0)
 		variant = BACK;
+	else if (is_fused(in, loading->load->n - loading->at))
+		variant = FUSED;
 	else if (class == BPF_ALU || class == BPF_ALU64)
 		variant = BPF_OP(in->code) == BPF_END ? in->imm : in->off;
 	if (is_call && in->src_reg > BPF_PSEUDO_CALL)

@@ -44,6 +44,17 @@ ALU(LSH, BPF_LSH, 0, a << (b & (8 * sizeof(u) - 1)))
 ALU(RSH, BPF_RSH, 0, a >> (b & (8 * sizeof(u) - 1)))
 ALU(ARSH, BPF_ARSH, 0, (s)a >> (b & (8 * sizeof(u) - 1)))
 ALU(MOV, BPF_MOV, 0, b)
+/* Several at once, between which nothing comes back from memory: an address on the stack, and a step of
+ * bpftrace's logarithm, `D = 1; if (r > IMM) goto +1; D = 0; D <<= IMM; r >>= D`, with no jump that a
+ * processor cannot predict. Jumps may lead into the middle: the others are there, too. */
+OP(MOV_ADD, BPF_ALU64 | BPF_MOV | BPF_X, FUSED, { x++; D = r[x[-1].src] + (uint64_t)(int64_t)IMM; NEXT; })
+OP(LOG2_STEP, BPF_ALU64 | BPF_MOV | BPF_K, FUSED, {
+	const uint64_t step = (uint64_t)(r[x[1].dst] > (uint64_t)(int64_t)x[1].imm) << (x[3].imm & 63);
+	D = step;
+	x += 4;
+	D >>= step & 63;
+	NEXT;
+})
 OP(NEG64, BPF_ALU64 | BPF_NEG, 0, { D = 0 - D; NEXT; })
 OP(NEG32, BPF_ALU | BPF_NEG, 0, { D = 0 - (uint32_t)D; NEXT; })
 

@@ -114,6 +114,28 @@ def test_arithmetic(machine: Machine, name: str, off: int, bits: int) -> None:
         assert machine.run(wide(1, a), ins(code, 1, 0, off, imm), copy(0, 1), EXIT) == expected, (a, imm)
 
 
+@pytest.mark.parametrize("bits", [0, 4, 63, 64])
+@pytest.mark.parametrize("limit", [0, 3, 0xFFFF, -1])
+def test_a_step_of_a_logarithm(machine: Machine, bits: int, limit: int) -> None:
+    """One operation, unless one of its instructions is another; jumps may lead into its middle."""
+    shift = ins(ALU64 | ALU["lsh"], 3, imm=bits), ins(ALU64 | ALU["rsh"] | X, 1, 3)
+    step = [mov(3, 1), jump("jgt", 1, 1, limit), mov(3, 0), *shift]
+    result = [ins(ALU64 | ALU["mul"], 3, imm=1000), ins(ALU64 | ALU["xor"] | X, 1, 3), copy(0, 1), EXIT]
+    for a in EDGES:
+
+        def after(one: int, a: int = a) -> int:
+            by = one << bits % 64
+            return (a >> by % 64 ^ by * 1000) % 2**64
+
+        is_above = int(a > limit % 2**64)
+        assert machine.run(wide(1, a), *step, *result) == after(is_above)
+        inside = [mov(3, 5), jump("ja", 0, 1)]
+        assert machine.run(wide(1, a), *inside, *step, *result) == after(5 * is_above)
+        assert machine.run(wide(1, a), mov(3, 2), *step[1:], *result) == after(2 * is_above)
+        other = after(1 if is_above else 7)
+        assert machine.run(wide(1, a), *step[:2], mov(3, 7), *shift, *result) == other
+
+
 @WIDTHS
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_jumps(machine: Machine, name: str, bits: int) -> None:
