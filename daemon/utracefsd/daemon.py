@@ -61,6 +61,7 @@ from utracefsd.machine import closing
 from utracefsd.machine._machine import current_cpu
 from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.faults import Faults
+from utracefsd.machine.kept_file import UnreadableError
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import (
     cpu_time_ms,
@@ -141,8 +142,9 @@ class Daemon:
     store: keeps data rings beyond this process; stored: the descriptors that it kept, owned by this object.
 
     Raises TraceError(EEXIST) when the status file's path is taken by something else, TraceError(ENOSPC) when
-    there is no space for that file, the journal, the cells or the log, and OSError. (A ring buffer without
-    space in `state_folder` is kept in memory.)
+    there is no space for that file, the journal, the cells or the log, that of a file of the state that
+    cannot be read now (EMFILE, ENOMEM, EIO), and OSError. (A ring buffer without space in `state_folder` is
+    kept in memory.)
     """
 
     def __init__(
@@ -183,11 +185,13 @@ class Daemon:
         self.all_writers = AllWriters(self.comms)
         # The previous daemon's events come before everything that refers to them.
         nr_cpus = possible_cpus()
-        former = self._take_over(nr_cpus, options.discard_state)
+        with self._readable():
+            former = self._take_over(nr_cpus, options.discard_state)
         self._took_over = former.state is not None
         self._restarts = 0 if former.state is None else former.state.restarts + 1
         self.cells = former.journal.cells
-        self.instances = self._make_instances(former, nr_cpus, options.buffer_size_kb)
+        with self._readable(former.log_file):
+            self.instances = self._make_instances(former, nr_cpus, options.buffer_size_kb)
         # Their programs, and the owners of instances, have this long to come back.
         self._holds = any(not event.persistent for event in former.events) or any(
             instance.settings.owner_returns for instance in self.instances
@@ -297,6 +301,18 @@ class Daemon:
             undo()
             self.status_file.close()
             raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
+
+    @contextmanager
+    def _readable(self, log_file: LogFile | None = None) -> Iterator[None]:
+        """Errors of reading the previous daemon's files that are not due to them. TraceError."""
+        try:
+            yield
+        except UnreadableError as error:
+            if log_file is not None:
+                log_file.close()
+            self.status_file.close()
+            text = f"{error}; start again, or with --discard-state without what was set and recorded"
+            raise TraceError(error.errno, text) from error
 
     def _journal(self, taken: Taken | None) -> Journal:
         folder = self._folder

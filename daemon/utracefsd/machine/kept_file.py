@@ -5,12 +5,38 @@ file is made, not a SIGBUS at a later record.
 """
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from utracefsd.machine import disk
+
+_OF_THE_FILE = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EFBIG)
+)
+"""Errors of a file that is missing, or is none of ours. Others (EMFILE, ENOMEM, EIO) may be gone at the next
+start, and say nothing about its contents."""
+
+
+class UnreadableError(Exception):
+    """The previous daemon's file cannot be read now, whatever it holds: a daemon must not start without it.
+
+    errno: the reason.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], number: int) -> None:
+        super().__init__(f"{os.fspath(path)} cannot be read: {os.strerror(number)}; it is kept as it is")
+        self.errno = number
+
+
+def check_readable(path: str | os.PathLike[str], error: Exception) -> None:
+    """UnreadableError if this error of opening, reading or mapping the file is not due to the file."""
+    if isinstance(error, MemoryError):
+        raise UnreadableError(path, errno.ENOMEM) from error
+    if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
+        raise UnreadableError(path, error.errno or errno.EIO) from error
 
 
 def open_kept(path: str | os.PathLike[str]) -> tuple[int, int] | None:

@@ -23,7 +23,8 @@ continues with an empty buffer.
 
 A state that cannot be used (another version, foreign, damaged) is moved to set-aside/, one line in the
 daemon's log reports it, and the daemon starts with an empty state. The journal stays even then: producers
-bring back data rings that are partly consumed.
+bring back data rings that are partly consumed. A file that cannot be read for a reason outside of it (EMFILE,
+ENOMEM, EIO) is not damaged: the daemon does not start, and the state stays for the next attempt.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine import disk
-from utracefsd.machine.kept_file import remove
+from utracefsd.machine.kept_file import check_readable, remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
 
@@ -111,7 +112,7 @@ class StateFolder:
 
     def take_over(self, nr_cpus: int) -> Taken | None:
         """The state of the previous daemon. None: there is none, or it cannot be used; then it is set aside,
-        and logged."""
+        and logged. UnreadableError."""
         self._make_way()
         remove(self.path / f"{LOG}.new")  # left by a daemon that was killed while it made one
         try:
@@ -247,6 +248,7 @@ class StateFolder:
             try:
                 instance.buffer = self._adopted(str(self.path / instance.buffer_folder))
             except (OSError, ValueError, MemoryError) as error:
+                check_readable(self.path / instance.buffer_folder, error)
                 self._lose_buffer(instance, error)
             else:
                 was_for = instance.buffer.nr_cpus
@@ -277,6 +279,7 @@ class StateFolder:
         try:
             return RingBuffer.adopt(folder)
         except (OSError, ValueError) as error:
+            check_readable(folder, error)
             buffer = RingBuffer.adopt(folder, guess=True)
             daemon_log.warning(
                 "snapshot-guessed",
@@ -289,6 +292,7 @@ class StateFolder:
         try:
             return read_log_file(self.log)
         except OSError as error:
+            check_readable(self.log, error)
             raise StateError(f"the log cannot be read: {error.strerror}") from error
 
     def _tables(self) -> list[Path]:

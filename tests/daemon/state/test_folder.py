@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +21,11 @@ from tests.daemon.restarting import (
     register,
     write,
 )
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID
 from utracefsd.events.event import CommandString
+from utracefsd.machine import disk
 from utracefsd.machine.procfs import possible_cpus
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import MAGIC, VERSION
@@ -250,6 +254,42 @@ def test_a_damaged_ring_buffer_is_lost_alone(
     assert b"n=0x6" in read(last, b"trace") and b"n=0x6" in read(last, b"instances/one/snapshot")
     assert not log.records
     finish(last)
+
+
+HIST = b"hist:keys=n"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("name", ["state", "buffer.0.1", "spare", "cpu0", "hist.1"])
+def test_a_file_that_cannot_be_read_now_is_not_damaged(
+    folder: Path, name: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon does not start, and the next attempt has all."""
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n", REG_PERSIST)
+    write(old, b"events/user_events/a/enable", b"1")
+    write(old, b"events/user_events/a/trigger", HIST, truncate=False)
+    write(old, b"snapshot", b"1")
+    emit(event, 5)
+    die(old)
+    real = disk.open
+
+    def fail(path: str | Path, *args: int) -> int:
+        if name in Path(path).parts:
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *args)
+
+    before = sorted(path for path in folder.rglob("*") if path.name != "user_events_status")
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "open", fail)
+        with pytest.raises(TraceError, match=f"{os.strerror(number)}; it is kept as it is") as failure:
+            daemon_in(folder)
+    assert failure.value.errno == number
+    assert sorted(folder.rglob("*")) == before
+    new = daemon_in(folder)
+    assert b"n=0x5" in read(new, b"trace") + read(new, b"snapshot")
+    assert b"hitcount:          1" in read(new, b"events/user_events/a/hist")
+    finish(new)
 
 
 def test_other_cpus_make_another_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

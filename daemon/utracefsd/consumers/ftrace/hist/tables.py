@@ -20,7 +20,7 @@ from utracefs_protocol.hist.parse import MAX_BITS, MIN_BITS
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.consumers.ftrace.hist._hist import HistTable, warn_of_memory
 from utracefsd.daemon_log import daemon_log
-from utracefsd.machine.kept_file import remove
+from utracefsd.machine.kept_file import check_readable, remove
 
 MAX_INSTANCE_BYTES = 128 << 20
 """Limit of all tables of an instance. The largest possible one (131072 entries with a dynamic string and a
@@ -96,7 +96,7 @@ class Tables:
 
     def adopt(self, instance: int, name: str, bits: int, key_size: int, nr_words: int) -> HistTable:
         """The previous daemon's table in the file of this name, held by that instance; an empty one if it
-        cannot be used. bits: of an empty one. ENOMEM."""
+        cannot be used. bits: of an empty one. ENOMEM, UnreadableError."""
         for table in self.holders:
             if table.path is not None and os.path.basename(table.path) == name:
                 self.hold(table, instance)
@@ -105,6 +105,7 @@ class Tables:
             try:
                 table = self._adopt(self._folder / name, bits, key_size, nr_words)
             except (OSError, ValueError, MemoryError) as error:
+                check_readable(self._folder / name, error)
                 daemon_log.warning(
                     "hist-lost", "the counts of a histogram are lost: %(reason)s", reason=error
                 )
