@@ -189,21 +189,22 @@ class EventFiles:
     # Triggers. Their changes from within a record are in their cells (_trigger_cells), so `enabled` and
     # counts are saved with the value at the last change of the file.
 
-    def check_slot(self, event: Event, slot: tuple[Any, ...]) -> None:
-        """EEXIST: the event has a trigger of that slot."""
-        if any(attached.slot == slot for attached in self.of(event).triggers):
+    def check_room(self, event: Event, slot: tuple[Any, ...] = ()) -> None:
+        """Before anything is made for a trigger. EEXIST: the event has one of that slot. E2BIG."""
+        triggers = self.of(event).triggers
+        if any(attached.slot == slot for attached in triggers):
             raise TraceError(errno.EEXIST, "the event has such a trigger already; remove it with ! first")
+        if len(triggers) >= MAX_TRIGGERS:
+            raise TraceError(
+                errno.E2BIG, f"an event has at most {MAX_TRIGGERS} triggers in an instance; ! removes one"
+            )
 
     def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
         """Attach a trigger, with a soft reference. at_end: behind existing ones.
 
-        ENODEV, E2BIG; then its `let_go` is called.
+        ENODEV; then its `let_go` is called.
         """
         try:
-            if len(self.of(event).triggers) >= MAX_TRIGGERS:
-                raise TraceError(
-                    errno.E2BIG, f"an event has at most {MAX_TRIGGERS} triggers in an instance; ! removes one"
-                )
             self.take_soft_reference(event)
         except BaseException:
             _let_go(attached)

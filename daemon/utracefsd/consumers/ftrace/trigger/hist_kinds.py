@@ -196,6 +196,7 @@ def _write(place: Place, event: Event, command: Command, log: Log, *, is_made: b
             raise log.fault("Hist trigger already exists", errno=errno.EEXIST)
         if wanted.command in (HistCommand.CONTINUE, HistCommand.CLEAR):
             raise log.fault("Can't clear or continue a nonexistent hist trigger", errno=errno.ENOENT)
+        place.files.check_room(event)
         if definition.uses_timestamp:
             try:
                 place.set_clock(wanted.clock)

@@ -90,7 +90,7 @@ class _Simple:
             place.files.remove_trigger(event, slot)
             return
         parsed = self._parse(place, event, target, param, clause)
-        place.files.check_slot(event, slot)
+        place.files.check_room(event, slot)
         with memory_errors("a trigger"):
             attached = self._make(place, parsed)
         place.files.add_trigger(event, attached)
@@ -140,8 +140,14 @@ class SnapshotKind(_Simple):
     name = b"snapshot"
 
     def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
+        had = place.snapshot.buffer is not None
         place.snapshot.allocate()
-        trigger = SnapshotTrigger(place.sink, parsed.count, **parsed.options)
+        try:
+            trigger = SnapshotTrigger(place.sink, parsed.count, **parsed.options)
+        except BaseException:
+            if not had:
+                place.snapshot.free()
+            raise
         return parsed.attached(trigger, self._slot(None))
 
 

@@ -114,6 +114,9 @@ def test_how_many_triggers_an_event_may_have(desk: Desk) -> None:
     before = desk.lines(desk.a)
     assert desk.write(desk.a, b"traceoff") == "E2BIG"
     assert desk.write(desk.a, b"hist:keys=v if v == 1000") == "E2BIG"
+    for command in (b"snapshot", b"hist:keys=s:x=v:onmax($x).snapshot()"):
+        assert desk.write(desk.a, command) == "E2BIG"
+        assert desk.instance.snapshot.buffer is None, "nothing is made for a trigger that is refused"
     assert desk.lines(desk.a) == before
     assert desk.write(desk.b, b"traceoff") == ""
     assert desk.write(desk.a, b"!hist:keys=v if v == 7") == ""

@@ -121,6 +121,20 @@ def test_a_snapshot_that_has_no_memory(desk: Desk) -> None:
     assert (desk.lines(desk.a), len(desk.instance.sink.cells)) == ([], 0)
 
 
+@pytest.mark.parametrize("had", [False, True])
+def test_a_snapshot_trigger_that_has_no_memory_leaves_no_spare(
+    desk: Desk, had: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("utracefsd.consumers.ftrace.trigger.simple_kinds.SnapshotTrigger", fail)
+    if had:
+        desk.instance.snapshot.allocate()
+    assert desk.write(desk.a, b"snapshot") == "ENOMEM"
+    assert (desk.instance.snapshot.buffer is not None) == had
+
+
 def test_removal(desk: Desk) -> None:
     """Text behind the name is ignored, except for a target; removing a missing trigger succeeds, too."""
     desk.write(desk.a, b"traceon:5")
