@@ -11,7 +11,8 @@ of a killed daemon is unknown, since writing it down would cost a store per reco
     removed, registered again          the count continues
     the daemon ended in order          the counts continue
     the daemon was killed              the events that it had begin another epoch
-    too many removed events            the oldest is forgotten: if it is registered again, in another epoch
+    too many removed events            the oldest of the user with the most is forgotten: if it is registered
+                                       again, in another epoch
 
 The difference of two counts of one name is exact if they have one epoch.
 """
@@ -54,6 +55,8 @@ class Emitted:
 
     count: int
     epoch: int
+    owner_uid: int = attrs.field(default=0, eq=False)
+    """The event's."""
 
 
 @attrs.define(eq=False)
@@ -107,7 +110,7 @@ class Event:
         """Records since the counts of its name began, also without a consumer: a stream that comes back has
         missed these."""
         count = self.before.count + self.tracepoint.emitted + self.tracepoint.missed
-        return Emitted(count, self.before.epoch)
+        return Emitted(count, self.before.epoch, self.owner_uid)
 
     @property
     def persistent(self) -> bool:
@@ -202,12 +205,15 @@ class EmittedCounts:
     def __init__(self) -> None:
         self.saved = SavedCounts(secrets.token_hex(8), 0, 0)
         self._removed: dict[bytes, Emitted] = {}
+        self._removed_of: dict[int, dict[bytes, None]] = {}
+        """Their names by user, oldest first."""
 
     def restore(
         self, saved: SavedCounts, counts: Mapping[bytes, Emitted], events: Iterable[Event], *, killed: bool
     ) -> None:
         """Continue with the counts of the previous daemon. events: the ones taken over."""
-        self._removed = dict(counts)
+        for name, total in counts.items():
+            self._keep(name, total)
         self.saved = attrs.evolve(saved, epoch=saved.epoch + 1) if killed else saved
         for event in events:
             self.begin(event)
@@ -217,13 +223,13 @@ class EmittedCounts:
 
     def begin(self, event: Event) -> None:
         """Start the count of a new event."""
-        event.before = self._removed.pop(event.full_name, Emitted(0, self.saved.first_epoch))
+        event.before = self._drop(event.full_name) or Emitted(0, self.saved.first_epoch)
 
     def end(self, event: Event) -> None:
         """Keep the count of a removed event."""
         total = event.emitted
         if self.is_known(total):
-            self._removed[event.full_name] = total
+            self._keep(event.full_name, total)
             self._forget()
 
     def totals(self, events: Iterable[Event]) -> Iterator[tuple[bytes, Emitted]]:
@@ -237,8 +243,22 @@ class EmittedCounts:
         """Whether it differs from the count of names that are not listed."""
         return total != Emitted(0, self.saved.first_epoch)
 
+    def _keep(self, name: bytes, total: Emitted) -> None:
+        self._removed[name] = total
+        self._removed_of.setdefault(total.owner_uid, {})[name] = None
+
+    def _drop(self, name: bytes) -> Emitted | None:
+        total = self._removed.pop(name, None)
+        if total is not None:
+            names = self._removed_of[total.owner_uid]
+            del names[name]
+            if not names:
+                del self._removed_of[total.owner_uid]
+        return total
+
     def _forget(self) -> None:
         while len(self._removed) > MAX_REMOVED:
-            del self._removed[next(iter(self._removed))]
+            most = max(self._removed_of.values(), key=len)
+            self._drop(next(iter(most)))
             epoch = self.saved.epoch + 1
             self.saved = attrs.evolve(self.saved, epoch=epoch, first_epoch=epoch)

@@ -26,7 +26,8 @@ MessagePack arrays, one behind the other (log_file.py); each describes one chang
     ["ring gone", st_dev, st_ino]           the daemon has given it up
     ["restarts", number]                    of daemons that took over this state
     ["counts", origin, epoch, first_epoch]  of emitted records, see `EmittedCounts`
-    ["emitted", SYSTEM:NAME, count, epoch]  of a removed event; of one that exists, at an earlier moment
+    ["emitted", SYSTEM:NAME, count, epoch, owner's uid]
+                                            of a removed event; of one that exists, at an earlier moment
     ["ended"]                               last: the daemon ended in order, and the counts are the final ones
 
 An incomplete array at the end is ignored: a killed daemon could leave one in files of older versions.
@@ -51,9 +52,9 @@ from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
 MAGIC = "utracefs state"
-VERSION = 6
+VERSION = 7
 """Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`. 6:
-counts of emitted records."""
+counts of emitted records. 7: their owners."""
 
 _OLDEST = 4
 """The oldest version that this daemon reads; it writes the whole log anew."""
@@ -167,7 +168,7 @@ def counts_line(saved: SavedCounts) -> tuple[Any, ...]:
 
 
 def emitted_line(name: bytes, total: Emitted) -> tuple[Any, ...]:
-    return ("emitted", name, total.count, total.epoch)
+    return ("emitted", name, total.count, total.epoch, total.owner_uid)
 
 
 # Reading
@@ -243,9 +244,11 @@ def _apply(taken: Taken, line: Any) -> bool:
             taken.fired[dev, ino] = position, set(keys)
         case ["counts", str(origin), int(epoch), int(first_epoch)]:
             taken.counts = SavedCounts(origin, epoch, first_epoch)
-        case ["emitted", bytes(name), int(count), int(epoch)]:
+        case ["emitted", bytes(), int(), int()]:
+            return _apply(taken, [*line, 0])
+        case ["emitted", bytes(name), int(count), int(epoch), int(uid)]:
             taken.emitted.pop(name, None)
-            taken.emitted[name] = Emitted(count, epoch)
+            taken.emitted[name] = Emitted(count, epoch, uid)
         case ["ended"]:
             taken.ended = True
         case ["restarts", int(number)]:

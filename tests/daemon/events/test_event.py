@@ -63,6 +63,31 @@ def test_many_removed_events(table: EventTable, monkeypatch: pytest.MonkeyPatch)
     assert table.emitted.saved.first_epoch == 2
 
 
+def test_one_user_s_removed_events_push_out_no_other_s(
+    table: EventTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the next daemon, and with an event that another user had before."""
+    monkeypatch.setattr(module, "MAX_REMOVED", 4)
+
+    def churn(table: EventTable, first: int) -> None:
+        for n in range(first, first + 10):
+            event = register(table, b"x%d u32 a" % n, uid=1001)
+            event.before = Emitted(5, 0)
+            remove(table, event)
+
+    for uid in (1001, 1000):
+        event = register(table, b"a u32 a", uid=uid)
+        event.before = Emitted(event.before.count + 5, 0)
+        remove(table, event)
+    churn(table, 0)
+    assert totals(table)[b"a"] == Emitted(10, 0)
+    assert len(totals(table)) == 4
+    before, table.emitted = table.emitted, EmittedCounts()
+    table.emitted.restore(before.saved, dict(before.totals([])), [], killed=False)
+    churn(table, 10)
+    assert totals(table)[b"a"] == Emitted(10, 0)
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_daemon_before(table: EventTable, killed: bool) -> None:
     before = {b"user_events:a": Emitted(5, 1), b"user_events:gone": Emitted(6, 0)}

@@ -25,7 +25,10 @@ def test_logs_of_older_versions() -> None:
     taken = parse_log(packed([MAGIC, 4], TOP, *comms))
     assert [task.process for task in taken.comms.values()] == [0, 12]
     assert taken.restarts == 0
-    with pytest.raises(StateError, match="has version 3, this daemon reads 4 to 6"):
+    emitted = [["emitted", b"user_events:a", 5, 0], ["emitted", b"user_events:b", 6, 0, 1000]]
+    counts = parse_log(packed([MAGIC, 6], TOP, *emitted)).emitted
+    assert [total.owner_uid for total in counts.values()] == [0, 1000]
+    with pytest.raises(StateError, match="has version 3, this daemon reads 4 to 7"):
         parse_log(packed([MAGIC, 3], TOP))
 
 
