@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/perf_event.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -29,7 +28,7 @@
 
 /* ---- files */
 
-enum kind { NO_FILE, MAP, PROGRAM, TRACEPOINT, CLOCK, OUTPUT, LINK, BTF, ANY_FILE };
+enum kind { NO_FILE, MAP, PROGRAM, PROBE, OUTPUT, ANY_FILE };
 
 struct bpf_file {
 	struct ut_file file;
@@ -38,7 +37,7 @@ struct bpf_file {
 		struct bp_map *map;
 		struct bp_program *program;
 		struct bp_ring *ring;
-		struct bp_probe *probe; /* TRACEPOINT, CLOCK, LINK */
+		struct bp_probe *probe;
 	};
 };
 
@@ -59,16 +58,14 @@ static struct bp_map *map_of(int fd)
 
 static void let_go(struct bpf_file *file)
 {
-	if (file->kind == LINK)
-		bp_probe_set_program(file->probe, NULL);
 	if (file->kind == MAP)
 		bp_map_put(file->map);
 	else if (file->kind == PROGRAM)
 		bp_program_put(file->program);
 	else if (file->kind == OUTPUT)
 		bp_ring_put(file->ring);
-	else if (file->kind != BTF)
-		bp_probe_put(file->probe);
+	else
+		bp_probe_free(file->probe);
 	free(file);
 }
 
@@ -150,6 +147,11 @@ void bp_tell(const char *format, ...)
 #define COMMAND(name)                                                      \
 	static long name(__attribute__((unused)) struct bpf_file *file, \
 			 __attribute__((unused)) union bpf_attr *attr)
+#define RESULT(name, value) \
+	COMMAND(name)       \
+	{                   \
+		return (value); \
+	}
 #define KEY(attr) ((const void *)(attr)->key)
 #define VALUE(attr) ((void *)(attr)->value)
 /* Programs that tools load to find out what a kernel has are shorter, and such maps have no name: their
@@ -170,17 +172,12 @@ COMMAND(create_map)
 	return make_file(MAP, map, map->type == BPF_MAP_TYPE_RINGBUF ? map->rings[0]->bell : -1);
 }
 
-COMMAND(read_element)
-{
-	return bp_map_read(file->map, KEY(attr), VALUE(attr), attr->flags);
-}
-
-COMMAND(erase_element)
-{
-	return file->map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY
-		       ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), NULL)
-		       : bp_map_erase(file->map, KEY(attr));
-}
+RESULT(read_element, bp_map_read(file->map, KEY(attr), VALUE(attr), attr->flags))
+RESULT(next_key, bp_map_next(file->map, KEY(attr), VALUE(attr)))
+RESULT(freeze, bp_map_freeze(file->map))
+RESULT(erase_element, file->map->type == BPF_MAP_TYPE_PERF_EVENT_ARRAY
+			      ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), NULL)
+			      : bp_map_erase(file->map, KEY(attr)))
 
 COMMAND(take_element)
 {
@@ -197,16 +194,6 @@ COMMAND(write_element)
 		return bp_map_write(file->map, KEY(attr), VALUE(attr), attr->flags);
 	output = file_of(*(const int *)VALUE(attr), OUTPUT);
 	return output ? bp_map_set_ring(file->map, *(const uint32_t *)KEY(attr), output->ring) : -EINVAL;
-}
-
-COMMAND(next_key)
-{
-	return bp_map_next(file->map, KEY(attr), VALUE(attr));
-}
-
-COMMAND(freeze)
-{
-	return bp_map_freeze(file->map);
 }
 
 COMMAND(load_program)
@@ -257,35 +244,21 @@ COMMAND(run_program)
 	return 0;
 }
 
-/* It only keeps the map as long as the program. */
-COMMAND(bind_map)
-{
-	return map_of((int)attr->prog_bind_map.map_fd) ? 0 : -EBADF;
-}
-
 COMMAND(info)
 {
 	union {
 		struct bpf_map_info map;
 		struct bpf_prog_info program;
-		struct bpf_link_info link;
-		struct bpf_btf_info btf;
 	} all = {0};
-	const size_t sizes[ANY_FILE] = {[MAP] = sizeof(all.map), [PROGRAM] = sizeof(all.program),
-					[LINK] = sizeof(all.link), [BTF] = sizeof(all.btf)};
-	const size_t size = sizes[file->kind];
+	const size_t size = file->kind == MAP ? sizeof(all.map) : file->kind == PROGRAM ? sizeof(all.program) : 0;
+	const struct bp_program *program = file->program;
 
 	if (file->kind == MAP) {
 		bp_map_info(file->map, &all.map);
 	} else if (file->kind == PROGRAM) {
-		const struct bp_program *program = file->program;
-
 		all.program = (struct bpf_prog_info){
 			.type = program->type, .id = program->id, .gpl_compatible = 1, .run_cnt = program->runs};
 		memcpy(all.program.name, program->name, sizeof(program->name));
-	} else if (file->kind == LINK) {
-		all.link = (struct bpf_link_info){.type = BPF_LINK_TYPE_PERF_EVENT, .id = (uint32_t)file->probe->id};
-		all.link.prog_id = file->probe->program ? file->probe->program->id : 0;
 	}
 	if (size < attr->info.info_len)
 		attr->info.info_len = (uint32_t)size;
@@ -293,47 +266,12 @@ COMMAND(info)
 	return size ? 0 : -EINVAL;
 }
 
-static long attach(struct bp_probe *probe, struct bp_program *program)
-{
-	if (probe->program)
-		return -EEXIST;
-	bp_probe_set_program(probe, program);
-	return probe->starts_enabled ? bp_probe_enable(probe, 1) : 0;
-}
-
-COMMAND(create_link)
-{
-	struct bpf_file *probe = file_of((int)attr->link_create.target_fd, ANY_FILE);
-	long error;
-
-	if (attr->link_create.attach_type != BPF_PERF_EVENT)
-		return -EOPNOTSUPP;
-	if (!probe) /* libbpf's trial */
-		return -EBADF;
-	error = probe->kind == TRACEPOINT || probe->kind == CLOCK ? attach(probe->probe, file->program) : -EINVAL;
-	if (error)
-		return error;
-	probe->probe->references++;
-	return make_file(LINK, probe->probe, -1);
-}
-
-COMMAND(detach_link)
-{
-	bp_probe_set_program(file->probe, NULL);
-	return 0;
-}
-
-/* Of a program; nothing here needs it. */
-COMMAND(load_btf)
-{
-	return make_file(BTF, NULL, -1);
-}
-
 enum { NEEDS_KEY = 1, NEEDS_VALUE = 2 };
 #define NO_PINS "pinned maps and programs do not exist here: they live as long as this process"
 
 /* kind: of the file whose descriptor is the first member of all these structs. Where there is no function:
- * the error, and why if that is news. Without batches tools take one element at a time. */
+ * the error, and why if that is news. What is not here is -EINVAL, and tools do without: links (they attach by
+ * ioctl), a program's BTF, batches. */
 static const struct command {
 	long (*run)(struct bpf_file *file, union bpf_attr *attr);
 	enum kind kind;
@@ -349,17 +287,9 @@ static const struct command {
 	[BPF_MAP_FREEZE] = {freeze, MAP},
 	[BPF_PROG_LOAD] = {load_program},
 	[BPF_PROG_TEST_RUN] = {run_program, PROGRAM},
-	[BPF_PROG_BIND_MAP] = {bind_map, PROGRAM},
 	[BPF_OBJ_GET_INFO_BY_FD] = {info, ANY_FILE},
-	[BPF_LINK_CREATE] = {create_link, PROGRAM},
-	[BPF_LINK_DETACH] = {detach_link, LINK},
-	[BPF_BTF_LOAD] = {load_btf},
-	[BPF_BTF_GET_NEXT_ID] = {.error = ENOENT}, [BPF_BTF_GET_FD_BY_ID] = {.error = ENOENT},
-	[BPF_MAP_GET_NEXT_ID] = {.error = ENOENT}, [BPF_MAP_GET_FD_BY_ID] = {.error = ENOENT},
-	[BPF_PROG_GET_NEXT_ID] = {.error = ENOENT}, [BPF_PROG_GET_FD_BY_ID] = {.error = ENOENT},
-	[BPF_LINK_GET_NEXT_ID] = {.error = ENOENT}, [BPF_LINK_GET_FD_BY_ID] = {.error = ENOENT},
-	[BPF_MAP_LOOKUP_BATCH] = {.error = EOPNOTSUPP}, [BPF_MAP_LOOKUP_AND_DELETE_BATCH] = {.error = EOPNOTSUPP},
-	[BPF_MAP_UPDATE_BATCH] = {.error = EOPNOTSUPP}, [BPF_MAP_DELETE_BATCH] = {.error = EOPNOTSUPP},
+	[BPF_BTF_GET_NEXT_ID] = {.error = ENOENT}, [BPF_MAP_GET_NEXT_ID] = {.error = ENOENT},
+	[BPF_PROG_GET_NEXT_ID] = {.error = ENOENT}, [BPF_LINK_GET_NEXT_ID] = {.error = ENOENT},
 	[BPF_OBJ_PIN] = {.error = EOPNOTSUPP, .why = NO_PINS}, [BPF_OBJ_GET] = {.error = EOPNOTSUPP, .why = NO_PINS},
 	[BPF_RAW_TRACEPOINT_OPEN] = {.error = EOPNOTSUPP, .why = "raw tracepoints do not exist here: attach to "
 								 "tracepoint/user_events/NAME"},
@@ -384,15 +314,14 @@ static long bpf_command(unsigned number, union bpf_attr *attr)
 
 /* ---- perf_event_open(2) and ioctl(2) */
 
-static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu, int is_clock)
+static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu)
 {
-	const uint64_t period = !is_clock ? 1
-				: !attr->freq ? attr->sample_period
-				: attr->sample_freq ? 1000000000u / attr->sample_freq : 0;
+	const int is_clock = attr->type == PERF_TYPE_SOFTWARE;
+	const uint64_t period = attr->freq && attr->sample_freq ? 1000000000u / attr->sample_freq : attr->sample_period;
 	char event[sizeof(((struct bp_probe *)NULL)->event)] = "";
 	struct bp_probe *probe;
 
-	if (period == 0)
+	if (is_clock && !period)
 		return -EINVAL;
 	if (!is_clock && bt_event_name((uint32_t)attr->config, event, sizeof(event)) < 0) {
 		bp_tell("there is no event with id %llu: the kernel's own tracepoints do not exist here, only "
@@ -405,34 +334,30 @@ static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu, i
 	probe->period_ns = period;
 	probe->pid = pid;
 	probe->cpu = cpu < 0 ? 0 : (uint32_t)cpu;
-	probe->starts_enabled = !attr->disabled;
-	return make_file(is_clock ? CLOCK : TRACEPOINT, probe, -1);
+	return make_file(PROBE, probe, -1);
 }
 
 static long open_event(const struct perf_event_attr *attr, pid_t pid, int cpu)
 {
-	static const char *const kinds[] = {
-		[PERF_TYPE_HARDWARE] = "hardware counters", [PERF_TYPE_HW_CACHE] = "hardware counters of caches",
-		[PERF_TYPE_RAW] = "raw hardware counters", [PERF_TYPE_BREAKPOINT] = "watchpoints"};
+	static const char *const missing[PERF_TYPE_MAX] = {
+		[PERF_TYPE_HARDWARE] = "hardware counters", [PERF_TYPE_HW_CACHE] = "hardware counters",
+		[PERF_TYPE_RAW] = "hardware counters", [PERF_TYPE_BREAKPOINT] = "watchpoints",
+		[PERF_TYPE_SOFTWARE] = "the kernel's software events, but cpu-clock,"};
 	struct bp_ring *ring;
-	int error, is_software;
+	int error;
 
 	if (!attr)
 		return -EFAULT;
-	is_software = attr->type == PERF_TYPE_SOFTWARE;
-	if (attr->type == PERF_TYPE_TRACEPOINT)
-		return open_probe(attr, pid, cpu, 0);
-	if (is_software && (attr->config == PERF_COUNT_SW_CPU_CLOCK || attr->config == PERF_COUNT_SW_TASK_CLOCK))
-		return open_probe(attr, pid, cpu, 1);
-	if (is_software && attr->config == PERF_COUNT_SW_BPF_OUTPUT) {
+	if (attr->type == PERF_TYPE_TRACEPOINT ||
+	    (attr->type == PERF_TYPE_SOFTWARE &&
+	     (attr->config == PERF_COUNT_SW_CPU_CLOCK || attr->config == PERF_COUNT_SW_TASK_CLOCK)))
+		return open_probe(attr, pid, cpu);
+	if (attr->type == PERF_TYPE_SOFTWARE && attr->config == PERF_COUNT_SW_BPF_OUTPUT) {
 		error = bp_ring_new(&ring);
 		return error ? error : make_file(OUTPUT, ring, ring->bell);
 	}
-	if (is_software)
-		bp_tell("the kernel's software events (perf's number %llu) do not exist here, but cpu-clock",
-			(unsigned long long)attr->config);
-	else if (attr->type < PERF_TYPE_MAX)
-		bp_tell("%s do not exist here: programs run on events of user_events", kinds[attr->type]);
+	if (attr->type < PERF_TYPE_MAX)
+		bp_tell("%s do not exist here: programs run on events of user_events", missing[attr->type]);
 	else
 		bp_tell(BP_NO_PROBES);
 	return -ENOENT;
@@ -440,36 +365,23 @@ static long open_event(const struct perf_event_attr *attr, pid_t pid, int cpu)
 
 static long control(struct bpf_file *file, unsigned long request, void *argument)
 {
-	const int is_output = file->kind == OUTPUT;
-	struct bpf_file *program;
+	const int is_enabled = request == PERF_EVENT_IOC_ENABLE;
+	struct bpf_file *program = request == PERF_EVENT_IOC_SET_BPF ? file_of((int)(intptr_t)argument, PROGRAM) : NULL;
 
-	switch (request) {
-	case PERF_EVENT_IOC_ENABLE:
-	case PERF_EVENT_IOC_DISABLE:
-		if (!is_output)
-			return bp_probe_enable(file->probe, request == PERF_EVENT_IOC_ENABLE);
-		file->ring->is_enabled = request == PERF_EVENT_IOC_ENABLE;
-		return 0;
-	case PERF_EVENT_IOC_RESET:
-		return 0;
-	case PERF_EVENT_IOC_SET_BPF:
-		program = file_of((int)(intptr_t)argument, PROGRAM);
-		return is_output || !program ? -EINVAL : attach(file->probe, program->program);
-	case PERF_EVENT_IOC_PERIOD:
-		if (file->kind != CLOCK || !argument || !*(const uint64_t *)argument)
+	if (request == PERF_EVENT_IOC_SET_BPF) {
+		if (file->kind == OUTPUT || !program)
 			return -EINVAL;
-		file->probe->period_ns = *(const uint64_t *)argument;
+		if (file->probe->program)
+			return -EEXIST;
+		bp_probe_attach(file->probe, program->program);
 		return 0;
-	case PERF_EVENT_IOC_ID:
-		if (argument)
-			*(uint64_t *)argument = is_output ? 0 : file->probe->id;
-		return argument ? 0 : -EFAULT;
-	case PERF_EVENT_IOC_SET_FILTER:
-		bp_tell("filters of perf events do not exist here: compare in the program");
-		return -EINVAL;
-	default:
-		return -ENOTTY;
 	}
+	if (!is_enabled && request != PERF_EVENT_IOC_DISABLE)
+		return -ENOTTY;
+	if (file->kind == PROBE)
+		return bp_probe_enable(file->probe, is_enabled);
+	file->ring->is_enabled = is_enabled;
+	return 0;
 }
 
 /* ---- the wrapped calls */
@@ -541,7 +453,7 @@ WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
 	if (begin(&section))
 		return -1;
 	file = file_of(fd, ANY_FILE);
-	if (file && file->kind >= TRACEPOINT && file->kind <= OUTPUT)
+	if (file && (file->kind == PROBE || file->kind == OUTPUT))
 		return (int)end(&section, control(file, request, argument));
 	(void)end(&section, 0);
 	return NEXT(ioctl)(fd, request, argument);
@@ -606,21 +518,6 @@ WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int time
 		timeout_ms = more ? 0 : timeout_ms;
 	}
 	return (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, timeout_ms, 0, 0);
-}
-
-WRAP(int, poll, (struct pollfd *polled, nfds_t count, int timeout_ms))
-{
-	struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
-	const int ready = (int)ut_system_call(SYS_ppoll, (long)polled, (long)count,
-					      timeout_ms < 0 ? 0 : (long)&timeout, 0, 0, 0);
-	const int saved = errno;
-	uint64_t rung;
-
-	for (nfds_t i = 0; ready > 0 && i < count; i++)
-		if (polled[i].revents & POLLIN && ut_file_at(polled[i].fd))
-			(void)!NEXT(read)(polled[i].fd, &rung, sizeof(rung));
-	errno = saved;
-	return ready;
 }
 
 /* bpf(2) of a kernel is root's. Only for programs that have libbpf: a shell with two different users behaves

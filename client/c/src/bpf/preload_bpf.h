@@ -30,19 +30,17 @@ struct bp_probe {
 	uint64_t period_ns, due_ns;
 	int32_t pid; /* only records of this process or thread; -1: of all */
 	uint32_t cpu;
-	int is_enabled, starts_enabled; /* the latter: when it gets a program */
+	int is_enabled;
 	struct bp_program *program; /* NULL: none attached */
-	unsigned references;
-	uint64_t id;
 	struct bp_probe *next;
 };
 
-/* One reference; NULL: no memory. event: "" for a clock. */
+/* NULL: no memory. event: "" for a clock. */
 struct bp_probe *bp_probe_new(const char *event);
-void bp_probe_put(struct bp_probe *probe);
-/* NULL: detaches. Records that were emitted before a detachment, and a disabling, are processed first. */
-void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program);
-/* Starts the thread. 0, or -errno: no daemon. */
+void bp_probe_free(struct bp_probe *probe);
+void bp_probe_attach(struct bp_probe *probe, struct bp_program *program);
+/* Starts the thread; before it disables the probe, it processes the records that were emitted until now. 0, or
+ * -errno: no daemon. */
 int bp_probe_enable(struct bp_probe *probe, int is_enabled);
 
 /* For recordings, in place of the tool's wait, when it has read all output: runs programs on some records.

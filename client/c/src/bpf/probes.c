@@ -51,7 +51,7 @@
 
 static struct {
 	struct bp_probe *probes;
-	uint64_t last_id, generation; /* it grows with each change of the probes */
+	uint64_t generation; /* it grows with each change of the probes */
 	struct utracefs_stream *stream; /* NULL: none yet */
 	char selection[SELECTION];
 	int bell; /* wakes the thread; -1: there is none */
@@ -328,35 +328,29 @@ struct bp_probe *bp_probe_new(const char *event)
 	if (!probe)
 		return NULL;
 	snprintf(probe->event, sizeof(probe->event), "%s", event);
-	probe->references = 1;
-	probe->id = ++here.last_id;
 	for (last = &here.probes; *last; last = &(*last)->next) {
 	}
 	*last = probe;
 	return probe;
 }
 
-void bp_probe_put(struct bp_probe *probe)
+void bp_probe_free(struct bp_probe *probe)
 {
 	struct bp_probe **at;
 
-	if (--probe->references)
-		return;
-	bp_probe_set_program(probe, NULL);
+	bp_probe_enable(probe, 0);
 	for (at = &here.probes; *at != probe; at = &(*at)->next) {
 	}
 	*at = probe->next;
+	here.generation++;
+	if (probe->program)
+		bp_program_put(probe->program);
 	free(probe);
 }
 
-void bp_probe_set_program(struct bp_probe *probe, struct bp_program *program)
+void bp_probe_attach(struct bp_probe *probe, struct bp_program *program)
 {
-	if (probe->program && probe->is_enabled && probe->event[0])
-		catch_up();
-	if (program)
-		bp_program_get(program);
-	if (probe->program)
-		bp_program_put(probe->program);
+	program->references++;
 	probe->program = program;
 	here.generation++;
 }
