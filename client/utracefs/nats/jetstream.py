@@ -6,7 +6,7 @@ Requests go to subjects `$JS.API.VERB`, with JSON in both directions (docs.nats.
 import base64
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import attrs
@@ -115,10 +115,15 @@ class JetStream:
                     key: value for m in parser if isinstance(m, Message) for key, value in m.headers.items()
                 }
             data = base64.b64decode(message.get("data", ""))
-            time_s = datetime.fromisoformat(message["time"]).timestamp()
-            return Stored(message["subject"], int(message["seq"]), headers, data, time_s)
+            return Stored(message["subject"], int(message["seq"]), headers, data, _time_s(message["time"]))
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise WireError(f"no message in the answer: {error!r}") from None
+
+
+def _time_s(text: str) -> float:
+    """Seconds since 1970 of a time of the server's: UTC, also without a `Z`."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _checked(answer: Message) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.client.nats.server import NatsServer
 from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, WrongLastSequence
-from utracefs.nats.jetstream import JetStream, Stored, _checked
+from utracefs.nats.jetstream import JetStream, Stored, _checked, _time_s
 from utracefs.nats.wire import Message
 
 
@@ -75,6 +76,18 @@ def test_no_such_stream(jetstream: JetStream) -> None:
 def test_no_answer_of_jetstream(payload: bytes) -> None:
     with pytest.raises(WireError, match="no answer"):
         _checked(Message("", 1, payload, {}, 0))
+
+
+def test_times_are_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        for text in ("Z", ".5", ".500000001Z", "+00:00", ""):
+            assert int(_time_s(f"1970-01-02T00:00:00{text}")) == 86400
+        assert _time_s("1970-01-02T01:00:00.25+01:00") == 86400.25
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_errors() -> None:
