@@ -26,6 +26,9 @@ from utracefs_protocol.text import bytes_of
 
 _CHILD_PRELOAD = "UTRACEFS_BPF_CHILD_PRELOAD"
 
+_WITH_VALUE = "BIefop"
+"""bpftrace's options of one letter that take a value, besides -c, and -d (in some versions; never apart)."""
+
 
 @click.command(
     context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -67,7 +70,7 @@ def bpftrace(
         )
     command = [program, *args]
     if not recordings:
-        with running_or_own(directory, has_command="-c" in args) as (tree, is_own):
+        with running_or_own(directory, has_command=_has_command(args)) as (tree, is_own):
             for declaration in declarations:
                 tree.write_file("dynamic_events", b"u:%s\n" % bytes_of(declaration), truncate=False)
             env = _environment(tree.directory, command, environment("").get("LD_PRELOAD", ""))
@@ -94,6 +97,24 @@ def bpftrace(
     if replay.error is not None:
         raise replay.error
     return status
+
+
+def _has_command(args: Sequence[str]) -> bool:
+    """Whether bpftrace would find -c in its arguments, as getopt_long(3) reads them."""
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            break
+        if not word.startswith("-") or word.startswith("--"):
+            continue
+        for at, letter in enumerate(word[1:], 2):
+            if letter == "c":
+                return True
+            if letter in _WITH_VALUE and at == len(word):
+                next(words, None)
+            if letter in _WITH_VALUE + "d":
+                break
+    return False
 
 
 @click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})

@@ -8,6 +8,7 @@ import pytest
 
 from tests.client.cli.kit import Cli
 from utracefs.cli.c_client import bpf_library, preload_library
+from utracefs.cli.run.bpf import _has_command
 
 SHOW = "import os; print(*map(os.environ.get, ('UTRACEFS_DIR', 'LD_PRELOAD', 'UTRACEFS_BPF_CHILD_PRELOAD')))"
 
@@ -43,6 +44,26 @@ def test_without_a_daemon(cli: Cli, words: tuple[str, ...]) -> None:
     cli.env["PATH"] = os.environ["PATH"]
     if words[0] == "bpf" or shutil.which("bpftrace"):
         assert "no daemon is there" in cli.fails(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        (["-e", "x", "-c", "true"], True),
+        (["-ctrue", "-e", "x"], True),
+        (["-kvc", "true", "t.bt"], True),
+        (["t.bt", "-kkcsleep 1"], True),
+        (["-ofile.c", "-dd", "-c", "x"], True),
+        (["-e", "-c"], False),
+        (["-ve", "-cx"], False),
+        (["-dcodegen", "-l"], False),
+        (["-fjson", "-Iinc", "-Bnone", "--no-color", "-p", "1"], False),
+        (["t.bt", "-", "--", "-c"], False),
+    ],
+)
+def test_whether_bpftrace_starts_a_command(words: list[str], has: bool) -> None:
+    """Then it may need a daemon of its own."""
+    assert _has_command(words) == has
 
 
 def test_what_is_missing(traced: Cli) -> None:
