@@ -29,6 +29,7 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
     all_buffers,
+    available_events,
     connect,
     directory_option,
     echo,
@@ -44,7 +45,7 @@ from utracefs.cli.losses import OF_ALL, all_lost, lost_text
 from utracefs.cli.run.ledger import read_stats
 from utracefs.cli.tables import counted, table_lines
 from utracefs.cli.terminal import own
-from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, select
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of
 
@@ -134,17 +135,19 @@ class _Source:
     def __init__(self, directory: str | None, events: tuple[str, ...]) -> None:
         self._directory = directory
         self._events = events
-        self._buffers: dict[str, Counter[str]] | None = None
-        self._lost: tuple[dict[str, int], int] = ({}, 0)
         self.lost: Counter[str] = Counter()
         """Losses of all consumers since the beginning, by the names of OF_ALL; `of`: of so many records."""
-        self._time = 0.0
         self._is_away = False
         self._is_reading = False
-        self._connect()
         self.rates = Rates()
         self.note = ""
         """A further note."""
+        self._tree = connect(self._directory)
+        # Before the daemon counts for us: a record that we count may be lost at once.
+        self._time = time.monotonic()
+        self._buffers = all_buffers(self._tree)
+        self._lost = self._lost_of(select(events, available_events(self._tree)))
+        self._begin()
 
     def __enter__(self) -> Self:
         return self
@@ -152,8 +155,7 @@ class _Source:
     def __exit__(self, *exc: object) -> None:
         self._tree.close()
 
-    def _connect(self) -> None:
-        self._tree = connect(self._directory)
+    def _begin(self) -> None:
         try:
             self._handle = self._tree.open("event_counts", os.O_RDWR)
         except FileNotFoundError:
@@ -166,7 +168,8 @@ class _Source:
         self._is_reading = True
         try:
             if self._is_away:
-                self._connect()
+                self._tree = connect(self._directory)
+                self._begin()
                 self._is_away = False
             self._tree.seek(self._handle, 0)
             pieces = []
@@ -196,17 +199,19 @@ class _Source:
         """Those since the last call, of these events and of the ring buffers of all instances."""
         buffers, before = all_buffers(self._tree), self._buffers
         names = [EventName(*event.split(":", 1)) for event in events]
-        lost, of = all_lost(read_stats(self._tree, names).values(), {})
-        was, was_of = self._lost if before is not None else (lost, of)
+        lost = self._lost_of(names)
         # An instance that is removed takes its numbers with it, so the difference is that of each.
         new = {
-            name: {key: one[key] - old[key] for key in _BUFFER_NUMBERS}
+            name: {key: one[key] - before.get(name, Counter[str]())[key] for key in _BUFFER_NUMBERS}
             for name, one in buffers.items()
-            for old in [(buffers if before is None else before).get(name, Counter[str]())]
         }
-        in_buffers, of_buffers = all_lost((), new)
-        gained = Counter({name: max(0, lost[name] - was.get(name, 0) + in_buffers[name]) for name in lost})
-        gained_of = max(0, of - was_of + of_buffers)
+        in_buffers, gained_of = all_lost((), new)
+        gained = Counter(in_buffers)
+        for event, (numbers, of) in lost.items():
+            was, was_of = self._lost.get(event, ({}, 0))
+            gained.update({name: number - was.get(name, 0) for name, number in numbers.items()})
+            gained_of += of - was_of
+        gained, gained_of = +gained, max(0, gained_of)  # a new daemon counts from 0
         elapsed = max(now - self._time, 1e-9)
         self.lost.update(gained, of=gained_of)
         self.rates.losses = (
@@ -219,7 +224,12 @@ class _Source:
             for name in ("overrun", "dropped events")
         )
         self.note = f"ring buffers: {overwritten}/s overwritten, {dropped}/s dropped"
-        self._buffers, self._lost, self._time = buffers, (lost, of), now
+        self._buffers, self._time = buffers, now
+        self._lost |= lost
+
+    def _lost_of(self, events: Iterable[EventName]) -> dict[EventName, tuple[dict[str, int], int]]:
+        """`all_lost` of each event, in this daemon."""
+        return {event: all_lost([stats], {}) for event, stats in read_stats(self._tree, events).items()}
 
 
 def _in_lines(source: _Source, view: View, iterations: int | None, *, as_json: bool) -> None:

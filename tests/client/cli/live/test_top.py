@@ -95,6 +95,18 @@ def test_losses_are_the_process_s(traced: Cli, eventually: Eventually) -> None:
     assert top.returncode == 0
 
 
+def test_losses_before_the_beginning_are_none_of_its(traced: Cli, eventually: Eventually) -> None:
+    """Of an event whose first record comes later; and of its own consumer's time, all."""
+    traced.run("reg", "ev u32 n")
+    traced.run("enable", "ev")
+    program = "import utracefs\nevent = utracefs.event('ev u32 n')\nevent.emit(%s)\nutracefs.flush(60)"
+    subprocess.run([sys.executable, "-c", program % "'x'"], env=traced.env, check=True, stderr=subprocess.DEVNULL)
+    top = traced.start("top", "-d", "1000")
+    eventually(lambda: "Used by ftrace other" in traced.out("cat", "user_events_status"), "it counts")
+    subprocess.run([sys.executable, "-c", program % "1"], env=traced.env, check=True)
+    assert interrupt(top)[1].decode().endswith("utracefs: 1 record, nothing lost\n")
+
+
 def test_tables_without_a_terminal(traced: Cli, load: Load) -> None:
     process = load("one u32 n", 100)
     text = traced.out("top", "-d", "0.5", "-n", "2")

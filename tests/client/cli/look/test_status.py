@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import utracefs
-from tests.client.cli.kit import Cli, interrupt
+from tests.client.cli.kit import Cli, Eventually, interrupt
 from utracefs.cli.instance_option import Place
 from utracefs.cli.losses import larger_buffer
 from utracefs.tree.tracefs import PerfAttr, Tracefs
@@ -117,7 +117,7 @@ def test_list(traced: Cli) -> None:
     assert "no such event" in traced.fails("list", "c")
 
 
-def test_losses_in_every_place(traced: Cli) -> None:
+def test_losses_in_every_place(traced: Cli, eventually: Eventually) -> None:
     """Those of the ring buffer of another instance, which no event knows."""
     traced.run("reg", "ev u64 n; char[500] text")
     for name in ("record-1", "mine"):
@@ -125,6 +125,7 @@ def test_losses_in_every_place(traced: Cli) -> None:
         traced.run("write", "-B", name, "buffer_size_kb", "8")
         traced.run("enable", "-B", name, "ev")
     top = traced.start("top", "-d", "1000", "-e", "ev")
+    eventually(lambda: "Used by ftrace other" in traced.out("cat", "user_events_status"), "top counts")
     program = (
         "import utracefs; e = utracefs.event('ev u64 n; char[500] text')\n"
         "for n in range(1000): e.emit(n, 'x' * 499)"
