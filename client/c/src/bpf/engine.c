@@ -308,7 +308,7 @@ static int index_of(struct loading *loading, int fd)
 		return -E2BIG;
 	}
 	if (i == program->nr_maps) {
-		bp_map_get(map);
+		map->references++;
 		program->maps[program->nr_maps++] = map;
 	}
 	return (int)i;
@@ -415,11 +415,6 @@ int bp_program_load(struct bp_program **made, struct bp_load *load)
 	else
 		*made = loading.program;
 	return error;
-}
-
-void bp_program_get(struct bp_program *program)
-{
-	program->references++;
 }
 
 void bp_program_put(struct bp_program *program)

@@ -51,7 +51,6 @@ struct bp_program {
 
 /* One reference. 0; -EINVAL or -EBADF (see log and why), -E2BIG, -ENOMEM. */
 int bp_program_load(struct bp_program **program, struct bp_load *load);
-void bp_program_get(struct bp_program *program);
 void bp_program_put(struct bp_program *program);
 
 /* The value of r0; 0 if it ended early. The context is only read, and aligned to 8 bytes. */

@@ -1,5 +1,6 @@
 #include "layout.h"
 
+#include <ctype.h>
 #include <linux/btf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,61 +67,61 @@ static int read_field(const char *line, struct field *field)
 	return 0;
 }
 
+/* As declared, in C, and in BTF: bytes, and how it is encoded. */
+static const struct type {
+	const char *declared, *in_c;
+	uint32_t size, encoding;
+} types[] = {
+	{"u8", "unsigned char", 1, 0}, {"s8", "char", 1, BTF_INT_SIGNED}, {"u16", "unsigned short", 2, 0},
+	{"s16", "short", 2, BTF_INT_SIGNED}, {"u32", "unsigned int", 4, 0}, {"s32", "int", 4, BTF_INT_SIGNED},
+	{"u64", "unsigned long", 8, 0}, {"s64", "long", 8, BTF_INT_SIGNED}, {"_Bool", "_Bool", 1, BTF_INT_BOOL},
+};
+enum { NR_TYPES = sizeof(types) / sizeof(types[0]) };
+
 /* C's type, and the size of an element. Types that C knows only by a declaration are bytes. */
 static const char *type_of(struct field *field, uint32_t *element)
 {
-	/* As declared, and in C; two for each size. */
-	static const char *const types[][2] = {{"u8", "unsigned char"}, {"s8", "char"}, {"u16", "unsigned short"},
-					       {"s16", "short"}, {"u32", "unsigned int"}, {"s32", "int"},
-					       {"u64", "unsigned long"}, {"s64", "long"}};
 	const char *declared = strcmp(field->type, "struct bool") ? field->type : "u8";
 	char of_array[NAME];
 
 	/* The libraries' array: struct u32_4, 16 bytes. */
 	if (sscanf(declared, "struct %255[us0-9]_%u", of_array, &field->count) == 2)
 		declared = of_array;
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-		*element = 1u << i / 2;
-		if ((strcmp(declared, types[i][0]) == 0 || (strcmp(declared, types[i][1]) == 0 && *element < 8)) &&
-		    field->size == *element * (field->count ? field->count : 1))
-			return types[i][1];
-	}
+	for (const struct type *type = types; type < types + NR_TYPES - 1; type++)
+		if ((strcmp(declared, type->declared) == 0 || (strcmp(declared, type->in_c) == 0 && type->size < 8)) &&
+		    field->size == type->size * (field->count ? field->count : 1)) {
+			*element = type->size;
+			return type->in_c;
+		}
 	*element = 1;
 	field->count = field->size;
 	return "unsigned char";
 }
 
-/* Whether the text has it: a keyword of C, or a field in front. */
-static int is_taken(const char *name, const char *text)
+/* A field's name may be anything; the tool compiles it: no keyword of C, and none of a field in front, of
+ * which `text` has the lines. */
+static void make_name(char *name, const char *text)
 {
 	static const char keywords[] =
 		" asm auto break case char const continue default do double else enum extern float for goto if inline "
 		"int linux long register restrict return short signed sizeof static struct switch typedef typeof union "
 		"unix unsigned void volatile while _Bool __FILE__ __LINE__ __func__ ";
-	char word[NAME + 2];
-	int is_one = 0;
-
-	for (const char *end = " ;["; *end; end++) {
-		snprintf(word, sizeof(word), " %s%c", name, *end);
-		is_one |= strstr(*end == ' ' ? keywords : text, word) != NULL;
-	}
-	return is_one;
-}
-
-/* A field's name may be anything; the tool compiles it. text: of the fields in front. */
-static void make_name(char *name, const char *text)
-{
+	char words[3][NAME + 2];
 	size_t length = strlen(name);
 
 	for (size_t i = 0; i < length; i++)
-		if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", name[i]))
+		if (!isalnum((unsigned char)name[i]) || (unsigned char)name[i] > 127)
 			name[i] = '_';
-	if (!length || (name[0] >= '0' && name[0] <= '9')) {
+	if (!length || isdigit((unsigned char)name[0])) {
 		memmove(name + 1, name, length < NAME - 1 ? length + 1 : length);
 		name[0] = '_';
 	}
-	while (strlen(name) < NAME - 1 && is_taken(name, text))
-		strcat(name, "_");
+	for (length = strlen(name); length < NAME - 1; name[length++] = '_', name[length] = 0) {
+		for (int i = 0; i < 3; i++)
+			snprintf(words[i], sizeof(words[i]), " %s%c", name, " ;["[i]);
+		if (!strstr(keywords, words[0]) && !strstr(text, words[1]) && !strstr(text, words[2]))
+			break;
+	}
 }
 
 static void add_move(struct bt_layout *layout, uint32_t from, uint32_t to, uint32_t size)
@@ -230,18 +231,9 @@ int bt_layout_is_same(const struct bt_layout *layout, const struct bt_layout *ot
 /* Sizes of most fields, and of some of them together, without a call. */
 static inline void copy(uint8_t *to, const uint8_t *from, uint32_t size)
 {
-#define OF(n)                            \
-	case n:                          \
-		memcpy(to, from, n);     \
-		break
+#define OF(n) case n: memcpy(to, from, n); break
 	switch (size) {
-		OF(1);
-		OF(2);
-		OF(4);
-		OF(8);
-		OF(10);
-		OF(12);
-		OF(16);
+		OF(1); OF(2); OF(4); OF(8); OF(10); OF(12); OF(16);
 	default:
 		memcpy(to, from, size);
 	}
@@ -312,17 +304,7 @@ const void *bt_layout_apply(const struct bt_layout *layout, const uint8_t *recor
 
 char *bt_vmlinux(size_t *size)
 {
-	static const struct {
-		const char *name;
-		uint32_t size, encoding;
-	} types[] = {
-		{"char", 1, BTF_INT_SIGNED | BTF_INT_CHAR}, {"unsigned char", 1, 0}, {"short", 2, BTF_INT_SIGNED},
-		{"unsigned short", 2, 0}, {"int", 4, BTF_INT_SIGNED}, {"unsigned int", 4, 0},
-		{"long", 8, BTF_INT_SIGNED}, {"unsigned long", 8, 0}, {"_Bool", 1, BTF_INT_BOOL}, {"u8", 1, 0},
-		{"u16", 2, 0}, {"u32", 4, 0}, {"u64", 8, 0}, {"s8", 1, BTF_INT_SIGNED}, {"s16", 2, BTF_INT_SIGNED},
-		{"s32", 4, BTF_INT_SIGNED}, {"s64", 8, BTF_INT_SIGNED},
-	};
-	enum { COUNT = sizeof(types) / sizeof(types[0]) };
+	enum { COUNT = 2 * NR_TYPES };
 	struct {
 		struct btf_header header;
 		uint32_t words[COUNT][4];
@@ -331,11 +313,13 @@ char *bt_vmlinux(size_t *size)
 	char *made = malloc(sizeof(all));
 
 	for (size_t i = 0; i < COUNT; i++) {
-		const uint32_t words[4] = {all.header.str_len, BTF_KIND_INT << 24, types[i].size,
-					   types[i].encoding << 24 | types[i].size * 8};
+		const struct type *type = &types[i / 2];
+		const uint32_t words[4] = {all.header.str_len, BTF_KIND_INT << 24, type->size,
+					   type->encoding << 24 | type->size * 8};
 
 		memcpy(all.words[i], words, sizeof(words));
-		all.header.str_len += (uint32_t)sprintf(all.names + all.header.str_len, "%s", types[i].name) + 1;
+		all.header.str_len += (uint32_t)sprintf(all.names + all.header.str_len, "%s",
+							i % 2 ? type->in_c : type->declared) + 1;
 	}
 	all.header.type_len = all.header.str_off = sizeof(all.words);
 	*size = sizeof(all.header) + sizeof(all.words) + all.header.str_len;

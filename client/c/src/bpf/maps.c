@@ -51,15 +51,23 @@ unsigned bp_cpus(void)
 }
 
 enum { IS_HASH = 1, IS_ARRAY = 2, IS_LRU = 4, IS_PER_CPU = 8, IS_RINGS = 16 };
-static const uint8_t kinds[] = {
-	[BPF_MAP_TYPE_HASH] = IS_HASH,
-	[BPF_MAP_TYPE_ARRAY] = IS_ARRAY,
-	[BPF_MAP_TYPE_PERF_EVENT_ARRAY] = IS_RINGS,
-	[BPF_MAP_TYPE_PERCPU_HASH] = IS_HASH | IS_PER_CPU,
-	[BPF_MAP_TYPE_PERCPU_ARRAY] = IS_ARRAY | IS_PER_CPU,
-	[BPF_MAP_TYPE_LRU_HASH] = IS_HASH | IS_LRU,
-	[BPF_MAP_TYPE_LRU_PERCPU_HASH] = IS_HASH | IS_LRU | IS_PER_CPU,
-	[BPF_MAP_TYPE_RINGBUF] = IS_RINGS,
+/* kind 0: there are none, and why. */
+static const struct {
+	uint8_t kind;
+	const char *why;
+} types[] = {
+	[BPF_MAP_TYPE_HASH] = {IS_HASH},
+	[BPF_MAP_TYPE_ARRAY] = {IS_ARRAY},
+	[BPF_MAP_TYPE_PROG_ARRAY] = {.why = "there are no tail calls, so there are no maps of programs"},
+	[BPF_MAP_TYPE_PERF_EVENT_ARRAY] = {IS_RINGS},
+	[BPF_MAP_TYPE_PERCPU_HASH] = {IS_HASH | IS_PER_CPU},
+	[BPF_MAP_TYPE_PERCPU_ARRAY] = {IS_ARRAY | IS_PER_CPU},
+	[BPF_MAP_TYPE_STACK_TRACE] = {.why = "stacks are not part of a record, so there are no maps of stacks"},
+	[BPF_MAP_TYPE_CGROUP_ARRAY] = {.why = "the writer's cgroup is not part of a record, so there are no maps of "
+					      "cgroups"},
+	[BPF_MAP_TYPE_LRU_HASH] = {IS_HASH | IS_LRU},
+	[BPF_MAP_TYPE_LRU_PERCPU_HASH] = {IS_HASH | IS_LRU | IS_PER_CPU},
+	[BPF_MAP_TYPE_RINGBUF] = {IS_RINGS},
 };
 
 /* Whether the map is of one of these kinds. */
@@ -69,16 +77,6 @@ static int is(const struct bp_map *map, int which)
 }
 
 /* ---- creation */
-
-static const char *why_not(uint32_t type)
-{
-	return type == BPF_MAP_TYPE_STACK_TRACE
-		       ? "stacks are not part of a record, so there are no maps of stacks"
-	       : type == BPF_MAP_TYPE_PROG_ARRAY ? "there are no tail calls, so there are no maps of programs"
-	       : type == BPF_MAP_TYPE_CGROUP_ARRAY
-		       ? "the writer's cgroup is not part of a record, so there are no maps of cgroups"
-		       : "there are hash, LRU hash, array and per-cpu maps, perf event arrays and ring buffers";
-}
 
 static int check_sizes(const struct bp_map *map)
 {
@@ -147,9 +145,12 @@ int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **wh
 	*map = (struct bp_map){attr->map_type, attr->key_size, attr->value_size, attr->max_entries,
 			       attr->map_flags, .id = ++ids, .references = 1, .fd = -1};
 	memcpy(map->name, attr->map_name, sizeof(map->name) - 1);
-	map->kind = map->type < sizeof(kinds) ? kinds[map->type] : 0;
-	if (!map->kind)
-		*why = why_not(map->type);
+	if (map->type < sizeof(types) / sizeof(*types)) {
+		map->kind = types[map->type].kind;
+		*why = types[map->type].why;
+	}
+	if (!map->kind && !*why)
+		*why = "there are hash, LRU hash, array and per-cpu maps, perf event arrays and ring buffers";
 	error = map->kind ? check_sizes(map) : -EINVAL;
 	if (map->flags & ~(flags | (map->type == BPF_MAP_TYPE_ARRAY ? BPF_F_MMAPABLE : 0u)))
 		error = -EINVAL;
@@ -160,11 +161,6 @@ int bp_map_new(struct bp_map **made, const union bpf_attr *attr, const char **wh
 	else
 		*made = map;
 	return error;
-}
-
-void bp_map_get(struct bp_map *map)
-{
-	map->references++;
 }
 
 void bp_map_put(struct bp_map *map)

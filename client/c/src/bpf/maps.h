@@ -58,7 +58,6 @@ struct bp_map {
 /* attr: the members of BPF_MAP_CREATE. One reference. 0 or -EINVAL, -E2BIG, -ENOMEM; *why then names what is
  * not supported, or is NULL. */
 int bp_map_new(struct bp_map **map, const union bpf_attr *attr, const char **why);
-void bp_map_get(struct bp_map *map);
 void bp_map_put(struct bp_map *map);
 
 /* For bpf(2), with its errors; values have bp_map_value_size() bytes: per-cpu maps have each cpu's copy,

@@ -1,7 +1,4 @@
 /* The wrapped calls, and the files behind their descriptors: see preload_bpf.h. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "preload_bpf.h"
 
 #include <dlfcn.h>

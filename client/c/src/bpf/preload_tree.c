@@ -10,9 +10,6 @@
  * and the directories that lead there. Others do not exist. A call that gets such a name gets the one of a
  * copy of that moment, /proc/self/fd/N, instead (of available_events one of the same second).
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,12 +28,14 @@
 #include "preload_bpf.h"
 #include "preload_next.h"
 
+#define MOST_NAME 320u
+
 /* An event that the tool has read about. */
 struct seen {
 	struct seen *next;
 	uint32_t id; /* 0: not read */
 	struct bt_layout *shown; /* NULL: its format was not read */
-	char name[]; /* SYSTEM:NAME */
+	char name[MOST_NAME]; /* SYSTEM:NAME */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,24 +47,13 @@ static char unchanged, other_fields;
 
 static struct seen *find_seen(const char *system, const char *name)
 {
-	const size_t length = strlen(system);
-	struct seen *one = all;
+	char full[MOST_NAME];
+	struct seen *one;
 
-	while (one && (strncmp(one->name, system, length) || one->name[length] != ':' ||
-		       strcmp(one->name + length + 1, name)))
-		one = one->next;
+	snprintf(full, sizeof(full), "%s:%s", system, name);
+	for (one = all; one && strcmp(one->name, full); one = one->next) {
+	}
 	return one;
-}
-
-static struct seen *see(const char *system, const char *name)
-{
-	struct seen *one = find_seen(system, name);
-
-	if (one || !(one = calloc(1, sizeof(*one) + strlen(system) + strlen(name) + 2)))
-		return one;
-	sprintf(one->name, "%s:%s", system, name);
-	one->next = all;
-	return all = one;
 }
 
 int bt_event_name(uint32_t id, char *name, size_t size)
@@ -169,7 +157,12 @@ static int note_event(const char *path, char **data, size_t *size)
 				"their header", name);
 	}
 	pthread_mutex_lock(&lock);
-	seen = see(system, name);
+	seen = find_seen(system, name);
+	if (!seen && (seen = calloc(1, sizeof(*seen)))) {
+		snprintf(seen->name, sizeof(seen->name), "%s:%s", system, name);
+		seen->next = all;
+		all = seen;
+	}
 	if (seen && layout) {
 		bt_layout_free(seen->shown);
 		seen->shown = layout;
@@ -278,40 +271,34 @@ static int compare_texts(const void *a, const void *b)
 }
 
 /* glob(3) of paths of events, ROOT/events/SYSTEM/NAME with a file behind it or not. inside: behind ROOT. */
-static int glob_events(const char *pattern, const char *inside, int flags, glob_t *found,
-		       int (*next)(const char *, int, int (*)(const char *, int), glob_t *))
+static int glob_events(const char *pattern, const char *inside, glob_t *found)
 {
-	const size_t before = flags & GLOB_APPEND ? found->gl_pathc : 0;
-	const size_t offset = flags & GLOB_DOOFFS ? found->gl_offs : 0;
-	char system[256], name[256], *data, *line, *rest, *path;
-	int behind = 0, error = GLOB_NOMATCH;
+	char system[256], name[256], *data, *line, *rest, **path;
+	int behind = 0;
 	size_t size;
 
-	if (!before)
-		found->gl_pathc = 0;
-	if (sscanf(inside, "events/%255[^/]/%255[^/]%n", system, name, &behind) != 2 || !behind)
+	*found = (glob_t){0};
+	if (sscanf(inside, "events/%255[^/]/%255[^/]%n", system, name, &behind) != 2)
 		return GLOB_NOMATCH;
 	if (read_tree("available_events", &data, &size))
 		return GLOB_ABORTED;
-	for (rest = data; (line = strsep(&rest, "\n"));) {
+	path = found->gl_pathv = calloc(size / strlen("s:e\n") + 1, sizeof(*path));
+	for (rest = data; path && (line = strsep(&rest, "\n"));) {
 		char *event = strchr(line, ':');
 
 		if (!event)
 			continue;
 		*event++ = '\0';
-		if (fnmatch(system, line, 0) || fnmatch(name, event, 0) ||
-		    asprintf(&path, "%.*sevents/%s/%s%s", (int)(inside - pattern), pattern, line, event,
-			     inside + behind) < 0)
-			continue;
-		error = next(path, flags | GLOB_NOCHECK | (error ? 0 : GLOB_APPEND), NULL, found);
-		free(path);
-		if (error)
-			break;
+		if (!fnmatch(system, line, 0) && !fnmatch(name, event, 0) &&
+		    asprintf(path, "%.*sevents/%s/%s%s", (int)(inside - pattern), pattern, line, event, inside + behind) > 0)
+			path++;
 	}
 	free(data);
-	if (!error)
-		qsort(found->gl_pathv + offset + before, found->gl_pathc - before, sizeof(char *), compare_texts);
-	return error;
+	if (!path)
+		return GLOB_NOSPACE;
+	found->gl_pathc = (size_t)(path - found->gl_pathv);
+	qsort(found->gl_pathv, found->gl_pathc, sizeof(*path), compare_texts);
+	return found->gl_pathc ? 0 : GLOB_NOMATCH;
 }
 
 /* ---- the wrapped calls */
@@ -343,21 +330,15 @@ OF_PATH(FILE *, fopen, (const char *path, const char *mode), NULL, strpbrk(mode,
 ALIAS(FILE *, fopen64, fopen, (const char *path, const char *mode))
 OF_PATH(int, access, (const char *path, int mode), -1, BY_MODE,
 	ut_system_call(SYS_faccessat, AT_FDCWD, (long)path, mode, 0, 0, 0))
-OF_PATH(int, faccessat, (int folder, const char *path, int mode, int flags), -1, BY_MODE,
-	ut_system_call(flags ? SYS_faccessat2 : SYS_faccessat, folder, (long)path, mode, flags, 0, 0))
 OF_PATH(int, stat, (const char *path, struct stat *found), -1, LOOKS,
 	ut_system_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)found, 0, 0, 0))
 ALIAS(int, stat64, stat, (const char *path, struct stat *found))
-OF_PATH(int, fstatat, (int folder, const char *path, struct stat *found, int flags), -1, LOOKS,
-	ut_system_call(SYS_newfstatat, folder, (long)path, (long)found,
-		       copied >= 0 ? flags & ~AT_SYMLINK_NOFOLLOW : flags, 0, 0))
-ALIAS(int, fstatat64, fstatat, (int folder, const char *path, struct stat *found, int flags))
 
 WRAP(int, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))
 {
 	const char *inside = in_tree(pattern);
 	int (*next)(const char *, int, int (*)(const char *, int), glob_t *) = dlsym(RTLD_NEXT, "glob");
 
-	return inside ? glob_events(pattern, inside, flags, found, next) : next(pattern, flags, failed, found);
+	return inside ? glob_events(pattern, inside, found) : next(pattern, flags, failed, found);
 }
 ALIAS(int, glob64, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))

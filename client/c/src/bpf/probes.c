@@ -12,9 +12,6 @@
  * tool's own thread, in place of its wait. Time is that of the records, also for clocks. After output of
  * programs the tool reads it, and the maps to which it refers; where each record has output, after some.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -191,14 +188,11 @@ static uint64_t run_clocks(uint64_t now)
 
 static void tell_lost(uint64_t now)
 {
-	char line[64];
-
 	if (here.lost == here.told || now - here.told_at_ns < 1000000000u)
 		return;
-	snprintf(line, sizeof(line), "Lost %llu events\n", (unsigned long long)(here.lost - here.told));
+	dprintf(STDERR_FILENO, "Lost %llu events\n", (unsigned long long)(here.lost - here.told));
 	here.told = here.lost;
 	here.told_at_ns = now;
-	(void)!NEXT(write)(STDERR_FILENO, line, strlen(line));
 }
 
 /* Runs programs on records, at most BATCH or up to one after this time. Whether there may be more. */
@@ -276,7 +270,8 @@ static void catch_up(void)
 static void *read_and_run(void *unused)
 {
 	struct pollfd polled[2] = { { .fd = here.bell, .events = POLLIN }, { .events = POLLIN } };
-	uint64_t now, due, rung;
+	uint64_t now, due;
+	eventfd_t rung;
 	int more, wait_ms;
 
 	(void)unused;
@@ -294,7 +289,7 @@ static void *read_and_run(void *unused)
 			wait_ms = 20; /* the daemon is away: utracefs_stream_next looks for the next one */
 		bp_unlock();
 		if (!more && poll(polled, 2, wait_ms) > 0 && polled[0].revents)
-			(void)!NEXT(read)(polled[0].fd, &rung, sizeof(rung));
+			eventfd_read(polled[0].fd, &rung);
 	}
 	return NULL;
 }
@@ -302,13 +297,10 @@ static void *read_and_run(void *unused)
 static int start_thread(void)
 {
 	pthread_t thread;
-	const uint64_t one = 1;
 	int error;
 
-	if (here.bell >= 0) {
-		(void)!NEXT(write)(here.bell, &one, sizeof(one));
-		return 0;
-	}
+	if (here.bell >= 0)
+		return eventfd_write(here.bell, 1);
 	here.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (here.bell < 0)
 		return -errno;

@@ -206,7 +206,6 @@ int bp_ring_bells(void)
 {
 	const int were_due = due != NULL, saved = errno;
 	struct bp_ring *ring = due, *next;
-	uint64_t one = 1;
 
 	due = NULL;
 	for (; ring; ring = next) {
@@ -214,7 +213,7 @@ int bp_ring_bells(void)
 		ring->is_due = 0;
 		if (ring->lost && put_record(ring, NULL, 0))
 			ring_is_due(ring); /* it is still full: again after the next batch */
-		if (write(ring->bell, &one, sizeof(one)) < 0)
+		if (eventfd_write(ring->bell, 1) < 0)
 			errno = saved; /* 2^64 - 2 times without a reader: it is readable */
 	}
 	return were_due;
