@@ -28,7 +28,7 @@ from tests.client.recordings.events import trace_cmd
 from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from utracefs.cli.common import event_stats
-from utracefs.tree.tracefs import PerfAttr, Tracefs
+from utracefs.tree.tracefs import Tracefs
 
 PROGRAM = """
 import sys, utracefs
@@ -297,30 +297,6 @@ def test_trace_pipe_and_trace(daemon: DaemonProcess, program: Program) -> None:
             assert lost > 0
 
 
-def test_stream(daemon: DaemonProcess, program: Program, eventually: Callable[..., None]) -> None:
-    process = cli(daemon, "stream", "-e", "told")
-    with daemon.tree() as tree:
-        eventually(lambda: b"ftrace" in tree.read_file("user_events_status"), "it streams")
-        program.run("while not event: pass")
-        program.run(FLOOD)
-        program.run(FLUSH)
-        program.run("emit(1, 40, 10**6)")
-        lines = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if "n=0xf4240 " in line:
-                break
-        out, error = stop(process)
-    assert out == ""
-    kept = sum(" told: " in line for line in lines)
-    lost = sum(int(found[1]) for line in lines if (found := re.search(r"\[LOST (\d+) EVENTS\]", line)))
-    assert kept + lost == program.emitted
-    assert error == (
-        f"utracefs: {lost} records lost in all, `utracefs status` says of which events\n" if lost else ""
-    )
-
-
 def test_a_killed_producer(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -400,24 +376,6 @@ def test_no_daemon_for_a_while(
         lost = sum(map(int, re.findall(r"^CPU:\d+ \[LOST (\d+) EVENTS\]$", text, re.MULTILINE)))
         assert lost > 0
         assert text.count(" told: ") + lost == emitted + 1 == program.emitted
-
-
-def test_perf_beside_ftrace(daemon: DaemonProcess, program: Program) -> None:
-    with daemon.tree() as tree:
-        tree.write_file("set_event", b"told")
-        perf, fd = tree.perf_event_open(PerfAttr(name=b"user_events:told", sample_period=1, data_pages=1))
-        program.run("while not event: pass")
-        program.run(FLOOD)
-        program.run(FLUSH)
-        (row,) = json.loads(said(daemon, "status", "--json", "told"))["events"]
-        assert row["emitted"] == program.emitted
-        assert len(row["consumers"]) == 2
-        for counts in row["consumers"].values():
-            assert sum(counts.values()) == program.emitted
-            assert counts["lost"] >= row["lost_in_rings"]
-        assert int.from_bytes(tree.read(perf, 8), "little") + row["lost_in_rings"] == program.emitted
-        if fd is not None:
-            os.close(fd)
 
 
 FLAKY = """

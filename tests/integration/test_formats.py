@@ -195,38 +195,3 @@ def check_fields(found: list[list[Any]], recorded: Recorded, without: tuple[str,
         for key, value in emitted.items():
             expected = bytes_of(value).hex() if isinstance(value, str) else value
             assert there[key] == expected or value == "", (name, emitted)
-
-
-class TestBabeltrace:
-    @pytest.fixture(params=["trace_dat", "perf_data"])
-    def exported(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Recorded, Path]]:
-        recorded = request.getfixturevalue(request.param)
-        with utracefs.open(recorded.path) as recording:
-            utracefs.export.write_ctf(recording, tmp_path / "ctf")
-        yield recorded, tmp_path / "ctf"
-
-    def test_binding(self, exported: tuple[Recorded, Path]) -> None:
-        recorded, path = exported
-        found = read_ctf(path)
-        assert [one[0] for one in found] == recorded.times()
-        assert [one[3] for one in found] == [tid for _, tid, _ in recorded.emitted]
-        assert {one[2] for one in found} <= {recorded.pid, *(one[3] for one in found)}
-        check_fields(found, recorded)
-
-    def test_text(self, exported: tuple[Recorded, Path]) -> None:
-        recorded, path = exported
-        pattern = re.compile(r"\[(\d+)\] \(.*?\) user_events:(\w+: ).*?\}, \{.*?\}, \{ (.*) \}")
-        lines = run_judge("babeltrace2", "--clock-cycles", path).decode().splitlines()
-        found = [pattern.fullmatch(line) for line in lines]
-        assert [one and int(one[1]) for one in found] == recorded.times()
-        for one, (name, fields) in zip(found, recorded.fields(), strict=True):
-            expected = ", ".join(f"{key} = {shown(value)}" for key, value in fields.items())
-            assert one and re.fullmatch(f"{name}: {expected}", one[2] + one[3]), (one, name, expected)
-
-
-def shown(value: Any) -> str:
-    """A pattern for the output of babeltrace2; for an empty text see check_fields."""
-    if isinstance(value, int):
-        return str(value)
-    text = re.escape(value.replace('"', '\\"')) if value else r'(?:[^"\\]|\\.)*'
-    return f'"{text}"'

@@ -26,9 +26,3 @@ def test_completion_scripts(shell: str) -> None:
     result = CliRunner().invoke(cli_group, ["completion", shell])
     assert result.exit_code == 0
     assert f"_UTRACEFS_COMPLETE={shell}_complete" in result.output
-
-
-def test_the_help_of_completion_has_a_command_on_each_line() -> None:
-    lines = CliRunner().invoke(cli_group, ["completion", "--help"]).output.splitlines()
-    assert "  utracefs completion bash > ~/.local/share/bash-completion/completions/utracefs" in lines
-    assert "  utracefs completion zsh > ~/.zfunc/_utracefs" in lines

@@ -48,8 +48,7 @@ def recorded(daemon: DaemonProcess) -> int:
     return sum(int(n) for n in re.findall(rb"entries: (\d+)", text))
 
 
-@pytest.mark.parametrize("kill", [True, False], ids=["SIGKILL", "SIGTERM"])
-@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+@pytest.mark.parametrize(("kill", "pause_s"), [(True, 0.3), (False, 0.0)], ids=["SIGKILL", "SIGTERM"])
 def test_nothing_is_lost_or_recorded_twice(
     kill: bool,
     pause_s: float,

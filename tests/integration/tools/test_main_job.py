@@ -68,19 +68,3 @@ def test_trace_cmd_says_the_same(shop: Path) -> None:
     assert theirs.stderr == ""
     ours = utracefs("report", str(shop)).stdout
     assert theirs.stdout.splitlines() == ours.splitlines()
-
-
-def test_trace_cmd_finds_the_file_valid(shop: Path) -> None:
-    assert (
-        "is a valid trace-cmd file" in run(judge("trace-cmd"), "dump", "--validate", "-i", str(shop)).stdout
-    )
-    summary = run(judge("trace-cmd"), "dump", "--summary", "-i", str(shop)).stdout
-    assert re.search(r"\[\d+ sections\]", summary)
-
-
-def test_the_child_s_exit_status_is_passed_on(tmp_path: Path) -> None:
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
-    env.pop("UTRACEFS_DIR", None)
-    out = tmp_path / "trace.dat"
-    utracefs("record", "-o", str(out), "--", "/bin/sh", "-c", "exit 7", env=env, status=7)
-    assert out.exists()

@@ -131,6 +131,8 @@ def test_a_filter(file: Path) -> None:
         (["--since", "0.000002", "--until", "0.000004001", "-f", "n != 2"], [1, 3]),
         (["--until", "0"], []),
         (["--since", "17179869183"], []),
+        (["--last", "0.000002"], [3, 4, 5]),
+        (["--last", "5"], [*range(6)]),
         (["-P", "7", "--since", "0.000005"], [4, 5]),
         (["--pid", "8"], []),
         (["--pid", "8", "--pid", "7"], [*range(6)]),
@@ -183,23 +185,6 @@ def test_a_page_that_cannot_be(
     result = report(*words, file)
     assert result.exit_code and says in result.output
     assert [path.name for path in file.parent.iterdir()] == ["trace.dat"]
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--since", "0.000003"], [2, 3, 4, 5]),
-        (["--until", "0.000003"], [0, 1]),
-        (["--since", "0.000002", "--until", "0.000005"], [1, 2, 3]),
-        (["--last", "0.000002"], [3, 4, 5]),
-        (["--last", "5"], [*range(6)]),
-        (["--since", "9"], []),
-    ],
-)
-def test_some_times(file: Path, words: list[str], expected: list[int]) -> None:
-    assert numbers(*words, file) == expected
-    lines = report(*words, file).output.splitlines()[1:]
-    assert [int(line.rsplit("n=")[1]) for line in lines] == expected
 
 
 def test_times_that_exclude_each_other(file: Path) -> None:
