@@ -440,8 +440,11 @@ def recorded_ids(RingBuffer buffer not None):
     cdef bytearray seen = bytearray(1 << 16)
     cdef Cursor cursor
     cdef uint16_t event_id
+    cdef set ids = set()
     for cursor in (buffer.cursor(), buffer.cursor(snapshot=True)):
         while cursor.next():
             memcpy(&event_id, cursor.data, sizeof(event_id))
-            seen[event_id] = 1
-    return {event_id for event_id, is_seen in enumerate(seen) if is_seen}
+            if not seen[event_id]:
+                seen[event_id] = 1
+                ids.add(event_id)
+    return ids
