@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 
+import attrs
+
 import utracefsd.daemon
-from utracefsd.machine import _machine, peer, procfs, tsc
+from tests.simulation.rings import DATA_RING
+from utracefsd.machine import _machine, peer, procfs, shares, tsc
+from utracefsd.machine.shares import Resource
 
 CPUS = 2
+MOST = {
+    Resource.CONNECTIONS: 2,
+    Resource.RING_BYTES: DATA_RING,
+    Resource.ENABLERS: 2,
+    Resource.ENABLER_PAGES: 1,
+}
+"""Limits of each user but root, so small that programs reach them."""
 FIRST_PID = 4_200_000
 """Above the largest pid of a machine."""
 
@@ -70,12 +82,17 @@ class Machine:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
+        limits = dict(shares.LIMITS)
+        for resource, most in MOST.items():
+            limits[resource] = attrs.evolve(limits[resource], most=most)
         places = [
             (procfs, "_read", self.read),
             (peer, "_credentials", self.credentials),
             (peer, "_still_lives", lambda sock: True),
             (tsc, "trusted", lambda: False),
             (os.path, "exists", self.exists),
+            (shares, "LIMITS", limits),
+            (secrets, "token_hex", lambda size: "0" * 2 * size),
             (utracefsd.daemon, "possible_cpus", lambda: CPUS),
             (utracefsd.daemon, "free_memory_kb", lambda: 1 << 20),
         ]

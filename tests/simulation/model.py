@@ -10,7 +10,10 @@ The words are those of SECURITY.md and docs/:
 - **an answer is a promise**: what was answered is true in the next daemon, whenever this one is killed. An
   operation in progress then was carried out or was not: so there are several models, until one look at the
   tree tells which of them is true;
-- **programs are isolated**: what one does or suffers changes nothing for another.
+- **a reader gets each record once**: those recorded while it is attached, in order, but for those that it
+  is told are lost, and only a full ring loses any; also when the daemon is killed;
+- **programs are isolated**: what one does or suffers changes nothing for another; a user's limits refuse him
+  alone, and memory that contradicts itself ends its own program alone.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import re
 from collections import Counter
 from typing import Any
 
-FTRACE, OTHER = 1, 128
+FTRACE, PERF, OTHER = 1, 2, 128
 
 HISTS, BUFFERS, SETTINGS = "hists", "buffers", "settings"
 
@@ -45,14 +48,35 @@ class Record:
         self.n, self.name, self.k, self.cpu, self.time, self.pid = n, name, k, cpu, time, pid
         self.valid = valid
 
-    def __deepcopy__(self, _: Any) -> Record:
-        return self
-
     def __repr__(self) -> str:
         return f"{self.name}#{self.n} k={self.k} cpu{self.cpu} of {self.pid}"
 
 
-class Program:
+def duplicate(value: Any) -> Any:
+    """A copy that shares what never changes: records, texts, numbers."""
+    match value:
+        case Counter():
+            return Counter(value)
+        case dict():
+            return {key: duplicate(one) for key, one in value.items()}
+        case list() | set():
+            return value.copy()
+        case Part():
+            other = object.__new__(type(value))
+            kept = "known"  # by all possible worlds
+            other.__dict__ = {k: one if k == kept else duplicate(one) for k, one in vars(value).items()}
+            return other
+    return value
+
+
+class Part:
+    """Of a model. Equal to one with the same contents."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and vars(self) == vars(other)
+
+
+class Program(Part):
     """One that has a connection, or waits for the next daemon."""
 
     def __init__(self) -> None:
@@ -67,7 +91,24 @@ class Program:
         """Without room in its ring, not counted by a daemon yet."""
 
 
-class Instance:
+class Reader(Part):
+    """A stream, or a perf event."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
+        self.bit = OTHER if kind == "stream" else PERF
+        self.due: list[int] = []
+        """Numbers of records since it read."""
+        self.count = 0
+
+    def accepts(self, numbers: list[int], lost: int, *, is_full: bool) -> bool:
+        if lost and not is_full:
+            return False
+        rest = iter(self.due)
+        return len(numbers) + lost == len(self.due) and all(n in rest for n in numbers)
+
+
+class Instance(Part):
     def __init__(self) -> None:
         self.on = True
         self.percent = 50
@@ -88,7 +129,7 @@ class Instance:
         self.spare_exact = True
 
 
-class Model:
+class Model(Part):
     def __init__(self) -> None:
         self.programs: dict[int, Program] = {}
         self.instances: dict[str, Instance] = {"": Instance()}
@@ -98,8 +139,7 @@ class Model:
         """Also of events that are gone."""
         self.awaited: set[str] = set()
         """Events that stay some seconds after a restart without a program."""
-        self.streams: dict[int, tuple[str, list[Record]]] = {}
-        """Readers: the event that each gets, and what it must get yet."""
+        self.readers: dict[int, Reader] = {}
         self.unsure: set[int] = set()
         """Numbers of records whose event was removed: shown with an unknown type."""
         self.emitted: Counter[str] = Counter()
@@ -118,27 +158,27 @@ class Model:
         self.loose: set[str] = set()
         """Things that may have been lost then: the next look tells."""
         self.known: dict[int, Record] = {}
+        """All that were emitted, in any of the possible worlds."""
 
     # Consumers
 
     def status(self, name: str) -> int:
-        ftrace = any(
-            name in i.enabled or name in i.hists or name in i.traceoff or name in i.snapper
-            for i in self.instances.values()
-        )
-        stream = any(name == wanted for wanted, _ in self.streams.values())
-        return FTRACE * ftrace + OTHER * stream
+        status = FTRACE * (name in self._in_ftrace())
+        for reader in self.readers.values():
+            status |= reader.bit * (reader.name == name)
+        return status
 
-    def _used(self, name: str) -> bool:
-        return (
-            self.status(name) > 0
-            or name in self.awaited
-            or any(name in p.events for p in self.programs.values() if p.connected)
-        )
+    def _in_ftrace(self) -> set[str]:
+        kinds = ((i.enabled, i.hists, i.traceoff, i.snapper) for i in self.instances.values())
+        return set().union(*itertools.chain.from_iterable(kinds))
 
     def forget_unused(self) -> None:
         """An event is removed with its last reference."""
-        for name in [name for name in self.fields if not (self.keeps or self._used(name))]:
+        if self.keeps:
+            return
+        programs = (p.events for p in self.programs.values() if p.connected)
+        read = (reader.name for reader in self.readers.values())
+        for name in self.fields.keys() - self._in_ftrace().union(self.awaited, read, *programs):
             del self.fields[name]
             self.emitted.pop(name, None)
             for i in self.instances.values():
@@ -187,13 +227,14 @@ class Model:
                 i.kept.append(r)
             if r.name in i.traceoff and r.k == 3:
                 i.on = False
-        for wanted, to_read in self.streams.values():
-            if wanted == r.name:
-                to_read.append(r)
+        for reader in self.readers.values():
+            if reader.name == r.name:
+                reader.due.append(r.n)
+                reader.count += 1
 
     def _refuses(self, name: str) -> bool:
         """A consumer looks at an invalid record: EFAULT. One that is off filters it unseen."""
-        return any(name == wanted for wanted, _ in self.streams.values()) or any(
+        return any(name == reader.name for reader in self.readers.values()) or any(
             (name in i.enabled and (i.on or name in i.filters))
             or name in i.hists
             or name in i.traceoff
@@ -218,7 +259,7 @@ class Model:
         if not killed:
             self.take_in()
         self.emitted.clear()
-        self.streams.clear()
+        self.readers.clear()
         self.loose |= self.in_memory
         if not self.record_tgid:
             self.tgids.clear()
@@ -233,16 +274,22 @@ class Model:
     # Looks
 
     def check(self, texts: Texts) -> None:
-        """Raises Wrong where the contents of the tree contradict this model."""
+        """Raises Wrong where the contents of the tree contradict this model. Instances without texts are not
+        looked at."""
         if SETTINGS in self.loose:
             self._believe(texts)
         names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
         if names - {"e"} != set(self.fields):
             raise Wrong(f"events {sorted(names)}, must be {sorted(self.fields)}")
+        is_all = True
         if (found := set(texts["instances"].decode().split())) != set(self.instances) - {""}:
             raise Wrong(f"instances {sorted(found)}, must be {sorted(self.instances)}")
         for name, instance in self.instances.items():
-            self._check_instance(f"instances/{name}/" if name else "", instance, texts)
+            at = f"instances/{name}/" if name else ""
+            if self.loose or at + "trace" in texts:
+                self._check_instance(at, instance, texts)
+            else:
+                is_all = False
         expect("options/record-tgid", texts["options/record-tgid"], b"%d\n" % self.record_tgid)
         tgids = set(texts["saved_tgids"].splitlines())
         if self.tgids - tgids:
@@ -250,8 +297,9 @@ class Model:
         self.tgids = tgids
         for event in self.fields:
             self._check_conservation(event, texts[f"events/user_events/{event}/stats"].decode())
-        self.loose.clear()
-        self.is_late = False
+        if is_all:
+            self.loose.clear()
+            self.is_late = False
 
     def _believe(self, texts: Texts) -> None:
         """The settings are older ones; which, only the daemon knows."""
@@ -354,9 +402,9 @@ class Model:
         for r in kept:
             due.setdefault((r.pid, r.cpu), []).append(r.n)
         for source, numbers in shown.items():
-            all_of_them = due.get(source, [])
-            sure = [n for n in all_of_them[-_reach(all_of_them, numbers) :] if n not in self.unsure]
-            if [n for n in numbers if n not in self.unsure] != sure or len(set(numbers)) != len(numbers):
+            all_of_them = [n for n in due.get(source, []) if n not in self.unsure]
+            numbers = [n for n in numbers if n not in self.unsure]
+            if not _is_end(all_of_them, numbers, has_gap=not exact):
                 raise Wrong(f"{at}: of (pid, cpu) {source} {numbers}, must be the end of {all_of_them}")
         if entries is not None:
             lines = len(
@@ -388,9 +436,17 @@ class Model:
                 raise Wrong(f"{name}: {consumer}, of {emitted}")
 
 
-def _reach(all_of_them: list[int], numbers: list[int]) -> int:
-    """How many of them, from the end, the shown ones reach over."""
-    return len(all_of_them) - all_of_them.index(numbers[0]) if numbers[0] in all_of_them else len(all_of_them)
+def _is_end(all_of_them: list[int], numbers: list[int], *, has_gap: bool) -> bool:
+    """has_gap: a reader has a page, whose rest is older than what was overwritten since."""
+    if numbers == all_of_them[len(all_of_them) - len(numbers) :]:
+        return True
+    if not has_gap or numbers[0] not in all_of_them:
+        return False
+    at = all_of_them.index(numbers[0])
+    page = 0
+    while numbers[page : page + 1] == all_of_them[at + page : at + page + 1] != []:
+        page += 1
+    return numbers[page:] == all_of_them[len(all_of_them) - len(numbers) + page :]
 
 
 def expect(what: str, found: object, wanted: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
 import socket
 import struct
@@ -13,24 +12,15 @@ from typing import Any
 
 import msgpack
 
-COMMITTED = 1 << 31
-HEAD, TAIL, LOST, DATA = 64, 128, 192, 65536
-RING = 64 << 10
+from tests.simulation.rings import DataRing, PerfRing, Shared, StreamRing, next_descriptor
+
 TEXT = "; __rel_loc char[] s"
 
 
 def descriptors() -> set[int]:
-    """Those of this process."""
-    return {fd for fd in map(int, os.listdir("/proc/self/fd")) if _is_open(fd)}
-
-
-def _is_open(fd: int) -> bool:
-    """Not that of the listing itself."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_GETFD)
-    except OSError:
-        return False
-    return True
+    """Those of this process; the listing's own is the lowest free number."""
+    own = next_descriptor()
+    return {int(fd) for fd in os.listdir("/proc/self/fd")} - {own}
 
 
 class Answers:
@@ -55,6 +45,7 @@ class Answers:
             else:
                 self.sock.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
+            self.read_all()
             self.ended = True
 
     def request(self, method: str, *params: Any) -> bytes:
@@ -86,6 +77,10 @@ class Answers:
                     self.notices.append(message[1:])
         return answers
 
+    def errno(self) -> int | None:
+        """Why the daemon ended it."""
+        return next((params[0] for method, params in self.notices if method == b"error"), None)
+
     def close(self) -> None:
         self.sock.close()
         for fd in self.fds:
@@ -103,82 +98,126 @@ class Program:
         self.commands: list[str] = []
         self.indexes: list[int] = []
         """The status bytes, by write_index."""
-        self.status: mmap.mmap | None = None
+        self.status: Shared | None = None
         self.ring_fds: list[int] = []
-        self.ring: mmap.mmap | None = None
-        self.maps: dict[mmap.mmap | None, set[int]] = {}
+        self.ring: DataRing | None = None
+        self.words = EnableWords()
+
+    @property
+    def connected(self) -> bool:
+        return self.answers is not None and not self.answers.ended
 
     def descriptors(self) -> set[int]:
-        own = {*self.ring_fds}.union(self.maps.get(self.status, ()), self.maps.get(self.ring, ()))
-        if self.answers is not None:
-            own |= self.answers.descriptors()
-        return own
+        mapped = (self.status, self.ring, self.words.shared)
+        own = {*self.ring_fds, self.words.fd} | {one.descriptor for one in mapped if one is not None}
+        return own if self.answers is None else own | self.answers.descriptors()
 
     def status_of(self, index: int) -> int:
         assert self.status is not None
-        return self.status[self.indexes[index]]
+        return self.status.memory[self.indexes[index]]
 
     def map_status(self) -> None:
         assert self.answers is not None
         if self.status is not None:
             self.status.close()
         fd = self.answers.fds.pop()
-        self.status = self._map(fd, mmap.PROT_READ)
+        self.status = Shared(fd, writable=False)
         os.close(fd)
-
-    def _map(self, fd: int, prot: int) -> mmap.mmap:
-        """A mapping keeps a descriptor of its own."""
-        before = descriptors()
-        memory = mmap.mmap(fd, os.fstat(fd).st_size, prot=prot)
-        self.maps[memory] = descriptors() - before
-        return memory
 
     def map_ring(self) -> None:
         assert self.answers is not None
         self.ring_fds, self.answers.fds = self.answers.fds, []
-        self.ring = self._map(self.ring_fds[0], mmap.PROT_READ | mmap.PROT_WRITE)
-
-    def u64(self, at: int) -> int:
-        assert self.ring is not None
-        return int(struct.unpack_from("<Q", self.ring, at)[0])
-
-    def write_ring(self, index: int, payload: bytes, time_ns: int, cpu: int) -> bool:
-        assert self.ring is not None
-        head, size = self.u64(HEAD), (24 + len(payload) + 7) // 8 * 8
-        if head + size - self.u64(TAIL) > RING:
-            return False
-        word = COMMITTED | len(payload)
-        data = struct.pack("<IIQIHH", word, index, time_ns, self.pid, cpu, 0) + payload
-        at = head % RING
-        room = min(len(data), RING - at)
-        self.ring[DATA + at : DATA + at + room] = data[:room]
-        self.ring[DATA : DATA + len(data) - room] = data[room:]
-        struct.pack_into("<Q", self.ring, HEAD, head + size)
-        return True
+        self.ring = DataRing(self.ring_fds[0])
 
     def disconnect(self) -> None:
+        self.words.registered.clear()
         if self.answers is not None:
             self.answers.close()
             self.answers = None
 
-    def drop_ring(self) -> None:
-        if self.ring is not None:
-            self.ring.close()
-            self.ring = None
+    def end(self) -> None:
+        self.disconnect()
+        for one in (self.ring, self.status):
+            if one is not None:
+                one.close()
+        self.ring = self.status = None
         for fd in self.ring_fds:
             os.close(fd)
         self.ring_fds = []
+        self.words.close()
+
+
+class EnableWords:
+    """A program's memory with enable words, of 8 bytes each; made with the first one."""
+
+    BITS = (0, 5, 31, 63)
+    NUMBER = 3
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.shared: Shared | None = None
+        self.wanted: dict[int, tuple[str, int]] = {}
+        """By place: its event and bit. The program registers them with each daemon."""
+        self.registered: set[int] = set()
+
+    def make(self) -> None:
+        if self.shared is None:
+            self.fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self.fd, 4096)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            self.shared = Shared(self.fd)
+
+    def asked(self, place: int, kind: str) -> dict[str, int]:
+        """Members of a request, whose only descriptor is that of the memory."""
+        members = {f"{kind}_fd": 0, f"{kind}_addr": 8 * place, f"{kind}_bit": self.wanted[place][1]}
+        return members | ({"enable_size": 8} if kind == "enable" else {})
+
+    def bits(self) -> dict[int, int]:
+        """The words that are not 0, by place."""
+        found = {} if self.shared is None else {i: self.shared.u64(8 * i) for i in range(self.NUMBER)}
+        return {place: word for place, word in found.items() if word}
+
+    def close(self) -> None:
+        if self.shared is not None:
+            self.shared.close()
+            os.close(self.fd)
+            self.shared, self.fd = None, -1
+
+
+class Consumer:
+    """An administrator's program with one consumer: a stream, or a perf event that samples or counts."""
+
+    def __init__(self, kind: str, key: int, answers: Answers) -> None:
+        self.kind, self.key, self.answers = kind, key, answers
+        self.handle = self.lost = 0
+        self.ring: StreamRing | PerfRing | None = None
+
+    def map_ring(self) -> None:
+        if self.answers.fds:
+            ring = StreamRing if self.kind == "stream" else PerfRing
+            self.ring = ring(self.answers.fds[0])
+
+    def descriptors(self) -> set[int]:
+        own = self.answers.descriptors()
+        return own if self.ring is None else own | {self.ring.descriptor}
+
+    def is_told_the_end(self) -> bool:
+        """A stream's doorbell: it has ended."""
+        try:
+            while os.read(self.answers.fds[1], 64):
+                pass
+        except BlockingIOError:
+            return False
+        return True
 
     def end(self) -> None:
-        self.disconnect()
-        self.drop_ring()
-        if self.status is not None:
-            self.status.close()
-            self.status = None
+        self.answers.close()
+        if self.ring is not None:
+            self.ring.close()
 
 
-def payload(command: str, n: int, k: int, *, valid: bool) -> bytes:
+def payload(command: str, n: int, k: int, *, valid: bool, text: bytes = b"ab") -> bytes:
     data = struct.pack("<QI", n, k)
     if TEXT in command:
-        data += struct.pack("<I", 3 << 16 | (0 if valid else 99)) + b"ab\0"
+        data += struct.pack("<I", len(text) + 1 << 16 | (0 if valid else 9999)) + text + b"\0"
     return data

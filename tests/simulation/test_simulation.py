@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.faults import FAULTS, SELDOM, find
 from tests.simulation.found import FOUND
+from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, play, shrink
 from tests.simulation.world import WEIGHTS, Step, World, steps_of
 
@@ -18,10 +19,15 @@ SEEDS = range(1, 4)
 
 RARE = {
     *WEIGHTS,
+    *DataRing.DAMAGES,
     "a doubt is resolved",
     "a ring comes back",
     "a ring comes late",
+    "attach count",
+    "attach perf",
+    "attach stream",
     "disk full",
+    "enable word",
     "fail pwrite",
     "gathering ends by time",
     "kill open",
@@ -32,8 +38,15 @@ RARE = {
     "log hist-in-memory",
     "log ring-lost",
     "no room for a start",
+    "perf lost",
+    "perf read",
     "register errno 98",
-    "ring errno 12",
+    "stream lost",
+    "stream read",
+    "the rest of a stream",
+    "too many connections",
+    "too many enable words",
+    "too many rings",
     "torn open",
     "torn pwrite",
     "torn unlink",
@@ -101,6 +114,6 @@ def test_nothing_is_left() -> None:
 
 
 def test_every_step_has_a_weight() -> None:
-    steps: list[Step] = steps_of(1, 1000)
+    steps: list[Step] = [step for seed in range(20) for step in steps_of(seed, 400)]
     assert {step[0] for step in steps} == set(WEIGHTS)
     assert all(hasattr(World, "_" + name) for name in WEIGHTS)

@@ -10,15 +10,14 @@ and the next look at the tree removes the wrong one. No model left is a failure.
 from __future__ import annotations
 
 import contextlib
-import copy
 import errno
 import gc
 import logging
 import os
-import pickle
 import random
 import shutil
 import socket
+import struct
 import sys
 import tempfile
 from collections import Counter
@@ -30,14 +29,28 @@ from typing import Any
 import msgpack
 
 from tests.simulation.disk import FAIL, KILL, TORN, Disk, Killed
-from tests.simulation.machine import CPUS, Machine
-from tests.simulation.model import BUFFERS, HISTS, SETTINGS, Instance, Model, Record, Texts, Wrong, expect
+from tests.simulation.machine import CPUS, MOST, Machine
+from tests.simulation.model import (
+    BUFFERS,
+    HISTS,
+    SETTINGS,
+    Instance,
+    Model,
+    Reader,
+    Record,
+    Texts,
+    Wrong,
+    duplicate,
+    expect,
+)
 from tests.simulation.model import Program as ModelProgram
-from tests.simulation.programs import RING, TEXT, Answers, Program, descriptors, payload
+from tests.simulation.programs import TEXT, Answers, Consumer, EnableWords, Program, descriptors, payload
+from tests.simulation.rings import DATA_RING, STREAM_RING, DataRing, PerfRing, StreamRing
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.port import Port
 from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, Daemon, DaemonOptions
 from utracefsd.machine._machine import monotonic_ns
+from utracefsd.machine.shares import Resource
 
 Step = tuple[Any, ...]
 
@@ -50,6 +63,7 @@ TRIGGERS = {
     "snapper": "snapshot if k == 99",
 }
 MOST_PROGRAMS = 5
+MOST_CONSUMERS = 3
 SEC = 1_000_000_000
 MOST_MODELS = 16
 GRAVE = "utracefs-grave"
@@ -91,13 +105,26 @@ WEIGHTS = {
     "disk": 8,
     "delete": 1,
     "look": 6,
+    "attach": 6,
+    "consume": 5,
+    "detach": 2,
+    "flood": 3,
+    "word": 8,
+    "corrupt": 3,
 }
 
 
+NEEDED = {"program", "register", "enable", "emit", "back", "look"}
+MIXTURE = {False: (0, 1, 1, 3), True: (1, 1, 2)}
+"""Factors of the weights of other steps, and of those without which little happens."""
+
+
 def steps_of(seed: int, number: int) -> list[Step]:
-    """The list that a seed means."""
+    """The list that a seed means. Each seed has its own mixture of steps: without some of them, and with much
+    of others, it comes to places where all of them together do not."""
     choose = random.Random(seed)
-    names = choose.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    weights = [weight * choose.choice(MIXTURE[name in NEEDED]) for name, weight in WEIGHTS.items()]
+    names = choose.choices(list(WEIGHTS), weights, k=number)
     return [(name, *(choose.randrange(1 << 16) for _ in range(4))) for name in names]
 
 
@@ -127,11 +154,14 @@ class World:
         self.disk = Disk(self.reached)
         self.models = [Model()]
         self.programs: list[Program] = []
+        self.consumers: list[Consumer] = []
         self.admin: Answers | None = None
         self.numbers = 0
         self.daemon: Daemon | None = None
         self._after: Callable[[Model], object] | None = None
         self._grace_ends = 0
+        self._has_looked = False
+        """At all that this daemon has taken over."""
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -205,6 +235,7 @@ class World:
                     state_folder=self.folder,
                 )
                 self._grace_ends = self.machine.now + GRACE_NS
+                self._has_looked = False
                 return
             except Killed:
                 self._bury_descriptors()
@@ -226,10 +257,10 @@ class World:
         which."""
         before = self.models
         if self.machine.now >= self._grace_ends:
-            before = [*before, *copy.deepcopy(before)]
+            before = [*before, *map(duplicate, before)]
             for model in before[len(self.models) :]:
                 model.grace_over()
-        taken = copy.deepcopy(before)
+        taken = list(map(duplicate, before))
         for model in taken:
             model.take_in()
         answer = None if self._asked is None else self._asked.read()
@@ -238,11 +269,11 @@ class World:
         if is_done:
             self.reached["killed behind an answer"] += 1
         if self._after is not None and (answer is None or is_done):
-            done = copy.deepcopy(taken)
+            done = list(map(duplicate, taken))
             for model in done:
                 self._after(model)
             # An event that goes with it may not have gone yet, and then waits for its programs.
-            kept = copy.deepcopy(taken)
+            kept = list(map(duplicate, taken))
             for model in kept:
                 model.keeps = True
                 self._after(model)
@@ -257,6 +288,7 @@ class World:
         self.disk.dead = True
         self._bury_descriptors()
         self.daemon = None
+        self._consumers_end()
         self._connections_end()
         self.each(lambda m: m.restart(killed=True))
         self.disk.revive()
@@ -279,7 +311,9 @@ class World:
 
     def _kept(self) -> set[int]:
         admin = set() if self.admin is None else self.admin.descriptors()
-        return self._mine.union(admin, *(program.descriptors() for program in self.programs))
+        clients = [one.descriptors() for one in self.programs]
+        clients += [one.descriptors() for one in self.consumers]
+        return self._mine.union(admin, *clients)
 
     def _bury(self) -> None:
         """At the end: nothing is left of the dead ones, nor of a failed run."""
@@ -287,6 +321,8 @@ class World:
         self.daemon = None
         for program in self.programs:
             program.end()
+        for consumer in self.consumers:
+            consumer.end()
         if self.admin is not None:
             self.admin.close()
         self._bury_descriptors()
@@ -414,12 +450,20 @@ class World:
             if program.answers is not None:
                 for index, name in enumerate(model.programs[program.pid].events):
                     expect(f"status byte of {name}", program.status_of(index), model.status(name))
+                words = program.words
+                if words.registered:
+                    asked = {place: words.wanted[place] for place in sorted(words.registered)}
+                    bits = {place: 1 << bit for place, (name, bit) in asked.items() if model.status(name)}
+                    expect("enable words", words.bits(), bits)
 
-    def _look(self, *_: int) -> None:
+    def _look(self, which: int = 0, *_: int) -> None:
+        """At the whole tree the first time after a start and while anything is in doubt; else at one
+        instance."""
         self._gather()
         self._pump()
         texts: Texts = {}
         models = self.models
+        is_all = len(models) > 1 or not self._has_looked or not which or bool(models[0].loose)
         every = {name for model in models for name in model.instances}
         wanted: list[str] = []
         there = {name.decode() for name, _ in self._tree("list_dir", "instances")}
@@ -427,12 +471,14 @@ class World:
         texts["available_events"] = self._tree("read_file", "available_events")
         events = [line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()]
         wanted += ["saved_tgids", "options/record-tgid"]
-        for name in sorted((every & there) | {""}):
+        wanted += [f"events/user_events/{event}/stats" for event in events]
+        names = sorted((every & there) | {""})
+        for name in names if is_all else [names[which % len(names)]]:
             at = f"instances/{name}/" if name else ""
             paths = ["tracing_on", "buffer_percent", "buffer_subbuf_size_kb", "trace", "snapshot"]
             paths += [f"per_cpu/cpu{cpu}/stats" for cpu in range(CPUS)]
             for event in events:
-                files = ["enable", "filter", "trigger", "hist"] + ["stats"] * (not name)
+                files = ["enable", "filter", "trigger", "hist"]
                 paths += [f"events/user_events/{event}/{file}" for file in files]
             wanted += [at + path for path in paths]
         texts |= self._read_files(wanted)
@@ -450,14 +496,16 @@ class World:
             )
         if len(models) > len(right):
             self.reached["a doubt is resolved"] += 1
-        # The others are equally possible, unless they differ in nothing.
-        self.models = list({pickle.dumps(model): model for model in right}.values())[-MOST_MODELS:]
+        if len(right) > 1:  # equally possible, unless they differ in nothing
+            right = [m for i, m in enumerate(right) if m not in right[i + 1 :]][-MOST_MODELS:]
+        self.models = right
+        self._has_looked = True
         self._note("  looked")
 
     # Steps
 
     def _pick(self, number: int, connected: bool = True) -> Program | None:
-        found = [p for p in self.programs if (p.answers is not None and not p.answers.ended) == connected]
+        found = [p for p in self.programs if p.connected == connected]
         return found[number % len(found)] if found else None
 
     def _program(self, user: int, *_: int) -> None:
@@ -470,13 +518,22 @@ class World:
         self._open(program)
 
     def _open(self, program: Program) -> bool:
+        is_full = self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
         program.answers = self._connect(self._live.data, program.pid)
         error, _ = self._ask(program.answers, "mmap_status")
+        if is_full:
+            self.reached["too many connections"] += 1
+            expect("connection", (error, program.answers.errno()), (["ended"], errno.EMFILE))
         if error is not None:
             self._abandon(program)
             return False
         program.map_status()
         return True
+
+    def _of_user(self, program: Program, number: Callable[[Program], int]) -> int:
+        """What the other programs of its user have, who is not root."""
+        others = (p for p in self.programs if p is not program and p.uid == program.uid != 0)
+        return sum(map(number, others))
 
     def _abandon(self, program: Program) -> None:
         """It could not do what it must: it ends."""
@@ -532,10 +589,18 @@ class World:
 
     def _ring(self, which: int, *_: int) -> None:
         program = self._pick(which)
-        if program is None or program.ring is not None:
+        if program is not None:
+            self._give_ring(program)
+
+    def _give_ring(self, program: Program) -> None:
+        if program.ring is not None:
             return
         assert program.answers is not None
-        error, _result = self._ask(program.answers, "mmap_ring", {"size": RING})
+        is_full = self._of_user(program, lambda p: p.connected and p.ring is not None) > 0
+        error, _result = self._ask(program.answers, "mmap_ring", {"size": DATA_RING})
+        if is_full:
+            self.reached["too many rings"] += 1
+            expect("ring", error and error[0], errno.ENOMEM)
         if error is None:
             program.map_ring()
             for m in self.models:
@@ -549,7 +614,9 @@ class World:
         if program is not None:
             self._emit_some(program, event, number, how, pump=how % 16 > 7)
 
-    def _emit_some(self, program: Program, event: int, number: int, how: int, *, pump: bool) -> None:
+    def _emit_some(
+        self, program: Program, event: int, number: int, how: int, *, pump: bool, text: bytes = b"ab"
+    ) -> None:
         if not program.commands:
             return
         assert program.answers is not None
@@ -566,7 +633,7 @@ class World:
             record = Record(
                 n, command.split()[0], k, cpu if in_ring else 0, self.machine.now, program.pid, valid
             )
-            data = payload(command, n, k, valid=valid)
+            data = payload(command, n, k, valid=valid, text=text)
             if not in_ring:
                 if self._live.gathering:
                     return
@@ -575,7 +642,9 @@ class World:
                 self._pump()
                 self.each(after)
                 self._after = None
-            elif program.write_ring(index, data, self.machine.now, cpu):
+            elif program.ring is not None and program.ring.write(
+                index, data, self.machine.now, program.pid, cpu
+            ):
                 self.each(partial(_emit, program.pid, record, ring=True))
             else:
                 self.reached["data ring full"] += 1
@@ -675,7 +744,7 @@ class World:
         path = f"{at}events/user_events/{name}/trigger"
         done = self._write_file(path, "!" * is_there + TRIGGERS[kind], after, truncate=False)
         if kind == "snapper" and not done:  # the spare was made, and then there was no room for the rest
-            others = copy.deepcopy(self.models)
+            others = list(map(duplicate, self.models))
             for m in others:
                 i = m.instances[inst]
                 i.spare = [] if i.spare is None else i.spare
@@ -831,6 +900,8 @@ class World:
         self._after = None
         self._live.close()
         self.daemon = None
+        self.each(lambda m: m.take_in())
+        self._consumers_end()
         self._connections_end()
         gc.collect()  # a process would end here: objects in cycles close what they own
         left = [fd for fd in descriptors() - self._kept() if GRAVE not in os.readlink(f"/proc/self/fd/{fd}")]
@@ -839,11 +910,12 @@ class World:
         self.each(lambda m: m.restart(killed=False))
         self._start()
 
-    def _back(self, which: int, *_: int) -> None:
-        """A program finds the next daemon: registers as before, and hands its ring over."""
+    def _back(self, which: int, how: int, *_: int) -> None:
+        """Programs find the next daemon, one or all of them: register as before, and hand their rings over."""
         program = self._pick(which, connected=False)
-        if program is not None:
-            self._come_back(program)
+        for one in list(self.programs) if how % 3 else [program]:
+            if one is not None and not one.connected:
+                self._come_back(one)
 
     def _come_back(self, program: Program) -> None:
         program.disconnect()
@@ -857,6 +929,8 @@ class World:
             if not self._do_register(program, name, fields):
                 self._abandon(program)
                 return
+        for place in sorted(program.words.wanted):
+            self._register_word(program, place)
         if program.ring is not None:
             assert program.answers is not None
             if self.machine.now > self._grace_ends - GRACE_NS + GATHER_NS:
@@ -864,14 +938,16 @@ class World:
                 self.each(lambda m: setattr(m, "is_late", True))
             else:
                 self.reached["a ring comes back"] += 1
-            self._after = after = lambda m: setattr(m.programs[program.pid], "adopted", True)
+            # Its records may be taken in, with those of others, before the answer.
+            before = list(map(duplicate, self.models))
+            for m in self.models:
+                m.programs[program.pid].adopted = True
             error, _result = self._ask(program.answers, "adopt_ring", {}, fds=program.ring_fds)
-            self._after = None
             if error is not None:
+                self.models = before
                 self.reached[f"adopt errno {error[0]}"] += 1
                 self._abandon(program)
                 return
-            self.each(after)
             self._pump()
 
     def _end(self, which: int | None = None, *numbers: int) -> None:
@@ -885,6 +961,7 @@ class World:
             return
         self._live.remove_state = True
         self._live.close()
+        self._consumers_end()
         self._connections_end()
         left = [path.name for path in self.folder.iterdir()]
         if left:
@@ -898,6 +975,7 @@ class World:
             self._after = after = lambda m: m.disconnected(program.pid)
             self._pump()
             self.each(after)
+            expect("enable words without a connection", program.words.bits(), {})
 
     def _torn(self, which: int, at: int, *_: int) -> None:
         """A registration in two pieces, with time between them."""
@@ -914,6 +992,200 @@ class World:
             if not program.answers.ended:
                 raise Wrong("it listens to nonsense")
             self._end_program(program)
+
+    # Consumers
+
+    def _attach(self, event: int, kind: int, which: int, *_: int) -> None:
+        """A stream or a perf event of one event, by a program of its own."""
+        name, program = self._event_in(event), self._pick(which)
+        if program is not None and program.commands:  # more often one with records to come
+            name = program.commands[event % len(program.commands)].split()[0]
+        if name is None or len(self.consumers) == MOST_CONSUMERS:
+            return
+        self._gather()
+        self.numbers += 1
+        answers = self._connect(self._live.tracefs, self._root)
+        made = Consumer(("stream", "perf", "count")[kind % 3], self.numbers, answers)
+        full_name = f"user_events:{name}"
+        self._after = after = lambda m: m.readers.__setitem__(made.key, Reader(made.kind, name))
+        self.consumers.append(made)
+        if made.kind == "stream":
+            asked = answers, "stream_open", {"events": [full_name], "size": STREAM_RING}
+        else:
+            sampled = {"sample_period": 1, "data_pages": 1} if made.kind == "perf" else {}
+            asked = answers, "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
+        error, result = self._ask(*asked)
+        self._after = None
+        if error is not None:
+            self.reached[f"attach errno {error[0]}"] += 1
+            self._drop(made)
+            return
+        self.each(after)
+        self.reached[f"attach {made.kind}"] += 1
+        made.handle = result[b"handle"]
+        made.map_ring()
+
+    def _drop(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        consumer.end()
+
+    def _consume(self, which: int, of: int, number: int, how: int) -> None:
+        """It reads all that is there, often behind new records."""
+        if consumer := self._some_consumer(which, of, number):
+            if how % 4:
+                self._emit_to(consumer, of, number, how, b"ab")
+            self._pump()
+            self._check_consumer(consumer)
+
+    def _some_consumer(self, which: int, event: int, kind: int) -> Consumer | None:
+        """If there is none, a new one."""
+        if not self.consumers:
+            self._attach(event, kind, which)
+        return self.consumers[which % len(self.consumers)] if self.consumers else None
+
+    def _emit_to(self, consumer: Consumer, of: int, number: int, how: int, text: bytes) -> None:
+        """Records of its event, by any program that has it, or registers it now."""
+        name = self.models[-1].readers[consumer.key].name
+        programs = [program for program in self.programs if program.connected]
+        found = [p for p in programs if any(c.split()[0] == name for c in p.commands)]
+        if not found and programs:
+            found = [programs[of % len(programs)]]
+            if not self._do_register(found[0], name, self.models[-1].latest[name]):
+                return
+        if found:
+            program = found[of % len(found)]
+            if how % 2:
+                self._give_ring(program)
+            index = [command.split()[0] for command in program.commands].index(name)
+            self._emit_some(program, index, number, how, pump=True, text=text)
+
+    def _check_consumer(self, consumer: Consumer, *, ended: bool = False) -> None:
+        is_full = False
+        if consumer.kind == "stream":
+            assert isinstance(consumer.ring, StreamRing)
+            numbers, all_lost, is_full = consumer.ring.read(ended=ended)
+        else:
+            if ended:
+                return
+            _, values = self._ask(consumer.answers, "read", consumer.handle, 16)
+            count, all_lost = struct.unpack("<QQ", values)
+            self.models = [m for m in self.models if m.readers[consumer.key].count == count]
+            if not self.models:
+                raise Wrong(f"perf counts {count}")
+            if not isinstance(consumer.ring, PerfRing):
+                return
+            numbers, is_full = consumer.ring.read()
+        lost, consumer.lost = all_lost - consumer.lost, all_lost
+        self._note(f"  {consumer.kind}: {numbers}, {lost} lost")
+        self.reached[f"{consumer.kind} read"] += bool(numbers)
+        self.reached[f"{consumer.kind} lost"] += bool(lost)
+        due = [m.readers[consumer.key].due for m in self.models]
+        self.models = [
+            m for m in self.models if m.readers[consumer.key].accepts(numbers, lost, is_full=is_full)
+        ]
+        if not self.models:
+            raise Wrong(f"a {consumer.kind} gets {numbers} and {lost} lost, must be {due}")
+        for m in self.models:
+            m.readers[consumer.key].due.clear()
+
+    def _consumers_end(self) -> None:
+        """Their daemon has ended: they read the rest."""
+        for consumer in self.consumers:
+            if all(consumer.key in m.readers for m in self.models):
+                self._check_consumer(consumer, ended=True)
+                self.reached["the rest of a stream"] += consumer.kind == "stream"
+                if consumer.kind == "stream" and not consumer.is_told_the_end():
+                    raise Wrong("a stream is not told its end")
+            consumer.end()
+        self.consumers.clear()
+
+    def _detach(self, which: int, how: int, *_: int) -> None:
+        """It closes its handle, or ends."""
+        if not self.consumers:
+            return
+        consumer = self.consumers[which % len(self.consumers)]
+
+        def after(m: Model) -> None:
+            m.readers.pop(consumer.key, None)
+            m.forget_unused()
+
+        self._after = after
+        if how % 2:
+            self._ask(consumer.answers, "close", consumer.handle)
+        self._drop(consumer)
+        self._pump()
+        self.each(after)
+        self._after = None
+
+    def _flood(self, which: int, of: int, number: int, *_: int) -> None:
+        """More than the ring of a consumer holds."""
+        if consumer := self._some_consumer(which, of, number):
+            for i in range(12):
+                self._emit_to(consumer, of, number | 7, 3 + 8 * (i % 2), b"x" * 3500)
+
+    # Enable words, and memory that contradicts itself
+
+    def _word(self, which: int, event: int, place: int, bit: int) -> None:
+        """Register one, or unregister the one in that place."""
+        program = self._pick(which)
+        if program is None or not program.commands:
+            return
+        words, place = program.words, place % EnableWords.NUMBER
+        words.make()
+        if place in words.registered:
+            assert program.answers is not None
+            asked = words.asked(place, "disable")
+            error, _ = self._ask(program.answers, "DIAG_IOCSUNREG", asked, fds=[words.fd])
+            expect("error of unregistering", error, None)
+            words.registered.discard(place)
+            words.wanted.pop(place)
+            expect("a word that is unregistered", words.bits().get(place, 0), 0)
+        else:
+            name = program.commands[event % len(program.commands)].split()[0]
+            words.wanted[place] = name, EnableWords.BITS[bit % 4]
+            self._register_word(program, place)
+
+    def _register_word(self, program: Program, place: int) -> None:
+        assert program.answers is not None
+        words = program.words
+        command = next(c for c in program.commands if c.split()[0] == words.wanted[place][0])
+        is_full = program.uid != 0 and (
+            len(words.registered) + self._of_user(program, lambda p: len(p.words.registered))
+            >= MOST[Resource.ENABLERS]
+            or (self._of_user(program, lambda p: len(p.words.registered) > 0) > 0 and not words.registered)
+        )
+        asked = {"name_args": command} | words.asked(place, "enable")
+        error, _ = self._ask(program.answers, "DIAG_IOCSREG", asked, fds=[words.fd])
+        expect("error of a word", error and error[0], errno.ENOMEM if is_full else None)
+        if error is None:
+            words.registered.add(place)
+            self.reached["enable word"] += 1
+        else:
+            words.wanted.pop(place)
+            self.reached["too many enable words"] += 1
+
+    def _corrupt(self, which: int, what: int, noise: int, how: int) -> None:
+        """A program damages its ring, now or between two daemons: that ends its connection, and no more."""
+        program = self._pick(which)
+        if program is None or program.ring is None:
+            return
+        self._gather()
+        self._pump()
+        kind = DataRing.DAMAGES[what % len(DataRing.DAMAGES)]
+        must_end = program.ring.damage(kind, noise)
+        self.reached[kind] += 1
+        if how % 3 == 0:
+            self._die()
+            self._come_back(program)
+            self._gather()
+        self._pump()
+        if program in self.programs:
+            assert program.answers is not None
+            program.answers.read()
+            if must_end and not program.answers.ended:
+                raise Wrong(f"a ring is read on, with {kind}")
+            self._end_program(program)
+        self._pump()
 
     def _disk(self, what: int, after: int, *_: int) -> None:
         kind = (KILL, TORN, FAIL, "full", "room", "none")[what % 6]

@@ -1,0 +1,129 @@
+"""The memory that the world's clients share with the daemon, written from docs/protocol.md, sections 5 and 6.
+
+Nothing else here knows these layouts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+
+DATA_RING = 64 << 10
+STREAM_RING = 256 << 10
+
+_COMMITTED = 1 << 31
+_PAGE = 4096
+_COMMON = 8
+"""Bytes of common fields in front of a payload."""
+
+
+def next_descriptor() -> int:
+    """The lowest free number."""
+    fd = os.dup(0)
+    os.close(fd)
+    return fd
+
+
+class Shared:
+    """A mapping, which keeps a descriptor of its own."""
+
+    def __init__(self, fd: int, *, writable: bool = True) -> None:
+        self.descriptor = next_descriptor()
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self.memory = mmap.mmap(fd, os.fstat(fd).st_size, prot=prot)
+
+    def u64(self, at: int) -> int:
+        return int(struct.unpack_from("<Q", self.memory, at)[0])
+
+    def store(self, at: int, value: int) -> None:
+        struct.pack_into("<Q", self.memory, at, value % (1 << 64))
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+class DataRing(Shared):
+    """A producer's end."""
+
+    _HEAD, _TAIL, _DATA = 64, 128, 65536
+
+    def write(self, index: int, payload: bytes, time_ns: int, pid: int, cpu: int) -> bool:
+        """False: there is no room."""
+        size = (24 + len(payload) + 7) // 8 * 8
+        if self.u64(self._HEAD) + size - self.u64(self._TAIL) > DATA_RING:
+            return False
+        self._put(
+            struct.pack("<IIQIHH", _COMMITTED | len(payload), index, time_ns, pid, cpu, 0) + payload, size
+        )
+        return True
+
+    def _put(self, data: bytes, size: int) -> None:
+        head = self.u64(self._HEAD)
+        at = head % DATA_RING
+        room = min(len(data), DATA_RING - at)
+        self.memory[self._DATA + at : self._DATA + at + room] = data[:room]
+        self.memory[self._DATA : self._DATA + len(data) - room] = data[room:]
+        self.store(self._HEAD, head + size)
+
+    DAMAGES = ("head behind tail", "head too far", "record past head", "record too long", "noise")
+
+    def damage(self, what: str, noise: int) -> bool:
+        """Whether the daemon must end the connection, or may."""
+        match what:
+            case "head behind tail":
+                self.store(self._HEAD, self.u64(self._TAIL) - 8)
+            case "head too far":
+                self.store(self._HEAD, self.u64(self._TAIL) + DATA_RING + 8)
+            case "record past head":
+                self._put(struct.pack("<IIQIHH", _COMMITTED | 100, 0, 0, 0, 0, 0), 32)
+            case "record too long":
+                self._put(struct.pack("<IIQIHH", _COMMITTED | 0xFFFFFF, 0, 0, 0, 0, 0), 32)
+            case _:  # of no event, so it is refused if it looks like a record
+                word = noise * 0x9E3779B97F4A7C15 % (1 << 64)
+                index = 0x10000 + noise
+                self._put(struct.pack("<IIQQ", word >> 32, index, word, word), 24 + word % 9 * 8)
+                return False
+        return True
+
+
+class StreamRing(Shared):
+    """A reader's end: records of one event."""
+
+    def read(self, *, ended: bool) -> tuple[list[int], int, bool]:
+        """The numbers of the records; how many were lost since the beginning; whether it was full. ended: the
+        daemon is dead, and what it had not published is there, too."""
+        found = []
+        tail, end = self.u64(128), self.u64(64)
+        if ended:
+            end = max(end, self.u64(256))
+        is_full = end - tail > STREAM_RING - 2 * _PAGE
+        while tail < end:
+            at = _PAGE + tail % STREAM_RING
+            size, kind = struct.unpack_from("<IH", self.memory, at)
+            if kind == 0:
+                found.append(self.u64(at + 24 + _COMMON))
+            tail += size
+        self.store(128, tail)
+        return found, self.u64(192), is_full
+
+
+class PerfRing(Shared):
+    """A reader's end, of one data page."""
+
+    _HEAD, _TAIL = 1024, 1032
+
+    def read(self) -> tuple[list[int], bool]:
+        """The numbers of the samples; whether it was full."""
+        found = []
+        tail, end = self.u64(self._TAIL), self.u64(self._HEAD)
+        is_full = end - tail > _PAGE - 3700  # a flood has records of 3600 bytes
+        data = self.memory[_PAGE : 2 * _PAGE] * 2
+        while tail < end:
+            at = tail % _PAGE
+            kind, _, size = struct.unpack_from("<IHH", data, at)
+            if kind == 9:  # ids, ip, pid and tid, time, cpu, period, size of the entry
+                found.append(struct.unpack_from("<Q", data, at + 8 + 6 * 8 + 4 + _COMMON)[0])
+            tail += size
+        self.store(self._TAIL, tail)
+        return found, is_full
