@@ -1,13 +1,19 @@
 /*
- * bpf_fuzz SEED SECONDS: random programs, and bpftrace's with random changes, under a sanitizer.
+ * bpf_fuzz SEED SECONDS: random programs, bpftrace's with random changes, and random calls of the preload
+ * library, under a sanitizer.
  *
- * Nothing of a program may change its context or the keys of a map, and what runs ends.
+ * Nothing of a program may change its context or the keys of a map, and what runs ends. Pointers of calls are
+ * valid or NULL: a kernel says EFAULT to others, the library cannot.
  */
 #include "engine.h"
 
+#include <linux/perf_event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -242,6 +248,104 @@ static void find_codes(void)
 	}
 }
 
+static uint64_t pointer(void *to)
+{
+	return below(16) ? (uintptr_t)to : 0;
+}
+
+/* A descriptor of the library's, mostly. */
+static int fds[32];
+
+static int any_fd(void)
+{
+	return below(16) ? fds[below(COUNT(fds))] : (int)any();
+}
+
+static long bpf_call(unsigned command)
+{
+	static const uint32_t sizes[] = {0, 1, 4, 4, 4, 8, 8, 13, 72, 300, 4096, 70000, -1u};
+	static const uint32_t flags[] = {BPF_F_NO_PREALLOC, BPF_F_RDONLY, BPF_F_WRONLY, BPF_F_RDONLY_PROG, BPF_F_MMAPABLE};
+	static uint8_t key[1 << 17], value[1 << 23];
+	struct bpf_insn in[MOST + 20] = {0};
+	union bpf_attr attr;
+
+	for (size_t i = 0; i < sizeof(attr) / 4; i++)
+		((uint32_t *)&attr)[i] = below(4) ? below(3) : (uint32_t)any();
+	attr.map_fd = (uint32_t)any_fd(); /* the first of all structs */
+	memcpy(key, (uint32_t[]){below(3), below(3)}, 8);
+	memcpy(value, (int[]){any_fd()}, 4);
+	if (command == BPF_MAP_CREATE) {
+		attr.map_type = below(30);
+		attr.key_size = sizes[below(COUNT(sizes))];
+		attr.value_size = sizes[below(COUNT(sizes))];
+		attr.max_entries = below(8) ? below(100) << 12 * below(2) : (uint32_t)any();
+		attr.map_flags = below(2) ? 0 : flags[below(COUNT(flags))];
+	} else if (command == BPF_PROG_LOAD) {
+		attr.prog_type = (uint32_t[]){BPF_PROG_TYPE_TRACEPOINT, BPF_PROG_TYPE_PERF_EVENT, below(30)}[below(3)];
+		attr.insn_cnt = below(2) ? random_program(in) : changed_program(in);
+		attr.insns = pointer(in);
+		attr.log_buf = pointer(value);
+		attr.log_size = below(300);
+		attr.fd_array = 0;
+		for (unsigned i = 0; i < attr.insn_cnt; i++)
+			if (in[i].code == 0x18 && in[i].src_reg)
+				in[i].imm = any_fd();
+	} else if (command == BPF_PROG_TEST_RUN) {
+		attr.test.ctx_in = pointer(value);
+	} else if (command == BPF_OBJ_GET_INFO_BY_FD) {
+		attr.info.info = pointer(value);
+	} else {
+		attr.key = pointer(key);
+		attr.value = pointer(value);
+	}
+	return syscall(SYS_bpf, command, below(64) ? &attr : NULL, below(8) ? sizeof(attr) : 8 * below(sizeof(attr) / 8));
+}
+
+static long perf_call(void)
+{
+	struct perf_event_attr attr = {.type = below(8), .size = sizeof(attr), .config = below(12), .freq = any() & 1};
+
+	if (below(2)) {
+		attr.type = PERF_TYPE_SOFTWARE;
+		attr.config = below(2) ? PERF_COUNT_SW_CPU_CLOCK : PERF_COUNT_SW_BPF_OUTPUT;
+	}
+	attr.sample_period = below(2) ? 100000 + below(1000) : any() >> below(64);
+	return syscall(SYS_perf_event_open, below(64) ? &attr : NULL, (int)any(), (int)any(), -1, 0ul);
+}
+
+static void any_call(void)
+{
+	static const unsigned requests[] = {PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE,
+					    PERF_EVENT_IOC_SET_BPF, PERF_EVENT_IOC_SET_BPF, PERF_EVENT_IOC_RESET};
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = page * (1 + below(10));
+	int *fd = &fds[below(COUNT(fds))], made = -1;
+	void *mapped;
+
+	switch (below(8)) {
+	case 0:
+		made = (int)perf_call();
+		break;
+	case 1:
+		ioctl(any_fd(), requests[below(COUNT(requests))], (void *)(intptr_t)any_fd());
+		break;
+	case 2:
+		mapped = mmap(NULL, size, PROT_READ | (below(2) ? PROT_WRITE : 0), MAP_SHARED, fds[below(COUNT(fds))],
+			      (off_t)(page * below(2)));
+		if (mapped != MAP_FAILED)
+			munmap(mapped, size);
+		break;
+	case 3:
+		made = dup(fds[below(COUNT(fds))]);
+		break;
+	default:
+		made = (int)bpf_call(below(4) ? below(8) : below(40));
+	}
+	if (made > 2) { /* results of 0 are no descriptors */
+		close(*fd);
+		*fd = made;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	unsigned long counts[3] = {0};
@@ -258,6 +362,7 @@ int main(int argc, char **argv)
 		abort();
 	ring->is_enabled = 1;
 	find_codes();
+	memset(fds, -1, sizeof(fds));
 	for (unsigned long i = 0; i % 256 || time(NULL) < end; i++) {
 		memset(in, 0, sizeof(in));
 		counts[run(in, below(2) ? random_program(in) : changed_program(in))]++;
@@ -266,10 +371,16 @@ int main(int argc, char **argv)
 		if (i % 64 == 0) /* the tool takes what there is */
 			memcpy(maps[6]->rings[0]->pages, maps[6]->rings[0]->pages + sysconf(_SC_PAGESIZE), 8);
 		bp_ring_bells();
+		bp_unlock();
+		any_call();
+		bp_lock();
 	}
 	bp_ring_put(ring);
 	for (unsigned i = 0; i < COUNT(maps); i++)
 		bp_map_put(maps[i]);
+	bp_unlock();
+	for (unsigned i = 0; i < COUNT(fds); i++)
+		close(fds[i]);
 	printf("%u codes, %lu not loaded, %lu ended early, %lu ran to their end\n", nr_codes, counts[0], counts[1],
 	       counts[2]);
 	return 0;

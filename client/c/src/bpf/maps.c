@@ -15,6 +15,7 @@
 #define BP_FLAGS (BP_LIVE | BP_USED)
 /* The kernel's KMALLOC_MAX_SIZE: a key and a value. */
 #define BP_MAX_ELEMENT (4u << 20)
+#define BP_MOST_RINGS 65536u /* of a perf event array: one for each cpu */
 
 static pthread_mutex_t entrance = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -86,6 +87,8 @@ static int check_sizes(const struct bp_map *map)
 		return key || value || !n || n & (n - 1) || n % (uint32_t)sysconf(_SC_PAGESIZE) ? -EINVAL : 0;
 	if (!n || !key || !value || (!is(map, IS_HASH) && key != 4) || (is(map, IS_RINGS) && value != 4))
 		return -EINVAL;
+	if (is(map, IS_RINGS)) /* they are looked through */
+		return n > BP_MOST_RINGS ? -E2BIG : 0;
 	return value > INT32_MAX - 8 || (is(map, IS_HASH) && (uint64_t)key + value >= BP_MAX_ELEMENT) ? -E2BIG : 0;
 }
 

@@ -257,6 +257,8 @@ COMMAND(info)
 			.type = program->type, .id = program->id, .gpl_compatible = 1, .run_cnt = program->runs};
 		memcpy(all.program.name, program->name, sizeof(program->name));
 	}
+	if (!attr->info.info)
+		return -EFAULT;
 	if (size < attr->info.info_len)
 		attr->info.info_len = (uint32_t)size;
 	memcpy((void *)attr->info.info, &all, attr->info.info_len);

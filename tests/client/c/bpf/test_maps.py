@@ -187,6 +187,7 @@ def test_values_of_each_cpu(machine: Machine, kind: int) -> None:
         (ARRAY, (4, 2**31, 1, 0), errno.E2BIG),
         (ARRAY, (4, 2**20, 2**20, 0), errno.ENOMEM),
         (PERF_EVENT_ARRAY, (4, 8, 1, 0), errno.EINVAL),
+        (PERF_EVENT_ARRAY, (4, 4, 2**20, 0), errno.E2BIG),
         (RINGBUF, (0, 0, 4095, 0), errno.EINVAL),
         (RINGBUF, (0, 0, 3 * 4096, 0), errno.EINVAL),
         (RINGBUF, (4, 0, 4096, 0), errno.EINVAL),
