@@ -81,3 +81,32 @@ int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 	}
 	return worst;
 }
+
+ssize_t ut_receive(int socket, void *data, size_t size, struct ut_fds *fds)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(UT_MOST_FDS * sizeof(int))];
+	} control;
+	struct iovec iov = {data, size};
+	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+				.msg_controllen = sizeof(control)};
+	ssize_t got;
+
+	fds->count = 0;
+	do
+		got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (got < 0 && errno == EINTR);
+	if (got <= 0)
+		return got < 0 ? -errno : 0;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c))
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+			fds->count = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+			memcpy(fds->fds, CMSG_DATA(c), fds->count * sizeof(int));
+		}
+	if (!(header.msg_flags & MSG_CTRUNC))
+		return got;
+	while (fds->count)
+		close(fds->fds[--fds->count]);
+	return -EMFILE;
+}

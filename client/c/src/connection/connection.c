@@ -22,7 +22,6 @@
 
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
-#define MAX_FDS 3	   /* descriptors beside one byte */
 
 /* ---- status bytes of events */
 
@@ -410,48 +409,22 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 
 /* ---- receiving */
 
-static void take_fds(struct ut_session *s, struct msghdr *message)
-{
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < count; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			if (s->nr_received == sizeof(s->received) / sizeof(s->received[0]))
-				close(fd);
-			else if (ut_take(&s->received[s->nr_received], fd) == 0)
-				s->nr_received++;
-		}
-	}
-}
-
 /* Reads and handles everything that has arrived. 0, or -errno at the end of the connection. */
 static int receive(struct ut_session *s)
 {
 	for (;;) {
-		union {
-			struct cmsghdr align;
-			char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
-		} control;
-		struct iovec iov = {s->memory + s->in_size, UT_IN_BYTES - s->in_size};
-		struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-					.msg_controllen = sizeof(control)};
-		ssize_t got = recvmsg(s->socket.fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		struct ut_fds came;
+		ssize_t got = ut_receive(s->socket.fd, s->memory + s->in_size, UT_IN_BYTES - s->in_size, &came);
 		size_t done = 0;
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return errno == EAGAIN ? 0 : -errno;
-		if (got == 0)
-			return -ENOTCONN;
-		take_fds(s, &header);
-		if (header.msg_flags & MSG_CTRUNC)
-			return -EMFILE;
+		if (got <= 0)
+			return got == -EAGAIN ? 0 : got ? (int)got : -ENOTCONN;
+		for (unsigned i = 0; i < came.count; i++) {
+			if (s->nr_received == sizeof(s->received) / sizeof(s->received[0]))
+				close(came.fds[i]);
+			else if (ut_take(&s->received[s->nr_received], came.fds[i]) == 0)
+				s->nr_received++;
+		}
 		s->in_size += (size_t)got;
 		for (;;) {
 			ssize_t size = ut_object_size(s->memory + done, s->in_size - done);

@@ -120,30 +120,10 @@ static int call_send(struct call *call, const struct ut_out *out)
 	return sent < 0 ? -errno : (size_t)sent == out->size ? 0 : -EAGAIN;
 }
 
-static void take_descriptors(struct call *call, struct msghdr *header)
-{
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
-			int fd;
-
-			memcpy(&fd, (uint8_t *)c + at, sizeof(fd));
-			if (call->nr_received < 2)
-				call->received[call->nr_received++] = fd;
-			else
-				close(fd);
-		}
-	}
-}
-
 /* Receives without waiting. 0, -EAGAIN, -ECONNRESET, or another -errno. */
 static int call_receive(struct call *call)
 {
-	char control[CMSG_SPACE(8 * sizeof(int))];
-	struct iovec iov;
-	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-				.msg_controllen = sizeof(control)};
+	struct ut_fds came;
 	ssize_t got;
 
 	if (call->in_size == call->in_room) {
@@ -155,15 +135,15 @@ static int call_receive(struct call *call)
 		call->in = in;
 		call->in_room = room;
 	}
-	iov = (struct iovec){call->in + call->in_size, call->in_room - call->in_size};
-	do
-		got = recvmsg(call->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (got < 0 && errno == EINTR);
-	if (got < 0)
-		return -errno;
-	if (got == 0)
-		return -ECONNRESET;
-	take_descriptors(call, &header);
+	got = ut_receive(call->fd, call->in + call->in_size, call->in_room - call->in_size, &came);
+	if (got <= 0)
+		return got ? (int)got : -ECONNRESET;
+	for (unsigned i = 0; i < came.count; i++) {
+		if (call->nr_received < 2)
+			call->received[call->nr_received++] = came.fds[i];
+		else
+			close(came.fds[i]);
+	}
 	call->in_size += (size_t)got;
 	return 0;
 }
