@@ -234,13 +234,17 @@ static int check_target(struct loading *loading, int64_t distance)
 /* Whether an operation does it together with those behind it, which are checked when their turn comes. */
 static int is_fused(const struct bpf_insn *in, uint32_t count)
 {
-	const uint8_t to = in->dst_reg;
+	const uint8_t to = in->dst_reg, mov = BPF_ALU64 | BPF_MOV | BPF_K;
 
-	if (in->off || count < 2)
+	if (count < 2)
+		return 0;
+	if (in->code == (BPF_JMP | BPF_JGT | BPF_K))
+		return in->off == 1 && in[1].code == mov;
+	if (in->off)
 		return 0;
 	if (in->code == (BPF_ALU64 | BPF_MOV | BPF_X))
 		return in[1].code == (BPF_ALU64 | BPF_ADD | BPF_K) && in[1].dst_reg == to;
-	return count >= 5 && in->code == (BPF_ALU64 | BPF_MOV | BPF_K) && in->imm == 1 &&
+	return count >= 5 && in->code == mov && in->imm == 1 &&
 	       in[1].code == (BPF_JMP | BPF_JGT | BPF_K) && in[1].off == 1 && in[1].dst_reg != to &&
 	       in[2].code == in->code && in[2].dst_reg == to && in[2].imm == 0 &&
 	       in[3].code == (BPF_ALU64 | BPF_LSH | BPF_K) && in[3].dst_reg == to &&

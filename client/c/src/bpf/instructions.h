@@ -44,15 +44,28 @@ ALU(LSH, BPF_LSH, 0, a << (b & (8 * sizeof(u) - 1)))
 ALU(RSH, BPF_RSH, 0, a >> (b & (8 * sizeof(u) - 1)))
 ALU(ARSH, BPF_ARSH, 0, (s)a >> (b & (8 * sizeof(u) - 1)))
 ALU(MOV, BPF_MOV, 0, b)
-/* Several at once, between which nothing comes back from memory: an address on the stack, and a step of
- * bpftrace's logarithm, `D = 1; if (r > IMM) goto +1; D = 0; D <<= IMM; r >>= D`, with no jump that a
- * processor cannot predict. Jumps may lead into the middle: the others are there, too. */
+/* Several at once, between which nothing comes back from memory: an address on the stack; the steps of
+ * bpftrace's logarithm, `D = 1; if (r > IMM) goto +1; D = 0; D <<= IMM; r >>= D`, and its last, `if (D > IMM) goto +1;
+ * r = IMM`, with no jump that a processor cannot predict. Jumps may lead into the middle: the others are there,
+ * too. */
 OP(MOV_ADD, BPF_ALU64 | BPF_MOV | BPF_X, FUSED, { x++; D = r[x[-1].src] + (uint64_t)(int64_t)IMM; NEXT; })
-OP(LOG2_STEP, BPF_ALU64 | BPF_MOV | BPF_K, FUSED, {
-	const uint64_t step = (uint64_t)(r[x[1].dst] > (uint64_t)(int64_t)x[1].imm) << (x[3].imm & 63);
-	D = step;
-	x += 4;
-	D >>= step & 63;
+OP(LOG2_STEPS, BPF_ALU64 | BPF_MOV | BPF_K, FUSED, {
+	const void *const place = x->label;
+	const uint8_t from = x[1].dst;
+	uint64_t value = r[from];
+	do {
+		const uint64_t step = (uint64_t)(value > (uint64_t)(int64_t)x[1].imm) << (x[3].imm & 63);
+		D = step;
+		value >>= step & 63;
+		x += 5;
+	} while (x->label == place && x[1].dst == from);
+	r[from] = value;
+	RUN;
+})
+OP(JGT_MOV, BPF_JMP | BPF_JGT | BPF_K, FUSED, {
+	const uint64_t mask = 0 - (uint64_t)(D > (uint64_t)(int64_t)IMM);
+	x++;
+	D = (D & mask) | ((uint64_t)(int64_t)IMM & ~mask);
 	NEXT;
 })
 OP(NEG64, BPF_ALU64 | BPF_NEG, 0, { D = 0 - D; NEXT; })

@@ -129,6 +129,8 @@ def test_a_step_of_a_logarithm(machine: Machine, bits: int, limit: int) -> None:
 
         is_above = int(a > limit % 2**64)
         assert machine.run(wide(1, a), *step, *result) == after(is_above)
+        again = wide(1, a >> (is_above << bits % 64) % 64)
+        assert machine.run(wide(1, a), *step, *step, *result) == machine.run(again, *step, *result)
         inside = [mov(3, 5), jump("ja", 0, 1)]
         assert machine.run(wide(1, a), *inside, *step, *result) == after(5 * is_above)
         assert machine.run(wide(1, a), mov(3, 2), *step[1:], *result) == after(2 * is_above)
