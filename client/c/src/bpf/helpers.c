@@ -7,14 +7,11 @@
 #include "helpers.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
 #define HZ_NS 4000000u /* of a kernel with CONFIG_HZ=250 */
 #define MAX_LOOPS (1u << 23)
-#define MAX_TEXT 1024
 
 /* ---- arguments: each line declares one, or ends the function, and with it the run */
 
@@ -189,113 +186,12 @@ HELPER(compare_text)
 	return (uint64_t)(int64_t)strncmp(text, (const char *)r[3], size < max ? size : max);
 }
 
-struct text {
-	char *out;
-	size_t size, at; /* without its NUL; `at` counts also characters without room */
-};
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-static void add(struct text *text, const char *format, ...)
+/* bpf_trace_printk and bpf_trace_vprintk: there is no trace_pipe. */
+HELPER(print)
 {
-	size_t at = text->at < text->size ? text->at : text->size;
-	va_list arguments;
-
-	va_start(arguments, format);
-	text->at += (size_t)vsnprintf(text->out + at, text->size - at, format, arguments);
-	va_end(arguments);
-}
-#pragma GCC diagnostic pop
-
-/* One conversion, behind its "%", of those of bpf_bprintf_prepare(). Its end; NULL for an unknown one. */
-static const char *convert(struct bp_run *run, struct text *text, const char *at, uint64_t value)
-{
-	size_t nr_flags = strspn(at, "-+ 0"), digits = strspn(at + nr_flags, "0123456789"), n = nr_flags + digits;
-	size_t longs = strspn(at + n, "l");
-	uint64_t max = room(run, value);
-	const char *end = at + n + longs;
-	char format[24];
-
-	if (nr_flags > 7 || digits > 3 || !*end || !strchr("scdiuxXp", *end))
-		return NULL;
-	if (strchr("uxX", *end) && !longs)
-		value = (uint32_t)value;
-	if (strchr("di", *end) && !longs)
-		value = (uint64_t)(int32_t)value;
-	snprintf(format, sizeof(format), "%%%.*s%s%c", (int)n, at, *end == 's' ? ".*" : "ll", *end);
-	if (*end == 's')
-		add(text, format, (int)(max < MAX_TEXT ? max : MAX_TEXT - 1), max ? (const char *)value : "");
-	else if (*end == 'c')
-		add(text, "%c", (int)value);
-	else
-		add(text, *end == 'p' ? "0x%llx" : format, value);
-	return end + 1 + (*end == 'p' && (end[1] == 'K' || end[1] == 'x'));
-}
-
-/* A format that a program gives, of `size` bytes or up to its end (0), with n values. The bytes that the
- * whole text needs with its NUL, or -EINVAL. */
-static uint64_t print(struct bp_run *run, struct text text, uint64_t address, uint64_t size,
-		      const uint64_t *values, uint64_t n)
-{
-	uint64_t max = room(run, address), used = 0;
-	char copy[MAX_TEXT];
-	const char *format = copy;
-
-	if (!max || size > max)
-		return (uint64_t)bp_refuse(run, address, size ? size : 1, 0);
-	max = size ? size : max;
-	snprintf(copy, MAX_TEXT, "%.*s", (int)(max < MAX_TEXT ? max : MAX_TEXT), (const char *)address);
-	if (text.size)
-		*text.out = 0;
-	while (*format) {
-		const char *percent = strchrnul(format, '%');
-
-		run->budget -= 64;
-		add(&text, "%.*s", (int)(percent - format), format);
-		format = percent;
-		if (format[0] == '%' && format[1] == '%') {
-			add(&text, "%%");
-			format += 2;
-		} else if (*format) {
-			format = used < n ? convert(run, &text, format + 1, values[used++]) : NULL;
-			if (!format)
-				return (uint64_t)-EINVAL;
-		}
-	}
-	return text.at + 1;
-}
-
-/* There is no trace_pipe: the length of the text. */
-static uint64_t trace(struct bp_run *run, const uint64_t *r, const uint64_t *values, uint64_t n)
-{
-	char out[MAX_TEXT];
-	uint64_t needs = print(run, (struct text){out, sizeof(out), 0}, r[1], (uint32_t)r[2], values, n);
-
-	return run->why || needs == (uint64_t)-EINVAL ? needs : needs - 1;
-}
-
-HELPER(trace_printk)
-{
-	return trace(run, r, r + 3, 3);
-}
-
-/* (format, its size, values of 8 bytes, the size of all of them) */
-HELPER(trace_vprintk)
-{
-	READABLE(values, r[3], (uint32_t)r[4]);
-	return r[4] % 8 || r[3] % 8 ? (uint64_t)-EINVAL : trace(run, r, values, (uint32_t)r[4] / 8);
-}
-
-/* (text, its size, format, values, the size of all of them) */
-HELPER(print_text)
-{
-	uint64_t size = (uint32_t)r[2];
-
-	WRITABLE(to, r[1], size);
-	READABLE(values, r[4], (uint32_t)r[5]);
-	return r[5] % 8 || r[4] % 8
-		       ? (uint64_t)-EINVAL
-		       : print(run, (struct text){to, size, 0}, r[3], 0, values, (uint32_t)r[5] / 8);
+	READABLE(format, r[1], (uint32_t)r[2]);
+	(void)format;
+	return (uint32_t)r[2];
 }
 
 /* ---- the record */
@@ -431,12 +327,12 @@ const bp_helper bp_helpers[] = {
 	NAMED(map_lookup_elem),	NAMED(map_update_elem), NAMED(map_delete_elem), NAMED(probe_read),
 	NAMED(probe_read_str), NAMED(ktime_get_ns), NAMED(ktime_get_boot_ns), NAMED(jiffies64),
 	NAMED(get_prandom_u32), NAMED(get_smp_processor_id), NAMED(get_current_pid_tgid),
-	NAMED(get_ns_current_pid_tgid), NAMED(get_current_comm), NAMED(trace_printk), NAMED(perf_event_output),
+	NAMED(get_ns_current_pid_tgid), NAMED(get_current_comm), NAMED(perf_event_output),
 	NAMED(ringbuf_output), NAMED(ringbuf_reserve), NAMED(ringbuf_submit), NAMED(ringbuf_discard),
 	NAMED(ringbuf_query),
 	[BPF_FUNC_probe_read_user] = probe_read, [BPF_FUNC_probe_read_kernel] = probe_read,
 	[BPF_FUNC_probe_read_user_str] = probe_read_str, [BPF_FUNC_probe_read_kernel_str] = probe_read_str,
-	[160] = ktime_get_ns, [164] = for_each_map_elem, [165] = print_text, [177] = trace_vprintk,
+	[BPF_FUNC_trace_printk] = print, [160] = ktime_get_ns, [164] = for_each_map_elem, [177] = print,
 	[181] = loop, [182] = compare_text, [195] = map_lookup_percpu_elem,
 };
 
