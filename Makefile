@@ -66,7 +66,7 @@ $(VENV)/.modules: $(VENV)/.builder FORCE
 
 FORCE:
 
-$(VENV)/.built: $(VENV)/.builder $(VENV)/.modules setup.py $(SOURCES)
+$(VENV)/.built: $(VENV)/.builder $(VENV)/.modules setup.py stubs.py $(SOURCES)
 	@echo "utracefs: compiling on all processors; the first time takes about a minute"
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
@@ -222,3 +222,4 @@ screenshots: build $(VENV)/.developer ci-tools
 clean:
 	rm -rf $(VENV) .nox build dist *.egg-info trace.dat client/c/build* client/utracefs/c
 	find protocol client/utracefs daemon -name '*.so' -delete -o -name '_*.c' -delete
+	grep -rl --include='_*.pyi' '^# Made by stubs.py' protocol client daemon | xargs -r rm

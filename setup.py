@@ -10,7 +10,8 @@ The modules that bind it (they cimport utracefs.producer._binding) find it there
 with its soname is in the process already. For a distribution's package `UTRACEFS_LIBRARY=DIR` binds the
 libutracefs.so in DIR instead, which the loader then must find by itself, and nothing is installed as utracefs/c.
 
-Without Cython the C files that it made must be beside their .pyx.
+The stubs of the modules are made, too (stubs.py). Without Cython the C files and stubs that it made must be beside
+their .pyx.
 """
 
 import json
@@ -24,9 +25,12 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+sys.path.insert(0, os.path.dirname(__file__))  # which pip leaves out
+
 try:
     from Cython.Build import cythonize
     from setuptools.modified import newer, newer_group
+    from stubs import is_made, write_stubs
 except ImportError:  # a distribution's package, with an old setuptools
     cythonize = None
 
@@ -127,9 +131,10 @@ def remove_if_made_otherwise(made, flags):
 
 
 def remove_without_source():
-    """Compiled modules whose .pyx was moved or removed: Python would still import them."""
+    """Compiled modules whose .pyx was moved or removed: Python would still import them, and mypy read their stubs."""
     for folder in FOLDERS:
-        for made in [*Path(folder).rglob("*.cpython-*.so"), *Path(folder).rglob("_*.c")]:
+        stubs = filter(is_made, Path(folder).rglob("_*.pyi"))
+        for made in [*Path(folder).rglob("*.cpython-*.so"), *Path(folder).rglob("_*.c"), *stubs]:
             if not made.with_name(made.name.partition(".")[0] + ".pyx").exists():
                 print(f"removing {made}: its .pyx is gone")
                 made.unlink()
@@ -156,10 +161,11 @@ class BuildAll(build_ext):
             super().build_extension(ext)
 
     def run(self):
-        if self.inplace:
-            remove_without_source()
         if cythonize:
+            if self.inplace:
+                remove_without_source()
             self.make_c_files()
+            write_stubs(None if self.inplace or self.editable_mode else Path(self.build_lib))
         if not LIBRARY and (not wanted or wanted & {"utracefs.c", *BINDING}):
             self.build_c_client()
         super().run()
@@ -178,6 +184,7 @@ class BuildAll(build_ext):
             compiler_directives={
                 "language_level": 3,
                 # Without pickling and function objects of Python's kind a module is 14 KB smaller.
+                "annotation_typing": False,  # annotations are for the stubs (stubs.py)
                 "auto_pickle": False,
                 "binding": False,
                 "embedsignature": True,

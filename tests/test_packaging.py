@@ -75,6 +75,7 @@ def test_a_wheel_has_the_c_client(wheel: Path) -> None:
     assert {name.removeprefix("utracefs/c/") for name in names if name.startswith("utracefs/c/")} == TREE
     assert modes["utracefs/c/lib/libutracefs-preload.so"] & 0o111
     assert {"utracefs/__init__.py", "utracefsd/main.py", "utracefs_protocol/include/data_ring.h"} <= names
+    assert {f"utracefs/producer/{stub}.pyi" for stub in ("_event", "_session")} <= names
     assert {path.rpartition(".")[2] for path in names}.isdisjoint(["pyx", "pxd", "c", "pyc"])
     page = ROOT / "client" / "utracefs" / "html" / "page"
     assert {f"utracefs/html/page/{path.name}" for path in page.iterdir()} <= names
@@ -162,6 +163,8 @@ def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
         "client/c/Makefile",
         "client/c/include/utracefs.h",
         "client/utracefs/producer/_event.pyx",
+        "client/utracefs/producer/_event.pyi",
+        "stubs.py",
     } <= names
     assert {f"client/utracefs/html/page/page.{ending}" for ending in ("html", "css")} <= names
     made = [name for name in names if name.endswith((".so", ".o", ".a", ".so.0"))]

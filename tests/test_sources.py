@@ -34,7 +34,7 @@ TEXTS = sorted(
     for folder in [*FOLDERS, ROOT / "tests", ROOT / "bench", ROOT / "examples"]
     for path in folder.rglob("*")
     if not any(path.is_relative_to(made) for made in MADE)
-    if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".h", ".hpp", ".cpp", ".js", ".css", ".html")
+    if path.suffix in (".py", ".pyx", ".pxd", ".h", ".hpp", ".cpp", ".js", ".css", ".html")
     # In folders with compiled modules the other .c files are made by Cython.
     or (path.suffix == ".c" and (folder not in FOLDERS or path.is_relative_to(C_CLIENT)))
 )

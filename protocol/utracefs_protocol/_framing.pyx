@@ -158,7 +158,7 @@ cdef class Scanner:
     cdef uint64_t limit
     cdef int max_nesting
 
-    def __init__(self, max_object=None, int max_nesting=8):
+    def __init__(self, max_object: int | None = None, int max_nesting=8):
         if not 0 <= max_nesting <= MAX_STACK:
             raise ValueError(f"max_nesting {max_nesting}; at most {MAX_STACK}")
         self.max_object = max_object
@@ -166,7 +166,7 @@ cdef class Scanner:
         self.max_nesting = max_nesting
         begin(&self.walk)
 
-    def scan(self, buffer, Py_ssize_t offset):
+    def scan(self, buffer: bytes | bytearray | memoryview, Py_ssize_t offset) -> int:
         """Offset of the byte after the object that begins at `offset`, or 0 while it is not complete.
 
         EMSGSIZE as soon as it must be longer than max_object, EPROTO when it is nested too deep or has the
@@ -191,12 +191,17 @@ cdef class Scanner:
         return end
 
 
-def scan(buffer, Py_ssize_t offset, max_object=None, int max_nesting=8):
+def scan(
+    buffer: bytes | bytearray | memoryview, Py_ssize_t offset, max_object: int | None = None,
+    int max_nesting=8
+) -> int:
     """`Scanner.scan` for a single look."""
     return Scanner(max_object, max_nesting).scan(buffer, offset)
 
 
-def record_run(buffer, Py_ssize_t offset, max_object=None):
+def record_run(
+    buffer: bytes | bytearray | memoryview, Py_ssize_t offset, max_object: int | None = None
+) -> int:
     """Offset of the byte after the run of complete bin objects that begins at `offset`.
 
     Stops without an error in front of an incomplete or too large one.

@@ -98,13 +98,13 @@ cdef class CtfPackets:
         self._comms = {}
 
     @property
-    def events(self):
+    def events(self) -> list[EventDecoder]:
         return list(self._numbers)
 
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[int, bytes]:
         cdef _Stream stream
         if self._rest is None:
             try:
@@ -215,7 +215,7 @@ cdef class CtfPackets:
         return packet
 
 
-def declared_fields(EventDecoder event not None):
+def declared_fields(EventDecoder event not None) -> list[tuple[str, str, int | None]]:
     """(name, type, size) of each field as written. type: s, u (integers), f (float), text, byte; size in
     bytes, None: variable. Of an array, type is that of its elements, `u32`, and size their number."""
     cdef Getter *getter

@@ -49,7 +49,7 @@ cdef class JsonText(RecordWriter):
     cdef bytes _place         # its host and file, of merged recordings
     cdef dict _places
 
-    def __init__(self, records):
+    def __init__(self, records: Records):
         super().__init__(records)
         self._events = {}
         self._places = {}

@@ -57,14 +57,14 @@ cdef class PerfSamples(Pieces):
     """
 
     cdef Records _records
-    cdef readonly dict tasks
+    cdef readonly dict tasks  #: dict[tuple[int, int], str]
     cdef readonly uint64_t first_ns
     cdef readonly uint64_t last_ns
     cdef readonly uint64_t left_out
     cdef uint8_t _known[1 << 16]
     cdef uint16_t _any_known
 
-    def __init__(self, Records records not None, known=None):
+    def __init__(self, Records records not None, known: Iterable[int] | None = None):
         self._records = records
         self.tasks = {}
         memset(self._known, known is None, sizeof(self._known))

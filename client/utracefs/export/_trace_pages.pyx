@@ -41,7 +41,7 @@ cdef enum:
 cdef uint64_t DELTA_MASK = (1 << DELTA_BITS) - 1
 
 
-def extent_of(Records records not None):
+def extent_of(Records records not None) -> tuple[int, int]:
     """(number of cpus, bytes of the largest entry) of all records, up to an error."""
     cdef Raw raw
     cdef uint64_t cpus = 0
@@ -78,7 +78,7 @@ cdef class RecordPages:
     """
 
     cdef Records _records
-    cdef readonly dict comms
+    cdef readonly dict comms  #: dict[int, str]
     cdef size_t _size
     cdef dict _pages          # cpu to _Page
     cdef _Page _page
@@ -95,7 +95,7 @@ cdef class RecordPages:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[int, bytes]:
         cdef _Page page
         if self._rest is None:
             try:
@@ -227,7 +227,7 @@ cdef class WholePages:
 
     cdef Merge _merge
     cdef dict _names
-    cdef readonly dict comms
+    cdef readonly dict comms  #: dict[int, str]
     cdef readonly bint sound
     cdef readonly uint64_t records
     cdef readonly uint64_t lost
@@ -248,7 +248,7 @@ cdef class WholePages:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[int, bytes]:
         cdef Stream *stream
         cdef uint64_t at
         while self._at < self._merge._count:

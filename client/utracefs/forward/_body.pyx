@@ -14,6 +14,7 @@ from utracefs.recordings._records cimport TEXT_VALUE, Raw, RecordSource, kind_of
 from utracefs_protocol.events._fields cimport Place, find_bytes, set_place
 from utracefs_protocol.pages._stream_ring cimport StreamRing
 from utracefs_protocol.pages.stream_ring cimport *
+#: from utracefs_protocol.events.declaration import Field
 
 cdef enum:
     NR_IDS = 65536
@@ -27,7 +28,7 @@ cdef class Edit:
     cdef bint is_text
     cdef object digest
 
-    def __init__(self, field not None, digest=None):
+    def __init__(self, field not None: Field, digest: Callable[[bytes], bytes] | None = None):
         set_place(&self.place, field)
         self.is_text = kind_of(field) == TEXT_VALUE
         self.digest = digest
@@ -45,7 +46,7 @@ cdef class Cutter:
     cdef Py_ssize_t _max_bytes
     cdef object _sample
     cdef dict _seen            # event id to number of records since the last one of the sample
-    cdef readonly dict sampled
+    cdef readonly dict sampled  #: dict[int, int]
     cdef uint8_t *_judged      # by event id: 0 unknown, 1 kept, 2 left out, 3 edited
     cdef uint32_t *_counted    # records of the present body, by event id
     cdef uint16_t *_ids        # those whose count is not 0
@@ -56,7 +57,10 @@ cdef class Cutter:
     cdef uint8_t *_run         # records side by side in the ring
     cdef Py_ssize_t _run_size
 
-    def __cinit__(self, allows, Py_ssize_t max_records, Py_ssize_t max_bytes, sample=None):
+    def __cinit__(
+        self, allows: Callable[[int], bool | tuple[Edit, ...]], Py_ssize_t max_records, Py_ssize_t max_bytes,
+        sample: Callable[[int], int] | None = None
+    ):
         self._allows = allows
         self._edits = {}
         self._sample = sample
@@ -154,7 +158,9 @@ cdef class Cutter:
         self._nr_ids = 0
         return found
 
-    def cut(self, StreamRing ring not None, Py_ssize_t room):
+    def cut(
+        self, StreamRing ring not None, Py_ssize_t room
+    ) -> tuple[list[tuple[bytes, dict[int, int], set[int], int, int]], dict[int, int]]:
         """The ring's present batch: a list of (body, event id to number of records, thread ids, time of the
         first record, of the last), and event id to number of the records above `room`."""
         cdef uint64_t at = ring.begin, first = 0, last = 0
@@ -230,7 +236,7 @@ cdef class BodyRecords(RecordSource):
     cdef Py_ssize_t _at
     cdef bint _gap
 
-    def __init__(self, bytes body not None, dict comms not None, bint gap=False):
+    def __init__(self, bytes body not None, dict comms not None: dict[int, str], bint gap=False):
         self._body = body
         self.comms = comms
         self._gap = gap

@@ -113,7 +113,8 @@ cdef class Plan:
     cdef bytes _roles
 
     def __init__(
-        self, EventDecoder event not None, *, str name, bint is_span, roles, Py_ssize_t scope, size_t envelope
+        self, EventDecoder event not None, *, str name, bint is_span, roles: Iterable[int], Py_ssize_t scope,
+        size_t envelope
     ):
         self.name = f"{event.system}:{event.name}"
         self.is_span = is_span
@@ -132,7 +133,7 @@ cdef class _Thread:
     cdef bytes attributes
 
 
-def field_kinds(EventDecoder event not None):
+def field_kinds(EventDecoder event not None) -> list[str]:
     """`integer`, `text` or empty, for each field."""
     cdef Py_ssize_t i
     kinds = {SIGNED_VALUE: "integer", UNSIGNED_VALUE: "integer", TEXT_VALUE: "text"}
@@ -164,11 +165,13 @@ cdef class OtlpRecords(RecordWriter):
     cdef bint _is_span
     cdef Py_ssize_t _carried          # size of the last item, which is one of the next request
 
-    def __init__(self, plan_of, roots):
+    def __init__(self, plan_of: Callable[[EventDecoder], Plan], roots: dict[int, int]):
         self._plan_of = plan_of
         self._roots = roots
 
-    def begin(self, Records records not None, *, offset_ns, uint64_t observed_ns, bytes trace not None):
+    def begin(
+        self, Records records not None, *, offset_ns: int, uint64_t observed_ns, bytes trace not None
+    ) -> None:
         """The next batch."""
         self._records = records
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
@@ -183,7 +186,9 @@ cdef class OtlpRecords(RecordWriter):
         self._carried = 0
         self._error = None
 
-    def next_request(self, Py_ssize_t max_records, size_t max_bytes):
+    def next_request(
+        self, Py_ssize_t max_records, size_t max_bytes
+    ) -> tuple[list[tuple[bool, int, bytes, int]], dict[Plan, int]]:
         """The next items, at most that many, and bytes with the envelopes of their scopes unless one item is
         larger: a list of (is_span, scope, bytes, number), and Plan to number. Empty at the end.
 

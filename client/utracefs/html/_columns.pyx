@@ -47,12 +47,12 @@ cdef class Integers(Values):
     def __len__(self):
         return self._count
 
-    def __getitem__(self, size_t i):
+    def __getitem__(self, size_t i) -> int:
         if i >= self._count:
             raise IndexError(i)
         return self._value(self._keys[i])
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         cdef size_t i
         for i in range(self._count):
             yield self._value(self._keys[i])
@@ -86,7 +86,7 @@ cdef class Integers(Values):
         self._count += 1
         return 0
 
-    def packed(self):
+    def packed(self) -> tuple[int, int, bytes]:
         """(least value, bytes per value: 0, 1, 2, 4 or 8, the bytes)."""
         cdef uint64_t span = self._most - self._least
         cdef size_t width = 0 if not span else 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
@@ -102,7 +102,7 @@ cdef class Integers(Values):
                 p[k * self._count + i] = <uint8_t>((self._keys[i] - self._least) >> (8 * k))
         return self._value(self._least) if self._count else 0, width, data
 
-    def steps(self, uint64_t first):
+    def steps(self, uint64_t first) -> Integers:
         """Steps from `first` to the first value and between values, for unsigned non-decreasing ones."""
         cdef Integers found = Integers()
         cdef size_t i
@@ -110,7 +110,7 @@ cdef class Integers(Values):
             found.add(self._keys[i] - (self._keys[i - 1] if i else first))
         return found
 
-    def taken(self, order):
+    def taken(self, order: Iterable[int]) -> Integers:
         """The values at these indexes."""
         cdef Integers found = Integers(self._flip != 0)
         cdef size_t i
@@ -125,12 +125,12 @@ cdef class Texts(Values):
     arrays as text."""
 
     cdef readonly Integers numbers
-    cdef readonly list values
+    cdef readonly list values  #: list[str]
     cdef dict _known
     cdef ValueKind _kind
     cdef Getter _getter
 
-    def __cinit__(self, kind=TEXT_VALUE):
+    def __cinit__(self, kind: int = TEXT_VALUE):
         self.numbers = Integers()
         self.values = []
         self._known = {}
@@ -162,7 +162,7 @@ cdef class Texts(Values):
         found = value_of(&self._getter, <const uint8_t *>PyBytes_AS_STRING(value), len(value))
         return repr(found) if self._kind == FLOAT_VALUE else "true" if found else "false"
 
-    def taken(self, order):
+    def taken(self, order: Iterable[int]) -> Texts:
         """The same texts, with the numbers at these indexes."""
         cdef Texts found = Texts(self._kind)
         found._getter = self._getter
@@ -213,7 +213,7 @@ cdef class Counts:
                 wider[key] = wider.get(key, 0) + number
             self._counts = wider
 
-    def columns(self):
+    def columns(self) -> tuple[Integers, Integers, Integers, Integers]:
         """(bins, events, tasks, counts) in the order of bins, parallel lists."""
         found = Integers(), Integers(), Integers(), Integers()
         for key in sorted(self._counts):
@@ -229,15 +229,15 @@ cdef class EventColumns:
 
     cdef readonly str system
     cdef readonly str name
-    cdef readonly tuple names
-    cdef readonly list values
+    cdef readonly tuple names  #: tuple[str, ...]
+    cdef readonly list values  #: list[Integers | Texts]
     cdef readonly bint is_short
     cdef readonly size_t count
     cdef readonly size_t total
     cdef EventDecoder _decoder
     cdef object _number
 
-    def __init__(self, EventDecoder decoder not None, number, bint is_short):
+    def __init__(self, EventDecoder decoder not None, number: int, bint is_short):
         cdef Py_ssize_t i
         cdef Texts texts
         self._decoder = decoder
@@ -261,7 +261,7 @@ cdef class EventColumns:
         self.count += 1
         return 0 if self.is_short else put_fields(self._decoder, raw, self.values, 0)
 
-    def taken(self, order):
+    def taken(self, order: Iterable[int]) -> EventColumns:
         found = EventColumns(self._decoder, self._number, self.is_short)
         (<EventColumns>found).values = [column.taken(order) for column in self.values]
         (<EventColumns>found).count = self.count
@@ -286,11 +286,11 @@ cdef class Columns:
     cdef readonly Integers instances
     cdef readonly Integers lost_at
     cdef readonly Integers lost
-    cdef readonly list event_columns
-    cdef readonly list task_list
-    cdef readonly list instance_list
+    cdef readonly list event_columns  #: list[EventColumns]
+    cdef readonly list task_list  #: list[tuple[int, int, str]]
+    cdef readonly list instance_list  #: list[str]
     cdef readonly size_t text_bytes
-    cdef readonly Counts rest
+    cdef readonly Counts rest  #: Counts | None
     cdef size_t _max_records
     cdef size_t _max_text_bytes
     cdef size_t _max_counts
@@ -322,20 +322,20 @@ cdef class Columns:
         self._by_buffer = {}
 
     @property
-    def count(self):
+    def count(self) -> int:
         return len(self.times)
 
     @property
-    def first(self):
+    def first(self) -> int:
         least = [] if self.rest is None else [self.rest.least]
         return min(least + ([self.times._least] if len(self.times) else []), default=0)
 
     @property
-    def last(self):
+    def last(self) -> int:
         most = [] if self.rest is None else [self.rest.most]
         return max(most + ([self.times._most] if len(self.times) else []), default=0)
 
-    def read(self, size_t max_records):
+    def read(self, size_t max_records) -> bool:
         """Take up to so many records. False: the end. ValueError at invalid data, after all before it."""
         cdef Raw raw
         cdef EventDecoder event
@@ -369,7 +369,7 @@ cdef class Columns:
             self.text_bytes += columns.add(&raw)
         return True
 
-    def sort(self):
+    def sort(self) -> None:
         """Sort the rows by time, stable. Losses move with the rows that they precede."""
         cdef list times, order, ranks, orders, in_event
         if not self._unordered:

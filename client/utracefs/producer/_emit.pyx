@@ -38,6 +38,7 @@ from utracefs.producer._event cimport (
     Step,
     status_of,
 )
+#: from contextvars import ContextVar
 
 cdef extern from "Python.h":
     int PyLong_Check(PyObject *o)
@@ -341,7 +342,7 @@ cdef object context_variable = None
 cdef object context_names = None
 
 
-def use_context(variable, names):
+def use_context(variable: ContextVar[Mapping[str, Any]], names: Set[str]) -> None:
     """Take missing values from a context. variable: a ContextVar of a mapping. names: of fields that may be
     left out in a call; a set, which may grow."""
     global context_variable, context_names
@@ -349,7 +350,7 @@ def use_context(variable, names):
     context_variable = variable
 
 
-def present_context():
+def present_context() -> int:
     """A number for the thread's contextvars.Context, to be compared; another one may have it later."""
     return <size_t>ut_present_context()
 
@@ -564,7 +565,7 @@ cdef void fill(Event event, const Value *values, unsigned char *payload) noexcep
 
 # -------------------------------------------------------------------------------------------------- refusing
 
-def strict(on=True):
+def strict(on: bool = True) -> bool:
     """Set whether `emit` raises for a value that does not fit, also while the event is off. Returns the
     previous setting."""
     global is_strict
@@ -573,7 +574,7 @@ def strict(on=True):
     return before
 
 
-def check_defaults(Event event not None):
+def check_defaults(Event event not None) -> None:
     """Raise an exception for a default that does not fit. event: not registered, so nothing is written."""
     global is_strict
     cdef PyObject *values[MAX_FIELDS]

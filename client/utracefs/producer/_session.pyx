@@ -89,7 +89,7 @@ cdef class NativeSession:
         if self.own != NULL and not self.is_the_process:
             utb_session_free(self.own)
 
-    def declare(self, Event event not None):
+    def declare(self, Event event not None) -> bool:
         """Register an event, on this and all later connections. False: the session is closed. If memory is
         short, the event stays off until the next call."""
         cdef Event one
@@ -102,7 +102,7 @@ cdef class NativeSession:
                 del self.wanted[0]
         return error == 0 or error == -ENOMEM
 
-    def flush(self, double timeout_s):
+    def flush(self, double timeout_s) -> bool:
         """Wait until all records emitted before have reached the consumers; False after the timeout. May be
         called from signal handlers; exceptions of signal handlers propagate."""
         cdef uint64_t timeout_ns = <uint64_t>(min(max(timeout_s, 0.0), 1e9) * 1e9)
@@ -112,28 +112,28 @@ cdef class NativeSession:
         raise_what_is_set()
         return error == 0
 
-    def close(self):
+    def close(self) -> None:
         """Send pending records, within half a second, and end; may be called more than once."""
         with nogil:
             utb_close(self.own)
         _tell_warnings()
 
     @property
-    def is_connected(self):
+    def is_connected(self) -> bool:
         """Also updates each event's pending count."""
         cdef utb_stats stats
         utb_stats_of(self.own, &stats)
         return stats.is_connected
 
     @property
-    def ring_bytes(self):
+    def ring_bytes(self) -> int:
         """Size of the data ring; 0: there is none now."""
         cdef utb_stats stats
         utb_stats_of(self.own, &stats)
         return stats.ring_bytes
 
 
-def end():
+def end() -> None:
     """Called at the interpreter's exit: end all sessions, and start no new ones."""
     with nogil:
         utb_end()
@@ -226,7 +226,9 @@ def _after_fork_in_child():
         makes_pending_calls = False
 
 
-def install(tell, before_fork, in_child):
+def install(
+    tell: Callable[[str], None], before_fork: Callable[[], None], in_child: Callable[[], None]
+) -> None:
     """tell(text): prints a warning. before_fork, in_child: called at every fork from now on. Call once."""
     global call_with_warning
     call_with_warning = tell

@@ -61,7 +61,7 @@ cdef class CleanNames:
 cdef class Batch:
     cdef readonly EventDecoder event
     cdef readonly Py_ssize_t rows
-    cdef readonly list columns
+    cdef readonly list columns  #: list[Column]
     cdef readonly Py_ssize_t commons
     cdef Py_ssize_t text_bytes
     cdef Py_ssize_t _capacity     # rows that there is room for

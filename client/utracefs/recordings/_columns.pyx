@@ -32,10 +32,10 @@ cdef enum:
     COMM = 4
     COMMONS = 7
 
-COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
+COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")  #: tuple[str, ...]
 """The columns of each table in front of its fields."""
 
-PLACE_COLUMNS = ("host", "file")
+PLACE_COLUMNS = ("host", "file")  #: tuple[str, ...]
 """The next ones, in tables of several recordings."""
 
 cdef class _Buffer:
@@ -92,21 +92,21 @@ cdef class Column(Values):
     """
 
     @property
-    def values(self):
+    def values(self) -> memoryview:
         return memoryview(self._values)
 
     @property
-    def offsets(self):
+    def offsets(self) -> memoryview | None:
         """Offsets of strings and binaries in `values`; None for numbers."""
         return None if self._offsets is None else memoryview(self._offsets)
 
     @property
-    def dictionary(self):
+    def dictionary(self) -> list[str] | None:
         """The texts, if `values` are indexes into this list; None: `values` are the values themselves."""
         return None if self._codes is None else list(self._codes)
 
     @property
-    def validity(self):
+    def validity(self) -> memoryview | None:
         """Validity bits of rows; None: all have a value."""
         return None if self._validity is None else memoryview(self._validity)
 
@@ -439,7 +439,7 @@ cdef class ColumnBatches:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> Batch:
         cdef EventDecoder event, table
         cdef EventDecoder before = None
         cdef Batch batch = None

@@ -122,7 +122,8 @@ cdef class Plan:
     cdef bytes _key
 
     def __cinit__(
-        self, uint16_t event_id, bytes start not None, list nodes not None, activity_at, related_at
+        self, uint16_t event_id, bytes start not None, list nodes not None: list[Any], activity_at: int,
+        related_at: int
     ):
         cdef Node *node
         cdef bytes key
@@ -579,7 +580,11 @@ cdef class EventHeaders(RecordSource):
             raise MemoryError
         self._room = FIRST_ROOM
 
-    def __init__(self, RecordSource source not None, tracepoints, dict plans not None, find_plan, find_rest):
+    def __init__(
+        self, RecordSource source not None, tracepoints: Iterable[int],
+        dict plans not None: dict[bytes, Plan | None],
+        find_plan: Callable[[int, bytes, int, bytes], Plan | None], find_rest: Callable[[int], int | None]
+    ):
         self._source = source
         self.comms = source.comms
         self._find_plan = find_plan

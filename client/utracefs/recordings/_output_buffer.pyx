@@ -14,7 +14,7 @@ cdef class Pieces:
     def __dealloc__(self):
         free(self._text)
 
-    def read(self, Py_ssize_t max_bytes):
+    def read(self, Py_ssize_t max_bytes) -> bytes:
         """The output of the next records, up to the one that reaches max_bytes; b"" at the end.
 
         ValueError at invalid data, after the output of all records before it.

@@ -47,7 +47,7 @@ cdef struct EventSlot:
 
 
 cdef class RecordSource:
-    cdef public dict comms
+    cdef public dict comms  #: dict[int, str]
     cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted
     cdef bint keeps_comms     # `comms` never change
     cdef bint is_steady       # nor do entries, as long as the source is there
@@ -71,11 +71,11 @@ cdef class ThreadNames(Names):
 
 
 cdef class EventDecoder:
-    cdef public Filter filter
+    cdef public Filter filter  #: Filter | None
     cdef readonly str system
     cdef readonly str name
-    cdef readonly tuple names
-    cdef readonly tuple paths
+    cdef readonly tuple names  #: tuple[str, ...]
+    cdef readonly tuple paths  #: tuple[tuple[str, ...], ...]
     cdef readonly int opcode
     cdef Getter *getters
     cdef readonly Py_ssize_t count

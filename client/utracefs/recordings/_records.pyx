@@ -27,6 +27,7 @@ from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
 from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.text import bytes_of, text_of
+#: from utracefs_protocol.events.declaration import Field
 
 
 cdef class RecordSource:
@@ -48,7 +49,7 @@ cdef class MergedPages(RecordSource):
     """The records of a Merge. offset_ns: added to all times. tgids: thread id to process id. A page has no
     process ids: without an entry here the thread's id is used."""
 
-    def __init__(self, Merge merge not None, offset_ns=0, tgids=None):
+    def __init__(self, Merge merge not None, offset_ns: int = 0, tgids: Mapping[int, int] | None = None):
         self._merge = merge
         self._tgids = dict(tgids) if tgids else None
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
@@ -84,7 +85,8 @@ cdef class EventDecoder:
     none."""
 
     def __cinit__(
-        self, str system not None, str name not None, fields, *, tuple paths=(), json=(), int opcode=-1
+        self, str system not None, str name not None, fields: Iterable[Field], *,
+        tuple paths: tuple[tuple[str, ...], ...] = (), json: Collection[str] = (), int opcode=-1
     ):
         cdef Py_ssize_t i
         self.system = system
@@ -261,7 +263,7 @@ cdef class Record:
     cdef readonly str instance
     cdef readonly str host
     cdef readonly str file
-    cdef readonly dict fields
+    cdef readonly dict fields  #: dict[str, Any]
 
     def __repr__(self):
         return (
@@ -288,8 +290,10 @@ cdef class Records:
     """
 
     def __init__(
-        self, RecordSource source not None, find_event, *, list instances not None=[],
-        list places not None=[], list apart=None, pids=None, cpus=None, since_ns=None, until_ns=None
+        self, RecordSource source not None, find_event: Callable[[int], EventDecoder | None], *,
+        list instances not None: list[str] = [], list places not None: list[tuple[str, str]] = [],
+        list apart: list[tuple[int, str]] | None = None, pids: Collection[int] | None = None,
+        cpus: Collection[int] | None = None, since_ns: int | None = None, until_ns: int | None = None
     ):
         self._source = source
         self._find_event = find_event
@@ -310,7 +314,7 @@ cdef class Records:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> Record:
         cdef Raw raw
         cdef EventDecoder event = self.next(&raw)
         cdef Record record
@@ -330,7 +334,7 @@ cdef class Records:
         record.fields = event.fields(&raw)
         return record
 
-    def events(self):
+    def events(self) -> list[EventDecoder]:
         """Read the rest, and return the decoders of the events found, in the order of their first records, up
         to an error, if any."""
         cdef Raw raw

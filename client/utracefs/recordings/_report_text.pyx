@@ -55,7 +55,9 @@ cdef class ReportText(Pieces):
     cdef EventSlot _event_slots[NR_SLOTS]
 
     def __cinit__(
-        self, Records records not None, list prefixes, list in_ns, printer, task, *, bint full_ns=False
+        self, Records records not None, list prefixes: list[bytes], list in_ns: list[bool],
+        printer: Callable[[int], tuple[bytes, EventPrinter]], task: Callable[[int, int], bytes], *,
+        bint full_ns=False
     ):
         self._records = records
         self._prefixes = prefixes

@@ -18,11 +18,12 @@ from utracefs.recordings._records cimport (
 from utracefs_protocol.events._fields cimport find_bytes
 
 from utracefs.recordings.columns import column_names
+#: from array import array
 
 cdef enum:
     FIRST_ROWS = 1024
 
-OWN = ("time_ns", "cpu", "pid", "tid", "comm")
+OWN = ("time_ns", "cpu", "pid", "tid", "comm")  #: tuple[str, ...]
 
 _TYPES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
@@ -101,7 +102,7 @@ cdef class _Table:
         return found
 
 
-def columns_of(Records records not None):
+def columns_of(Records records not None) -> dict[str, dict[str, array[Any] | list[str] | list[bytes]]]:
     """`SYSTEM:NAME` to name to column, of all events with records, in the order of their first ones.
 
     time_ns, cpu, pid and tid are array.array, comm is a list of str, a field one or the other; a field with

@@ -45,7 +45,10 @@ cdef class RingWriter:
     cdef readonly int fd
     cdef readonly uint64_t unknown
 
-    def __init__(self, Records records not None, dict ids, dict described, uint64_t size):
+    def __init__(
+        self, Records records not None, dict ids: Mapping[int, int], dict described: Mapping[int, bytes],
+        uint64_t size
+    ):
         self.records = records
         self.ids = ids
         self.described = dict(described)
@@ -67,7 +70,7 @@ cdef class RingWriter:
         if self.memory is not None:
             os.close(self.fd)
 
-    def write(self):
+    def write(self) -> int | None:
         """Write records while there is room, some hundred at most. Returns their number; None: all are
         written. ValueError: invalid data."""
         cdef uint64_t written = 0

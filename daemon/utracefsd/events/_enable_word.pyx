@@ -47,7 +47,7 @@ cdef extern from *:
     void *MAP_FAILED
     int PROT_READ, PROT_WRITE, MAP_SHARED
 
-PAGE_SIZE = sysconf(_SC_PAGESIZE)
+PAGE_SIZE = sysconf(_SC_PAGESIZE)  #: int
 
 
 @cython.final
@@ -73,7 +73,7 @@ cdef class WordPage:
             raise OSError(errno, strerror(errno).decode("ascii", "replace"))
         self._address = address
 
-    def change_bit(self, size_t offset, int size, int bit, bint value):
+    def change_bit(self, size_t offset, int size, int bit, bint value) -> None:
         """Set or clear one bit of the word of `size` bytes (4 or 8) at byte `offset` of this page.
 
         `bit` 0 is the lowest. Atomic; the word's other bits are unchanged. ValueError for a word that is not
@@ -91,7 +91,7 @@ cdef class WordPage:
         else:
             utracefs_change_bit64(word, <uint64_t>1 << bit, value)
 
-    def close(self):
+    def close(self) -> None:
         """Unmap. May be called twice."""
         if self._address != NULL:
             munmap(self._address, self._size)

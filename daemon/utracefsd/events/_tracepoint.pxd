@@ -52,9 +52,9 @@ cdef class Tracepoint:
     cdef readonly uint64_t payload_bytes
     cdef readonly uint64_t lost_in_rings
     cdef public int rings_gone
-    cdef readonly dict refused
+    cdef readonly dict refused  #: dict[bytes, int]
     cdef readonly int status
-    cdef readonly list past
+    cdef readonly list past  #: list[tuple[str, int, int, int]]
     cdef tuple _probes
     # the array of _probes, borrowed: invalid once Python code has run
     cdef PyObject **probe_array

@@ -33,6 +33,7 @@ from utracefs_protocol.pages.record cimport Record, common_word, set_record
 from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.text import escaped
 from utracefsd.machine._machine import monotonic_ns
+#: from utracefs_protocol.events.declaration import Field
 
 
 cdef enum:
@@ -56,15 +57,15 @@ cdef class Probe:
         self.status_bit = status_bit
 
     @property
-    def recorded(self):
+    def recorded(self) -> int:
         return self.counts[RECORDED]
 
     @property
-    def filtered(self):
+    def filtered(self) -> int:
         return self.counts[FILTERED]
 
     @property
-    def lost(self):
+    def lost(self) -> int:
         return self.counts[LOST]
 
     cdef int take(self, Record *r) noexcept:
@@ -106,7 +107,7 @@ cdef class Tracepoint:
         self.refused = {}
         self._probes = ()
 
-    def __init__(self, event_id, bytes name not None, fields):
+    def __init__(self, event_id: int, bytes name not None, fields: Sequence[Field]):
         """ValueError: id outside 1..65535."""
         cdef int i = 0
         if not 0 < event_id < 65536:
@@ -147,24 +148,24 @@ cdef class Tracepoint:
         return 0
 
     @property
-    def probes(self):
+    def probes(self) -> tuple[Probe, ...]:
         return self._probes
 
     @property
-    def locations(self):
+    def locations(self) -> list[list[int]]:
         """[offset in the payload, flags] of each location word, flags as in the result of DIAG_IOCSREG
         (messages/data.py): 1 __rel_loc, 2 must end in NUL."""
         cdef int i
         return [[self.locs[i].offset, self.locs[i].relative | self.locs[i].is_string << 1]
                 for i in range(self.nr_locs)]
 
-    def attach(self, Probe probe not None):
+    def attach(self, Probe probe not None) -> None:
         """ValueError: attached already."""
         if probe in self._probes:
             raise ValueError(f"{probe!r} is attached already")
         self.set_probes((*self._probes, probe))
 
-    def detach(self, Probe probe not None):
+    def detach(self, Probe probe not None) -> None:
         """Adds the probe's counts to `past`, if any. ValueError: not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
@@ -269,7 +270,7 @@ cdef class Tracepoint:
             probe.counts[probe.take(r) if outcome == UNDECIDED else outcome] += 1
         return 0
 
-    def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):
+    def write(self, bytes payload not None, *, ts_ns: int, int cpu, int pid, tgid: int | None = None) -> int:
         """Emit one record: 0, or -errno as write(2) on user_events_data has it.
 
         EINVAL: payload too short. EBADF: no probe attached. EFAULT: invalid dynamic field.
@@ -283,7 +284,7 @@ cdef class Tracepoint:
             emit_deferred()
         return code
 
-    def _bench_emit(self, Py_ssize_t n, bytes payload not None):
+    def _bench_emit(self, Py_ssize_t n, bytes payload not None) -> float:
         """Emit the same record n times; returns nanoseconds for each. bench/core.py."""
         cdef Record r
         cdef Py_ssize_t i
@@ -294,7 +295,7 @@ cdef class Tracepoint:
             self.emit(&r)
         return (monotonic_ns() - start) / n
 
-    def stats_text(self):
+    def stats_text(self) -> bytes:
         """The file `stats` of the event (docs/protocol.md, section 4.2); attached consumers come first.
 
         All numbers count from 0 in each daemon: they are not taken over.

@@ -110,7 +110,7 @@ cdef class DataRing:
             close_fd(self.doorbell)
 
     @staticmethod
-    def create(IndexTable table not None, int pid, uint64_t size):
+    def create(IndexTable table not None, int pid, uint64_t size) -> DataRing:
         """A new ring with a data area of `size` bytes.
 
         ValueError: not a power of two from 64 KiB to 64 MiB. OSError: no memory or descriptor left.
@@ -131,7 +131,7 @@ cdef class DataRing:
         return ring
 
     @staticmethod
-    def adopt(IndexTable table not None, int pid, int fd, int doorbell, share):
+    def adopt(IndexTable table not None, int pid, int fd, int doorbell, share: int) -> DataRing:
         """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
         doorbell: -1 for a ring without one, which nobody can ring. share: the user charged for them, for
@@ -193,38 +193,38 @@ cdef class DataRing:
         dr_ask_names(&self.c, last_asked)
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Bytes of the data area."""
         return self.c.ring.size
 
     @property
-    def lost_to_death(self):
+    def lost_to_death(self) -> int:
         return self.holes
 
     @property
-    def pending_bytes(self):
+    def pending_bytes(self) -> int:
         """Bytes reserved and not yet taken in, by the producer's memory; not to be trusted."""
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
 
-    def key(self):
+    def key(self) -> tuple[int, int]:
         """(st_dev, st_ino) of its memory: the same in every process and for every descriptor of the ring."""
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
 
-    def leave_connection(self):
+    def leave_connection(self) -> None:
         """Its connection ends before the ring: continue with a copy of the table."""
         self.table = self.table.copy()
 
-    def close(self):
+    def close(self) -> None:
         """Stop the producer from reserving: nobody would read records behind the last look."""
         dr_close(&self.c, True)
 
-    def set_wait(self, uint32_t wait_us):
+    def set_wait(self, uint32_t wait_us) -> None:
         """How long producers may wait for room; 0: not at all."""
         self.wait_us = wait_us
         dr_set_wait(&self.c, wait_us)
 
-    def want_wakeup(self, bint wanted):
+    def want_wakeup(self, bint wanted) -> None:
         """Ask this ring's producer to ring the doorbell, or to stop that."""
         dr_want_wakeup(&self.c, wanted)
 

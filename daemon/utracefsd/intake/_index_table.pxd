@@ -12,8 +12,8 @@ cdef class IndexTable:
     cdef int again_error
     cdef int64_t again_index
     cdef uint64_t again
-    cdef public object make_writers     # returns the Writers of its process
-    cdef readonly Writers writers       # made at the first record with a thread id
+    cdef public object make_writers  #: Callable[[], Writers] | None  # returns the Writers of its process
+    cdef readonly Writers writers  #: Writers | None  # made at the first record with a thread id
     cdef void note_again(self) noexcept
     cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept
     cdef int find_writer(self, const uint8_t *record, uint32_t size, Record *r) except -1

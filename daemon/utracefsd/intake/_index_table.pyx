@@ -46,7 +46,7 @@ cdef class IndexTable:
         self._refused = {}
 
     @property
-    def refused(self):
+    def refused(self) -> dict[tuple[int, int], int]:
         """How many bare records were refused since pop_refused(): (errno, write_index) -> count.
 
         write_index is -1 for a record without one. At most 256 keys: further ones count under (errno, -1).
@@ -54,14 +54,14 @@ cdef class IndexTable:
         self.note_again()
         return self._refused
 
-    def pop_refused(self):
+    def pop_refused(self) -> dict[tuple[int, int], int]:
         """Return `refused` and reset it."""
         self.note_again()
         refused = self._refused
         self._refused = {}
         return refused
 
-    def append(self, Tracepoint tracepoint not None):
+    def append(self, Tracepoint tracepoint not None) -> int:
         """Add an event; returns its write_index."""
         self.tracepoints.append(tracepoint)
         return len(self.tracepoints) - 1
@@ -69,21 +69,21 @@ cdef class IndexTable:
     def __len__(self):
         return len(self.tracepoints)
 
-    def __getitem__(self, write_index):
+    def __getitem__(self, write_index: int) -> Tracepoint:
         return self.tracepoints[write_index]
 
-    def event_ids(self):
+    def event_ids(self) -> list[int]:
         """The trace event ids of its events, by write_index."""
         cdef Tracepoint tracepoint
         return [tracepoint.id for tracepoint in self.tracepoints]
 
-    def copy(self):
+    def copy(self) -> IndexTable:
         """A table of the same events, which stays valid when this one is cleared."""
         cdef IndexTable other = IndexTable()
         other.tracepoints = list(self.tracepoints)
         return other
 
-    def clear(self):
+    def clear(self) -> None:
         """Drop all tracepoints, when the connection is closed."""
         self.tracepoints = []
 
@@ -190,7 +190,9 @@ cdef class IndexTable:
         except MemoryError:
             pass  # counted in total_refused
 
-    def write(self, bytes record not None, int pid, uint64_t ts_ns, tgid=None, cpu=None):
+    def write(
+        self, bytes record not None, int pid, uint64_t ts_ns, tgid: int | None = None, cpu: int | None = None
+    ) -> int:
         """The acknowledged form: returns the size of the record, or -errno. tgid: the process of thread
         `pid`, if different. cpu: the writer's; None: this cpu.
 
@@ -207,7 +209,9 @@ cdef class IndexTable:
         r.origin = 0
         return self.emit(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 
-    def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
+    def take_in(
+        self, buffer: bytes | bytearray | memoryview, Py_ssize_t offset, int pid, uint64_t ts_ns
+    ) -> int:
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
         They arrived together and get the same time, `ts_ns`, and this cpu. A record that names its writer

@@ -73,7 +73,7 @@ cdef class Intake:
     clock_jumped: Counter and clock diverged since this was last set to False.
     """
 
-    cdef readonly list rings
+    cdef readonly list rings  #: list[DataRing]
     cdef readonly int nr_cpus
     cdef readonly bint has_more     # a record was seen and left for the next call
     cdef readonly bint is_behind    # the budget ended the last call
@@ -95,11 +95,11 @@ cdef class Intake:
         self.look_at_clock()
 
     @property
-    def looked_ns(self):
+    def looked_ns(self) -> int:
         return self.clock.to.ns
 
     @property
-    def tsc(self):
+    def tsc(self) -> bool:
         return self.may_tsc
 
     @tsc.setter
@@ -128,11 +128,11 @@ cdef class Intake:
         if self.journal is not None:
             self.journal.note_clock(&self.clock)
 
-    def add(self, DataRing ring not None):
+    def add(self, DataRing ring not None) -> None:
         self.rings.append(ring)
         self.set_clock(ring)
 
-    def remove(self, DataRing ring not None):
+    def remove(self, DataRing ring not None) -> None:
         """Forget a ring whose records were taken in. Losses since then stay in its memory, for the next
         daemon: the counts of this one may be written down already."""
         self.rings.remove(ring)
@@ -140,7 +140,7 @@ cdef class Intake:
         dr_publish(&ring.c)
         ring.mark_lost(UINT64_MAX)  # its last losses come before any next record
 
-    def want_wakeup(self, bint wanted):
+    def want_wakeup(self, bint wanted) -> None:
         """Ask every producer to ring its doorbell, or to stop that. Call take_in once more before
         sleeping."""
         cdef DataRing ring
@@ -149,7 +149,7 @@ cdef class Intake:
                 self.widen(ring)
             dr_want_wakeup(&ring.c, wanted)
 
-    def take_in(self, Py_ssize_t budget=1 << 62):
+    def take_in(self, Py_ssize_t budget=1 << 62) -> int:
         """Take in the records committed before this call, oldest first over all rings; returns how many.
 
         At most `budget` records, for ROUND_NS. Rings found `corrupt` are ignored from then on.

@@ -8,11 +8,11 @@ from utracefsd.intake.journal cimport jr_slot
 from utracefsd.machine.tsc_clock cimport tsc_clock
 
 cdef class Journal:
-    cdef readonly object path
-    cdef readonly object refused        # str or None
+    cdef readonly object path  #: str
+    cdef readonly object refused  #: str | None
     cdef readonly Cells cells
     # (st_dev, st_ino) -> (position, set of keys): triggers that fired for a record to be dispatched again.
-    cdef readonly dict fired
+    cdef readonly dict fired  #: dict[Key, tuple[int, set[int]]]
     cdef dict waiting                   # (st_dev, st_ino) -> slot: left by an earlier daemon, not yet adopted
     cdef list unused
     cdef int fd

@@ -31,6 +31,7 @@ from utracefsd.intake.journal cimport (
 from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_resume
+#: from utracefsd.intake.known_rings import Key
 
 cdef enum:
     # More than the data rings for which a process has descriptors in practice; the file grows by the page.
@@ -72,7 +73,10 @@ cdef class Journal:
     def __cinit__(self):
         self.fd = -1
 
-    def __init__(self, path, buffers=(), Cells cells=None, fired=()):
+    def __init__(
+        self, path: str | os.PathLike[str], buffers: Mapping[int, RingBuffer] = (), Cells cells=None,
+        fired: Mapping[Key, tuple[int, set[int]]] = ()
+    ):
         cdef Py_ssize_t i
         cdef jr_slot *slot
         if self.fd >= 0:
@@ -213,14 +217,14 @@ cdef class Journal:
         """Called after each look, for the next daemon."""
         jr_note_clock(<jr_header *>self.map, &clock.first, &clock.to)
 
-    def begin(self, DataRing ring not None):
+    def begin(self, DataRing ring not None) -> None:
         """Give a slot to a new ring. OSError, MemoryError: no space for it."""
         key = ring.key()
         self.fired.pop(key, None)
         i = self.waiting.pop(key, None)     # of a removed memfd whose inode number is reused
         self.give(ring, key, self.unused_slot() if i is None else i)
 
-    def resume(self, DataRing ring not None):
+    def resume(self, DataRing ring not None) -> None:
         """Continue an adopted ring where the previous daemon stopped; call it before anything is taken in.
 
         Errors as in `begin`.
@@ -251,14 +255,14 @@ cdef class Journal:
         dr_advance(&ring.c, <uint32_t>(tail - shared))
         ring.publish()
 
-    def forget_buffer(self, int number):
+    def forget_buffer(self, int number) -> None:
         """The instance with that number is removed: a later one with that number has none of its records."""
         cdef Py_ssize_t i
         if 0 <= number < JR_MAX_BUFFERS:
             for i in range(self.slots):
                 self.at(i).taken[number >> 6] &= ~(<uint64_t>1 << (number & 63))
 
-    def end(self, DataRing ring not None):
+    def end(self, DataRing ring not None) -> None:
         """The ring is given up: free its slot. From now on only the ring's own memory says how far it is
         consumed."""
         if ring.journal is self:
@@ -267,7 +271,7 @@ cdef class Journal:
             jr_free_slot(ring.slot)
             self.detach(ring)
 
-    def leave(self, DataRing ring not None):
+    def leave(self, DataRing ring not None) -> None:
         """Stop reading the ring; its slot waits until this daemon or a later one adopts the ring."""
         if ring.journal is self:
             self.waiting[ring.key()] = self.index_of(ring)

@@ -30,6 +30,7 @@ from libc.string cimport memset
 
 from utracefs_protocol.pages.data_ring cimport DR_COMM
 from utracefsd.machine.procfs import is_in_our_namespace
+#: from utracefsd.machine.comms import CommTable
 
 cdef enum:
     UNKNOWN_NS = 1000000000
@@ -67,11 +68,13 @@ cdef class Lookups:
 class AllWriters:
     """Makes the Writers of each process. comms: the names (`CommTable`); None: names are not needed."""
 
-    def __init__(self, comms=None):
+    def __init__(self, comms: CommTable | None = None):
         self._comms = comms
         self._lookups = {}
 
-    def of(self, int pid, start_time=0, share=0, lives=None):
+    def of(
+        self, int pid, start_time: int = 0, share: int = 0, lives: Callable[[], bool] | None = None
+    ) -> Writers:
         """The Writers of process `pid`. share: the user charged for the lookups. lives: returns whether `pid`
         still is that process; None: it is."""
         return Writers(pid, start_time, share, lives, self._comms, self._lookups.setdefault(share, Lookups()))
@@ -81,7 +84,10 @@ class AllWriters:
 cdef class Writers:
     """The writing threads of a process; made by `AllWriters.of`."""
 
-    def __init__(self, int pid, start_time, share, lives, comms, Lookups lookups not None):
+    def __init__(
+        self, int pid, start_time: int, share: int, lives: Callable[[], bool] | None, comms: CommTable | None,
+        Lookups lookups not None
+    ):
         self.pid = pid
         self.lookups = lookups
         self.ended = []
@@ -133,14 +139,14 @@ cdef class Writers:
     cdef bint is_of_peer(self):
         return self._lives is None or self._lives()
 
-    cpdef begin_round(self):
+    cpdef begin_round(self):  #: None
         """Check ended threads again: their numbers may have been reused."""
         if self.ended:
             for slot in self.ended:
                 self.known[slot] = 0
             self.ended = []
 
-    cpdef check_known(self):
+    cpdef check_known(self):  #: None
         """Forget thread ids that ended and were given to another process. An unused one stays known: records
         in the ring may be from it."""
         cdef bint is_of_peer = self.is_of_peer()
@@ -149,6 +155,6 @@ cdef class Writers:
             if tid and not (is_of_peer and self.has_thread(tid)) and os.path.exists(f"/proc/{tid}"):
                 self.known[slot] = 0
 
-    def threads(self):
+    def threads(self) -> list[int]:
         """The threads of the last records that were taken in, at most a few dozen."""
         return [tid for tid in self.known[:KNOWN_TIDS] if tid]

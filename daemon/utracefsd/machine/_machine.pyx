@@ -37,17 +37,17 @@ cdef int cpu_now() noexcept nogil:
     return simulated_cpu if simulated_ns else machine_cpu()
 
 
-def monotonic_ns():
+def monotonic_ns() -> int:
     """CLOCK_MONOTONIC, as the compiled modules read it."""
     return clock_ns(CLOCK_MONOTONIC)
 
 
-def current_cpu():
+def current_cpu() -> int:
     """The cpu that the calling thread runs on; 0 if the system does not say."""
     return cpu_now()
 
 
-def simulate(uint64_t now_ns, uint64_t tick_ns=0, int cpu=0):
+def simulate(uint64_t now_ns, uint64_t tick_ns=0, int cpu=0) -> None:
     """Every clock of this process is at `now_ns` and advances by `tick_ns` at each read. 0: the kernel's."""
     global simulated_ns, simulated_tick, simulated_cpu
     simulated_ns, simulated_tick, simulated_cpu = now_ns, tick_ns, cpu

@@ -60,12 +60,12 @@ cdef class SealedMemory:
         self.has_all = self.has_all or madvise(self.map, self.size, MADV_POPULATE_WRITE) == 0
         return self.has_all
 
-    def take_fd(self):
+    def take_fd(self) -> int:
         """The descriptor, the caller's to close from now on; the mapping stays."""
         fd, self.fd = self.fd, -1
         return fd
 
-    def close(self):
+    def close(self) -> None:
         """Unmap it and close the memfd; mappings of clients stay. A second call is harmless."""
         if self.map != NULL:
             munmap(self.map, self.size)

@@ -40,7 +40,7 @@ cdef class WriterNames(Names):
     faults: Number of exceptions of `read`; the name is `<...>` then.
     """
 
-    def __init__(self, read, last=lambda pid: None):
+    def __init__(self, read: Callable[[int], bytes], last: Callable[[int], bytes | None] = lambda pid: None):
         self._read = read
         self._last = last
         self._known = {}
@@ -97,7 +97,7 @@ cdef class WriterNames(Names):
         self._asked_in_all += 1
         return True
 
-    def name(self, int pid, *, int tgid, ts_ns):
+    def name(self, int pid, *, int tgid, ts_ns: int) -> bytes:
         """The name that a record of this thread is judged by. ts_ns: when it was written."""
         cdef Record r
         memset(&r, 0, sizeof(r))

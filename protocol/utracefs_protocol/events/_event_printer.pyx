@@ -28,6 +28,7 @@ from utracefs_protocol.events._line cimport *
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.events.print_fmt import How, conversions
 from utracefs_protocol.text import bytes_of, text_of
+#: from utracefs_protocol.events.event_format import EventFormat
 
 cdef size_t HEADER = ENTRY_HEADER_SIZE
 
@@ -49,7 +50,10 @@ cdef class EventPrinter:
     line that looks like another record. (The kernel and trace-cmd print them.)
     """
 
-    def __cinit__(self, event, *, str system="", symbols=None, bint one_line=False):
+    def __cinit__(
+        self, event: EventFormat, *, str system="", symbols: Mapping[int, str] | None = None,
+        bint one_line=False
+    ):
         cdef Step *step
         cdef bytes before
         self.name = text_of(event.name)
@@ -85,7 +89,7 @@ cdef class EventPrinter:
     def __dealloc__(self):
         free(self._steps)
 
-    def text(self, entry):
+    def text(self, entry: bytes | bytearray | memoryview) -> str:
         """The fields of an entry, common fields first, of any length and content."""
         cdef Py_buffer view
         cdef Line line

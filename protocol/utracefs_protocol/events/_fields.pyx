@@ -18,6 +18,7 @@ from utracefs_protocol.events._line cimport (
 )
 
 from utracefs_protocol.events.declaration import FieldKind
+#: from utracefs_protocol.events.declaration import Field
 
 cdef extern from "Python.h":
     char *PyOS_double_to_string(double value, char code, int precision, int flags, int *type) except NULL
@@ -132,7 +133,7 @@ cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
     return found
 
 
-def field_bytes(field, entry):
+def field_bytes(field: Field, entry: bytes | bytearray | memoryview) -> bytes:
     """The bytes of a field; for a location word the bytes it points at. ValueError: they are not all within
     the entry, which begins with the common fields."""
     cdef Py_buffer view

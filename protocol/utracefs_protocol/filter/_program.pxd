@@ -52,7 +52,7 @@ cdef class Names:
 
 cdef class Filter:
     cdef readonly bytes text
-    cdef readonly Names names
+    cdef readonly Names names  #: Names | None
     # common_flags and common_preempt_count of the record at hand: 0 but for records of a kernel.
     cdef uint16_t flags
     cdef Step *_steps

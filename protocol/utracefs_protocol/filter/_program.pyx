@@ -30,6 +30,7 @@ from libc.string cimport memcmp, memcpy
 from utracefs_protocol.events._fields cimport FLOAT_NUMBER, SIGNED_NUMBER, UNSIGNED_NUMBER, Place, set_place
 from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word, set_record
+#: from utracefs_protocol.filter.parse import Predicate
 
 cdef extern from * nogil:
     """
@@ -177,7 +178,7 @@ cdef class Filter:
     def __cinit__(self, *args, **kwargs):
         self._steps = NULL
 
-    def __init__(self, bytes text not None, steps, Names names=None):
+    def __init__(self, bytes text not None, steps: Sequence[tuple[Predicate, int, int]], Names names=None):
         """steps: (predicate, next if false, next if true); next is the index of a later step, len(steps) for
         REJECT or len(steps) + 1 for ACCEPT. ValueError for any other."""
         cdef uint32_t i, outcome
@@ -337,7 +338,9 @@ cdef class Filter:
             return n >= step.length and memcmp(text, step.data, step.length) == 0
         return glob(step.data, step.length, text, n)
 
-    def test(self, bytes payload not None, *, event_id=1, ts_ns=0, int cpu=0, int pid=0, int tgid=0):
+    def test(
+        self, bytes payload not None, *, event_id: int = 1, ts_ns: int = 0, int cpu=0, int pid=0, int tgid=0
+    ) -> bool:
         """Whether a record passes."""
         cdef Record r
         set_record(&r, ts_ns, cpu, pid, tgid, event_id, payload)

@@ -15,8 +15,8 @@ cdef class StreamRing:
     cdef readonly uint64_t reported_lost
     cdef readonly Py_ssize_t records
     cdef public bint is_over
-    cdef readonly dict comms
-    cdef readonly dict described
+    cdef readonly dict comms  #: dict[int, str]
+    cdef readonly dict described  #: dict[int, bytes]
     cdef dict lost              # by event id, of the present batch
     cdef uint32_t *counted      # records of the present batch by event id
     cdef uint16_t *ids          # the ids whose count is not 0

@@ -51,7 +51,7 @@ cdef class StreamRing:
         if self.counted == NULL or self.ids == NULL:
             raise MemoryError
 
-    def __init__(self, int fd, bint gap=False, dict comms=None):
+    def __init__(self, int fd, bint gap=False, dict comms: dict[int, str] | None = None):
         cdef size_t map_size = os.fstat(fd).st_size
         cdef ss_header *header
         if self.header != NULL:
@@ -81,7 +81,7 @@ cdef class StreamRing:
         self.described = {}
         self.lost = {}
 
-    def close(self):
+    def close(self) -> None:
         """Unmap it, once all memoryviews are released. May be called twice."""
         if self.header != NULL:
             self.header = NULL
@@ -97,7 +97,7 @@ cdef class StreamRing:
         free(self.ids)
 
     @property
-    def unreported_lost(self):
+    def unreported_lost(self) -> int:
         """Lost records whose events the ring has not named yet."""
         return 0 if self.header == NULL else ss_load(&self.header.lost) - self.reported_lost
 
@@ -112,16 +112,16 @@ cdef class StreamRing:
         self.views -= 1
 
     @property
-    def position(self):
+    def position(self) -> int:
         """Read position: bytes since the beginning."""
         return self.end
 
     @property
-    def head(self):
+    def head(self) -> int:
         """Write position: bytes since the beginning."""
         return self.end if self.header == NULL else ss_load(&self.header.head)
 
-    def next_batch(self, until=None, most=None):
+    def next_batch(self, until: int | None = None, most: int | None = None) -> bool:
         """Free the present batch and begin the next. Returns whether it has entries. A batch ends in front of
         an event that reuses the id of another one. until: do not read beyond this position. most: end it with
         the record at this number of bytes."""
@@ -146,16 +146,16 @@ cdef class StreamRing:
         self.scan(head, <uint64_t>-1 if most is None else most)
         return self.end != self.begin
 
-    def release_batch(self):
+    def release_batch(self) -> None:
         """Free the present batch now, before the next one is wanted."""
         self.release(self.end)
 
-    def take_lost(self):
+    def take_lost(self) -> dict[int, int]:
         """Event id to lost records reported in the present batch. Clears the counts."""
         lost, self.lost = self.lost, {}
         return lost
 
-    def pieces(self):
+    def pieces(self) -> list[memoryview]:
         """The raw present batch: memoryviews, two where the ring wraps. Valid until the next batch."""
         if self.end == self.begin or self.header == NULL:
             return []
@@ -163,7 +163,7 @@ cdef class StreamRing:
         whole = memoryview(self)
         return [whole[begin:end]] if begin < end else [whole[begin:], *([whole[:end]] if end else [])]
 
-    def tuples(self):
+    def tuples(self) -> list[tuple[int, int, int, int, int, bytes]]:
         """The records of the present batch: event id, time_ns, cpu, process, thread, payload."""
         cdef uint64_t at = self.begin
         cdef ss_record *record
@@ -179,7 +179,7 @@ cdef class StreamRing:
                 found.append((id, record.time_ns, record.cpu, record.pid, tid, behind_common(record)))
         return found
 
-    def counts(self):
+    def counts(self) -> dict[int, int]:
         """Records of the present batch by event id."""
         cdef Py_ssize_t i
         return {self.ids[i]: self.counted[self.ids[i]] for i in range(self.nr_ids)}

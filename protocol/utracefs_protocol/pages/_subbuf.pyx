@@ -17,12 +17,12 @@ STAMP_BITS_MASK = (<uint64_t>1 << STAMP_BITS) - 1
 
 assert _HEADER_SIZE == HEADER_SIZE
 
-COMMIT_MASK = COMMIT_BITS
-MISSED_STORED = STORED_BIT
-MISSED_EVENTS = MISSED_BIT
-TYPE_TIME_EXTEND = TIME_EXTEND
-TIME_DELTA_BITS = DELTA_BITS
-TIME_STAMP_BITS = STAMP_BITS
+COMMIT_MASK = COMMIT_BITS  #: Final[int]
+MISSED_STORED = STORED_BIT  #: Final[int]
+MISSED_EVENTS = MISSED_BIT  #: Final[int]
+TYPE_TIME_EXTEND = TIME_EXTEND  #: Final[int]
+TIME_DELTA_BITS = DELTA_BITS  #: Final[int]
+TIME_STAMP_BITS = STAMP_BITS  #: Final[int]
 
 
 cdef int open_page(PageCursor *cursor, const uint8_t *page, uint64_t size) except -1:
@@ -124,7 +124,7 @@ cdef class iter_records:
     cdef PageCursor _cursor
     cdef Py_buffer _page
 
-    def __cinit__(self, page):
+    def __cinit__(self, page: bytes | bytearray | memoryview):
         PyObject_GetBuffer(page, &self._page, PyBUF_SIMPLE)
         open_page(&self._cursor, <const uint8_t *>self._page.buf, self._page.len)
 
@@ -134,7 +134,7 @@ cdef class iter_records:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[int, int, int]:
         cdef Found found = find_record(&self._cursor)
         if found == RECORD:
             return self._cursor.ts, self._cursor.data, self._cursor.length
@@ -146,19 +146,19 @@ cdef class iter_records:
         raise StopIteration
 
 
-def page_header(page):
+def page_header(page: bytes | bytearray | memoryview) -> tuple[int, int]:
     """(time stamp, commit word) of a page. ValueError: it is smaller than its header says."""
     cdef iter_records records = iter_records(page)
     return records._cursor.timestamp, records._cursor.word
 
 
-def commit_of(page):
+def commit_of(page: bytes | bytearray | memoryview) -> int:
     """Bytes of records on this page."""
     cdef iter_records records = iter_records(page)
     return records._cursor.word & COMMIT_BITS
 
 
-def missed_events(page):
+def missed_events(page: bytes | bytearray | memoryview) -> int:
     """Number of records lost in front of this page; -1: unknown."""
     cdef iter_records records = iter_records(page)
     return missed_before(&records._cursor)

@@ -31,7 +31,7 @@ cdef class AllRecords(ColumnBatches):
         self._known = {}
         self._text = _Buffer.__new__(_Buffer)
 
-    def empty(self):
+    def empty(self) -> Batch:
         """A batch without rows, for the columns."""
         return self._begin(self._table)
 

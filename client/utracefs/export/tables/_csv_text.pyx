@@ -41,7 +41,7 @@ cdef class CsvText(RecordWriter):
     cdef bytes _comm
     cdef bytes _place         # its host and file, of merged recordings
 
-    def __init__(self, records, header, fields):
+    def __init__(self, records: Records, header: Iterable[str], fields: Iterable[str]):
         super().__init__(records)
         self._header = b",".join([cell(name) for name in header]) + b"\r\n"
         self._columns = {name: i for i, name in enumerate(fields)}

@@ -9,6 +9,8 @@ from utracefs.export._json_text cimport JsonCache, json_keys, put_fields
 from utracefs.export.timelines._placing cimport PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export.timelines._track_writer cimport *
 from utracefs_protocol.events._line cimport Line, put_char, put_decimal, put_float, put_signed
+#: from utracefs.recordings._records import Records
+#: from utracefs.export.timelines.tracks import Tracks
 
 
 
@@ -30,7 +32,7 @@ cdef class ChromeText(TrackWriter):
 
     cdef JsonCache _cache
 
-    def __init__(self, records, tracks):
+    def __init__(self, records: Records, tracks: Tracks):
         super().__init__(records, tracks)
         self._cache = JsonCache(False)
 

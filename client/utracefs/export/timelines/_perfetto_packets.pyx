@@ -15,6 +15,8 @@ from utracefs_protocol.events._fields cimport elements_text, find_bytes
 from utracefs_protocol.events._line cimport (
     Line, load_float, load_signed, load_unsigned, put, put_char, put_decimal, put_hex_pairs
 )
+#: from utracefs.recordings._records import Records
+#: from utracefs.export.timelines.tracks import Tracks
 
 
 # Names and numbers are those of protos/perfetto/trace, which `tests/client/export/perfetto_reader.py` reads,
@@ -104,14 +106,14 @@ cdef class PerfettoPackets(TrackWriter):
     cdef dict _ids                # (tag, text) to id
     cdef list _interned           # packets that intern what the record at hand needs
 
-    def __init__(self, records, tracks, clock, unix_offset_ns=None):
+    def __init__(self, records: Records, tracks: Tracks, clock: int, unix_offset_ns: int | None = None):
         super().__init__(records, tracks)
         self._clock = clock
         self._unix_offset_ns = unix_offset_ns
         self._ids = {}
         self._interned = []
 
-    def head(self):
+    def head(self) -> bytes:
         """The beginning of a file without records."""
         return b"" if self._begun else self._head(0)
 

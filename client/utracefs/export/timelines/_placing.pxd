@@ -28,11 +28,11 @@ cdef class Open
 cdef class Track:
     cdef readonly TrackKind kind
     cdef readonly uint64_t number
-    cdef readonly Track parent
+    cdef readonly Track parent  #: Track | None
     cdef readonly int32_t pid
     cdef readonly int32_t tid
     cdef public str name
-    cdef public Open top          # the innermost open span on it
+    cdef public Open top  #: Open | None  # the innermost open span on it
 
 
 cdef class Open:
@@ -44,7 +44,7 @@ cdef class Open:
     cdef public uint64_t begin_ns
     cdef readonly Track owner
     cdef public Track track
-    cdef public Open under        # the span that it is in, on the same track
+    cdef public Open under  #: Open | None  # the span that it is in, on the same track
     cdef uint64_t number
 
 

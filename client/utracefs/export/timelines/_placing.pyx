@@ -23,8 +23,8 @@ from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
 
-MAX_OPEN = 1 << 16
-MAX_SAME_KEY = 1 << 10      # open slices with one key: each end compares with all of these
+MAX_OPEN = 1 << 16  #: int
+MAX_SAME_KEY = 1 << 10  #: int  # open slices with one key: each end compares with all of these
 
 
 cdef class Track:
@@ -46,7 +46,7 @@ cdef class Open:
     thread of its lane."""
 
     def __init__(
-        self, key, str name, str system, Track owner, int32_t pid, int32_t tid, uint64_t begin_ns
+        self, key: object, str name, str system, Track owner, int32_t pid, int32_t tid, uint64_t begin_ns
     ):
         self.key = key
         self.owner = owner
@@ -60,7 +60,7 @@ cdef class Open:
 cdef class OpenSlices:
     """The open slices and the free lanes."""
 
-    def __init__(self, max_open=MAX_OPEN, max_same_key=MAX_SAME_KEY):
+    def __init__(self, max_open: int = MAX_OPEN, max_same_key: int = MAX_SAME_KEY):
         self._max_open = max_open
         self._max_same_key = max_same_key
         self._open = OrderedDict()
@@ -68,10 +68,10 @@ cdef class OpenSlices:
         self._free = {}
 
     @property
-    def begins_without_end(self):
+    def begins_without_end(self) -> int:
         return len(self._open) + self._forgotten
 
-    cpdef Track free_lane(self, Open one):
+    cpdef Track free_lane(self, Open one):  #: Track | None
         """Take a free one; None: there was none when it began."""
         cdef list lanes = self._free.get((one.name, one.owner.number))
         if not lanes or lanes[0][1] > one.begin_ns:
@@ -83,7 +83,7 @@ cdef class OpenSlices:
         cdef list same = self._by_key.get(key)
         return None if same is None else same[len(same) - 1]
 
-    cpdef begin(self, Open one, Track track):
+    cpdef begin(self, Open one, Track track):  #: None
         """Begin a slice on a free or a new lane."""
         cdef list same
         one.track = track
@@ -102,7 +102,7 @@ cdef class OpenSlices:
             self._forgotten += 1
             self._remove(next(iter(self._open.values())))
 
-    cpdef Open end(self, key, int32_t pid, int32_t tid, uint64_t end_ns):
+    cpdef Open end(self, key: object, int32_t pid, int32_t tid, uint64_t end_ns):  #: Open | None
         """The slice that ends: of several with the key the newest of the thread, else of the process, else of
         all. None: none is open, or it would end before it began."""
         cdef list same = self._by_key.get(key)
@@ -130,7 +130,7 @@ cdef class OpenSlices:
         heapq.heappush(lanes, (best.track.number, end_ns, best.track))
         return 0
 
-    def forget_lanes(self):
+    def forget_lanes(self) -> None:
         self._free.clear()
 
     cdef int _remove(self, Open one) except -1:

@@ -34,6 +34,8 @@ from utracefs_protocol.events._fields cimport find_bytes
 
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.text import clean
+#: from utracefs.recordings._records import Records
+#: from utracefs.export.timelines.tracks import Tracks
 
 
 cdef class Part:
@@ -52,7 +54,7 @@ cdef class TrackWriter(RecordWriter):
     """tracks: a Tracks. max_threads: limit of known threads; above it all are dropped, and described again at
     their next record."""
 
-    def __init__(self, records, tracks):
+    def __init__(self, records: Records, tracks: Tracks):
         super().__init__(records)
         self.max_threads = 1 << 16
         self._tracks = tracks
@@ -65,7 +67,7 @@ cdef class TrackWriter(RecordWriter):
         memset(self._slots, 0, sizeof(self._slots))
 
     @property
-    def begins_without_end(self):
+    def begins_without_end(self) -> int:
         return self._open.begins_without_end
 
     cdef object text_of_event(self, EventDecoder event, EventPlan plan):

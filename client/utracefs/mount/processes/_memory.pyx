@@ -49,11 +49,11 @@ cdef extern from "remote_memory.h" nogil:
     uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
 # Accesses take microseconds of a cpu; milliseconds if a page comes from the disk of a busy machine.
-DEADLINE_S = 1.0
+DEADLINE_S = 1.0  #: Final[float]
 # Between two looks at a late thread that does not sleep.
 cdef double LATE_S = 0.01
 
-MAX_BYTES = 1 << 16
+MAX_BYTES = 1 << 16  #: Final[int]
 """Limit in bytes of one read or write."""
 
 cdef str HANGS = "the memory of the process does not answer"
@@ -217,12 +217,12 @@ cdef class Memory:
         self.perform(access)
         self.fingerprint = access.address.to_bytes(8, "little") + access.data
 
-    def close(self):
+    def close(self) -> None:
         """May be called twice."""
         self.files = self.hanging = None
 
     @property
-    def hangs(self):
+    def hangs(self) -> bool:
         """Whether an abandoned access is still running."""
         if self.hanging is not None and self.hanging.is_done:
             self.hanging = None
@@ -247,7 +247,7 @@ cdef class Memory:
             raise os_error(-access.result)
         return 0
 
-    def read(self, uint64_t address, size_t size):
+    def read(self, uint64_t address, size_t size) -> bytes:
         """Read bytes. OSError: EFAULT where the program could not read them itself, ESRCH when the address
         space has ended."""
         if size > <size_t>MAX_BYTES:
@@ -257,7 +257,7 @@ cdef class Memory:
         self.perform(access)
         return access.data
 
-    def read_string(self, uint64_t address, size_t limit):
+    def read_string(self, uint64_t address, size_t limit) -> bytes:
         """Read the bytes before the first NUL, at most `limit`. OSError: as `read`; EINVAL, there are
         more."""
         if limit >= <size_t>MAX_BYTES:
@@ -267,7 +267,7 @@ cdef class Memory:
         self.perform(access)
         return access.data[:access.result]
 
-    def write(self, uint64_t address, bytes data not None):
+    def write(self, uint64_t address, bytes data not None) -> None:
         """Write bytes. OSError: EFAULT where the program could not write itself, possibly with a part
         written; ESRCH."""
         if len(data) > MAX_BYTES:
@@ -277,7 +277,7 @@ cdef class Memory:
         access.address = address
         self.perform(access)
 
-    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on):
+    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on) -> bool:
         """Set or clear bit `bit` of the word of `size` bytes at `address`. Returns whether no change of its
         other bits was undone.
 
@@ -302,7 +302,7 @@ cdef class Memory:
         raise TypeError("a memory belongs to one process")
 
 
-def ended(list memories not None):
+def ended(list memories not None: list[Memory]) -> list[Memory]:
     """The memories whose address space is gone: all its processes have ended, or execed. A memory that hangs,
     now or since earlier, counts as alive."""
     cdef Memory each
@@ -325,13 +325,13 @@ def ended(list memories not None):
     return gone
 
 
-def same_memory(pid_t one, pid_t other):
+def same_memory(pid_t one, pid_t other) -> bool:
     """Whether two processes have the same address space, as after vfork (kcmp(2)). False also without
     permission; then their address space is listed twice."""
     return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0
 
 
-def with_start_stack(uint64_t start_stack):
+def with_start_stack(uint64_t start_stack) -> list[int]:
     """Pids of the processes whose stack begins there (field 28 of /proc/PID/stat): relatives by fork of one
     exec. 1,024 at most. OSError when /proc cannot be read."""
     cdef pid_t pids[1024]

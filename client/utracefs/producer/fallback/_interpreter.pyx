@@ -13,5 +13,5 @@ cdef extern from "Python.h":
     PyInterpreterState *PyInterpreterState_Main()
 
 
-def is_main():
+def is_main() -> bool:
     return PyInterpreterState_Get() == PyInterpreterState_Main()

@@ -58,12 +58,12 @@ cdef class Tally:
     def __init__(self):
         self.tasks = {}
 
-    def take_tasks(self):
+    def take_tasks(self) -> dict[tuple[int, int], int]:
         """(process, thread) to the number of its samples since the last call."""
         tasks, self.tasks = self.tasks, {}
         return tasks
 
-    def add(self, bytearray data not None, uint64_t id):
+    def add(self, bytearray data not None, uint64_t id) -> int:
         """Add whole records of a ring, with sample_type 0x10587; sets their identifiers to `id`.
 
         Returns their bytes: less than all if `data` ends within a record, but not within the first one.

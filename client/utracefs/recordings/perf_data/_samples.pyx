@@ -75,15 +75,15 @@ cdef class Samples(RecordSource):
     cdef object _error
     cdef uint64_t _latest
     cdef int64_t _lost           # since the sample before; -1: not counted
-    cdef readonly object lost
+    cdef readonly object lost  #: int
     cdef readonly uint64_t gaps
     cdef Entry *_heap            # the numbers are offsets in the file
     cdef size_t _count
     cdef size_t _capacity
 
     def __init__(
-        self, file, uint64_t offset, uint64_t size, uint64_t sample_type, bint sample_id_all, *, comms,
-        size_t window=1 << 22, bint recover=False
+        self, file: mmap.mmap | bytes | bytearray, uint64_t offset, uint64_t size, uint64_t sample_type,
+        bint sample_id_all, *, comms: dict[int, str], size_t window=1 << 22, bint recover=False
     ):
         cdef size_t at = HEADER_SIZE
         if sample_type & NEEDED != NEEDED or sample_type & ~<uint64_t>KNOWN:
@@ -129,13 +129,13 @@ cdef class Samples(RecordSource):
         PyBuffer_Release(&self._file)    # no effect without one
 
     @property
-    def read_bytes(self):
+    def read_bytes(self) -> int:
         return self._at - self._begin
 
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> Sample:
         cdef Raw raw
         cdef const uint8_t *record
         if not self.next(&raw):

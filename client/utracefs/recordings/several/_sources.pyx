@@ -10,6 +10,7 @@ from libc.stdlib cimport calloc, free
 
 from utracefs.recordings._heap cimport Entry, order, sift_down
 from utracefs.recordings._records cimport Raw, RecordSource
+#: from utracefs.recordings.several.timeline import Timeline
 
 cdef struct Member:
     void *source              # borrowed from MergedSources._sources
@@ -47,7 +48,7 @@ cdef class MergedSources(RecordSource):
     cdef object _error
     cdef readonly Py_ssize_t broken
 
-    def __cinit__(self, members):
+    def __cinit__(self, members: Iterable[tuple[RecordSource, Timeline, int]]):
         cdef Py_ssize_t i
         cdef Member *m
         cdef uint64_t mask = <uint64_t>-1

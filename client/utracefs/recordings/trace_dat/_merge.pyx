@@ -30,7 +30,10 @@ cdef class Merge:
     all before it in its stream. Then the iteration has ended.
     """
 
-    def __cinit__(self, file, extents, *, bint recover=False):
+    def __cinit__(
+        self, file: mmap.mmap | bytes, extents: Iterable[tuple[int, int, int, int, int]], *,
+        bint recover=False
+    ):
         cdef Py_ssize_t i
         cdef Stream *stream
         extents = list(extents)
@@ -60,7 +63,7 @@ cdef class Merge:
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[int, int, int, int, int, int]:
         cdef Stream *stream = self.next()
         if stream == NULL:
             raise StopIteration

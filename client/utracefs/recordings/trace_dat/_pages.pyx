@@ -30,7 +30,7 @@ cdef enum:
     FIRST_EVENT = 20
 
 
-def count_events(page):
+def count_events(page: bytes | bytearray | memoryview) -> int:
     """Number of records of events in a sub-buffer, without ftrace's own (markers), up to an invalid one."""
     cdef Py_buffer view
     PyObject_GetBuffer(page, &view, PyBUF_SIMPLE)
@@ -61,7 +61,9 @@ cdef uint64_t count_in(const uint8_t *page, uint64_t size) except? -1:
     return n
 
 
-def unknown_ids(pages, size_t page_size, known):
+def unknown_ids(
+    pages: bytes | bytearray | memoryview, size_t page_size, known: Iterable[int]
+) -> dict[int, int]:
     """Ids of events that are not in `known`, to their number of records in these sub-buffers, of each up to
     an invalid record."""
     cdef Py_buffer view
@@ -96,7 +98,7 @@ cdef inline bint is_event(const uint8_t *entry) noexcept:
     return id >= FIRST_EVENT
 
 
-def take_out(int fd, long long offset, long long size):
+def take_out(int fd, long long offset, long long size) -> None:
     """Remove a part of a file, whose rest moves up. OSError: the file system cannot, ..."""
     cdef int code
     with nogil:
@@ -105,7 +107,10 @@ def take_out(int fd, long long offset, long long size):
         raise OSError(errno, os.strerror(errno))
 
 
-def gather_pages(StreamRing ring not None, uint8_t[::1] into not None, size_t page_size, uint32_t nr_cpus):
+def gather_pages(
+    StreamRing ring not None, uint8_t[::1] into not None: bytearray | mmap.mmap, size_t page_size,
+    uint32_t nr_cpus
+) -> list[tuple[int, int, int, int]]:
     """Copy the pages of the ring's present batch into `into`, those of a cpu one after the other.
 
     Returns (cpu, begin, end, records of events) of each run: pages that are at least half full, or one page

@@ -44,7 +44,7 @@ cdef class CountTable:
     cdef uint64_t moves     # incremented when rows move
     cdef uint32_t swept     # place where the next sweep begins
 
-    def __cinit__(self, max_rows=1 << 16):
+    def __cinit__(self, max_rows: int = 1 << 16):
         if not 0 < max_rows <= 1 << 20:
             raise ValueError(f"max_rows {max_rows}: between 1 and {1 << 20}")
         self.max_rows = max_rows
@@ -91,7 +91,7 @@ cdef class CountTable:
         self.rows[at].pid = pid
         return &self.rows[at]
 
-    def forget(self, uint16_t id):
+    def forget(self, uint16_t id) -> None:
         cdef uint32_t i
         for i in range(self.size):
             if self.rows[i].id == id:
@@ -100,7 +100,7 @@ cdef class CountTable:
         if not self.make(self.size):
             raise MemoryError
 
-    def sweep(self, probes, lives, int at_most=1000):
+    def sweep(self, probes: Mapping[int, CountProbe], lives: Callable[[int], bool], int at_most=1000) -> None:
         """Move the counts of processes that have ended, and wrote nothing since the previous sweep, to
         `others` of their event. probes: event id to its CountProbe. lives: whether a process exists; called
         at most at_most times, and the next sweep continues from there."""
@@ -129,7 +129,7 @@ cdef class CountTable:
         if not self.make(self.size):
             raise MemoryError
 
-    def read(self):
+    def read(self) -> list[tuple[int, int, int, int, int]]:
         """[event id, pid, records, bytes, lost] of each row."""
         cdef uint32_t i
         return [
@@ -147,14 +147,14 @@ cdef class CountProbe(Probe):
     cdef Row *last          # of the process of the last record; valid while `moves` is unchanged
     cdef uint64_t moves
 
-    def __init__(self, str consumer not None, CountTable table not None, id):
+    def __init__(self, str consumer not None, CountTable table not None, id: int):
         if not 0 < id < 1 << 16:
             raise ValueError(f"event id {id}")
         Probe.__init__(self, consumer, StatusBit.OTHER)
         self.table = table
         self.id = id
 
-    def read_others(self):
+    def read_others(self) -> tuple[int, int, int]:
         """[records, bytes, lost] of processes that have no row (any more)."""
         return self.others.records, self.others.bytes, self.others.lost
 

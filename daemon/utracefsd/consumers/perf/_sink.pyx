@@ -79,7 +79,7 @@ cdef class PerfSink:
     cdef readonly int pid
     cdef readonly int cpu
     cdef public bint enabled
-    cdef public Filter filter
+    cdef public Filter filter  #: Filter | None
     cdef readonly bint sample_id_all
     cdef readonly int data_pages
     cdef SealedMemory memory                # of the ring; None without one
@@ -92,8 +92,8 @@ cdef class PerfSink:
         self.map = NULL
 
     def __init__(
-        self, id, *, sample_period=1, sample_freq=0, sample_type=0x10587, pid=-1, cpu=-1, data_pages=0,
-        bint enabled=True, bint sample_id_all=True,
+        self, id: int, *, sample_period: int = 1, sample_freq: int = 0, sample_type: int = 0x10587,
+        pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True, bint sample_id_all=True
     ):
         """Make the ring, if data_pages is not 0.
 
@@ -140,23 +140,23 @@ cdef class PerfSink:
         memcpy(self.map + PAGE_SIZE_AT, &page_size, 4)
         return 0
 
-    def close(self):
+    def close(self) -> None:
         """Unmap and close the memfd; counting continues. May be called twice."""
         if self.memory is not None:
             self.memory.close()
             self.map = NULL
             self.size = 0
 
-    def take_fd(self):
+    def take_fd(self) -> int:
         """The memfd, the caller's to close from now on; -1 without a ring, or when it was taken before."""
         return -1 if self.memory is None else self.memory.take_fd()
 
     @property
-    def fd(self):
+    def fd(self) -> int:
         return -1 if self.memory is None else self.memory.fd
 
     @property
-    def sample_period(self):
+    def sample_period(self) -> int:
         return self._period
 
     @sample_period.setter
@@ -164,13 +164,13 @@ cdef class PerfSink:
         self._period = period
         self.left = period
 
-    def is_filled(self, uint64_t watermark):
+    def is_filled(self, uint64_t watermark) -> bool:
         """Whether `watermark` bytes wait for the reader, or a sample was lost. False without a ring."""
         if self.map == NULL:
             return False
         return self.pending_lost > 0 or self.head - LOAD_TAIL(self.map + DATA_TAIL_AT) >= watermark
 
-    def reset(self):
+    def reset(self) -> None:
         """Set `count` to 0."""
         self.count = 0
 

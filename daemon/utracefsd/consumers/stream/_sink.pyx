@@ -111,10 +111,10 @@ cdef class StreamSink:
         self.header.size = <uint32_t>size
 
     @property
-    def memory_fd(self):
+    def memory_fd(self) -> int:
         return self.memory.fd
 
-    def close(self):
+    def close(self) -> None:
         """Store nothing more; the reader's mapping stays. A second call is harmless."""
         if self.header == NULL:
             return
@@ -131,7 +131,7 @@ cdef class StreamSink:
             close_fd(self.bell)
             close_fd(self.bell_fd)
 
-    def publish(self):
+    def publish(self) -> None:
         """Publish the records of a step to the reader, and write SS_LOST entries if there is space."""
         cdef StreamProbe probe
         if self.header == NULL:
@@ -147,15 +147,15 @@ cdef class StreamSink:
             self.make_known()
 
     @property
-    def position(self):
+    def position(self) -> int:
         """End of the written entries: bytes since the beginning."""
         return self.head
 
-    def ring_bell(self):
+    def ring_bell(self) -> None:
         """Wake the reader for another reason."""
         c_write(self.bell, b"!", 1)
 
-    def is_filled(self):
+    def is_filled(self) -> bool:
         """Whether the reader has work: the watermark is reached, or records were lost."""
         if self.header == NULL:
             return True
@@ -250,7 +250,7 @@ cdef class StreamPages(PageReader):
                 self.full_at, self.full_since_ns = tail, now
             self.set_holds(now - self.full_since_ns < self.lossless_ns)
 
-    def describe(self, uint16_t id, bytes text not None):
+    def describe(self, uint16_t id, bytes text not None) -> None:
         """Write an SS_FORMAT, at the latest before the next page. Too large a text is left out."""
         if SS_RECORD_HEADER + SS_COMMON + len(text) <= <Py_ssize_t>self.sink.size // 4:
             self.undescribed.append((id, text))
@@ -302,13 +302,14 @@ cdef class StreamProbe(Probe):
 
     cdef readonly StreamSink sink
     cdef readonly uint16_t id
-    cdef readonly Filter filter
+    cdef readonly Filter filter  #: Filter | None
     cdef object describe        # returns the text of SS_FORMAT; None once it was written
     cdef readonly uint64_t unreported
     cdef bint is_losing         # in the sink's list
 
     def __init__(
-        self, StreamSink sink not None, str consumer not None, uint16_t id, describe, Filter filter=None
+        self, StreamSink sink not None, str consumer not None, uint16_t id, describe: Callable[[], bytes],
+        Filter filter=None
     ):
         Probe.__init__(self, consumer, StatusBit.OTHER)
         self.sink = sink
@@ -316,7 +317,7 @@ cdef class StreamProbe(Probe):
         self.describe = describe
         self.filter = filter
 
-    def fail(self, uint64_t n):
+    def fail(self, uint64_t n) -> None:
         """Count `n` recorded ones as lost after all."""
         n = min(n, self.counts[RECORDED])
         self.counts[RECORDED] -= n

@@ -67,11 +67,11 @@ cdef int nr_holding     # page readers that do
 
 cdef class RingBuffer:
     cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each
-    cdef readonly RingBuffer spare      # holds the snapshot; None: there is none
+    cdef readonly RingBuffer spare  #: RingBuffer | None  # holds the snapshot; None: there is none
     cdef spare_map map                  # which of the two rings of each cpu is the live one
     cdef readonly int nr_cpus
     cdef readonly int subbuf_size       # bytes of one sub-buffer, 4096 << order
-    cdef readonly object folder         # str, or None for anonymous memory
+    cdef readonly object folder  #: str | None  # str, or None for anonymous memory
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1
     cdef int make(self, rb_cpu *b, int cpu, int which, uint32_t n, bint overwrite, folder) except -1

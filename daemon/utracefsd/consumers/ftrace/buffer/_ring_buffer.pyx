@@ -136,7 +136,7 @@ cdef class PageReader:
         nr_holding += on - self.holds
         self.holds = on
 
-    def go_on(self):
+    def go_on(self) -> None:
         """Hold nothing, until there is no room again."""
         self.set_holds(False)
 
@@ -155,7 +155,7 @@ cdef class RingBuffer:
         self.cpus = NULL
         memset(&self.map, 0, sizeof(spare_map))
 
-    def __init__(self, int nr_cpus, size_kb, *, int subbuf_size=4096, folder=None):
+    def __init__(self, int nr_cpus, size_kb: int, *, int subbuf_size=4096, folder: str | None = None):
         """Make an empty buffer of `size_kb` KiB per cpu; existing cpuN files in `folder` are replaced.
 
         ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError;
@@ -250,7 +250,7 @@ cdef class RingBuffer:
         self.map = made
         return 0
 
-    def add_spare(self):
+    def add_spare(self) -> None:
         """Make the spare, empty and of the same sizes. Does nothing if there is one. MemoryError, OSError:
         nothing is changed."""
         cdef RingBuffer spare
@@ -274,7 +274,7 @@ cdef class RingBuffer:
         spare_set_allocated(&self.map, True)
         self.spare = spare
 
-    def remove_spare(self):
+    def remove_spare(self) -> None:
         """Free the spare with its records. Does nothing if there is none."""
         cdef int cpu
         if self.spare is None:
@@ -297,7 +297,7 @@ cdef class RingBuffer:
     cdef bint has_swapped(self, const uint64_t *key) noexcept:
         return spare_has_key(&self.map, key)
 
-    def swap(self, int cpu=-1):
+    def swap(self, int cpu=-1) -> bool:
         """Take a snapshot: swap the live rings, of one cpu or all, with the spare's. After a kill the next
         daemon finds it done for all or for none. False: there is no spare."""
         cdef uint64_t key[SPARE_KEY_WORDS]
@@ -343,7 +343,7 @@ cdef class RingBuffer:
             free(self.cpus)
 
     @staticmethod
-    def adopt(folder, *, bint guess=False):
+    def adopt(folder: str, *, bint guess=False) -> RingBuffer:
         """Take over the files cpu0, cpu1, ... in `folder` from an ended process. ValueError if they are
         invalid, OSError. guess: of two rings take the one with the later record for the live one."""
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
@@ -400,7 +400,7 @@ cdef class RingBuffer:
         return &self.cpus[cpu]
 
     @property
-    def overwrite(self):
+    def overwrite(self) -> bool:
         """Full: True drops the oldest sub-buffer, False refuses the new record."""
         return bool(rb_overwrite(&self.cpus[0]))
 
@@ -413,13 +413,13 @@ cdef class RingBuffer:
                 rb_set_overwrite(&self.spare.cpus[cpu], on)
 
     @property
-    def max_entry_size(self):
+    def max_entry_size(self) -> int:
         """Bytes of the largest entry, common header included: subbuf_size - 24 (4072 for 4 KiB)."""
         return RB_MAX_DATA(self.subbuf_size)
 
     # ---- writing ----
 
-    def append(self, int cpu, uint64_t ts, bytes data not None):
+    def append(self, int cpu, uint64_t ts, bytes data not None) -> bool:
         """Store one whole entry (common header first). False: dropped and counted.
 
         ValueError: larger than max_entry_size. IndexError: no such cpu.
@@ -437,17 +437,17 @@ cdef class RingBuffer:
             raise ValueError(f"entry of {size} bytes: at most {self.max_entry_size} fit a sub-buffer")
         return code == RB_RESERVED
 
-    def mark_lost(self, int cpu, uint64_t n):
+    def mark_lost(self, int cpu, uint64_t n) -> None:
         """`n` records of this cpu were lost before they got here. Readers see that at the next record."""
         rb_mark_lost(self.one(cpu), n)
 
-    def clear(self, int cpu=-1):
+    def clear(self, int cpu=-1) -> None:
         """Drop all records and zero all counters, also the time of the last record."""
         cdef int end, first = self.range_of(cpu, &end), i
         for i in range(first, end):
             rb_clear(&self.cpus[i])
 
-    def resize(self, size_kb, int cpu=-1, *, bint in_memory=False):
+    def resize(self, size_kb: int, int cpu=-1, *, bint in_memory=False) -> None:
         """Change the size, the spare's too, to max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers.
 
         The newest records that fit are kept; the others count as overrun. ValueError for size_kb < 1,
@@ -459,12 +459,12 @@ cdef class RingBuffer:
         cdef int end, first = self.range_of(cpu, &end)
         self.replace(first, end, subbufs(size_kb, self.subbuf_size), in_memory and self.folder is not None)
 
-    def fit_spare(self):
+    def fit_spare(self) -> None:
         """Resize the spare's rings to the sizes of the live ones. They differ if a process died while it
         resized them."""
         self.replace(0, 0, 0, False)
 
-    def move_to_memory(self):
+    def move_to_memory(self) -> None:
         """Move every ring, also the spare's, with its records from its file to anonymous memory, as resize()
         does with `in_memory`."""
         self.replace(0, 0, 0, self.folder is not None)
@@ -515,34 +515,34 @@ cdef class RingBuffer:
 
     # ---- numbers ----
 
-    def size_kb(self, int cpu):
+    def size_kb(self, int cpu) -> int:
         """floor(nr_subbufs * (subbuf_size - 16) / 1024), the value of `buffer_size_kb`."""
         return self.one(cpu).nr * (<uint64_t>self.subbuf_size - RB_PAGE_HEADER) // 1024
 
-    def nr_subbufs(self, int cpu):
+    def nr_subbufs(self, int cpu) -> int:
         """Sub-buffers in the ring, without the reader page."""
         return self.one(cpu).nr
 
-    def stats(self, int cpu):
+    def stats(self, int cpu) -> BufferStats:
         cdef rb_cpu *b = self.one(cpu)
         return BufferStats(
             rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b),
             rb_late(b), rb_late_by(b),
         )
 
-    def entries(self, int cpu=-1):
+    def entries(self, int cpu=-1) -> int:
         cdef int end, first = self.range_of(cpu, &end), i
         return sum([rb_entries(&self.cpus[i]) for i in range(first, end)])
 
-    def overruns(self, int cpu=-1):
+    def overruns(self, int cpu=-1) -> int:
         cdef int end, first = self.range_of(cpu, &end), i
         return sum([rb_overrun(&self.cpus[i]) for i in range(first, end)])
 
-    def is_empty(self, int cpu=-1):
+    def is_empty(self, int cpu=-1) -> bool:
         cdef int end, first = self.range_of(cpu, &end), i
         return all([rb_is_empty(&self.cpus[i]) for i in range(first, end)])
 
-    def percent_full(self, int cpu):
+    def percent_full(self, int cpu) -> int:
         """Percentage of the sub-buffers with unread data beyond the reader page, for `buffer_percent`."""
         # full_hit() and rb_watermark_hit() of the kernel: pages from head to tail, also the one being
         # written; while that is the reader page, nothing counts as full.
@@ -551,7 +551,7 @@ cdef class RingBuffer:
 
     # ---- reading ----
 
-    def read_page(self, int cpu, Py_ssize_t size):
+    def read_page(self, int cpu, Py_ssize_t size) -> bytes | None:
         """Consume like the first read() of an open `trace_pipe_raw`: always a page of subbuf_size bytes.
 
         It holds as many records as fit into size - 16 bytes, is zero-filled behind them, and carries the lost
@@ -568,17 +568,17 @@ cdef class RingBuffer:
             return page
         return b"" if code < 0 else None
 
-    def hand_to(self, PageReader reader not None, *, bint all_of_them=False):
+    def hand_to(self, PageReader reader not None, *, bint all_of_them=False) -> None:
         """Let the reader consume full pages, or all of them, of every cpu."""
         cdef int i
         for i in range(self.nr_cpus):
             reader.take(&self.cpus[i], all_of_them)
 
-    def cursor(self, int cpu=-1, bint consume=False, *, bint snapshot=False):
+    def cursor(self, int cpu=-1, bint consume=False, *, bint snapshot=False) -> Cursor:
         """A reader of one cpu or all. snapshot: reads the spare; is at its end while there is none."""
         return Cursor(self, cpu, consume, snapshot)
 
-    def _bench_append(self, int n, int size):
+    def _bench_append(self, int n, int size) -> float:
         """Nanoseconds per record of `n` appends of a `size`-byte payload in a C loop."""
         cdef int i
         cdef uint64_t start_ns = clock_ns(CLOCK_MONOTONIC)
@@ -698,10 +698,10 @@ cdef class Cursor:
         self.peeked = False
         return True
 
-    def __iter__(self):
+    def __iter__(self) -> Cursor:
         return self
 
-    def page(self):
+    def page(self) -> bytes | None:
         """The next page of one cpu, of the pages at the beginning of the walk; None: no more. ValueError."""
         cdef rb_cpu *b = self.ring(self.first_cpu)
         if self.consume or self.end_cpu != self.first_cpu + 1:
@@ -713,7 +713,7 @@ cdef class Cursor:
         rb_iter_page(b, self.iters, <uint8_t *>PyBytes_AS_STRING(page))
         return page
 
-    def __next__(self):
+    def __next__(self) -> tuple[int, int, bytes, int]:
         """The next record as (cpu, ts, entry, lost)."""
         if not self.next():
             raise StopIteration

@@ -11,7 +11,7 @@ from utracefsd.events._tracepoint cimport Probe
 @cython.final
 cdef class FtraceSink:
     cdef public RingBuffer ring_buffer
-    cdef public PageReader page_reader  # None: readers of the files alone
+    cdef public PageReader page_reader  #: PageReader | None  # None: readers of the files alone
     cdef readonly int number            # of the instance: 0 is the top one
     cdef readonly Cells cells           # of the triggers of this instance
     cdef bint on                        # value of `tracing_on`
@@ -51,7 +51,7 @@ cdef class FtraceSink:
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
     cdef public bint soft_disabled
-    cdef public Filter filter
+    cdef public Filter filter  #: Filter | None
     cdef public uint32_t soft_cell  # its cell, with 1 unless soft-disabled; 0: no trigger changes that
     cdef tuple _triggers            # None: no triggers
     cdef bint conditional           # a trigger needs the record

@@ -99,7 +99,7 @@ cdef class FtraceSink:
         self.strangers = set()
 
     @property
-    def tracing_on(self):
+    def tracing_on(self) -> bool:
         return self.on
 
     @tracing_on.setter
@@ -109,7 +109,7 @@ cdef class FtraceSink:
             self.cells.set_value(self.tracing_cell, on)
 
     @property
-    def paused(self):
+    def paused(self) -> bool:
         return self._paused
 
     @paused.setter
@@ -118,7 +118,7 @@ cdef class FtraceSink:
         self.switch(self.on)
 
     @property
-    def clock(self):
+    def clock(self) -> str:
         return self._clock_name
 
     @clock.setter
@@ -129,14 +129,17 @@ cdef class FtraceSink:
         self._clock_name = name
         self.offset_at_ns = 0
 
-    def set_cpumask(self, mask):
+    def set_cpumask(self, mask: int | None) -> None:
         """mask: Bit per cpu that may record; None: all."""
         if mask is not None and mask < 0:
             raise ValueError(f"cpumask {mask}")
         self._cpumask = mask
         self._cpumask_low = <uint64_t>-1 if mask is None else mask & 0xffffffffffffffff
 
-    def set_threads(self, pids, notrace_pids=None, inherits=None):
+    def set_threads(
+        self, pids: Collection[int] | None, notrace_pids: Collection[int] | None = None,
+        inherits: Callable[[int], None] | None = None
+    ) -> None:
         """Record only the threads `pids` and not `notrace_pids`; None: no such list. Markers are recorded
         regardless. inherits: called with the id of each thread that writes, once; it may call this."""
         self._pids = None if pids is None else frozenset(pids)
@@ -240,11 +243,11 @@ cdef class FtraceSink:
         """Mark `n` lost records before the next one of this cpu."""
         rb_mark_lost(self.ring_of(cpu), n)
 
-    def now(self):
+    def now(self) -> int:
         """The present time in the sink's clock (for `counter` that is a tick, as in the kernel)."""
         return self.stamp(clock_ns(CLOCK_MONOTONIC))
 
-    def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
+    def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None) -> int:
         """Store a marker or other internal record: ts_ns in CLOCK_MONOTONIC, body without the common header.
 
         0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a
@@ -292,11 +295,11 @@ cdef class FtraceProbe(Probe):
         return not self.soft_disabled and self.sink.records
 
     @property
-    def triggers(self):
+    def triggers(self) -> tuple[Trigger, ...]:
         return self._triggers or ()
 
     @triggers.setter
-    def triggers(self, triggers):
+    def triggers(self, triggers: Sequence[Trigger]):
         cdef Trigger trigger
         self._triggers = tuple(triggers) or None
         self.conditional = any([trigger.is_conditional for trigger in triggers])
@@ -425,7 +428,7 @@ cdef class FtraceProbe(Probe):
             return -EFAULT
         return RECORDED if filter.matches(r) else FILTERED
 
-    def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None):
+    def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None) -> bool:
         """Take a record that no producer wrote. It is not counted; True: it is recorded. ValueError: cpu
         negative, or the id is impossible."""
         cdef Record r
@@ -435,7 +438,7 @@ cdef class FtraceProbe(Probe):
         return self.take(&r) == RECORDED
 
 
-def recorded_ids(RingBuffer buffer not None):
+def recorded_ids(RingBuffer buffer not None) -> set[int]:
     """The set of the event ids of all unread records, also the spare's. Reads each record."""
     cdef bytearray seen = bytearray(1 << 16)
     cdef Cursor cursor

@@ -15,7 +15,7 @@ cdef enum Stage:
 cdef class Trigger:
     cdef readonly Stage stage
     cdef readonly bint needs_record     # EVENT_CMD_FL_NEEDS_REC
-    cdef readonly Filter filter         # None: none
+    cdef readonly Filter filter  #: Filter | None
     cdef bint turns_on                  # it is a traceon
     cdef public bint paused
     cdef readonly Cells cells

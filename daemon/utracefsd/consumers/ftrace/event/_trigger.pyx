@@ -4,7 +4,7 @@
 from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_at
 
 # The kernel's count of -1: unlimited.
-UNLIMITED = 0xffffffffffffffff
+UNLIMITED = 0xffffffffffffffff  #: int
 
 
 cdef class Trigger:
@@ -19,14 +19,8 @@ cdef class Trigger:
     """
 
     def __init__(
-        self,
-        Cells cells not None,
-        count=UNLIMITED,
-        *,
-        Filter filter=None,
-        kept=None,
-        int stage=BEFORE,
-        bint needs_record=False,
+        self, Cells cells not None, count: int = UNLIMITED, *, Filter filter=None,
+        kept: tuple[int, int] | None = None, int stage=BEFORE, bint needs_record=False
     ):
         """kept: (index, key) of its cell in the previous daemon; then that has the count.
 
@@ -42,18 +36,18 @@ cdef class Trigger:
             self.cell = cells.give(count)
         self.key = cells.key(self.cell)
 
-    def close(self):
+    def close(self) -> None:
         """It was detached. Idempotent."""
         if self.cell:
             self.cells.take_back(self.cell)
             self.cell = 0
 
     @property
-    def count(self):
+    def count(self) -> int:
         return self.cells.value(self.cell)
 
     @property
-    def is_conditional(self):
+    def is_conditional(self) -> bool:
         """If one of its event's triggers is conditional, all wait for the record (`update_cond_flag()` in the
         kernel)."""
         return self.filter is not None or self.needs_record or self.stage == LAST

@@ -36,13 +36,13 @@ cdef extern from "trigger_cells.h" nogil:
 
 cdef class Cells:
     cdef tc_header *header
-    cdef readonly object refused        # str or None
+    cdef readonly object refused  #: str | None
     cdef readonly uint64_t lost_deferred
     # While a record is dispatched again: keys of the triggers that had fired for it.
-    cdef public object again
+    cdef public object again  #: Set[int] | None
     # Keys of the triggers that had fired for the record that the previous daemon was dispatching, a set;
     # None: there is no such record. A trigger that finds out later that it had fired adds itself.
-    cdef readonly object fired
+    cdef readonly object fired  #: set[int] | None
     cdef int fd
     cdef size_t map_bytes
     cdef readonly uint32_t limit

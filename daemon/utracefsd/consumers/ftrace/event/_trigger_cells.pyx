@@ -12,7 +12,7 @@ from utracefsd.machine.kept_file import made_whole, open_kept
 
 # A trigger takes one cell and perhaps another for its switch: more than anyone writes by hand. The mapping is
 # large enough for all of them (32 MiB of addresses), the file grows by the page.
-MAX_CELLS = 1 << 20
+MAX_CELLS = 1 << 20  #: int
 
 cdef enum:
     CELLS_A_PAGE = 128
@@ -32,7 +32,7 @@ cdef class Cells:
     def __cinit__(self):
         self.fd = -1
 
-    def __init__(self, path=None, uint32_t limit=MAX_CELLS):
+    def __init__(self, path: str | os.PathLike[str] | None = None, uint32_t limit=MAX_CELLS):
         if self.header != NULL:
             raise RuntimeError("made already")
         self.limit = limit
@@ -132,7 +132,7 @@ cdef class Cells:
             raise ValueError(f"cell {index} is not given out")
         return tc_at(self.header, index)
 
-    def give(self, uint64_t value):
+    def give(self, uint64_t value) -> int:
         """The index of a free cell, now in use. OSError: no space for it. MemoryError: the limit."""
         if not self.unused:
             self.grow()
@@ -141,7 +141,7 @@ cdef class Cells:
         tc_give(self.header, index, value)
         return index
 
-    def take_back(self, uint32_t index):
+    def take_back(self, uint32_t index) -> None:
         """Free a cell. ValueError: it is not in use.
 
         It is not reused before `recycle`: until the log is written, the next daemon would use it.
@@ -150,30 +150,30 @@ cdef class Cells:
         self.given.discard(index)
         self.returned.append(index)
 
-    def recycle(self):
+    def recycle(self) -> None:
         """The log is written: it names no freed cells."""
         self.unused.extend(self.returned)
         self.returned.clear()
 
-    def key(self, uint32_t index):
+    def key(self, uint32_t index) -> int:
         """A number that no other cell has or had."""
         return self.one(index).key
 
-    def value(self, uint32_t index):
+    def value(self, uint32_t index) -> int:
         return self.one(index).value
 
-    def set_value(self, uint32_t index, uint64_t value):
+    def set_value(self, uint32_t index, uint64_t value) -> None:
         """One store: after a kill the next daemon finds the old or the new value."""
         self.one(index).value = value
 
-    def keep(self, index, key):
+    def keep(self, index: int, key: int) -> bool:
         """Keep using a cell that a log names; returns whether it still is that cell."""
         if not 0 < index <= self.room or (<tc_cell *>tc_at(self.header, index)).key != key or key == 0:
             return False
         self.given.add(index)
         return True
 
-    def drop_the_rest(self):
+    def drop_the_rest(self) -> None:
         """Free the cells of the previous daemon that no trigger has kept. Cells that were returned since
         then, with instances left over, wait for `recycle`."""
         known = self.given.union(self.returned)

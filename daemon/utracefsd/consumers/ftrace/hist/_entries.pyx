@@ -80,7 +80,7 @@ cdef class Entries:
     def __len__(self):
         return self.count
 
-    def stats(self):
+    def stats(self) -> list[tuple[int, int]]:
         """(the maximum, the sum modulo 2^64) of each word; empty without entries."""
         cdef uint64_t most, total, n
         cdef uint32_t word
@@ -95,7 +95,7 @@ cdef class Entries:
             found.append((most, total))
         return found
 
-    def sort(self, by):
+    def sort(self, by: Iterable[tuple[bool, bool, int, int, bool, bool]]) -> None:
         """Sort by one or two keys (is a string, in the key or else in the words, offset there, bytes, signed,
         descending), the first one decides; equal entries keep the order of the table. ValueError: bytes
         outside an entry."""
@@ -125,7 +125,7 @@ cdef class Entries:
             self.items[n].first = 0 if one.is_string else number_of(self.memory + n * self.entry_bytes, one)
         entries_sort(self.items, self.count, sizeof(Item), &sorting)
 
-    def piece(self, Py_ssize_t start=0, stop=None):
+    def piece(self, Py_ssize_t start=0, stop: int | None = None) -> list[tuple[bytes, tuple[int, ...]]]:
         """(key, words) of the entries from `start` to before `stop`, in their order."""
         cdef Py_ssize_t i, end = self.count if stop is None else min(stop, <Py_ssize_t>self.count)
         cdef uint32_t word

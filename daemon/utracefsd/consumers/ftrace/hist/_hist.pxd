@@ -122,9 +122,9 @@ cdef class HistTable:
     cdef ht c
     cdef void *memory
     cdef size_t bytes
-    cdef readonly str path
+    cdef readonly str path  #: str | None
     cdef readonly bint has_memory
-    cdef public object check_room
+    cdef public object check_room  #: Callable[[HistTable], None] | None
 
     cdef int map(self, int fd) except -1
     cdef bint take_memory(self) noexcept

@@ -20,6 +20,7 @@ from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.events._tracepoint cimport defer
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine import disk
+#: from utracefsd.consumers.ftrace.hist.program import Program, Step
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap_memory "mmap"(void *, size_t, int, int, int, long)
@@ -49,7 +50,7 @@ cdef enum:
 _TAKES = {LOG2: 1, BUCKET: 1, DIV_CONST: 1, NEGATE: 1, ADD: 2, SUB: 2, MULT: 2, DIV: 2}
 
 
-def warn_of_memory(folder, error):
+def warn_of_memory(folder: object, error: OSError) -> None:
     """A table is in memory of this process, because there is no space for its file."""
     daemon_log.warning(
         "hist-in-memory",
@@ -72,14 +73,14 @@ cdef class HistTable:
         raise TypeError("use HistTable.create or HistTable.adopt")
 
     @staticmethod
-    def bytes_of(uint32_t bits, uint32_t key_size, uint32_t nr_words):
+    def bytes_of(uint32_t bits, uint32_t key_size, uint32_t nr_words) -> int:
         """The size of a table in bytes. ValueError: an impossible shape."""
         if not ht_is_possible(bits, key_size, nr_words):
             raise ValueError(f"a table of 2^{bits} keys of {key_size} bytes and {nr_words} words")
         return ht_bytes(bits, key_size, nr_words)
 
     @staticmethod
-    def create(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path=None):
+    def create(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path=None) -> HistTable:
         """An empty table of 2^bits keys, in a new file or, without path, in memory.
 
         ValueError: an impossible shape. OSError: no space for the file. MemoryError.
@@ -106,7 +107,7 @@ cdef class HistTable:
         return table
 
     @staticmethod
-    def adopt(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path not None):
+    def adopt(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path not None) -> HistTable:
         """The previous daemon's table in `path`, consistent whenever that daemon ended.
 
         OSError. ValueError: it is not a table of this shape.
@@ -183,50 +184,50 @@ cdef class HistTable:
             munmap(self.memory, self.bytes)
 
     @property
-    def nr_bytes(self):
+    def nr_bytes(self) -> int:
         """Its present size in bytes."""
         cdef ht_header *header = self.c.header
         return self.bytes if self.has_memory else ht_first_bytes(header.key_size, header.nr_words)
 
     @property
-    def full_bytes(self):
+    def full_bytes(self) -> int:
         """Its size in bytes once all of it is allocated."""
         return self.bytes
 
     @property
-    def bits(self):
+    def bits(self) -> int:
         """Logarithm of its number of entries."""
         return self.c.header.bits
 
     @property
-    def hits(self):
+    def hits(self) -> int:
         """Records that were counted."""
         return self.c.header.hits
 
     @property
-    def drops(self):
+    def drops(self) -> int:
         """Records that found it full, or without memory."""
         return self.c.header.drops
 
     def __len__(self):
         return self.c.header.entries
 
-    def clear(self):
+    def clear(self) -> None:
         ht_clear(&self.c)
 
-    def has_taken(self, uint64_t who, uint64_t serial):
+    def has_taken(self, uint64_t who, uint64_t serial) -> bool:
         """Whether the last record that it counted or dropped was this one, by this trigger."""
         return ht_has_taken(&self.c, who, serial)
 
     @property
-    def taken(self):
+    def taken(self) -> tuple[bytes, int] | None:
         """(key, value) of the last snapshot; None: there was none."""
         cdef ht_header *header = self.c.header
         if not header.taken.valid:
             return None
         return (<const char *>header.taken.key)[: header.key_size], header.taken.value
 
-    def remove(self):
+    def remove(self) -> None:
         if self.path is not None:
             path, self.path = self.path, None
             disk.unlink(path)
@@ -249,7 +250,10 @@ cdef class Emission:
     params: (is a reference, its number, offset in the payload, bytes, is a string, is dynamic) of each field.
     """
 
-    def __init__(self, Tracepoint tracepoint not None, int size, params):
+    def __init__(
+        self, Tracepoint tracepoint not None, int size,
+        params: Iterable[tuple[bool, int, int, int, bool, bool]]
+    ):
         self.tracepoint = tracepoint
         self.size = size
         self.params = tuple(params)
@@ -265,7 +269,7 @@ cdef class Hist:
     clock_is_ns: Whether time stamps are nanoseconds.
     """
 
-    def __init__(self, program, HistTable table not None, WriterNames names=None):
+    def __init__(self, program: Program, HistTable table not None, WriterNames names=None):
         cdef int i = 0, n = 0
         cdef Slot *slot
         steps = []
@@ -334,7 +338,9 @@ cdef class Hist:
                 slot.key = Key(key.kind, 0, key.size, key.at, key.length, 0, 0)
         self.nr_slots = len(program.variables)
 
-    def link(self, links, actions):
+    def link(
+        self, links: Iterable[Link], actions: Iterable[tuple[int, bool, int, bool, bool, Emission | None]]
+    ) -> None:
         """Set its references and actions. links: a Link for each reference of the program.
 
         actions: (slot to compare with or -1, whether only larger values count, slot of the variable, whether
@@ -613,9 +619,9 @@ cdef class Hist:
         return 0
 
     def count(
-        self, bytes payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0,
-        int id=0, uint64_t who=0, uint64_t serial=0, int times=1
-    ):
+        self, bytes payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0, int id=0,
+        uint64_t who=0, uint64_t serial=0, int times=1
+    ) -> bool:
         """Count a record without a tracepoint, for tests and measurements. Returns whether it had space."""
         cdef Record r
         cdef bint counted = True
@@ -626,7 +632,7 @@ cdef class Hist:
         return counted
 
 
-def check_depth(steps, bint wanted):
+def check_depth(steps: Iterable[Step], bint wanted) -> None:
     """ValueError: the stack underflows or overflows, or the result count is wrong (1 if `wanted`, else 0)."""
     depth = 0
     for step in steps:

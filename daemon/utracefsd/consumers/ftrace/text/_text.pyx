@@ -40,6 +40,7 @@ from utracefs_protocol.events._fields cimport (
 )
 from utracefs_protocol.events._line cimport *
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport Cursor
+#: from utracefs_protocol.events.declaration import Field
 
 cdef enum:
     LINE_MAX = 8156       # bytes of text for one record
@@ -66,7 +67,7 @@ cdef enum:
     NMI = 0x40
     BH_OFF = 0x80
 
-LINE_LIMIT = LINE_MAX
+LINE_LIMIT = LINE_MAX  #: Final[int]
 
 cdef enum Mode:
     NORMAL
@@ -150,7 +151,7 @@ cdef class BodyPlan:
     cdef bytes title         # "NAME:"
     cdef list labels         # owns the memory of Step.label
 
-    def __cinit__(self, event):
+    def __cinit__(self, event: tuple[bytes, Sequence[Field]] | None):
         cdef Py_ssize_t i
         cdef Step *step
         cdef bytes label
@@ -298,7 +299,11 @@ cdef class TextRenderer:
     cdef PlanSlot _slots[PLAN_SLOTS]
 
     def __cinit__(
-        self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0, bint one_line=False
+        self,
+        events: Mapping[int, tuple[bytes, Sequence[Field]]]
+        | Callable[[int], tuple[bytes, Sequence[Field]] | tuple[bytes, Sequence[Field], bool] | None],
+        comm: Callable[[int], bytes], tgid: Callable[[int], int | None], options: Container[str],
+        bint clock_is_ns, *, uint64_t time_start=0, bint one_line=False
     ):
         """The arguments.
 
@@ -340,7 +345,7 @@ cdef class TextRenderer:
         free(self._text)
         free(self._kept)
 
-    def render(self, Cursor cursor not None, Py_ssize_t max_bytes):
+    def render(self, Cursor cursor not None, Py_ssize_t max_bytes) -> bytes:
         """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more records.
 
         A consuming cursor's record is removed as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
@@ -382,7 +387,7 @@ cdef class TextRenderer:
             self._capacity = 0
         return text
 
-    def render_entry(self, int cpu, uint64_t ts, bytes data not None):
+    def render_entry(self, int cpu, uint64_t ts, bytes data not None) -> bytes:
         """The text of one entry (common header first) alone, without the lines that `render` adds.
 
         The entry may be of any length and content.

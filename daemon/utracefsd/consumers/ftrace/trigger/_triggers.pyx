@@ -22,6 +22,8 @@ from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells, tc_at, tc_fi
 from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key, ht_takes
 
 from utracefsd.consumers.ftrace.event._trigger import UNLIMITED
+#: from utracefs_protocol.filter import Filter
+#: _Options = TypedDict("_Options", {"filter": Filter | None, "kept": tuple[int, int] | None}, total=False)
 
 
 cdef class TracingSwitch(Trigger):
@@ -30,7 +32,9 @@ cdef class TracingSwitch(Trigger):
     cdef FtraceSink sink
     cdef bint on
 
-    def __init__(self, FtraceSink sink not None, bint on, count=UNLIMITED, **options):
+    def __init__(
+        self, FtraceSink sink not None, bint on, count: int = UNLIMITED, **options: Unpack[_Options]
+    ):
         """The sink's `tracing_cell` must exist as long as this is attached."""
         Trigger.__init__(self, sink.cells, count, stage=BEFORE if on else LAST, **options)
         self.sink = sink
@@ -50,7 +54,9 @@ cdef class OfAnother(Trigger):
     cdef FtraceProbe target
     cdef bint on
 
-    def __init__(self, FtraceProbe target not None, bint on, count=UNLIMITED, **options):
+    def __init__(
+        self, FtraceProbe target not None, bint on, count: int = UNLIMITED, **options: Unpack[_Options]
+    ):
         """The target must stay attached, with its `soft_cell`, as long as this is."""
         Trigger.__init__(self, target.sink.cells, count, **options)
         self.target = target
@@ -70,7 +76,7 @@ cdef class EventSwitch(OfAnother):
 cdef class Stacktrace(Trigger):
     """Count: there is no stack of the kernel to record."""
 
-    def __init__(self, Cells cells not None, count=UNLIMITED, **options):
+    def __init__(self, Cells cells not None, count: int = UNLIMITED, **options: Unpack[_Options]):
         Trigger.__init__(self, cells, count, stage=LAST, **options)
 
     cdef void fire(self, Record *r) noexcept:
@@ -87,7 +93,7 @@ cdef class SnapshotTrigger(Trigger):
 
     cdef FtraceSink sink
 
-    def __init__(self, FtraceSink sink not None, count=UNLIMITED, **options):
+    def __init__(self, FtraceSink sink not None, count: int = UNLIMITED, **options: Unpack[_Options]):
         cdef uint64_t serial
         Trigger.__init__(self, sink.cells, count, stage=STORED, **options)
         self.sink = sink
@@ -117,7 +123,7 @@ cdef class HistTrigger(Trigger):
 
     def __init__(
         self, FtraceSink sink not None, Hist hist not None, *, bint uses_timestamp=False, bint active=True,
-        **options
+        **options: Unpack[_Options]
     ):
         Trigger.__init__(self, sink.cells, active, stage=STORED, needs_record=True, **options)
         self.hist = hist
@@ -129,7 +135,7 @@ cdef class HistTrigger(Trigger):
         if self.has_counted() and self.cells.fired is not None:
             self.cells.fired.add(self.key)  # killed between the table and the cell
 
-    def finish(self):
+    def finish(self) -> None:
         """After a restart, once `Hist.link` was called: for the record that was being dispatched, remove the
         values that it read once and take the snapshot, unless the previous daemon did."""
         cdef uint64_t element = self.hist.table.c.header.redo.element
@@ -142,7 +148,7 @@ cdef class HistTrigger(Trigger):
             self.take_snapshot()
 
     @property
-    def active(self):
+    def active(self) -> bool:
         """It counts. Other triggers set it from within a record."""
         return not self.paused
 

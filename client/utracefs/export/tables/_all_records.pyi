@@ -1,6 +1,0 @@
-from utracefs.recordings._columns import Batch, ColumnBatches
-from utracefs.recordings._records import Records
-
-class AllRecords(ColumnBatches):
-    def __init__(self, records: Records) -> None: ...
-    def empty(self) -> Batch: ...

@@ -1,9 +1,0 @@
-from typing import final
-
-PAGE_SIZE: int
-
-@final
-class WordPage:
-    def __new__(cls, fd: int, page: int) -> WordPage: ...
-    def change_bit(self, offset: int, size: int, bit: int, value: bool) -> None: ...
-    def close(self) -> None: ...

@@ -1,3 +1,0 @@
-from utracefs_protocol.events.declaration import Field
-
-def field_bytes(field: Field, entry: bytes | bytearray | memoryview) -> bytes: ...
